@@ -1,0 +1,63 @@
+"""Units at the edge: people write `20G` and `90m`; inside are bytes and seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gpuyard.errors import UserError
+
+_SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_TIME = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)\s*([smhdw]?)", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d*)?))?")
+
+
+def parse_size(text: str) -> float:
+    """Bytes in `6G`, `512MiB` or `1024`; a unit is always a power of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UserError(f"'{text}' is not a size; write for example 6G, 512M or a number of bytes")
+    return float(match[1]) * _SIZES[match[2].upper()]
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in `90`, `90m`, `1.5h`, `02:30:00` or Slurm's `1-12:00:00`."""
+    text = text.strip()
+    if clock := _CLOCK.fullmatch(text):
+        days, first, second, third = clock.groups()
+        if third is None and days is None:  # MM:SS, as Slurm reads it
+            return int(first) * 60.0 + int(second)
+        return int(days or 0) * 86400.0 + int(first) * 3600.0 + int(second) * 60.0 + float(third or 0)
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise UserError(f"'{text}' is not a duration; write for example 90, 90m, 1.5h or 1-12:00:00")
+    return float(match[1]) * _TIMES[match[2].lower()]
+
+
+def format_size(size: float) -> str:
+    """`6G` for 6442450944: the largest unit that keeps the number at one or above."""
+    for unit in ("T", "G", "M", "K"):
+        if abs(size) >= _SIZES[unit]:
+            return f"{size / _SIZES[unit]:.4g}{unit}"
+    return f"{size:.4g}"
+
+
+def format_duration(seconds: float) -> str:
+    """`12.5s`, `1m 20s`, `3h 05m` or `2d 03h`: two units at most, short enough for a table cell."""
+    if not math.isfinite(seconds):
+        return str(seconds)
+    if abs(seconds) < 59.95:
+        return f"{seconds:.3g}s"
+    sign, whole = ("-" if seconds < 0 else ""), abs(seconds)
+    for large, small, size, step in (("m", "s", 60, 1), ("h", "m", 3600, 60), ("d", "h", 86400, 3600)):
+        many, rest = divmod(round(whole / step), size // step)
+        if large == "d" or many * size < {"m": 3600, "h": 86400}[large]:
+            return f"{sign}{many}{large} {rest:02d}{small}"
+    raise AssertionError("unreachable: days take any number")
+
+
+def format_number(value: float) -> str:
+    """The shortest text that reads back as the same number: `3335`, `200.82`."""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
