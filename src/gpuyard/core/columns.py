@@ -1,0 +1,184 @@
+"""The columns of the queue: what a policy may know of a job, and how often each changes.
+
+`Table` stores them by row, one row per job in the order of submission; `apply` keeps it up to date, and nothing
+is rebuilt from objects when a plan is made. A policy asks for columns by naming its parameters after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuyard.core.model import Cluster, Request
+from gpuyard.core.placement import Demand, Floats, Ints, mix, salted
+
+if TYPE_CHECKING:
+    from gpuyard.core.state import State
+
+
+class Table:
+    """Growing arrays, one row per job."""
+
+    _FLOATS = (
+        "submit", "estimate", "memory", "compute", "priority", "weight", "tickets", "deadline",
+        "virtual_start", "virtual_finish", "turn", "requeued", "progress", "started", "overhead",
+        "slice_started", "held_for",
+    )  # fmt: skip
+    _INTS = ("gpus", "user", "scope")
+
+    submit: Floats
+    estimate: Floats
+    memory: Floats
+    compute: Floats
+    priority: Floats
+    weight: Floats
+    tickets: Floats
+    deadline: Floats
+    virtual_start: Floats
+    virtual_finish: Floats
+    turn: Floats
+    requeued: Floats
+    progress: Floats
+    """Seconds of work done before the present attempt."""
+    started: Floats
+    """When the present attempt started; NaN while the job does not run."""
+    overhead: Floats
+    """Seconds of the present attempt that bring no progress."""
+    slice_started: Floats
+    held_for: Floats
+    """Seconds spent on GPUs before the present attempt, progress or not."""
+    gpus: Ints
+    user: Ints
+    scope: Ints
+    preemptible: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.size = 0
+        self.scopes = np.ones((1, cluster.gpus), dtype=bool)
+        self._scope_rows: dict[tuple[int, ...], int] = {(): 0}
+        self.preemptible = np.zeros(0, dtype=bool)
+        for name in self._FLOATS:
+            setattr(self, name, np.zeros(0))
+        for name in self._INTS:
+            setattr(self, name, np.zeros(0, dtype=np.int64))
+        self._resize(64)
+
+    def _resize(self, capacity: int) -> None:
+        for name in (*self._FLOATS, *self._INTS, "preemptible"):
+            old = getattr(self, name)
+            new = np.zeros(capacity, dtype=old.dtype)
+            new[: self.size] = old[: self.size]
+            setattr(self, name, new)
+        self.demand = Demand(self.gpus, self.memory, self.compute, self.scope, self.scopes, self.estimate)
+
+    def add(self, submit: float, request: Request, user: int) -> int:
+        """A new row for a submitted job."""
+        row = self.size
+        if row == len(self.submit):
+            self._resize(2 * row)
+        self.size += 1
+        self.submit[row] = submit
+        self.gpus[row] = request.gpus
+        self.estimate[row] = request.estimate
+        self.memory[row] = request.memory
+        self.compute[row] = request.compute
+        self.priority[row] = request.priority
+        self.weight[row] = request.weight
+        self.tickets[row] = request.tickets
+        self.deadline[row] = request.deadline
+        self.preemptible[row] = request.preemptible
+        self.user[row] = user
+        self.started[row] = np.nan
+        if request.scope:
+            self.scope[row] = self._scope_row(request.scope)
+        return row
+
+    def _scope_row(self, scope: tuple[int, ...]) -> int:
+        key = tuple(sorted(scope))
+        if key not in self._scope_rows:
+            allowed = np.zeros((1, self.scopes.shape[1]), dtype=bool)
+            allowed[0, [g for g in key if g < self.scopes.shape[1]]] = True
+            self.scopes = np.vstack((self.scopes, allowed))
+            self._scope_rows[key] = len(self.scopes) - 1
+            self.demand = self.demand._replace(scopes=self.scopes)
+        return self._scope_rows[key]
+
+    def attained(self, rows: Ints, now: float) -> Floats:
+        """Seconds of progress so far, the present attempt included."""
+        current = np.maximum(now - self.started[rows] - self.overhead[rows], 0.0)
+        return self.progress[rows] + np.where(np.isnan(current), 0.0, current)
+
+
+NEVER, RUNNING, ALWAYS = "never", "while running", "at any time"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One thing that a policy may know."""
+
+    name: str
+    changes: str
+    """When its values change: tells how often a queue must be ranked again."""
+    doc: str
+    values: Callable[[State, Ints, float], Floats]
+
+
+def _stored(name: str, changes: str, doc: str) -> Column:
+    return Column(name, changes, doc, lambda state, rows, now: getattr(state.table, name)[rows])
+
+
+def _wait(state: State, rows: Ints, now: float) -> Floats:
+    table = state.table
+    current = now - table.started[rows]
+    on_gpus = table.held_for[rows] + np.where(np.isnan(current), 0.0, current)
+    return now - table.submit[rows] - on_gpus
+
+
+def _remaining(state: State, rows: Ints, now: float) -> Floats:
+    return np.maximum(state.table.estimate[rows] - state.table.attained(rows, now), 0.0)
+
+
+def _user_usage(state: State, rows: Ints, now: float) -> Floats:
+    return state.usage(now)[state.table.user[rows]]
+
+
+def _draw(state: State, rows: Ints, now: float) -> Floats:
+    # One number per job and round of the lottery; a round lasts until somebody is started.
+    return (mix(salted(state.seed, state.starts), rows).astype(np.float64) + 0.5) / 2.0**64
+
+
+COLUMNS: dict[str, Column] = {
+    column.name: column
+    for column in (
+        _stored("submit", NEVER, "when the job was submitted, in seconds on the trace's clock"),
+        Column(
+            "gpus", NEVER, "how many GPUs it wants",
+            lambda state, rows, now: state.table.gpus[rows].astype(np.float64),
+        ),
+        _stored("estimate", NEVER, "how long it is expected to run, in seconds (never its true run time)"),
+        _stored("priority", NEVER, "the user's priority; higher is more urgent"),
+        _stored("weight", NEVER, "its weight in fair queueing"),
+        _stored("tickets", NEVER, "its tickets in the lottery"),
+        _stored("memory", NEVER, "bytes of memory wanted on each GPU; 0 if not said"),
+        _stored("compute", NEVER, "percent wanted of each GPU; 100 is all of it"),
+        _stored("deadline", NEVER, "when it should be done; infinite if not said"),
+        _stored("virtual_finish", NEVER, "its finish tag in weighted fair queueing"),
+        _stored("turn", RUNNING, "a number drawn at submission and at every start or new slice; smaller is earlier"),
+        _stored("requeued", RUNNING, "a number drawn at submission and at every preemption; smaller is earlier"),
+        Column(
+            "attained", RUNNING, "seconds of work done so far",
+            lambda state, rows, now: state.table.attained(rows, now),
+        ),
+        Column(
+            "service", RUNNING, "GPU-seconds of work done so far",
+            lambda state, rows, now: state.table.attained(rows, now) * state.table.gpus[rows],
+        ),
+        Column("remaining", RUNNING, "estimate less attained, at least 0", _remaining),
+        Column("wait", ALWAYS, "seconds spent waiting so far", _wait),
+        Column("user_usage", ALWAYS, "GPU-seconds that the job's user has had so far", _user_usage),
+        Column("draw", ALWAYS, "a seeded random number between 0 and 1, new after every start", _draw),
+    )
+}  # fmt: skip

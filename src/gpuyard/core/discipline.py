@@ -1,0 +1,143 @@
+"""Who may go ahead of whom: the inner loops of the disciplines that never stop a job.
+
+A discipline gets rows that are already in the policy's order and decides which of them start, by trying to place
+them one after another on a site whose pool is its own copy. Like the placements, these are loops in numba's subset.
+
+The one trick that keeps them fast is the *limit*: free capacity only shrinks while a plan is made, so once a job
+of k whole GPUs did not fit, no job of k or more can, and those are not even looked at.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.placement import Demand, Floats, Ints, Site, claim, fits, on_copy, place, release, takes_any
+
+DISCIPLINES = {
+    "strict": "the first job that does not fit blocks all behind it",
+    "commit": "strict, and the chosen head is kept until it fits, even if a better job arrives (RLScheduler)",
+    "skip": "greedy: whatever fits starts, in order",
+    "easy": "backfilling that never delays the head's reservation (Lifka 1995)",
+    "easy-shadow": "commit with RLScheduler's backfilling: by requested times, FCFS, no spare-GPU rule",
+    "conservative": "backfilling that delays no job ahead: everybody has a reservation (Mu'alem & Feitelson 2001)",
+}
+NO_LIMIT = 2**62
+
+
+class Starts(NamedTuple):
+    """Jobs that a plan starts, in order, with their spots laid end to end."""
+
+    rows: Ints
+    ends: Ints
+    """Where each job's spot ends in `bins`."""
+    bins: Ints
+    size: Ints
+    """One number: how many jobs."""
+
+
+def new_starts(demand: Demand, order: Ints) -> Starts:
+    """Room for all of `order` to be started."""
+    n = len(order)
+    return Starts(
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
+        np.empty(demand.gpus[order].sum(), dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+    )
+
+
+def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
+    """Give a job its spot, and note it."""
+    claim(site, row, spot)
+    i = starts.size[0]
+    begin = starts.ends[i - 1] if i > 0 else 0
+    starts.rows[i] = row
+    starts.ends[i] = begin + len(spot)
+    starts.bins[begin : begin + len(spot)] = spot
+    starts.size[0] = i + 1
+
+
+class Holders(NamedTuple):
+    """Running jobs, in some order, with their spots laid end to end."""
+
+    rows: Ints
+    ends: Ints
+    bins: Ints
+    until: Floats
+    """When each is expected to end."""
+
+
+def held_spot(holders: Holders, i: int) -> Ints:
+    """The spot of the i-th holder."""
+    return holders.bins[(holders.ends[i - 1] if i > 0 else 0) : holders.ends[i]]
+
+
+def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int:
+    """Start what fits, in order; with `stop`, the first that does not fit blocks. Returns the limit, 0 if blocked."""
+    demand = site.demand
+    for row in order:
+        any_gpu = takes_any(demand, row)
+        if any_gpu and demand.gpus[row] >= limit:
+            continue
+        spot = place(site, row)
+        if len(spot) > 0:
+            start(site, starts, row, spot)
+        elif stop:
+            return 0
+        elif any_gpu:
+            limit = demand.gpus[row]
+    return limit
+
+
+def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
+    """When the head is expected to fit, and the site at that instant without it. Holders by expected end."""
+    later = on_copy(site)
+    k = site.demand.gpus[head]
+    any_gpu = takes_any(site.demand, head)
+    free = later.pool.idle.sum()
+    n = len(holders.rows)
+    for i in range(n):
+        spot = held_spot(holders, i)
+        release(later, holders.rows[i], spot)
+        free += len(spot)
+        at = holders.until[i]
+        if (i + 1 < n and holders.until[i + 1] == at) or (any_gpu and free < k):
+            continue
+        if fits(later, head):
+            return at, later
+    return np.inf, later
+
+
+def backfill(order: Ints, head: int, shadow: float, later: Site, now: float, site: Site, starts: Starts) -> None:
+    """Start what fits and leaves the head its reservation: done by then, or beside it at that time."""
+    demand = site.demand
+    limit = NO_LIMIT
+    for row in order:
+        any_gpu = takes_any(demand, row)
+        if any_gpu and demand.gpus[row] >= limit:
+            continue
+        spot = place(site, row)
+        if len(spot) == 0:
+            if any_gpu:
+                limit = demand.gpus[row]
+            continue
+        if now + demand.estimate[row] > shadow:
+            claim(later, row, spot)
+            if not fits(later, head):
+                release(later, row, spot)
+                continue
+        start(site, starts, row, spot)
+
+
+def shadow_time(head: int, holders: Holders, demand: Demand, idle: int) -> float:
+    """RLScheduler's shadow: when the expected ends of running jobs, added up, make room for the head."""
+    free = idle
+    at = np.inf
+    for i in range(len(holders.rows)):
+        free += demand.gpus[holders.rows[i]]
+        at = holders.until[i]
+        if free >= demand.gpus[head]:
+            break
+    return float(at)

@@ -1,0 +1,127 @@
+"""A plan in the making, and what every discipline needs to make it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuyard.core.discipline import Holders, Starts, new_starts
+from gpuyard.core.placement import Demand, Floats, Ints, Site, claim, copy_pool, on_copy, pick, place, release
+from gpuyard.core.plan import Plan, Snapshot, Start
+from gpuyard.core.policy import Policy
+
+
+@dataclass(slots=True)
+class Draft:
+    """What has been decided so far, on one copy of the free capacity."""
+
+    snapshot: Snapshot
+    policy: Policy
+    code: int
+    salt: int
+    found: list[tuple[int, Ints]] = field(default_factory=list)
+    """Rows that start, with their spots."""
+    victims: list[int] = field(default_factory=list)
+    plan: Plan = field(default_factory=Plan)
+    _site: Site | None = None
+
+    @property
+    def fine(self) -> bool:
+        """Whether bins are GPUs: somebody shares them, or names them."""
+        return self.snapshot.state.shares
+
+    @property
+    def demand(self) -> Demand:
+        """What jobs ask for, by row."""
+        return self.snapshot.state.table.demand
+
+    @property
+    def site(self) -> Site:
+        """What is free and not given away yet. Copied when first asked for: many plans change nothing."""
+        if self._site is None:
+            pool = copy_pool(self.snapshot.state.pool)
+            self._site = Site(self.demand, pool, self.code, self.salt, self.fine)
+        return self._site
+
+    @property
+    def idle(self) -> int:
+        """How many GPUs are idle and not given away yet."""
+        pool = self._site.pool if self._site else self.snapshot.state.pool
+        return int(pool.idle.sum())
+
+    def rank(self, rows: Ints) -> Floats:
+        """The policy's numbers for these rows; the smallest goes first."""
+        return self.policy.rank(self.snapshot.state, rows, self.snapshot.now)
+
+    def run(self, order: Ints, loop: Callable[[Starts], int | None]) -> int | None:
+        """Let a discipline's loop decide on `order`, and keep what it starts."""
+        starts = new_starts(self.demand, order)
+        result = loop(starts)
+        begin = 0
+        for i in range(int(starts.size[0])):
+            self.found.append((int(starts.rows[i]), starts.bins[begin : starts.ends[i]]))
+            begin = starts.ends[i]
+        return result
+
+    def start(self, row: int) -> bool:
+        """Start a job if it fits now."""
+        spot = place(self.site, row)
+        if not len(spot):
+            return False
+        claim(self.site, row, spot)
+        self.found.append((row, spot))
+        return True
+
+    @property
+    def found_rows(self) -> Ints:
+        """The rows that start."""
+        return np.array([row for row, _ in self.found], dtype=np.int64)
+
+    def holders(self, rows: Ints, until: Floats) -> Holders:
+        """Running jobs in the given order, with spots in this draft's kind of bins."""
+        state = self.snapshot.state
+        spots = [state.spot[row] for row in rows]
+        gpus = np.concatenate(spots) if spots else np.empty(0, dtype=np.int64)
+        return _laid_out(rows, spots, gpus if self.fine else state.pool.node[gpus], until)
+
+    def holders_by_end(self) -> Holders:
+        """Running jobs by their expected end, those that start in this very plan included."""
+        table, now = self.snapshot.state.table, self.snapshot.now
+        rows = self.snapshot.running
+        left = table.estimate[rows] - table.progress[rows] + table.overhead[rows]
+        until = np.where(np.isnan(table.started[rows]), now, table.started[rows]) + left
+        old = self.holders(rows, until)
+        new = self.found_rows
+        until = np.concatenate((until, now + table.estimate[new] - table.progress[new]))
+        order = np.argsort(until, kind="stable")
+        begins = np.concatenate((np.zeros(1, dtype=np.int64), old.ends))
+        spots = [old.bins[begins[i] : begins[i + 1]] for i in range(len(rows))] + [spot for _, spot in self.found]
+        spots = [spots[i] for i in order]
+        bins = np.concatenate(spots) if spots else np.empty(0, dtype=np.int64)
+        return _laid_out(np.concatenate((rows, new))[order], spots, bins, until[order])
+
+    def finish(self) -> Plan:
+        """Settle who gets which GPU, now that it is known who keeps theirs."""
+        state = self.snapshot.state
+        self.plan.stops = [state.ids[row] for row in self.victims]
+        if self.found and not self.fine:
+            site = on_copy(state.site())
+            for row in self.victims:
+                release(site, row, state.spot[row])
+            for n, (row, nodes) in enumerate(self.found):
+                gpus = pick(self.code, site.pool, nodes, self.salt)
+                claim(site, row, gpus)
+                self.found[n] = (row, gpus)
+        self.plan.starts = [Start(state.ids[row], tuple(gpus.tolist())) for row, gpus in self.found]
+        return self.plan
+
+
+def _laid_out(rows: Ints, spots: list[Ints], bins: Ints, until: Floats) -> Holders:
+    return Holders(rows, np.cumsum(np.array([len(spot) for spot in spots], dtype=np.int64)), bins, until)
+
+
+def overdue_end_soon(holders: Holders, now: float) -> Holders:
+    """Jobs that have outlived their estimate are expected to end next, not in the past."""
+    return holders._replace(until=np.maximum(holders.until, np.nextafter(now, np.inf)))

@@ -1,0 +1,99 @@
+"""The engine turns events into state and state into plans. A driver makes the events and obeys the plans.
+
+event -> (log) -> apply -> plan -> validated -> driver -> event ...
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuyard.core.events import Event, Rejected, Submitted
+from gpuyard.core.model import Cluster, Phase, Request
+from gpuyard.core.placement import Ints, claim, fits_in_place, on_copy, release
+from gpuyard.core.plan import Plan, Planner, Snapshot
+from gpuyard.core.state import State, apply
+from gpuyard.errors import Bug, UserError
+
+
+class BadPlan(Bug):
+    """A planner asked for what cannot be done."""
+
+
+class Engine:
+    """One yard: its state, its planner, and the log of all that happened, where one is kept."""
+
+    def __init__(self, cluster: Cluster, planner: Planner, *, seed: int = 0, log: list[Event] | None = None) -> None:
+        self.state = State(cluster, seed)
+        self.planner = planner
+        self.log = log
+
+    def record(self, event: Event) -> None:
+        """Let an event happen, and keep it."""
+        if self.log is not None:
+            self.log.append(event)
+        apply(self.state, event)
+
+    def submit(self, at: float, job: str, request: Request) -> str | None:
+        """Take a job in; if it can never run here it is rejected, and the reason returned."""
+        if job in self.state.row_of:
+            raise UserError(f"there is a job {job} already")
+        self.record(Submitted(at, job, request))
+        reason = self.planner.refuses(self.state, request)
+        if reason is not None:
+            self.record(Rejected(at, job, reason))
+        return reason
+
+    def plan(self, now: float) -> Plan:
+        """What should happen now; checked, so that no planner can corrupt the state."""
+        plan = self.planner.plan(Snapshot(self.state, now))
+        if plan.starts or plan.stops or plan.renewals:
+            validate(self.state, plan)
+        return plan
+
+
+def validate(state: State, plan: Plan) -> None:
+    """Refuse a plan that overbooks a GPU, splits a gang, starts a job twice, or stops what may not be stopped."""
+    stopped = [_row(state, job, "stops") for job in plan.stops]
+    for row in stopped:
+        if state.phase[row] is not Phase.RUNNING or not state.table.preemptible[row]:
+            raise BadPlan(f"the plan stops job {state.ids[row]}, which is not a running job that may be preempted")
+    started = [_row(state, start.job, "starts") for start in plan.starts]
+    for row, start in zip(started, plan.starts, strict=True):
+        if state.phase[row] is not Phase.QUEUED and row not in stopped:
+            raise BadPlan(f"the plan starts job {start.job}, which is not waiting")
+        if len(set(start.gpus)) != state.table.gpus[row] or len(start.gpus) != state.table.gpus[row]:
+            raise BadPlan(f"the plan gives job {start.job} {start.gpus}, and it needs {state.table.gpus[row]} GPUs")
+        if min(start.gpus) < 0 or max(start.gpus) >= state.cluster.gpus:
+            raise BadPlan(f"the plan puts job {start.job} on GPUs that do not exist: {start.gpus}")
+    if len(set(started)) < len(started) or len(set(stopped)) < len(stopped):
+        raise BadPlan("the plan starts or stops a job twice")
+    for job in plan.renewals:
+        if state.phase[_row(state, job, "renews")] is not Phase.RUNNING or job in plan.stops:
+            raise BadPlan(f"the plan renews job {job}, which does not go on running")
+    _check_room(state, stopped, started, [np.array(start.gpus, dtype=np.int64) for start in plan.starts])
+
+
+def _check_room(state: State, stopped: list[int], started: list[int], spots: list[Ints]) -> None:
+    """Whether everybody who starts has room, once those who stop have left."""
+    if not state.shares:  # whole GPUs only: nobody may meet anybody
+        tenants = state.pool.tenants.copy()
+        for row in stopped:
+            tenants[state.spot[row]] -= 1
+        for row, spot in zip(started, spots, strict=True):
+            if tenants[spot].any():
+                raise BadPlan(f"the plan puts job {state.ids[row]} on GPUs that are taken: {spot.tolist()}")
+            tenants[spot] += 1
+        return
+    site = on_copy(state.site())
+    for row in stopped:
+        release(site, row, state.spot[row])
+    for row, spot in zip(started, spots, strict=True):
+        if not fits_in_place(site, row, spot):
+            raise BadPlan(f"the plan puts job {state.ids[row]} on GPUs without room for it: {spot.tolist()}")
+        claim(site, row, spot)
+
+
+def _row(state: State, job: str, verb: str) -> int:
+    if job not in state.row_of:
+        raise BadPlan(f"the plan {verb} a job that does not exist: {job}")
+    return state.row_of[job]

@@ -1,0 +1,85 @@
+"""Why is my job waiting? Answered from the very plan that left it there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuyard.core.discipline import reserve
+from gpuyard.core.draft import Draft, overdue_end_soon
+from gpuyard.core.placement import Ints, fits
+from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
+from gpuyard.core.reservation import book, earliest, new_profile
+from gpuyard.errors import Bug
+
+
+def explain(draft: Draft, discipline: str, version: int) -> dict[str, Reason]:
+    """The reason of every waiting job that a finished draft does not start, in the policy's order."""
+    state = draft.snapshot.state
+    if state.version != version:
+        raise Bug("a plan's reasons were asked for after the state had moved on")
+    rows = draft.snapshot.waiting
+    rows = rows[~np.isin(rows, draft.found_rows)]
+    order = rows[np.argsort(draft.rank(rows), kind="stable")]
+    if not len(order):
+        return {}
+    if discipline in ("commit", "easy-shadow") and (head := _kept_head(draft)) >= 0:
+        order = np.concatenate(([head], order[order != head]))
+    reasons = _REASONS.get(discipline, _by_resources)(draft, order)
+    return {state.ids[row]: reason for row, reason in zip(order.tolist(), reasons, strict=True)}
+
+
+def _kept_head(draft: Draft) -> int:
+    state = draft.snapshot.state
+    if draft.plan.chosen is not None:
+        return state.row_of[draft.plan.chosen[0]]
+    return state.head if state.head not in draft.found_rows else -1
+
+
+def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Resources:
+    known = expected_at if expected_at is not None and np.isfinite(expected_at) else None
+    return Resources(int(draft.demand.gpus[row]), draft.idle, known)
+
+
+def _by_resources(draft: Draft, order: Ints) -> list[Reason]:
+    return [_lacks(draft, row) for row in order.tolist()]
+
+
+def _behind_head(draft: Draft, order: Ints) -> list[Reason]:
+    head = draft.snapshot.job(int(order[0]))
+    return [_lacks(draft, int(order[0])), *(Priority(head, ahead) for ahead in range(1, len(order)))]
+
+
+def _around_head(draft: Draft, order: Ints) -> list[Reason]:
+    """Backfilling: short of GPUs, or in the way of the head's reservation."""
+    head = int(order[0])
+    holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
+    shadow, _ = reserve(head, holders, draft.site)
+    name = draft.snapshot.job(head)
+    return [
+        _lacks(draft, head, shadow),
+        *(Reserved(name, shadow) if fits(draft.site, row) else _lacks(draft, row) for row in order[1:].tolist()),
+    ]
+
+
+def _by_reservation(draft: Draft, order: Ints) -> list[Reason]:
+    """Conservative: everybody has an expected time."""
+    profile = new_profile(draft.snapshot.now, overdue_end_soon(draft.holders_by_end(), draft.snapshot.now), draft.site)
+    head, due = draft.snapshot.job(int(order[0])), np.inf
+    reasons: list[Reason] = []
+    for n, row in enumerate(order.tolist()):
+        i, spot = earliest(row, profile, draft.site)
+        at = float(profile.times[i]) if i >= 0 else np.inf
+        due = at if n == 0 else due
+        reasons.append(Reserved(head, due) if fits(draft.site, row) else _lacks(draft, row, at))
+        if i >= 0:
+            profile = book(profile, i, row, spot, draft.site)
+    return reasons
+
+
+_REASONS = {
+    "strict": _behind_head,
+    "commit": _behind_head,
+    "easy": _around_head,
+    "easy-shadow": _around_head,
+    "conservative": _by_reservation,
+}

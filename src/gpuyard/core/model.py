@@ -1,0 +1,109 @@
+"""What is scheduled, and on what: requests, clusters, and the phases of a job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuyard.errors import UserError
+
+GIB = float(2**30)
+DEFAULT_GPU_MEMORY = 16 * GIB
+
+
+class Phase(StrEnum):
+    """Where a job stands. The transition table in `state` says how it moves on."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    PLACED = "placed"
+    """GPUs are taken, the process is not known to run yet."""
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a job asks for, and what a policy may know of it. Never its true run time."""
+
+    gpus: int = 1
+    estimate: float = math.inf
+    """Seconds it is expected to run."""
+    memory: float = 0.0
+    """Bytes on each GPU; 0: whole GPUs, unless `compute` says otherwise."""
+    compute: float = 100.0
+    """Percent of each GPU; 100: alone on it; 0: a share by memory only."""
+    priority: float = 0.0
+    user: str = ""
+    weight: float = 1.0
+    tickets: float = 1.0
+    deadline: float = math.inf
+    preemptible: bool = True
+    scope: tuple[int, ...] = ()
+    """Only these GPUs will do; empty: any."""
+
+    def __post_init__(self) -> None:
+        problem = (
+            (self.gpus < 1 and f"a job needs at least 1 GPU, not {self.gpus}")
+            or (math.isnan(self.estimate) and "the estimated run time is not a number")
+            or (self.estimate <= 0 and f"an estimated run time must be above 0, not {self.estimate:g}")
+            or (not self.memory >= 0 and f"GPU memory must be 0 or more, not {self.memory:g}")
+            or (not 0 <= self.compute <= 100 and f"compute is a percentage, 0 to 100, not {self.compute:g}")
+            or (self.compute == 0 and self.memory == 0 and "a share needs memory, compute, or both")
+            or (not self.weight > 0 and f"a weight must be above 0, not {self.weight:g}")
+            or (not self.tickets > 0 and f"tickets must be above 0, not {self.tickets:g}")
+            or (len(set(self.scope)) < len(self.scope) and "a scope names each GPU once")
+        )
+        if problem:
+            raise UserError(problem)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the job wants its GPUs for itself."""
+        return self.compute >= 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes of GPUs, numbered through: GPU 9 of 2 x 8 is `1:1`."""
+
+    nodes: tuple[int, ...]
+    memory: float = DEFAULT_GPU_MEMORY
+
+    def __post_init__(self) -> None:
+        if not self.nodes or min(self.nodes) < 1:
+            raise UserError("a cluster needs at least one node with at least one GPU")
+        if not 0 < self.memory < math.inf:
+            raise UserError(f"a GPU's memory must be above 0, not {self.memory:g}")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return sum(self.nodes)
+
+    @classmethod
+    def parse(cls, text: str, memory: float = DEFAULT_GPU_MEMORY) -> Cluster:
+        """`4x8` is 4 nodes of 8 GPUs; `4x8,2x4` adds two smaller ones."""
+        nodes: list[int] = []
+        for part in text.replace(",", " ").split():
+            count, cross, size = part.lower().partition("x")
+            if not (cross and count.isdigit() and size.isdigit()) or int(count) < 1 or int(size) < 1:
+                raise UserError(f"'{text}' is not a cluster; write for example 4x8 for 4 nodes of 8 GPUs")
+            nodes += [int(size)] * int(count)
+        return cls(tuple(nodes), memory)
+
+    def label(self, gpu: int) -> str:
+        """`node:index` of a GPU."""
+        for node, size in enumerate(self.nodes):
+            if gpu < size:
+                return f"{node}:{gpu}"
+            gpu -= size
+        raise IndexError("no such GPU")
+
+    def labels(self) -> list[str]:
+        """`node:index` of every GPU, by number."""
+        return [f"{node}:{index}" for node, size in enumerate(self.nodes) for index in range(size)]

@@ -1,0 +1,90 @@
+"""What goes into a planner and what comes out: `plan(snapshot) -> Plan` is all that a scheduler is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from gpuyard.core.columns import COLUMNS
+from gpuyard.core.model import Request
+from gpuyard.core.placement import Floats, Ints, Pool, copy_pool
+from gpuyard.core.reasons import Reason
+from gpuyard.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run a waiting job on these GPUs."""
+
+    job: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What should happen now. Stops come before starts; whoever is not named goes on as it is."""
+
+    starts: list[Start] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    renewals: list[str] = field(default_factory=list)
+    """Running jobs whose time slice begins anew."""
+    chosen: tuple[str, float] | None = None
+    """A head to keep until it fits, and its shadow time."""
+    wake_at: float = np.inf
+    """Plan again at this time, even if nothing happens before."""
+    explain: Callable[[], dict[str, Reason]] = dict
+
+    @property
+    def held(self) -> dict[str, Reason]:
+        """Why each waiting job waits. Built when asked for, and only valid until the next event."""
+        return self.explain()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state at one instant, to be read and not changed."""
+
+    state: State
+    now: float
+
+    @property
+    def waiting(self) -> Ints:
+        """Rows of the jobs that may start, in the order of submission."""
+        return self.state.waiting.array
+
+    @property
+    def running(self) -> Ints:
+        """Rows of the jobs that hold GPUs."""
+        return self.state.running.array
+
+    def column(self, name: str, rows: Ints) -> Floats:
+        """A column of the queue, for these rows."""
+        return COLUMNS[name].values(self.state, rows, self.now)
+
+    def job(self, row: int) -> str:
+        """The id of the job in a row."""
+        return self.state.ids[row]
+
+    def gpus_of(self, row: int) -> Ints:
+        """The GPUs that a running job holds."""
+        return self.state.spot[row]
+
+    @property
+    def free(self) -> Pool:
+        """What is free, as a copy to plan on."""
+        return copy_pool(self.state.pool)
+
+
+class Planner(Protocol):
+    """Anything that can make a plan."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide what should happen at the snapshot's instant."""
+        ...
+
+    def refuses(self, state: State, request: Request) -> str | None:
+        """Why a request can never run on this cluster; None if it can."""
+        ...

@@ -1,0 +1,96 @@
+"""`ordered` makes a planner of a policy, a discipline and a placement.
+
+Who needs more (elastic sizes, auctions) writes a class with the two methods of `plan.Planner`; the engine
+validates whatever comes back.
+"""
+
+from __future__ import annotations
+
+from gpuyard.core.draft import Draft
+from gpuyard.core.explain import explain
+from gpuyard.core.model import Cluster, Request
+from gpuyard.core.placement import PLACEMENTS, RANDOM, Site, fits, salted
+from gpuyard.core.plan import Plan, Snapshot
+from gpuyard.core.policy import Policy
+from gpuyard.core.preemption import preempt
+from gpuyard.core.state import State
+from gpuyard.core.walks import WALKS
+from gpuyard.errors import UserError
+from gpuyard.units import format_size
+
+
+def ordered(policy: Policy, discipline: str | None = None, placement: str = "first") -> OrderedPlanner:
+    """A planner from a policy; its default discipline is `skip` if it preempts, else `strict`."""
+    return OrderedPlanner(policy, discipline or ("skip" if policy.preemptive else "strict"), placement)
+
+
+class OrderedPlanner:
+    """Rank the queue by a policy, let a discipline walk it, and place what may start."""
+
+    def __init__(self, policy: Policy, discipline: str, placement: str) -> None:
+        if policy.preemptive and discipline not in ("strict", "skip"):
+            raise UserError(
+                f"policy {policy.name} preempts, so its discipline is skip or strict, not {discipline}: "
+                "a reservation means nothing where a running job can be stopped"
+            )
+        if policy.sliced and policy.quantum <= 0:
+            raise UserError(f"policy {policy.name} needs a time slice above 0; give --quantum in seconds")
+        self.policy = policy
+        self.discipline = discipline
+        self.placement = placement
+        self.code = PLACEMENTS[placement]
+        # Only these decide anything while no GPU is idle: they stop jobs, or choose the next head.
+        self._needs_idle = not (policy.preemptive or self.stepwise)
+        self._refusals: dict[tuple[object, ...], str | None] = {}
+
+    @property
+    def text(self) -> str:
+        """In full, as a user would write it."""
+        return f"{self.policy.text}@{self.discipline}@{self.placement}"
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether events of one instant are taken one at a time, arrivals first (RLScheduler's way)."""
+        return self.discipline in ("commit", "easy-shadow")
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Decide who starts, who stops, and when to look again."""
+        state = snapshot.state
+        if not len(state.waiting):
+            return Plan()
+        salt = salted(state.seed, state.starts) if self.code == RANDOM else 0
+        draft = Draft(snapshot, self.policy, self.code, salt)
+        if self.policy.preemptive:
+            preempt(draft, stop=self.discipline == "strict")
+        elif not self._needs_idle or state.shares or state.pool.idle.any():
+            WALKS[self.discipline](draft)
+        plan = draft.finish()
+        reasons = "skip" if self.policy.preemptive else self.discipline
+        version = state.version
+        plan.explain = lambda: explain(draft, reasons, version)
+        return plan
+
+    def refuses(self, state: State, request: Request) -> str | None:
+        """Why a request can never run on this cluster under this placement; None if it can."""
+        key = (request.gpus, request.memory, request.compute, request.scope)
+        if key not in self._refusals:
+            self._refusals[key] = never_fits(state.cluster, request, self.code, self.placement)
+        return self._refusals[key]
+
+
+def never_fits(cluster: Cluster, request: Request, code: int, placement: str) -> str | None:
+    """Why a request would not even fit on the empty cluster; None if it would."""
+    wants = f"wants {request.gpus} GPU{'s' if request.gpus > 1 else ''}"
+    if request.gpus > cluster.gpus:
+        return f"{wants}, the cluster has {cluster.gpus}"
+    if request.memory > cluster.memory:
+        return f"wants {format_size(request.memory)} on each GPU, a GPU has {format_size(cluster.memory)}"
+    if outside := [g for g in request.scope if not 0 <= g < cluster.gpus]:
+        return f"wants GPU {outside[0]}, the cluster has GPUs 0 to {cluster.gpus - 1}"
+    if request.scope and request.gpus > len(request.scope):
+        return f"{wants} of a scope of {len(request.scope)}"
+    empty = State(cluster)
+    row = empty.table.add(0.0, request, 0)
+    if not fits(Site(empty.table.demand, empty.pool, code, 0, True), row):
+        return f"{wants}, which placement {placement} never puts on nodes of {max(cluster.nodes)}"
+    return None

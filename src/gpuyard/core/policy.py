@@ -1,0 +1,226 @@
+"""A policy is a function whose parameters name columns of the queue; smaller results run first.
+
+    @policy
+    def sjf(estimate):
+        return estimate
+
+Keyword-only parameters are its settings. The signature also tells how often the queue must be ranked again, since
+each column knows when it changes. Written as text, a policy is `name[:key=value,...][@discipline[@placement]]`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+import numpy as np
+
+from gpuyard.core.columns import ALWAYS, COLUMNS, RUNNING
+from gpuyard.core.discipline import DISCIPLINES
+from gpuyard.core.placement import PLACEMENTS, Floats, Ints
+from gpuyard.core.state import State
+from gpuyard.errors import UserError, suggest
+
+
+class PolicyError(UserError):
+    """This function cannot be used as a policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """An ordering of the queue, with its settings. Call it like the function it was made from."""
+
+    name: str
+    function: Callable[..., Any]
+    columns: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Only those that differ from the defaults."""
+    preemptive: bool = False
+    quantum: float = 0.0
+    """Preemptive policies: seconds that a started job is left alone."""
+    sliced: bool = False
+    """Whether the quantum is a time slice, renewed or passed on when it is over."""
+    next_change: Policy | None = None
+    """Seconds until a running job's rank changes by itself, as a function of the same kind."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **{**self.settings, **kwargs})
+
+    @property
+    def doc(self) -> str:
+        """What the function's docstring says, on one line."""
+        return " ".join((self.function.__doc__ or "").split())
+
+    @property
+    def static(self) -> bool:
+        """Whether a job's rank never changes while it waits."""
+        return all(COLUMNS[c].changes != ALWAYS for c in self.columns)
+
+    @property
+    def changes(self) -> str:
+        """When ranks change: never, while running, or at any time."""
+        kinds = {COLUMNS[c].changes for c in self.columns}
+        return next((kind for kind in (ALWAYS, RUNNING) if kind in kinds), "never")
+
+    @property
+    def text(self) -> str:
+        """As a user would write it."""
+        settings = dict(self.settings)
+        return self.name + (":" + ",".join(f"{k}={_written(v)}" for k, v in settings.items()) if settings else "")
+
+    def with_settings(self, given: Mapping[str, Any]) -> Policy:
+        """The same policy with other settings; text is read as the kind of value that the default is."""
+        policy, settings = self, dict(self.settings)
+        for key, value in given.items():
+            if key == "quantum" and self.preemptive:
+                policy = replace(policy, quantum=_quantum(self.name, value))
+            elif key in self.defaults:
+                settings[key] = _read(self.name, key, value, self.defaults[key])
+            else:
+                known = [*self.defaults, *(["quantum"] if self.preemptive else [])]
+                has = f"it has {', '.join(known)}" if known else "it has none"
+                raise UserError(f"policy {self.name} has no setting '{key}'{suggest(key, known)} ({has})")
+        change = self.next_change.with_settings(settings) if self.next_change else None
+        return replace(policy, settings=settings, next_change=change)
+
+    def rank(self, state: State, rows: Ints, now: float) -> Floats:
+        """The policy's number for each row; the smallest runs first."""
+        values = [COLUMNS[name].values(state, rows, now) for name in self.columns]
+        keys = np.asarray(self.function(*values, **self.settings), dtype=np.float64)
+        if keys.shape != rows.shape:
+            if keys.ndim:
+                raise PolicyError(
+                    f"policy {self.name} returned {keys.size} numbers for {len(rows)} jobs; it must return one each"
+                )
+            keys = np.full(rows.shape, float(keys))
+        if np.isnan(keys).any():
+            job = state.ids[rows[int(np.argmax(np.isnan(keys)))]]
+            raise PolicyError(f"policy {self.name} returned 'not a number' for job {job}")
+        return keys
+
+    def when_changed(self, function: Callable[..., Any]) -> Policy:
+        """Decorator: says in how many seconds a running job's rank changes by itself."""
+        change = replace(define(function, name=self.name), defaults=self.defaults)
+        return replace(self, next_change=change)
+
+
+def define(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    preemptive: bool = False,
+    quantum: float = 0.0,
+    sliced: bool = False,
+) -> Policy:
+    """Make a policy of a function, or say what is wrong with its signature."""
+    title = name or getattr(function, "__name__", "policy").replace("_", "-")
+    columns: list[str] = []
+    defaults: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
+                raise PolicyError(f"policy {title}: setting '{parameter.name}' needs a default value")
+            defaults[parameter.name] = parameter.default
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise PolicyError(f"policy {title}: name the columns it needs instead of '*{parameter.name}'")
+        elif parameter.name not in COLUMNS:
+            raise PolicyError(
+                f"policy {title}: there is no column '{parameter.name}'{suggest(parameter.name, COLUMNS)} "
+                f"(columns: {', '.join(COLUMNS)}; settings stand after a lone *)"
+            )
+        else:
+            columns.append(parameter.name)
+    return Policy(title, function, tuple(columns), defaults, preemptive=preemptive, quantum=quantum, sliced=sliced)
+
+
+@overload
+def policy(function: Callable[..., Any]) -> Policy: ...
+@overload
+def policy(
+    *, name: str | None = None, preemptive: bool = False, quantum: float = 0.0, sliced: bool = False
+) -> Callable[[Callable[..., Any]], Policy]: ...
+def policy(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Decorator: the function is an ordering of the queue, its parameters name columns."""
+    if function is not None:
+        return define(function)
+    return lambda f: define(f, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A policy's text, taken apart."""
+
+    name: str
+    settings: dict[str, str]
+    discipline: str | None
+    placement: str | None
+
+
+def parse_spec(text: str) -> Spec:
+    """Take `name[:key=value,...][@discipline[@placement]]` apart; for a file, `path.py:function` is the name."""
+    main, *rest = text.strip().split("@")
+    if len(rest) > 2 or not main:
+        raise UserError(f"'{text}' is not a policy; write name[:key=value,...][@discipline[@placement]]")
+    head, colon, tail = main.partition(".py:")
+    if colon:
+        function, _, settings_text = tail.partition(":")
+        name = f"{head}.py:{function}"
+    else:
+        name, _, settings_text = main.partition(":")
+    settings: dict[str, str] = {}
+    for part in filter(None, settings_text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise UserError(f"'{part}' in '{text}' is not a setting; write key=value")
+        settings[key.strip()] = value.strip()
+    discipline, placement = [*(part.strip() or None for part in rest), None, None][:2]
+    return Spec(name.strip(), settings, check_discipline(discipline), check_placement(placement))
+
+
+def check_discipline(name: str | None) -> str | None:
+    """The name as given, if there is such a discipline."""
+    if name is not None and name not in DISCIPLINES:
+        raise UserError(f"unknown discipline '{name}'{suggest(name, DISCIPLINES)} ({', '.join(DISCIPLINES)})")
+    return name
+
+
+def check_placement(name: str | None) -> str | None:
+    """The name as given, if there is such a placement."""
+    if name is not None and name not in PLACEMENTS:
+        raise UserError(f"unknown placement '{name}'{suggest(name, PLACEMENTS)} ({', '.join(PLACEMENTS)})")
+    return name
+
+
+def _quantum(name: str, value: Any) -> float:
+    quantum = _read(name, "quantum", value, 0.0)
+    if not (0 <= quantum < math.inf):
+        raise UserError(f"policy {name}: a quantum is a number of seconds, 0 or more, not {value}")
+    return float(quantum)
+
+
+def _written(value: Any) -> str:
+    return "/".join(f"{v:g}" for v in value) if isinstance(value, tuple) else str(value)
+
+
+def _read(name: str, key: str, value: Any, default: Any) -> Any:
+    """A setting's value from text, of the kind that its default is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+        if isinstance(default, int | float):
+            number = float(value)
+            if math.isnan(number):
+                raise ValueError
+            return number
+        if isinstance(default, tuple):
+            return tuple(float(part) for part in value.split("/"))
+    except (ValueError, KeyError):
+        kind = {bool: "yes or no", tuple: "numbers with / between them"}.get(type(default), "a number")
+        raise UserError(f"policy {name}: setting '{key}' takes {kind}, not '{value}'") from None
+    return value

@@ -1,0 +1,83 @@
+"""Preemptive policies: decide over running and waiting jobs together, and say when to look again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuyard.core.columns import ALWAYS
+from gpuyard.core.displacement import displace
+from gpuyard.core.draft import Draft
+from gpuyard.core.placement import Floats, Ints
+from gpuyard.core.policy import Policy
+
+
+def preempt(draft: Draft, stop: bool) -> None:
+    """Re-decide over running and waiting jobs together; jobs within their quantum are left alone."""
+    state, now, policy = draft.snapshot.state, draft.snapshot.now, draft.policy
+    table, running = state.table, draft.snapshot.running
+    free_at = _free_at(policy, table.slice_started[running], now)
+    may_stop = table.preemptible[running] & ~np.isnan(table.started[running])
+    loose, soon = running[may_stop & (free_at <= now)], free_at[may_stop & (free_at > now)]
+    keys = draft.rank(loose)
+    order = np.argsort(keys, kind="stable")
+    loose, keys = loose[order], keys[order]
+    victim = np.zeros(len(loose), dtype=np.int64)
+    _displace(draft, loose, keys, victim, stop)
+    draft.victims = [int(row) for row in loose[victim == 1]]
+    kept = loose[victim == 0]
+    draft.plan.renewals = [state.ids[row] for row in kept] if policy.sliced else []
+    if len(state.waiting) + len(draft.victims) > len(draft.found):
+        draft.plan.wake_at = _wake_at(draft, kept, soon)
+
+
+def _displace(draft: Draft, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
+    rows = draft.snapshot.waiting
+    rank = draft.rank(rows)
+    if not draft.fine and not _anybody_fits(draft, rows, rank, loose, keys):
+        return
+    order = np.argsort(rank, kind="stable")
+    rows, rank = rows[order], rank[order]
+    if rank[0] > keys.max(initial=-np.inf):
+        loose, keys = loose[:0], keys[:0]  # all running jobs go first: nobody has to stop
+    holders = draft.holders(loose, np.empty(0))
+    draft.run(
+        np.concatenate((rows, loose)),
+        lambda starts: displace(rows, rank, holders, keys, stop, draft.site, starts, victim),
+    )
+
+
+def _anybody_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:
+    """Whether any waiting job could find room in what is idle and what those behind it hold."""
+    gpus = draft.demand.gpus
+    tail = np.zeros(len(loose) + 1, dtype=np.int64)
+    np.cumsum(gpus[loose][::-1], out=tail[1:])
+    held_behind = tail[len(loose) - keys.searchsorted(rank)]
+    return bool((gpus[rows] <= draft.idle + held_behind).any())
+
+
+def _free_at(policy: Policy, since: Floats, now: float) -> Floats:
+    """When each running job's quantum is over; for slices, when the present one is."""
+    quantum = policy.quantum
+    if not policy.sliced:
+        return since + quantum
+    # Nobody counts slices while nobody waits: the present one follows from when the first began.
+    slices = (now - since) / quantum
+    nearest = np.maximum(np.round(slices), 1.0)
+    over = np.abs(since + nearest * quantum - now) <= 1e-9 * max(1.0, abs(now))
+    return np.where(over, now, since + (np.floor(slices) + 1.0) * quantum)
+
+
+def _wake_at(draft: Draft, kept: Ints, soon: Floats) -> float:
+    """When the plan could change although nothing happens: a quantum is over, or a rank changes by itself."""
+    state, now, policy = draft.snapshot.state, draft.snapshot.now, draft.policy
+    times = [float(soon.min())] if len(soon) else []
+    if policy.quantum > 0 and (draft.found or (policy.sliced and len(kept))):
+        times.append(now + policy.quantum)
+    if policy.next_change is not None:
+        rows = np.concatenate((draft.snapshot.running, draft.found_rows))
+        rows = rows[~np.isin(rows, draft.victims)]
+        if len(rows):
+            times.append(now + float(policy.next_change.rank(state, rows, now).min()))
+    elif policy.changes == ALWAYS and policy.quantum > 0:
+        times.append(now + policy.quantum)
+    return min(times, default=np.inf)

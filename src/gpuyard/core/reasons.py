@@ -1,0 +1,47 @@
+"""Why a job waits: "no" is data, with the numbers that made it so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Not enough is free for the job now."""
+
+    gpus: int
+    idle: int
+    expected_at: float | None = None
+    """When enough is expected to be free, where the discipline reserves for it."""
+
+    def __str__(self) -> str:
+        wants = f"needs {self.gpus} GPU{'s' if self.gpus > 1 else ''}, {self.idle} idle"
+        if self.gpus <= self.idle:
+            wants += ", but not where it could use them"
+        return wants + (f"; expected to fit at {self.expected_at:g}" if self.expected_at is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """A job that goes first must start before this one may."""
+
+    behind: str
+    ahead: int
+    """How many waiting jobs go first."""
+
+    def __str__(self) -> str:
+        return f"waits behind job {self.behind} ({self.ahead} job{'s' if self.ahead > 1 else ''} ahead)"
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The job would fit, but would take what is reserved for one that goes first."""
+
+    behind: str
+    until: float
+
+    def __str__(self) -> str:
+        return f"would fit, but could delay job {self.behind}, due at {self.until:g}"
+
+
+Reason = Resources | Priority | Reserved

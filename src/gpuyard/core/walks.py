@@ -1,0 +1,131 @@
+"""The disciplines, one function each: they choose what the loops in `discipline` get to see.
+
+Most of a long queue is never sorted and never looked at: jobs that want more GPUs than are idle are left out by
+one comparison of arrays, and ranks are worked out only as far down as jobs still start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from gpuyard.core import discipline as d
+from gpuyard.core.draft import Draft, overdue_end_soon
+from gpuyard.core.placement import Ints
+from gpuyard.core.ranking import Ranking
+from gpuyard.core.reservation import conserve
+
+Walk = Callable[[Draft], None]
+
+
+def _could_fit(draft: Draft, rows: Ints) -> Ints:
+    """The rows that are not ruled out by the number of idle GPUs alone."""
+    some = draft.demand.gpus[rows] <= draft.idle
+    if draft.fine:
+        some |= draft.demand.compute[rows] < 100
+    return rows[some]
+
+
+def _ranking(draft: Draft, rows: Ints) -> Ranking:
+    return Ranking(draft.rank(rows), rows, draft.demand.gpus)
+
+
+def _in_order(draft: Draft, ranking: Ranking, stop: bool) -> None:
+    """Feed the queue to `fill`, best ranks first, until nothing more can start."""
+    limit = d.NO_LIMIT
+    while limit > (0 if draft.fine else 1):
+        order = ranking.next(d.NO_LIMIT if draft.fine else limit)
+        if not len(order) or (stop and not draft.fine and draft.demand.gpus[order[0]] > draft.idle):
+            return
+        limit = _filled(draft, order, stop, limit)
+
+
+def _filled(draft: Draft, order: Ints, stop: bool, limit: int) -> int:
+    return draft.run(order, lambda starts: d.fill(order, stop, limit, draft.site, starts)) or 0
+
+
+def strict(draft: Draft) -> None:
+    """The head of the queue blocks all behind it."""
+    _in_order(draft, _ranking(draft, draft.snapshot.waiting), True)
+
+
+def skip(draft: Draft) -> None:
+    """Whatever fits starts."""
+    rows = _could_fit(draft, draft.snapshot.waiting)
+    if len(rows):
+        _in_order(draft, _ranking(draft, rows), False)
+
+
+def easy(draft: Draft) -> None:
+    """The head of the queue has a reservation; others may start if they leave it alone."""
+    now, demand = draft.snapshot.now, draft.demand
+    rows = draft.snapshot.waiting
+    keys = draft.rank(rows)
+    _in_order(draft, Ranking(keys, rows, demand.gpus), True)
+    waiting = ~np.isin(rows, draft.found_rows)
+    rows, keys = rows[waiting], keys[waiting]
+    if len(rows) < 2 or not (draft.fine or draft.idle):
+        return
+    head = int(rows[np.argmin(keys)])
+    shadow, later = d.reserve(head, overdue_end_soon(draft.holders_by_end(), now), draft.site)
+    extra = later.pool.idle.sum() - demand.gpus[head]
+    may = (demand.gpus[rows] <= draft.idle) & ((now + demand.estimate[rows] <= shadow) | (demand.gpus[rows] <= extra))
+    if draft.fine:
+        may |= (demand.compute[rows] < 100) | (demand.compute[head] < 100)
+    may &= rows != head
+    order = rows[may][np.argsort(keys[may], kind="stable")]
+    if len(order):
+        draft.run(order, lambda starts: d.backfill(order, head, shadow, later, now, draft.site, starts))
+
+
+def conservative(draft: Draft) -> None:
+    """Everybody has a reservation; those whose time has come start."""
+    rows, now = draft.snapshot.waiting, draft.snapshot.now
+    order = rows[np.argsort(draft.rank(rows), kind="stable")]
+    holders = overdue_end_soon(draft.holders_by_end(), now)
+    draft.run(order, lambda starts: conserve(order, now, holders, draft.site, starts))
+
+
+def commit(draft: Draft) -> None:
+    """The head, once chosen, is kept until it fits."""
+    _chosen_head(draft)
+
+
+def easy_shadow(draft: Draft) -> None:
+    """The head, once chosen, is kept; others that will be done before its shadow time may start, in FCFS order."""
+    head, shadow = _chosen_head(draft)
+    if head < 0:
+        return
+    rows = _could_fit(draft, draft.snapshot.waiting)
+    rows = rows[(draft.snapshot.now + draft.demand.estimate[rows] < shadow) & (rows != head)]
+    order = rows[~np.isin(rows, draft.found_rows)]
+    if len(order):
+        _filled(draft, order, False, d.NO_LIMIT)
+
+
+def _chosen_head(draft: Draft) -> tuple[int, float]:
+    """Start heads while they fit; the one that does not is kept. Returns it and its shadow time, or -1."""
+    state, rows = draft.snapshot.state, draft.snapshot.waiting
+    if state.head >= 0:
+        if not draft.start(state.head):
+            return state.head, state.shadow
+        rows = rows[rows != state.head]
+    ranking = _ranking(draft, rows)
+    while len(order := ranking.next(d.NO_LIMIT)):
+        for row in order.tolist():
+            if not draft.start(row):
+                shadow = d.shadow_time(row, draft.holders_by_end(), draft.demand, draft.idle)
+                draft.plan.chosen = (state.ids[row], shadow)
+                return row, shadow
+    return -1, np.inf
+
+
+WALKS: Mapping[str, Walk] = {
+    "strict": strict,
+    "commit": commit,
+    "skip": skip,
+    "easy": easy,
+    "easy-shadow": easy_shadow,
+    "conservative": conservative,
+}
