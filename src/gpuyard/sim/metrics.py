@@ -1,0 +1,94 @@
+"""Exact numbers about a schedule. Times are seconds; every definition is in `DEFINITIONS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuyard.sim.result import Result
+from gpuyard.sim.trace import Floats
+
+SHORT = 10.0
+"""Run times below this count as this long in the bounded slowdown, so that trifles do not dominate it."""
+
+DEFINITIONS = {
+    "jobs": "jobs in the trace, after its own cleaning",
+    "completed": "jobs that ran to their end",
+    "rejected": "jobs that can never run on this cluster",
+    "jct": "job completion time (turnaround): end - submit",
+    "wait": "completion time less the true run time",
+    "slowdown": f"bounded slowdown: max(1, JCT / max(run, {SHORT:g} s))",
+    "makespan": "last end - first submit",
+    "throughput": "completed jobs per second of makespan",
+    "utilization": "share of all GPU time, over the makespan, that jobs held",
+    "energy_kwh": "idle power for all GPUs over the makespan, and the difference to busy power while jobs held them",
+    "fairness": "Jain's index over users of their mean run / JCT: 1 is even, 1/users is one user served alone",
+    "preemptions": "how often a running job was stopped to run again later",
+    "jobs_per_second": "jobs simulated per second of wall time, metrics included, reading not",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """A simple model of a GPU's power draw, in watts: so much when idle, so much when held by a job."""
+
+    idle: float = 50.0
+    busy: float = 300.0
+
+
+def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
+    """All metrics of a schedule, by name; None where there is nothing to measure."""
+    trace, done = result.trace, result.completed
+    submit, run, end = trace.submit[done], trace.run[done], result.end[done]
+    jct = end - submit
+    makespan = float(end.max() - trace.submit.min()) if len(done) else None
+    slowdown = np.maximum(jct / np.maximum(run, SHORT), 1.0)
+    # A wait is never negative; what is left of adding up slices in floating point is not a wait.
+    wait = np.maximum(jct - run, 0.0)
+    return {
+        "jobs": len(trace),
+        "completed": len(done),
+        "rejected": len(result.rejected),
+        **_spread("jct", jct),
+        **_spread("wait", wait),
+        **{f"turnaround_{name}": value for name, value in _spread("", jct).items() if name == "mean"},
+        **_spread("slowdown", slowdown),
+        "makespan": makespan,
+        "throughput": len(done) / makespan if makespan else None,
+        **_usage(result, makespan, power or Power()),
+        "fairness": _jain(_by_user([trace.users[i] for i in done], run / np.maximum(jct, 1e-300))),
+        "preemptions": int(result.preemptions.sum()),
+    }
+
+
+def _spread(name: str, values: Floats) -> dict[str, float | None]:
+    prefix = f"{name}_" if name else ""
+    names = ("mean", "median", "p95", "p99", "max")
+    if not len(values):
+        return {prefix + n: None for n in names}
+    numbers = (values.mean(), *np.percentile(values, [50, 95, 99]), values.max())
+    return {prefix + n: float(v) for n, v in zip(names, numbers, strict=True)}
+
+
+def _usage(result: Result, makespan: float | None, power: Power) -> dict[str, float | None]:
+    if not makespan:
+        return {"utilization": None, "energy_kwh": None, "gpu_seconds": 0.0}
+    segments = result.segments
+    held = float(((segments.end - segments.start) * result.share[segments.job]).sum())
+    total = result.cluster.gpus * makespan
+    held = min(held, total)  # shares by memory and by compute on one GPU can add up to more than one
+    joules = total * power.idle + held * (power.busy - power.idle)
+    return {"utilization": held / total, "energy_kwh": joules / 3.6e6, "gpu_seconds": held}
+
+
+def _by_user(users: list[str], values: Floats) -> Floats:
+    names, index = np.unique(np.array(users, dtype=object).astype(str), return_inverse=True)
+    if not len(names):
+        return np.empty(0)
+    return np.asarray(np.bincount(index, weights=values) / np.bincount(index))
+
+
+def _jain(values: Floats) -> float | None:
+    return float(values.sum() ** 2 / (len(values) * (values**2).sum())) if len(values) else None

@@ -1,0 +1,206 @@
+"""The virtual clock: drive the engine through a trace, jumping from event to event.
+
+This is the readable reference of how time passes in a simulation. At one instant jobs finish first, then jobs
+arrive, then one plan is made; disciplines that say so (`stepwise`) get one event at a time, arrivals first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from gpuyard.core.engine import Engine
+from gpuyard.core.events import Chosen, Event, Exited, Placed, Preempted, Renewed, Started
+from gpuyard.core.model import Cluster, Request
+from gpuyard.core.plan import Plan
+from gpuyard.core.planner import OrderedPlanner
+from gpuyard.errors import Bug, UserError
+from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.trace import Floats, Trace
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the number of jobs done, and of all jobs."""
+
+
+def replay(
+    trace: Trace,
+    cluster: Cluster,
+    planner: OrderedPlanner,
+    *,
+    estimates: Floats,
+    restart_cost: float = 0.0,
+    seed: int = 0,
+    log: list[Event] | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Simulate a trace. `estimates` is parallel to the trace, and all that planning may know of run times."""
+    if restart_cost > 0 and planner.policy.sliced and restart_cost >= planner.policy.quantum:
+        raise UserError(
+            f"a restart costs {restart_cost:g} s and a slice lasts {planner.policy.quantum:g} s, so no job would "
+            "ever get on; make the quantum longer"
+        )
+    order = trace.arrival_order()
+    clock = _Clock(trace.take(order), cluster, planner, estimates[order], restart_cost, seed, log, progress)
+    began = time.perf_counter()
+    clock.run()
+    return clock.result(time.perf_counter() - began)
+
+
+class _Clock:
+    """One simulation under way."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        planner: OrderedPlanner,
+        estimates: Floats,
+        restart_cost: float,
+        seed: int,
+        log: list[Event] | None,
+        progress: Progress | None,
+    ) -> None:
+        self.trace, self.cluster, self.planner, self.estimates = trace, cluster, planner, estimates
+        self.engine = Engine(cluster, planner, seed=seed, log=log)
+        self.restart_cost = restart_cost
+        self.progress = progress
+        self.submit: list[float] = trace.submit.tolist()
+        self.run_time: list[float] = trace.run.tolist()
+        self.next_arrival = 0
+        self.ends: list[tuple[float, int, int]] = []
+        """(time, row, attempt) of every expected end; those of stopped attempts are left in and passed over."""
+        self.wake_at = np.inf
+        n = len(trace)
+        self.first_start = [np.nan] * n
+        self.end = [np.nan] * n
+        self.preemptions = [0] * n
+        self.placements: list[tuple[int, ...]] = [()] * n
+        self.rejected: dict[int, str] = {}
+        self.pieces: list[tuple[int, float, float, tuple[int, ...]]] = []
+        self.done = 0
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Jump from event to event until every job is done or rejected."""
+        step = self._one_event if self.planner.stepwise else self._one_instant
+        report = max(1, len(self.trace) // 200)
+        while (now := step()) is not None:
+            self._obey(self.engine.plan(now), now)
+            if self.progress and self.done >= report:
+                self.progress(self.done, len(self.trace))
+                report = self.done + max(1, len(self.trace) // 200)
+        if self.done < len(self.trace):
+            waiting = [self.engine.state.ids[r] for r in self.engine.state.waiting.array[:3]]
+            raise Bug(f"the simulation came to a halt with jobs waiting: {', '.join(waiting)} ...")
+
+    def _one_instant(self) -> float | None:
+        now = min(self._next_submit(), self._next_end(), self.wake_at)
+        if now == np.inf:
+            return None
+        while self._next_end() == now:
+            self._exit(now)
+        while self._next_submit() == now:
+            self._arrive(now)
+        return now
+
+    def _one_event(self) -> float | None:
+        now = min(self._next_submit(), self._next_end())
+        if now == np.inf:
+            return None
+        if self._next_submit() == now:
+            self._arrive(now)
+        else:
+            self._exit(now)
+        return now
+
+    def _next_submit(self) -> float:
+        return self.submit[self.next_arrival] if self.next_arrival < len(self.submit) else np.inf
+
+    def _next_end(self) -> float:
+        ends, attempt = self.ends, self.engine.state.attempt
+        while ends and (ends[0][2] != attempt[ends[0][1]] or not len(self.engine.state.spot[ends[0][1]])):
+            heapq.heappop(ends)
+        return ends[0][0] if ends else np.inf
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def _arrive(self, now: float) -> None:
+        row = self.next_arrival
+        self.next_arrival += 1
+        trace = self.trace
+        request = Request(
+            gpus=int(trace.gpus[row]),
+            estimate=float(self.estimates[row]),
+            memory=float(trace.memory[row]),
+            compute=float(trace.compute[row]),
+            priority=float(trace.priority[row]),
+            user=trace.users[row],
+            weight=float(trace.weight[row]),
+            tickets=float(trace.tickets[row]),
+            deadline=float(trace.deadline[row]),
+            preemptible=bool(trace.preemptible[row]),
+        )
+        reason = self.engine.submit(now, trace.ids[row], request)
+        if reason is not None:
+            self.rejected[row] = reason
+            self.done += 1
+
+    def _exit(self, now: float) -> None:
+        _, row, attempt = heapq.heappop(self.ends)
+        self._leave(row, now)
+        self.end[row] = now
+        self.done += 1
+        self.engine.record(Exited(now, self.trace.ids[row], attempt))
+
+    def _leave(self, row: int, now: float) -> None:
+        started = float(self.engine.state.table.started[row])
+        self.pieces.append((row, started, now, self.placements[row]))
+
+    def _obey(self, plan: Plan, now: float) -> None:
+        state, record = self.engine.state, self.engine.record
+        for job in plan.stops:
+            row = state.row_of[job]
+            self._leave(row, now)
+            self.preemptions[row] += 1
+            record(Preempted(now, job, state.attempt[row]))
+        for start in plan.starts:
+            row = state.row_of[start.job]
+            attempt = state.attempt[row] + 1
+            overhead = self.restart_cost if attempt > 1 else 0.0
+            record(Placed(now, start.job, attempt, start.gpus))
+            record(Started(now, start.job, attempt, overhead))
+            if attempt == 1:
+                self.first_start[row] = now
+            self.placements[row] = start.gpus
+            left = self.run_time[row] - float(state.table.progress[row])
+            heapq.heappush(self.ends, (now + overhead + left, row, attempt))
+        for job in plan.renewals:
+            record(Renewed(now, job, state.attempt[state.row_of[job]]))
+        if plan.chosen is not None:
+            record(Chosen(now, *plan.chosen))
+        self.wake_at = max(plan.wake_at, np.nextafter(now, np.inf))
+
+    def result(self, wall_seconds: float) -> Result:
+        """What came of it."""
+        sizes = np.array([len(gpus) for *_, gpus in self.pieces], dtype=np.int64)
+        return Result(
+            trace=self.trace,
+            cluster=self.cluster,
+            policy=self.planner.text,
+            start=np.array(self.first_start),
+            end=np.array(self.end),
+            preemptions=np.array(self.preemptions, dtype=np.int64),
+            placements=self.placements,
+            rejected=self.rejected,
+            segments=Segments(
+                job=np.repeat(np.array([p[0] for p in self.pieces], dtype=np.int64), sizes),
+                gpu=np.array([g for *_, gpus in self.pieces for g in gpus], dtype=np.int64),
+                start=np.repeat(np.array([p[1] for p in self.pieces], dtype=np.float64), sizes),
+                end=np.repeat(np.array([p[2] for p in self.pieces], dtype=np.float64), sizes),
+            ),
+            wall_seconds=wall_seconds,
+        )

@@ -1,0 +1,131 @@
+"""A trace: the jobs of a workload as columns, whatever file they came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuyard.errors import UserError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_COLUMNS = (
+    "submit", "run", "gpus", "requested", "priority", "weight", "tickets",
+    "memory", "compute", "deadline", "preemptible",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs in file order. All arrays have the same length; times are seconds, memory is bytes."""
+
+    ids: list[str]
+    submit: Floats
+    run: Floats
+    """True run time: > 0, known to the driver only."""
+    gpus: Ints
+    requested: Floats
+    """What the user asked for; NaN where the trace does not say."""
+    priority: Floats
+    """Higher runs first."""
+    users: list[str]
+    """Empty string: the trace does not say."""
+    weight: Floats
+    tickets: Floats
+    memory: Floats
+    """Bytes wanted on each GPU; 0: not said."""
+    compute: Floats
+    """Percent of each GPU wanted; 100: all of it; 0: not said (a share by memory alone)."""
+    deadline: Floats
+    """Absolute time; +inf: none."""
+    preemptible: Flags
+    source: str = "memory"
+    format: str = "gpuyard"
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Jobs left out by the format's own cleaning: {reason: count}."""
+    capacity: int | None = None
+    """GPUs (processors) of the machine the trace was taken on, where the file says so."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def of(
+        cls,
+        submit: npt.ArrayLike,
+        run: npt.ArrayLike,
+        gpus: npt.ArrayLike,
+        *,
+        ids: list[str] | None = None,
+        users: list[str] | None = None,
+        source: str = "memory",
+        format: str = "gpuyard",
+        dropped: dict[str, int] | None = None,
+        capacity: int | None = None,
+        **columns: npt.ArrayLike | None,
+    ) -> Trace:
+        """Build a trace from arrays or lists; a column left out (or None) takes its neutral value."""
+        submit_ = np.asarray(submit, dtype=np.float64)
+        n = len(submit_)
+        if unknown := set(columns) - set(_COLUMNS):
+            raise TypeError(f"no such trace column: {', '.join(sorted(unknown))}")
+
+        def column(name: str, neutral: float) -> Floats:
+            value = columns.get(name)
+            return np.full(n, neutral) if value is None else np.asarray(value, dtype=np.float64)
+
+        memory = column("memory", 0.0)
+        compute = column("compute", np.nan)
+        compute = np.where(np.isnan(compute), np.where(memory > 0, 0.0, 100.0), compute)
+        preemptible = columns.get("preemptible")
+        return cls(
+            ids=ids if ids is not None else [str(i) for i in range(n)],
+            submit=submit_,
+            run=np.asarray(run, dtype=np.float64),
+            gpus=np.asarray(gpus, dtype=np.int64),
+            requested=column("requested", np.nan),
+            priority=column("priority", 0.0),
+            users=users if users is not None else [""] * n,
+            weight=column("weight", 1.0),
+            tickets=column("tickets", 1.0),
+            memory=memory,
+            compute=compute,
+            deadline=column("deadline", np.inf),
+            preemptible=np.ones(n, dtype=bool) if preemptible is None else np.asarray(preemptible, dtype=bool),
+            source=source,
+            format=format,
+            dropped=dropped or {},
+            capacity=capacity,
+        )
+
+    def take(self, index: npt.NDArray[np.intp] | slice) -> Trace:
+        """The jobs at these positions, in that order; times stay as they are."""
+        positions = np.arange(len(self))[index]
+        kept = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in _COLUMNS:
+            kept[name] = kept[name][positions]
+        kept["ids"] = [self.ids[i] for i in positions]
+        kept["users"] = [self.users[i] for i in positions]
+        return Trace(**kept)
+
+    def slice(self, text: str) -> Trace:
+        """`START:COUNT`: COUNT jobs from position START, in file order."""
+        start, colon, count = text.partition(":")
+        if not colon or not start.strip().isdigit() or not count.strip().isdigit():
+            raise UserError(f"--slice takes START:COUNT, two whole numbers, not '{text}'")
+        first, size = int(start), int(count)
+        if size == 0 or first + size > len(self):
+            raise UserError(f"--slice {text} is outside the trace, which has {len(self)} jobs (0 to {len(self) - 1})")
+        return self.take(np.arange(first, first + size))
+
+    def arrival_order(self) -> npt.NDArray[np.intp]:
+        """Positions by submit time, then id: as numbers where all ids are whole numbers, else file order."""
+        try:
+            tie = np.array([int(i) for i in self.ids], dtype=np.int64)
+        except (ValueError, OverflowError):
+            tie = np.arange(len(self), dtype=np.int64)
+        return np.lexsort((tie, self.submit))

@@ -1,0 +1,58 @@
+"""Comma-separated lines: a header, then one job a line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+from gpuyard.errors import UserError, suggest
+from gpuyard.sim.traces.source import Source, quoted
+
+
+def split(line: str) -> list[str]:
+    """The cells of a line, stripped; quotes work as in any CSV file, within the line."""
+    if '"' not in line:
+        return [cell.strip() for cell in line.split(",")]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line.strip()], strict=True, skipinitialspace=True))]
+    except csv.Error:
+        raise UserError("a quotation mark is out of place or not closed") from None
+
+
+def rows(source: Source) -> Iterator[tuple[int, list[str]]]:
+    """Numbered rows of cells, the header first; blank lines and `#` comments are skipped."""
+    width = 0
+    for line, text in source.lines():
+        text = text.strip()
+        if not text or text[0] == "#":
+            continue
+        try:
+            cells = split(text)
+        except UserError as error:
+            raise source.error(line, str(error)) from None
+        if width and len(cells) != width:
+            raise source.error(line, f"the header has {width} columns, this line has {len(cells)}")
+        width = len(cells)
+        yield line, cells
+
+
+def header(
+    source: Source,
+    found: Iterator[tuple[int, list[str]]],
+    required: tuple[str, ...],
+    known: tuple[str, ...] | None = None,
+) -> list[str]:
+    """The first row, checked: no column twice, none unknown, none of the required ones missing."""
+    line, names = next(found, (0, []))
+    if not names:
+        raise UserError(f"{source.name} holds no jobs, not even a header")
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise source.error(line, f"the column {quoted(name)} is there twice")
+        # Before the missing ones: an unknown column is most often one of those, misspelt.
+        if known is not None and name not in known:
+            raise source.error(line, f"unknown column {quoted(name)}{suggest(name, known)}")
+    for name in required:
+        if name not in names:
+            raise source.error(line, f"the column '{name}' is missing")
+    return names

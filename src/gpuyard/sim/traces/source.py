@@ -1,0 +1,145 @@
+"""Where a trace is read from: a file or standard input, compressed or not, line by line."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from gpuyard.errors import UserError
+
+_HEAD = 1 << 16
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
+Stream = io.BufferedIOBase
+_UNPACKERS: dict[bytes, Callable[[Stream], Stream]] = {
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    b"\xfd7zXZ\x00": cast(Callable[[Stream], Stream], lzma.LZMAFile),
+    b"BZh": cast(Callable[[Stream], Stream], bz2.BZ2File),
+}
+
+
+class _Rejoined(io.RawIOBase):
+    """A stream with the bytes that were read to look at it put back: pipes cannot seek."""
+
+    def __init__(self, head: bytes, rest: Stream) -> None:
+        self._head = head
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        size = len(buffer)
+        if self._head:
+            chunk, self._head = self._head[:size], self._head[size:]
+        else:
+            chunk = self._rest.read(size)
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+
+@dataclass(slots=True)
+class Source:
+    """An opened trace: its name for messages, its first 64 KiB, and its lines (to be read once)."""
+
+    name: str
+    head: str
+    stream: Stream
+
+    def raw_lines(self) -> Iterator[tuple[int, str]]:
+        """Numbered lines; bytes that are not UTF-8 stay in them as surrogates."""
+        text = io.TextIOWrapper(cast(io.BufferedReader, self.stream), encoding="utf-8-sig", errors="surrogateescape")
+        try:
+            yield from enumerate(text, 1)
+        except _BROKEN as error:
+            raise UserError(f"{self.name}: {_broken(error)}") from None
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Numbered lines of UTF-8 text."""
+        for number, line in self.raw_lines():
+            if not line.isascii() and _SURROGATE.search(line):
+                raise self.error(number, "this is not UTF-8 text")
+            yield number, line
+
+    def error(self, line: int, problem: str) -> UserError:
+        """`jobs.csv, line 7: <problem>`."""
+        return UserError(f"{self.name}, line {line}: {problem}")
+
+    @property
+    def readable_head(self) -> bool:
+        """Whether the beginning is UTF-8 text."""
+        return "\0" not in self.head and not _SURROGATE.search(self.head)
+
+
+def first_line(head: str) -> str:
+    """The first line that is neither blank nor a `#` comment, stripped; empty if there is none."""
+    stripped = (line.strip() for line in re.split(r"[\r\n]+", head))
+    return next((line for line in stripped if line and not line.startswith("#")), "")
+
+
+def quoted(text: str) -> str:
+    """A cell as a message can show it: short, and without control characters."""
+    short = text if len(text) <= 40 else text[:37] + "..."
+    return "'" + "".join(c if c.isprintable() else "?" for c in short) + "'"
+
+
+@contextmanager
+def open_source(path: str | Path) -> Iterator[Source]:
+    """Open a trace file, or standard input for `-`; gzip, xz and bzip2 are unpacked on the way."""
+    name = "standard input" if str(path) == "-" else str(path)
+    with ExitStack() as stack:
+        if str(path) == "-":
+            raw = cast(Stream, sys.stdin.buffer)
+        else:
+            raw = stack.enter_context(open_binary(Path(path)))
+        try:
+            head, stream = _peeked(_unpacked(raw))
+        except _BROKEN as error:
+            raise UserError(f"{name}: {_broken(error)}") from None
+        if not head:
+            raise UserError(f"{name} is empty")
+        # A character may be cut in two at the end of the head; an incremental decoder lets that pass.
+        decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+        yield Source(name, decoder.decode(head), stream)
+
+
+def open_binary(path: Path) -> io.BufferedReader:
+    """Open a file for reading, or say in one sentence why that fails."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a directory, not a file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _peeked(stream: Stream, size: int = _HEAD) -> tuple[bytes, Stream]:
+    head = stream.read(size)
+    return head, io.BufferedReader(_Rejoined(head, stream), _HEAD)
+
+
+def _unpacked(stream: Stream) -> Stream:
+    magic, stream = _peeked(stream, 6)
+    for start, unpack in _UNPACKERS.items():
+        if magic.startswith(start):
+            return unpack(stream)
+    return stream
+
+
+def _broken(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "the compressed file is cut off"
+    return f"cannot be read ({getattr(error, 'strerror', None) or error})"

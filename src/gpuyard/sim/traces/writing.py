@@ -1,0 +1,200 @@
+"""Traces to files: gpuyard's CSV and JSON lines, and SWF."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, TextIO
+
+import numpy as np
+
+from gpuyard.errors import UserError, suggest
+from gpuyard.sim.trace import Trace
+from gpuyard.sim.traces.columns import name_of
+from gpuyard.sim.traces.source import quoted
+from gpuyard.sim.traces.table import COLUMNS
+from gpuyard.units import format_number
+
+_SUFFIXES = {".swf": "swf", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_NOT_IN_SWF = ("priority", "weight", "tickets", "memory", "compute", "deadline", "preemptible")
+_PACKERS: dict[str, Callable[[IO[bytes]], AbstractContextManager[Any]]] = {
+    # No name and no time in the header: the same trace gives the same file.
+    ".gz": lambda stream: gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0),
+    ".xz": partial(lzma.LZMAFile, mode="wb"),
+    ".bz2": partial(bz2.BZ2File, mode="wb"),
+}
+
+
+def write(trace: Trace, target: str | Path | TextIO, format: str | None = None) -> None:
+    """Write a trace to a path (`-`: standard output) or an open text stream.
+
+    Without `format` the path's ending decides; .gz, .xz and .bz2 are compressed. A file is replaced
+    in one step, so a failure leaves the old one as it was.
+    """
+    if not isinstance(target, str | Path):
+        target.writelines(_lines_of(trace, format or "gpuyard"))
+    elif str(target) == "-":
+        sys.stdout.writelines(_lines_of(trace, format or "gpuyard"))
+    else:
+        path = Path(target)
+        lines = _lines_of(trace, format or _format_of(path))
+        _refuse_input(trace, path)
+        with _replacing(path) as stream:
+            stream.writelines(line.encode() for line in lines)
+
+
+def _lines_of(trace: Trace, format: str) -> Iterator[str]:
+    """The lines of the file; what the format cannot hold is found before anything is written."""
+    if format not in WRITERS:
+        raise UserError(
+            f"cannot write the format '{format}'{suggest(format, WRITERS) or ', only ' + ', '.join(WRITERS)}"
+        )
+    return WRITERS[format](trace)
+
+
+def _format_of(path: Path) -> str:
+    suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKERS]
+    return _SUFFIXES.get(suffixes[-1].lower() if suffixes else "", "gpuyard")
+
+
+def _refuse_input(trace: Trace, path: Path) -> None:
+    source = Path(trace.source)
+    if source.exists() and path.exists() and os.path.samefile(source, path):
+        raise UserError(f"{path} is the trace that is being read; write to another file")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A stream whose content takes the path's place when all of it is on disk."""
+    final = Path(os.path.realpath(path))  # a link goes on pointing at the file
+    # /dev/stdout may be a file that a shell has open: that one must be written, not another in its place.
+    direct = path.is_absolute() and path.parts[1] in ("dev", "proc")
+    direct = direct or (final.exists() and not final.is_file())  # a pipe, for example
+    draft = final if direct else final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("wb" if direct else "xb") as raw:
+            with _PACKERS.get(path.suffix, nullcontext)(raw) as stream:
+                yield stream
+            raw.flush()
+            if not direct:
+                os.fsync(raw.fileno())
+        if not direct:
+            if final.exists():
+                shutil.copymode(final, draft)
+            os.replace(draft, final)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+    finally:
+        if not direct:
+            draft.unlink(missing_ok=True)
+
+
+def _informative(trace: Trace) -> dict[str, list[str | None]]:
+    """The optional columns that say something, as text; None where a job says nothing."""
+    neutral = {
+        "requested": np.nan, "priority": 0.0, "weight": 1.0, "tickets": 1.0, "memory": 0.0,
+        "compute": np.where(trace.memory > 0, 0.0, 100.0), "deadline": np.inf,
+    }  # fmt: skip
+    columns: dict[str, list[str | None]] = {}
+    for name, nothing in neutral.items():
+        values = getattr(trace, name)
+        silent = (values == nothing) | np.isnan(values)
+        if not silent.all():
+            columns[name] = [
+                None if quiet else format_number(value)
+                for quiet, value in zip(silent.tolist(), values.tolist(), strict=True)
+            ]
+    if any(trace.users):
+        columns["user"] = [_plain(user, "user") or None for user in trace.users]
+    if not trace.preemptible.all():
+        columns["preemptible"] = [None if flag else "false" for flag in trace.preemptible.tolist()]
+    return columns
+
+
+def _table(trace: Trace) -> dict[str, list[str | None]]:
+    """All columns to write, in their usual order."""
+    optional = _informative(trace)
+    columns: dict[str, list[str | None]] = {"job": [_plain(job, "job") for job in trace.ids]}
+    for name in ("submit", "run", "gpus"):
+        columns[name] = [format_number(value) for value in getattr(trace, name).tolist()]
+    return columns | {name: optional[name] for name in COLUMNS if name in optional}
+
+
+def _plain(name: str, label: str) -> str:
+    """A name that reads back as it is."""
+    if (label == "job" and not name) or name_of(name, label) != name:
+        raise UserError(f"the {label} name {quoted(name)} cannot be written: it is empty or has blanks around it")
+    return name
+
+
+def _csv(trace: Trace) -> Iterator[str]:
+    columns = _table(trace)
+    for name in ("job", "user"):
+        if name in columns:
+            columns[name] = [_cell(text or "") for text in columns[name]]
+    yield ",".join(columns) + "\n"
+    for row in zip(*columns.values(), strict=True):
+        yield ",".join(cell or "" for cell in row) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Quoted where a comma, a quotation mark, or a `#` (a comment, at a line's start) asks for it."""
+    if any(mark in text for mark in ',"#'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _jsonl(trace: Trace) -> Iterator[str]:
+    columns = _table(trace)
+    for name in ("job", "user"):
+        if name in columns:
+            columns[name] = [text and json.dumps(text, ensure_ascii=False) for text in columns[name]]
+    keys = [json.dumps(name) for name in columns]
+    for row in zip(*columns.values(), strict=True):
+        cells = (f"{key}: {cell}" for key, cell in zip(keys, row, strict=True) if cell is not None)
+        yield "{" + ", ".join(cells) + "}\n"
+
+
+def _swf(trace: Trace) -> Iterator[str]:
+    lost = [name for name in _informative(trace) if name in _NOT_IN_SWF]
+    yield f"; Version: 2.2\n; MaxJobs: {len(trace)}\n; MaxRecords: {len(trace)}\n"
+    if trace.capacity:
+        yield f"; MaxProcs: {trace.capacity}\n"
+    if lost:
+        yield f"; Note: not in this format, left out: {', '.join(lost)}\n"
+    ids = trace.ids if _all_whole(trace.ids) else [str(i) for i in range(1, len(trace) + 1)]
+    users = _user_numbers(trace.users)
+    requested = np.where(np.isnan(trace.requested), -1.0, trace.requested)
+    times = (trace.submit, trace.run, requested)
+    rows = zip(ids, users, trace.gpus.tolist(), *(column.tolist() for column in times), strict=True)
+    for job, user, gpus, submit, run, wanted in rows:
+        first = f"{job} {format_number(submit)} -1 {format_number(run)} {gpus} -1 -1 {gpus}"
+        yield f"{first} {format_number(wanted)} -1 1 {user} -1 -1 -1 -1 -1 -1\n"
+
+
+def _all_whole(names: list[str]) -> bool:
+    return all(name.isascii() and name.isdecimal() for name in names)
+
+
+def _user_numbers(users: list[str]) -> list[str]:
+    """Users as SWF wants them: their own numbers, or 1, 2, ... in order of appearance."""
+    known = dict.fromkeys(user for user in users if user)
+    if _all_whole(list(known)):
+        return [user or "-1" for user in users]
+    numbers = {user: str(position) for position, user in enumerate(known, 1)}
+    return [numbers.get(user, "-1") for user in users]
+
+
+WRITERS: MappingProxyType[str, Callable[[Trace], Iterator[str]]] = MappingProxyType(
+    {"gpuyard": _csv, "jsonl": _jsonl, "swf": _swf}
+)

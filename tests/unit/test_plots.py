@@ -1,0 +1,267 @@
+"""Plots show what the result says: positions of bars, heights of steps, distributions, files."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+
+from gpuyard.core.model import Cluster
+from gpuyard.sim import gantt as gantt_chart
+from gpuyard.sim import plots
+from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.trace import Trace
+
+Slice = tuple[int, int, float, float]
+"""Job, GPU, start, end."""
+
+
+def result_of(trace: Trace, nodes: tuple[int, ...], slices: list[Slice], policy: str = "fcfs") -> Result:
+    """A result in which exactly these slices ran; a job without any was rejected."""
+    table = np.array(slices, dtype=np.float64).reshape(-1, 4)
+    job_, gpu = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
+    start, end = np.full(len(trace), np.inf), np.full(len(trace), -np.inf)
+    np.minimum.at(start, job_, table[:, 2])
+    np.maximum.at(end, job_, table[:, 3])
+    start[np.isinf(start)], end[np.isinf(end)] = np.nan, np.nan
+    preemptions = np.zeros(len(trace), dtype=np.int64)
+    rejected = {job: "too many GPUs" for job in range(len(trace)) if np.isnan(end[job])}
+    segments = Segments(job_, gpu, table[:, 2].copy(), table[:, 3].copy())
+    return Result(trace, Cluster(nodes), policy, start, end, preemptions, [()] * len(trace), rejected, segments)
+
+
+@pytest.fixture
+def small() -> Result:
+    """Two jobs, of which the first is preempted by the second, and one that can never run."""
+    trace = Trace.of([100, 110, 120], [30, 10, 5], [2, 2, 9], ids=["a", "$b_$", "c"])
+    slices: list[Slice] = [(0, g, 100, 110) for g in (0, 1)]
+    slices += [(1, g, 110, 120) for g in (0, 1)]
+    slices += [(0, g, 125, 145) for g in (0, 1)]
+    return result_of(trace, (1, 1), slices)
+
+
+def many(count: int, gpus: int, users: int = 0) -> Result:
+    """Jobs of ten seconds, back to back on every GPU."""
+    slices: list[Slice] = [(i, i % gpus, i // gpus * 10.0, i // gpus * 10.0 + 10) for i in range(count)]
+    names = [f"user{i % users}" for i in range(count)] if users else None
+    trace = Trace.of(np.zeros(count), np.full(count, 10.0), np.ones(count, dtype=int), users=names)
+    return result_of(trace, (gpus,), slices)
+
+
+def bars(figure: Figure) -> list[tuple[float, float, float, float]]:
+    """(left, right, top, bottom) of each bar of a Gantt chart."""
+    (collection,) = (c for c in figure.axes[0].collections if isinstance(c, PolyCollection))
+    corners = [np.asarray(path.vertices) for path in collection.get_paths()]
+    return [(c[:, 0].min(), c[:, 0].max(), c[:, 1].min(), c[:, 1].max()) for c in corners]
+
+
+def steps(axes: Axes, line: int = 0) -> list[tuple[float, float]]:
+    x, y = (np.asarray(values, dtype=np.float64) for values in axes.lines[line].get_data())
+    return [(float(a), float(b)) for a, b in zip(x, y, strict=True)]
+
+
+def legend_texts(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_gantt_has_a_bar_for_every_slice_counted_from_the_first_submit(small: Result) -> None:
+    figure = plots.gantt(small)
+    spans = sorted({(left, right) for left, right, _, _ in bars(figure)})
+    assert spans == [(0, 10), (10, 20), (25, 45)]
+    assert len(bars(figure)) == 6
+    for _, _, top, bottom in bars(figure):
+        assert int(top) == int(bottom), "a bar stays within the row of its GPU"
+
+
+def test_gantt_labels_gpus_and_jobs_and_says_what_was_rejected(small: Result) -> None:
+    axes = plots.gantt(small).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0:0", "1:0"]
+    assert {text.get_text() for text in axes.texts} == {"a", "$b_$"}
+    assert "1 rejected" in axes.get_title(loc="left")
+    assert axes.get_xlabel().endswith("(s)")
+
+
+def test_adjacent_jobs_have_different_colours() -> None:
+    figure = plots.gantt(many(60, 2))
+    (collection,) = (c for c in figure.axes[0].collections if isinstance(c, PolyCollection))
+    colours = np.asarray(collection.get_facecolor()).tolist()
+    boxes = [(box[2], box[0], colour) for box, colour in zip(bars(figure), colours, strict=True)]
+    boxes.sort(key=lambda box: box[:2])
+    for before, after in itertools.pairwise(boxes):
+        assert before[0] != after[0] or before[2] != after[2]
+
+
+def test_many_jobs_of_several_users_are_coloured_by_user() -> None:
+    figure = plots.gantt(many(60, 2, users=3))
+    assert sorted(legend_texts(figure)) == ["user0", "user1", "user2"]
+    assert legend_texts(plots.gantt(many(60, 2, users=15)))[-1] == "6 other users"
+
+
+def test_shares_of_a_gpu_are_stacked_without_overlap() -> None:
+    trace = Trace.of([0, 0, 0, 10], [10, 30, 10, 20], [1, 1, 1, 1], compute=[30, 40, 30, 60])
+    slices: list[Slice] = [(0, 0, 0, 10), (1, 0, 0, 30), (2, 0, 0, 10), (3, 0, 10, 30)]
+    stacked = gantt_chart.stack(result_of(trace, (1,), slices).segments, trace.compute / 100, 0.0)
+    heights = np.bincount(stacked.job, weights=stacked.height)
+    assert heights == pytest.approx([0.3, 0.4, 0.3, 0.6])
+    assert (stacked.low + stacked.height).max() == pytest.approx(1.0)
+    for i in range(len(stacked)):
+        for k in range(i):
+            apart_in_time = stacked.end[k] <= stacked.start[i] or stacked.end[i] <= stacked.start[k]
+            lower, upper = sorted((i, k), key=lambda n: stacked.low[n])
+            gap = stacked.low[upper] - stacked.low[lower] - stacked.height[lower]
+            assert apart_in_time or gap > -1e-9
+
+
+def test_shares_that_add_up_to_more_than_a_gpu_stay_in_its_row() -> None:
+    trace = Trace.of([0, 0], [10, 10], [1, 1], compute=[80, 0], memory=[0, 14 * 2**30])
+    result = result_of(trace, (1,), [(0, 0, 0, 10), (1, 0, 0, 10)])
+    assert all(0 <= top < bottom <= 1 for _, _, top, bottom in bars(plots.gantt(result)))
+
+
+def test_many_segments_are_rasterized_without_text() -> None:
+    axes = plots.gantt(many(5_000, 4)).axes[0]
+    (collection,) = (c for c in axes.collections if isinstance(c, PolyCollection))
+    assert collection.get_rasterized()
+    assert not axes.texts
+    assert len(collection.get_paths()) == 5_000
+    assert "first" not in axes.get_title(loc="left")
+
+
+def test_a_gantt_chart_that_is_cut_says_so() -> None:
+    wide = plots.gantt(many(600, 200))
+    assert "first 128 of 200 GPUs" in wide.axes[0].get_title(loc="left")
+    assert max(bottom for *_, bottom in bars(wide)) < 128
+    long = plots.gantt(many(30_000, 4))
+    assert "busiest" in long.axes[0].get_title(loc="left")
+    assert 0 < len(bars(long)) <= gantt_chart.MAX_SEGMENTS
+
+
+def test_utilisation_steps(small: Result) -> None:
+    figure = plots.utilisation([small])
+    assert steps(figure.axes[0]) == [(0, 1), (10, 1), (20, 0), (25, 1), (45, 0)]
+    assert "fcfs" in figure.axes[0].get_title(loc="left")
+
+
+def test_utilisation_counts_shares() -> None:
+    trace = Trace.of([0, 5], [10, 10], [1, 1], compute=[20, 50])
+    result = result_of(trace, (1, 1), [(0, 0, 0, 10), (1, 0, 5, 15)])
+    values = [y for _, y in steps(plots.utilisation([result]).axes[0])]
+    assert values == pytest.approx([0.1, 0.35, 0.25, 0.0])
+
+
+def test_a_preempted_job_waits_again_and_a_rejected_one_never_does(small: Result) -> None:
+    waiting = dict(steps(plots.queue_length([small]).axes[0]))
+    assert waiting == {0: 0, 10: 1, 20: 1, 25: 0, 45: 0}
+
+
+def test_long_curves_are_averaged_and_the_average_is_right() -> None:
+    result = many(5_000, 1)
+    axes = plots.queue_length([result]).axes[0]
+    times, waiting = (np.asarray(values, dtype=np.float64) for values in axes.lines[0].get_data())
+    assert len(times) == plots.MAX_BINS + 1
+    assert "averaged over steps of" in axes.get_title(loc="left")
+    # One job fewer every ten seconds, from 4999 down to 0: the mean over the run is 2499.5.
+    assert waiting[:-1].mean() == pytest.approx(2499.5)
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(60.0, "s"), (3600.0, "min"), (86400.0, "h"), (30 * 86400.0, "days")])
+def test_time_axis_is_in_a_fitting_unit(seconds: float, unit: str) -> None:
+    result = result_of(Trace.of([5], [seconds], [1]), (1,), [(0, 0, 5, 5 + seconds)])
+    assert plots.utilisation([result]).axes[0].get_xlabel().endswith(f"({unit})")
+    assert plots.gantt(result).axes[0].get_xlabel().endswith(f"({unit})")
+
+
+def test_cdfs_rise_to_one_over_the_completed_jobs(small: Result) -> None:
+    left, right = plots.cdfs([small]).axes
+    assert steps(left) == [(10, 0), (10, 0.5), (45, 1.0)]
+    assert steps(right) == [(0, 0), (0, 0.5), (15, 1.0)]
+
+
+def test_cdf_axis_is_logarithmic_over_more_than_two_decades() -> None:
+    trace = Trace.of([0, 0], [1, 1000], [1, 1])
+    left, right = plots.cdfs([result_of(trace, (1,), [(0, 0, 0, 1), (1, 0, 1, 1001)])]).axes
+    assert left.get_xscale() == "log"
+    assert right.get_xscale() == "linear"
+    late = result_of(
+        Trace.of([0, 0, 0], [1, 1000, 1], [1, 1, 1]),
+        (1,),
+        [(0, 0, 0, 1), (1, 0, 1, 1001), (2, 0, 1001, 1002)],
+    )
+    assert plots.cdfs([late]).axes[1].get_xscale() == "symlog"
+
+
+def test_large_cdf_still_ends_at_one() -> None:
+    axes = plots.cdfs([many(20_000, 4)]).axes[0]
+    assert steps(axes)[-1] == (50_000.0, 1.0)
+    assert len(steps(axes)) <= 2 * plots.MAX_BINS + 1
+
+
+def test_nothing_completed_still_gives_every_plot(tmp_path: Path) -> None:
+    result = result_of(Trace.of([3], [5], [9]), (2,), [])
+    empty = result_of(Trace.of([], [], []), (2,), [])
+    for case in (result, empty):
+        for draw in (plots.utilisation, plots.queue_length, plots.cdfs):
+            plots.save(draw([case]), tmp_path, "empty")
+        plots.save(plots.gantt(case), tmp_path, "empty")
+    assert [text.get_text() for text in plots.gantt(result).axes[0].texts] == ["no job ran"]
+
+
+def test_legend_is_by_rank_and_names_only_so_many() -> None:
+    slow, fast = many(20, 1), many(20, 4)
+    figure = plots.cdfs([_named(slow, "slow"), _named(fast, "_fast$1")])
+    assert legend_texts(figure) == [r" _fast\$1", "slow"]
+    crowd = plots.cdfs([_named(slow, f"p{i}") for i in range(30)])
+    assert len(legend_texts(crowd)) == plots.MAX_NAMED
+    assert legend_texts(crowd)[-1] == "7 others"
+
+
+def _named(result: Result, policy: str) -> Result:
+    return Result(
+        result.trace, result.cluster, policy, result.start, result.end,
+        result.preemptions, result.placements, result.rejected, result.segments,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "order"), [("jct_mean", ["b", "c", "a", "none"]), ("utilization", ["a", "c", "b", "none"])]
+)
+def test_ranking_puts_the_best_at_the_top(metric: str, order: list[str]) -> None:
+    values: dict[str, Any] = {"a": 30.0, "b": 10.0, "c": 20.0, "none": float("nan")}
+    axes = plots.ranking([{"policy": name, metric: value} for name, value in values.items()], metric).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == order
+    bottom, top = axes.get_ylim()
+    assert bottom > top, "row 0 is at the top"
+
+
+def test_save_writes_png_and_svg_without_leftovers(small: Result, tmp_path: Path) -> None:
+    png, svg = plots.save(plots.gantt(small), tmp_path / "deep" / "er", "gantt")
+    assert (png.name, svg.name) == ("gantt.png", "gantt.svg")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in svg.read_bytes()
+    assert sorted(png.parent.iterdir()) == [png, svg]
+
+
+@pytest.mark.parametrize("draw", [plots.utilisation, plots.queue_length, plots.cdfs])
+def test_same_results_give_the_same_files(draw: Any, small: Result, tmp_path: Path) -> None:
+    once = [path.read_bytes() for path in plots.save(draw([small]), tmp_path / "1", "x")]
+    again = [path.read_bytes() for path in plots.save(draw([small]), tmp_path / "2", "x")]
+    assert once == again
+    assert b"date" not in once[1]
+
+
+def test_same_gantt_chart_gives_the_same_files(tmp_path: Path) -> None:
+    once, again = (
+        [path.read_bytes() for path in plots.save(plots.gantt(many(5_000, 8)), tmp_path / name, "x")] for name in "ab"
+    )
+    assert once == again
+
+
+def test_names_in_any_script_do_not_break_a_figure(tmp_path: Path) -> None:
+    trace = Trace.of([0], [9], [1], ids=["任务 $\\frac$"])
+    plots.save(plots.gantt(result_of(trace, (1,), [(0, 0, 0, 9)], policy="政策_$x$")), tmp_path, "x")
