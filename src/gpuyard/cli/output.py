@@ -1,0 +1,89 @@
+"""What people see: tables on stdout, messages and progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gpuyard.units import format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpuyard.sim.replay import Progress
+
+
+def console() -> Console:
+    """Where tables go; wide enough not to cut them when nobody is looking."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
+
+
+def say(message: str) -> None:
+    """Tell the user something that is not data."""
+    print(message, file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout; what is not a number becomes null."""
+    print(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def duration(value: float | None) -> str:
+    """A duration for a table cell."""
+    return "-" if value is None else format_duration(value)
+
+
+def number(value: float | None) -> str:
+    """A number for a table cell: two decimals, or three digits where that says more."""
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if 1 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
+
+
+def percent(value: float | None) -> str:
+    """A share for a table cell."""
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+@contextmanager
+def progress_bar(title: str, steps: Sequence[str] = ("",)) -> Iterator[dict[str, Progress]]:
+    """A bar for each of several runs after another, gone when they are done; silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield {}
+        return
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    columns = (
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeRemainingColumn(),
+    )
+    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def updater(position: int, step: str) -> Progress:
+            def update(done: int, total: int) -> None:
+                name = f"{title} {step}".strip()
+                bar.update(task, description=name, completed=position * total + done, total=len(steps) * total)
+
+            return update
+
+        yield {step: updater(position, step) for position, step in enumerate(steps)}
