@@ -141,6 +141,13 @@ def _remaining(state: State, rows: Ints, now: float) -> Floats:
     return np.maximum(state.table.estimate[rows] - state.table.attained(rows, now), 0.0)
 
 
+def _requeued(state: State, rows: Ints, now: float) -> Floats:
+    # Were a running job stopped now, it would queue behind everybody; several of them, in the order they started.
+    table, last = state.table, state.numbers
+    behind = last + 1.0 + table.turn[rows] / (last + 1.0)
+    return np.where(np.isnan(table.started[rows]), table.requeued[rows], behind)
+
+
 def _user_usage(state: State, rows: Ints, now: float) -> Floats:
     return state.usage(now)[state.table.user[rows]]
 
@@ -167,7 +174,10 @@ COLUMNS: dict[str, Column] = {
         _stored("deadline", NEVER, "when it should be done; infinite if not said"),
         _stored("virtual_finish", NEVER, "its finish tag in weighted fair queueing"),
         _stored("turn", RUNNING, "a number drawn at submission and at every start or new slice; smaller is earlier"),
-        _stored("requeued", RUNNING, "a number drawn at submission and at every preemption; smaller is earlier"),
+        Column(
+            "requeued", RUNNING, "a number drawn at submission and at every preemption; a running job's comes last",
+            _requeued,
+        ),
         Column(
             "attained", RUNNING, "seconds of work done so far",
             lambda state, rows, now: state.table.attained(rows, now),

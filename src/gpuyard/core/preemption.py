@@ -63,7 +63,7 @@ def _free_at(policy: Policy, since: Floats, now: float) -> Floats:
     # Nobody counts slices while nobody waits: the present one follows from when the first began.
     slices = (now - since) / quantum
     nearest = np.maximum(np.round(slices), 1.0)
-    over = np.abs(since + nearest * quantum - now) <= 1e-9 * max(1.0, abs(now))
+    over = np.abs(since + nearest * quantum - now) <= 8 * np.spacing(max(1.0, abs(now)))
     return np.where(over, now, since + (np.floor(slices) + 1.0) * quantum)
 
 

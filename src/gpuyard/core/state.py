@@ -115,7 +115,8 @@ class State:
         self.shadow = np.inf
         self.starts = 0
         self.virtual_time = 0.0
-        self._numbers = 0
+        self.numbers = 0
+        """How many numbers jobs have drawn to take turns by."""
         self._user_of: dict[str, int] = {}
         self._usage: list[float] = []
         self._last_finish: dict[str, float] = {}
@@ -132,9 +133,9 @@ class State:
         return Site(self.table.demand, self.pool, FIRST, 0, True)
 
     def next_number(self) -> int:
-        """The numbers by which jobs take turns."""
-        self._numbers += 1
-        return self._numbers
+        """Draw a number to take turns by."""
+        self.numbers += 1
+        return self.numbers
 
     def facts(self) -> dict[str, Any]:
         """All that is known, as plain values: two states are the same if their facts are."""
@@ -150,7 +151,7 @@ class State:
             "running": self.running.array.tolist(),
             "usage": self._usage,
             "last_finish": self._last_finish,
-            "numbers": self._numbers,
+            "numbers": self.numbers,
         }
 
 
