@@ -13,7 +13,6 @@ from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start
 from gpuyard.core.placement import (
     CONSOLIDATE,
     NOBODY,
-    Flags,
     Floats,
     Ints,
     Site,
@@ -37,14 +36,16 @@ def displace(
     elsewhere if that is all there is. Ties go to the lower row.
     """
     demand, n = site.demand, len(holders.rows)
-    tail = _sums_from(demand.gpus[holders.rows])
     limit = NO_LIMIT
     blocked = False
+    spoiled = False  # whether there are victims
     i = 0
     behind = 0  # holders before this one have had their turn
+    counted = -1  # from where on holders have been counted in `held`
+    held = site.pool.idle
     while True:
         turn = _holders_before(order[i], keys[i], holders.rows, holder_keys) if i < len(order) else n
-        again = _next_victim(victim, behind, turn)
+        again = _next_victim(victim, behind, turn) if spoiled else turn
         if again < turn:
             row = holders.rows[again]
             behind = again + 1
@@ -52,6 +53,7 @@ def displace(
             if fits_in_place(site, row, own):
                 claim(site, row, own)
                 victim[again] = 0
+                counted = -1
                 continue
         elif i < len(order):
             row = order[i]
@@ -63,8 +65,14 @@ def displace(
         if blocked or (any_gpu and demand.gpus[row] >= limit):
             continue
         spot = place(site, row)
-        if len(spot) == 0 and behind < n and (site.fine or site.pool.idle.sum() + tail[behind] >= demand.gpus[row]):
-            spot = _make_room(row, behind, holders, site, victim)
+        if len(spot) == 0 and behind < n:
+            if not site.fine and counted != behind:
+                held = _held_from(behind, holders, victim, len(site.pool.idle))
+                counted = behind
+            spot = _make_room(row, behind, held, holders, site, victim)
+            if len(spot) > 0:
+                spoiled = True
+                counted = -1
         if len(spot) > 0:
             start(site, starts, row, spot)
         elif stop:
@@ -77,95 +85,96 @@ def displace(
                 order, keys, i = order[i:][small], keys[i:][small], 0
 
 
-def _sums_from(values: Ints) -> Ints:
-    """For each position, the sum from there to the end; one more entry for the end itself."""
-    sums = np.zeros(len(values) + 1, dtype=np.int64)
-    sums[:-1] = np.cumsum(values[::-1])[::-1]
-    return sums
-
-
 def _holders_before(row: int, key: float, rows: Ints, keys: Floats) -> int:
-    """How many holders rank before a waiting job."""
-    at = np.searchsorted(keys, key)
-    while at < len(keys) and keys[at] == key and rows[at] < row:
-        at += 1
-    return int(at)
+    """How many holders rank before a waiting job; among equals, rows ascend."""
+    first = np.searchsorted(keys, key)
+    if first == len(keys) or keys[first] != key:
+        return int(first)
+    last = np.searchsorted(keys, key, side="right")
+    return int(first + np.searchsorted(rows[first:last], row))
 
 
 def _next_victim(victim: Ints, begin: int, end: int) -> int:
-    for h in range(begin, end):
-        if victim[h] == 1:
-            return h
-    return end
+    """The first victim from `begin` on, or `end`."""
+    some = np.flatnonzero(victim[begin:end])
+    return int(begin + some[0]) if len(some) > 0 else end
 
 
-def _make_room(row: int, behind: int, holders: Holders, site: Site, victim: Ints) -> Ints:
-    """A spot for a job at the cost of holders behind it, as few and as far behind as will do; empty if none will."""
-    k = site.demand.gpus[row]
-    pool = site.pool
-    trial = on_copy(site)
-    live: Ints = np.flatnonzero(victim[behind:] == 0) + behind
+def _make_room(row: int, behind: int, held: Ints, holders: Holders, site: Site, victim: Ints) -> Ints:
+    """A spot for a job at the cost of holders behind it, as few and as far behind as will do; empty if none will.
+
+    Where bins are nodes, `held` is what those holders have of each.
+    """
+    pool, k = site.pool, site.demand.gpus[row]
     if site.fine:
-        for h in live:
-            release(trial, holders.rows[h], held_spot(holders, h))
-    else:
-        trial.pool.idle[:] += np.bincount(_bins_of(holders, behind, victim[behind:] == 0), minlength=len(pool.idle))
-    if not fits(trial, row):
+        return _make_room_by_trial(row, behind, holders, site, victim)
+    idle = pool.idle + held
+    one_node = site.code == CONSOLIDATE
+    if one_node and k > pool.size.max():
+        return _make_room_by_trial(row, behind, holders, site, victim)
+    if (idle.max() if one_node else idle.sum()) < k:
         return NOBODY
-    if not site.fine and (site.code != CONSOLIDATE or k <= (pool.first[1:] - pool.first[:-1]).max()):
-        _spare_by_count(k, site.code == CONSOLIDATE, live, holders, trial.pool.idle, victim)
-        trial.pool.idle[:] -= np.bincount(_bins_of(holders, behind, victim[behind:] == 0), minlength=len(pool.idle))
-    else:
-        _spare_by_trial(row, live, holders, trial, victim)
-    pool.idle[:] = trial.pool.idle
-    pool.tenants[:] = trial.pool.tenants
-    pool.memory[:] = trial.pool.memory
-    pool.compute[:] = trial.pool.compute
+    _spare_by_count(k, one_node, behind, holders, idle, victim)
+    pool.idle[:] = idle - _held_from(behind, holders, victim, len(idle))
     return place(site, row)
 
 
-def _bins_of(holders: Holders, begin: int, those: Flags) -> Ints:
-    """The bins of some of the holders from `begin` on."""
-    first = holders.ends[begin - 1] if begin > 0 else 0
-    sizes = holders.ends[begin:].copy()
-    sizes[1:] -= holders.ends[begin:-1]
-    sizes[0] -= first
-    return holders.bins[first:][np.repeat(those, sizes)]
-
-
-def _spare_by_count(k: int, one_node: bool, live: Ints, holders: Holders, idle: Ints, victim: Ints) -> None:
-    """Mark as victims those who cannot keep their spots if k GPUs are to be idle, on one node or anywhere."""
-    if not one_node:
-        room = idle.sum() - k
-        for h in live:
-            size = len(held_spot(holders, h))
-            if size <= room:
-                room -= size
-            else:
-                victim[h] = 1
-        return
-    left = idle.copy()
-    nodes = (left >= k).sum()
+def _make_room_by_trial(row: int, behind: int, holders: Holders, site: Site, victim: Ints) -> Ints:
+    """The same where counting is not enough: take all holders away, and put back those who can stay."""
+    trial = on_copy(site)
+    live: Ints = np.flatnonzero(victim[behind:] == 0) + behind
     for h in live:
-        spot = held_spot(holders, h)
-        lost = 0
-        for n in spot:
-            left[n] -= 1
-            if left[n] == k - 1:
-                lost += 1
-        if lost < nodes:
-            nodes -= lost
-        else:
-            victim[h] = 1
-            for n in spot:
-                left[n] += 1
-
-
-def _spare_by_trial(row: int, live: Ints, holders: Holders, trial: Site, victim: Ints) -> None:
-    """Let holders keep their spots while the job can still be placed; the others are victims."""
+        release(trial, holders.rows[h], held_spot(holders, h))
+    if not fits(trial, row):
+        return NOBODY
     for h in live:
         spot = held_spot(holders, h)
         claim(trial, holders.rows[h], spot)
         if not fits(trial, row):
             release(trial, holders.rows[h], spot)
             victim[h] = 1
+    site.pool.idle[:] = trial.pool.idle
+    if site.fine:
+        site.pool.tenants[:] = trial.pool.tenants
+        site.pool.memory[:] = trial.pool.memory
+        site.pool.compute[:] = trial.pool.compute
+    return place(site, row)
+
+
+def _held_from(begin: int, holders: Holders, victim: Ints, nodes: int) -> Ints:
+    """What holders from `begin` on, victims left out, have of each node."""
+    first = holders.ends[begin - 1] if begin > 0 else 0
+    bins = holders.bins[first:]
+    if victim[begin:].any():
+        sizes = holders.ends[begin:].copy()
+        sizes[1:] -= holders.ends[begin:-1]
+        sizes[0] -= first
+        bins = bins[np.repeat(victim[begin:] == 0, sizes)]
+    return np.bincount(bins, minlength=nodes)
+
+
+def _spare_by_count(k: int, one_node: bool, behind: int, holders: Holders, idle: Ints, victim: Ints) -> None:
+    """Mark as victims those who cannot keep their spots if k GPUs are to be idle, on one node or anywhere."""
+    ends, bins = holders.ends, holders.bins
+    left = idle.copy()
+    room = (left >= k).sum() if one_node else left.sum() - k + 1
+    end = ends[behind - 1] if behind > 0 else 0
+    for h in range(behind, len(ends)):
+        begin, end = end, ends[h]
+        if victim[h] == 1:
+            continue
+        lost = 0
+        if one_node:
+            for i in range(begin, end):
+                left[bins[i]] -= 1
+                if left[bins[i]] == k - 1:
+                    lost += 1
+        else:
+            lost = end - begin
+        if lost < room:
+            room -= lost
+            continue
+        victim[h] = 1
+        if one_node:
+            for i in range(begin, end):
+                left[bins[i]] += 1

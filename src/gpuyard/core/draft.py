@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuyard.core.discipline import Holders, Starts, new_starts
-from gpuyard.core.placement import Demand, Floats, Ints, Site, claim, copy_pool, on_copy, pick, place, release
+from gpuyard.core.placement import NOBODY, Demand, Floats, Ints, Site, claim, copy_pool, pick, place
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
 
@@ -41,7 +41,8 @@ class Draft:
     def site(self) -> Site:
         """What is free and not given away yet. Copied when first asked for: many plans change nothing."""
         if self._site is None:
-            pool = copy_pool(self.snapshot.state.pool)
+            pool = self.snapshot.state.pool
+            pool = copy_pool(pool) if self.fine else pool._replace(idle=pool.idle.copy())
             self._site = Site(self.demand, pool, self.code, self.salt, self.fine)
         return self._site
 
@@ -82,9 +83,14 @@ class Draft:
     def holders(self, rows: Ints, until: Floats) -> Holders:
         """Running jobs in the given order, with spots in this draft's kind of bins."""
         state = self.snapshot.state
-        spots = [state.spot[row] for row in rows]
-        gpus = np.concatenate(spots) if spots else np.empty(0, dtype=np.int64)
-        return _laid_out(rows, spots, gpus if self.fine else state.pool.node[gpus], until)
+        if self.fine:
+            spots = [state.spot[row] for row in rows]
+            return _laid_out(rows, spots, until)
+        place_of = np.full(state.table.size, len(rows), dtype=np.int64)
+        place_of[rows] = np.arange(len(rows))
+        places = np.where(state.occupant >= 0, place_of[state.occupant], len(rows))
+        gpus = places.argsort(kind="stable")[: self.demand.gpus[rows].sum()]
+        return Holders(rows, self.demand.gpus[rows].cumsum(), state.pool.node[gpus], until)
 
     def holders_by_end(self) -> Holders:
         """Running jobs by their expected end, those that start in this very plan included."""
@@ -92,33 +98,36 @@ class Draft:
         rows = self.snapshot.running
         left = table.estimate[rows] - table.progress[rows] + table.overhead[rows]
         until = np.where(np.isnan(table.started[rows]), now, table.started[rows]) + left
+        if not self.found:
+            order = until.argsort(kind="stable")
+            return self.holders(rows[order], until[order])
         old = self.holders(rows, until)
         new = self.found_rows
         until = np.concatenate((until, now + table.estimate[new] - table.progress[new]))
-        order = np.argsort(until, kind="stable")
+        order = until.argsort(kind="stable")
         begins = np.concatenate((np.zeros(1, dtype=np.int64), old.ends))
         spots = [old.bins[begins[i] : begins[i + 1]] for i in range(len(rows))] + [spot for _, spot in self.found]
-        spots = [spots[i] for i in order]
-        bins = np.concatenate(spots) if spots else np.empty(0, dtype=np.int64)
-        return _laid_out(np.concatenate((rows, new))[order], spots, bins, until[order])
+        return _laid_out(np.concatenate((rows, new))[order], [spots[i] for i in order], until[order])
 
     def finish(self) -> Plan:
         """Settle who gets which GPU, now that it is known who keeps theirs."""
         state = self.snapshot.state
         self.plan.stops = [state.ids[row] for row in self.victims]
         if self.found and not self.fine:
-            site = on_copy(state.site())
+            tenants = state.pool.tenants.copy()
             for row in self.victims:
-                release(site, row, state.spot[row])
+                tenants[state.spot[row]] = 0
+            pool = state.pool._replace(tenants=tenants)
             for n, (row, nodes) in enumerate(self.found):
-                gpus = pick(self.code, site.pool, nodes, self.salt)
-                claim(site, row, gpus)
+                gpus = pick(self.code, pool, nodes, self.salt)
+                tenants[gpus] = 1
                 self.found[n] = (row, gpus)
         self.plan.starts = [Start(state.ids[row], tuple(gpus.tolist())) for row, gpus in self.found]
         return self.plan
 
 
-def _laid_out(rows: Ints, spots: list[Ints], bins: Ints, until: Floats) -> Holders:
+def _laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
+    bins = np.concatenate(spots) if spots else NOBODY
     return Holders(rows, np.cumsum(np.array([len(spot) for spot in spots], dtype=np.int64)), bins, until)
 
 

@@ -40,6 +40,8 @@ class Pool(NamedTuple):
 
     first: Ints
     """GPU number at which each node begins, and the number of GPUs at the end."""
+    size: Ints
+    """GPUs of each node."""
     node: Ints
     """Node of each GPU."""
     idle: Ints
@@ -91,7 +93,8 @@ def new_pool(nodes: tuple[int, ...], memory: float) -> Pool:
     return Pool(
         first=np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes))),
         node=np.repeat(np.arange(len(sizes), dtype=np.int64), sizes),
-        idle=sizes,
+        size=sizes,
+        idle=sizes.copy(),
         tenants=np.zeros(gpus, dtype=np.int64),
         memory=np.full(gpus, memory),
         compute=np.full(gpus, 100.0),
@@ -102,7 +105,8 @@ def new_pool(nodes: tuple[int, ...], memory: float) -> Pool:
 def copy_pool(pool: Pool) -> Pool:
     """A pool to plan on; what never changes is shared."""
     return Pool(
-        pool.first, pool.node, pool.idle.copy(), pool.tenants.copy(), pool.memory.copy(), pool.compute.copy(),
+        pool.first, pool.size, pool.node,
+        pool.idle.copy(), pool.tenants.copy(), pool.memory.copy(), pool.compute.copy(),
         pool.total,
     )  # fmt: skip
 
@@ -124,10 +128,10 @@ def salted(seed: int, number: int) -> int:
     return int(mix(seed & (2**62 - 1), np.array([number]))[0] >> np.uint64(2))
 
 
-def choose_nodes(code: int, first: Ints, idle: Ints, k: int, salt: int) -> Ints:
+def choose_nodes(code: int, size: Ints, idle: Ints, k: int, salt: int) -> Ints:
     """Nodes for k whole GPUs, one entry per GPU; empty where they do not fit."""
     if code == CONSOLIDATE:
-        return _consolidate(first, idle, k)
+        return _consolidate(size, idle, k)
     if idle.sum() < k:
         return NOBODY
     if len(idle) == 1:
@@ -168,13 +172,11 @@ def _emptiest_first(idle: Ints, k: int) -> Ints:
     return nodes
 
 
-def _consolidate(first: Ints, idle: Ints, k: int) -> Ints:
-    size = first[1:] - first[:-1]
+def _consolidate(size: Ints, idle: Ints, k: int) -> Ints:
     if k <= size.max():
         fits = idle >= k
-        if not fits.any():
-            return NOBODY
-        return np.full(k, np.argmin(np.where(fits, idle, _FAR)), dtype=np.int64)
+        best = np.argmin(np.where(fits, idle, _FAR))
+        return np.full(k, best, dtype=np.int64) if fits[best] else NOBODY
     nodes = np.empty(k, dtype=np.int64)
     left = k
     spare = idle.copy()
@@ -206,7 +208,7 @@ def choose_gpus(code: int, pool: Pool, usable: Flags, k: int, salt: int) -> Ints
     """k of the usable GPUs, best first by the placement's own measure; empty where there are too few."""
     if code == CONSOLIDATE:
         per_node = np.bincount(pool.node[usable], minlength=len(pool.idle)).astype(np.int64)
-        nodes = _consolidate(pool.first, per_node, k)
+        nodes = _consolidate(pool.size, per_node, k)
         if len(nodes) == 0:
             return NOBODY
         if nodes[0] == nodes[-1]:
@@ -256,9 +258,9 @@ def place(site: Site, row: int) -> Ints:
     """A spot for a job: its bins, or an empty array where it does not fit now."""
     k = site.demand.gpus[row]
     if not site.fine:
-        return choose_nodes(site.code, site.pool.first, site.pool.idle, k, site.salt)
+        return choose_nodes(site.code, site.pool.size, site.pool.idle, k, site.salt)
     if takes_any(site.demand, row):
-        nodes = choose_nodes(site.code, site.pool.first, site.pool.idle, k, site.salt)
+        nodes = choose_nodes(site.code, site.pool.size, site.pool.idle, k, site.salt)
         return pick(site.code, site.pool, nodes, site.salt)
     return choose_gpus(site.code, site.pool, usable_gpus(site, row), k, site.salt)
 

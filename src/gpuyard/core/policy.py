@@ -90,7 +90,13 @@ class Policy:
     def rank(self, state: State, rows: Ints, now: float) -> Floats:
         """The policy's number for each row; the smallest runs first."""
         values = [COLUMNS[name].values(state, rows, now) for name in self.columns]
-        keys = np.asarray(self.function(*values, **self.settings), dtype=np.float64)
+        try:
+            with np.errstate(all="ignore"):
+                keys = np.asarray(self.function(*values, **self.settings), dtype=np.float64)
+        except UserError:
+            raise
+        except Exception as error:  # a user's own function may raise anything
+            raise PolicyError(f"policy {self.name} failed: {type(error).__name__}: {error}") from error
         if keys.shape != rows.shape:
             if keys.ndim:
                 raise PolicyError(

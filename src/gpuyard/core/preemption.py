@@ -18,11 +18,12 @@ def preempt(draft: Draft, stop: bool) -> None:
     free_at = _free_at(policy, table.slice_started[running], now)
     may_stop = table.preemptible[running] & ~np.isnan(table.started[running])
     loose, soon = running[may_stop & (free_at <= now)], free_at[may_stop & (free_at > now)]
-    keys = draft.rank(loose)
-    order = np.argsort(keys, kind="stable")
+    ranks = draft.rank(np.concatenate((loose, draft.snapshot.waiting)))
+    keys, rank = ranks[: len(loose)], ranks[len(loose) :]
+    order = keys.argsort(kind="stable")
     loose, keys = loose[order], keys[order]
     victim = np.zeros(len(loose), dtype=np.int64)
-    _displace(draft, loose, keys, victim, stop)
+    _displace(draft, rank, loose, keys, victim, stop)
     draft.victims = [int(row) for row in loose[victim == 1]]
     kept = loose[victim == 0]
     draft.plan.renewals = [state.ids[row] for row in kept] if policy.sliced else []
@@ -30,12 +31,11 @@ def preempt(draft: Draft, stop: bool) -> None:
         draft.plan.wake_at = _wake_at(draft, kept, soon)
 
 
-def _displace(draft: Draft, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
+def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
     rows = draft.snapshot.waiting
-    rank = draft.rank(rows)
     if not draft.fine and not _anybody_fits(draft, rows, rank, loose, keys):
         return
-    order = np.argsort(rank, kind="stable")
+    order = rank.argsort(kind="stable")
     rows, rank = rows[order], rank[order]
     if rank[0] > keys.max(initial=-np.inf):
         loose, keys = loose[:0], keys[:0]  # all running jobs go first: nobody has to stop

@@ -62,9 +62,11 @@ def new_profile(now: float, holders: Holders, site: Site) -> Profile:
 
 def _site_at(profile: Profile, site: Site, i: int) -> Site:
     """The i-th row of a profile as a site that can be written to."""
+    fixed = site.pool
     pool = Pool(
-        site.pool.first, site.pool.node, profile.idle[i], profile.tenants[i], profile.memory[i], profile.compute[i],
-        site.pool.total,
+        fixed.first, fixed.size, fixed.node,
+        profile.idle[i], profile.tenants[i], profile.memory[i], profile.compute[i],
+        fixed.total,
     )  # fmt: skip
     return Site(site.demand, pool, site.code, site.salt, site.fine)
 

@@ -106,6 +106,8 @@ class State:
         self.attempt: list[int] = []
         self.spot: list[Ints] = []
         """GPUs of each running job, by row; empty for the others."""
+        self.occupant = np.full(cluster.gpus, -1, dtype=np.int64)
+        """The row on each GPU, -1 for none; not kept up where GPUs are shared."""
         self.waiting = Rows()
         self.running = Rows()
         self.shares = False
@@ -228,6 +230,7 @@ def _placed(state: State, row: int, event: Placed) -> None:
     spot = np.array(event.gpus, dtype=np.int64)
     claim(state.site(), row, spot)
     state.spot[row] = spot
+    state.occupant[spot] = row
     state.attempt[row] = event.attempt
     state.running.add(row)
     state.starts += 1
@@ -249,6 +252,7 @@ def _stopped(state: State, row: int, at: float) -> None:
     """Take a job off its GPUs and book what it had."""
     table = state.table
     release(state.site(), row, state.spot[row])
+    state.occupant[state.spot[row]] = -1
     state.spot[row] = NOBODY
     state.running.remove(row)
     started = float(table.started[row])
