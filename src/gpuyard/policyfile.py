@@ -65,15 +65,12 @@ def split_list(texts: Iterable[str]) -> list[str]:
     """Policies from options: separated by spaces, or by commas where those are not part of settings."""
     policies: list[str] = []
     for text in texts:
-        words = text.split()
-        if len(words) > 1:
-            policies += [word.strip(",") for word in words if word.strip(",")]
-            continue
-        for part in filter(None, text.strip().split(",")):
-            if policies and "=" in part and ":" not in part:
-                policies[-1] += f",{part}"
-            else:
-                policies.append(part)
+        for word in text.split():
+            for n, part in enumerate(filter(None, word.split(","))):
+                if n and "=" in part and ":" not in part:
+                    policies[-1] += f",{part}"
+                else:
+                    policies.append(part)
     return policies
 
 

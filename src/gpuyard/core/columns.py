@@ -44,7 +44,7 @@ class Table:
     progress: Floats
     """Seconds of work done before the present attempt."""
     started: Floats
-    """When the present attempt started; NaN while the job does not run."""
+    """When the present attempt started; infinite while the job does not run."""
     overhead: Floats
     """Seconds of the present attempt that bring no progress."""
     slice_started: Floats
@@ -91,7 +91,7 @@ class Table:
         self.deadline[row] = request.deadline
         self.preemptible[row] = request.preemptible
         self.user[row] = user
-        self.started[row] = np.nan
+        self.started[row] = np.inf
         if request.scope:
             self.scope[row] = self._scope_row(request.scope)
         return row
@@ -108,8 +108,7 @@ class Table:
 
     def attained(self, rows: Ints, now: float) -> Floats:
         """Seconds of progress so far, the present attempt included."""
-        current = np.maximum(now - self.started[rows] - self.overhead[rows], 0.0)
-        return self.progress[rows] + np.where(np.isnan(current), 0.0, current)
+        return self.progress[rows] + np.maximum(now - self.started[rows] - self.overhead[rows], 0.0)
 
 
 NEVER, RUNNING, ALWAYS = "never", "while running", "at any time"
@@ -132,8 +131,7 @@ def _stored(name: str, changes: str, doc: str) -> Column:
 
 def _wait(state: State, rows: Ints, now: float) -> Floats:
     table = state.table
-    current = now - table.started[rows]
-    on_gpus = table.held_for[rows] + np.where(np.isnan(current), 0.0, current)
+    on_gpus = table.held_for[rows] + np.maximum(now - table.started[rows], 0.0)
     return now - table.submit[rows] - on_gpus
 
 
@@ -145,7 +143,7 @@ def _requeued(state: State, rows: Ints, now: float) -> Floats:
     # Were a running job stopped now, it would queue behind everybody; several of them, in the order they started.
     table, last = state.table, state.numbers
     behind = last + 1.0 + table.turn[rows] / (last + 1.0)
-    return np.where(np.isnan(table.started[rows]), table.requeued[rows], behind)
+    return np.where(table.started[rows] == np.inf, table.requeued[rows], behind)
 
 
 def _user_usage(state: State, rows: Ints, now: float) -> Floats:

@@ -58,7 +58,7 @@ class Draft:
 
     def run(self, order: Ints, loop: Callable[[Starts], int | None]) -> int | None:
         """Let a discipline's loop decide on `order`, and keep what it starts."""
-        starts = new_starts(self.demand, order)
+        starts = new_starts(self.demand, order, self.fine)
         result = loop(starts)
         begin = 0
         for i in range(int(starts.size[0])):
@@ -97,7 +97,7 @@ class Draft:
         table, now = self.snapshot.state.table, self.snapshot.now
         rows = self.snapshot.running
         left = table.estimate[rows] - table.progress[rows] + table.overhead[rows]
-        until = np.where(np.isnan(table.started[rows]), now, table.started[rows]) + left
+        until = np.where(table.started[rows] == np.inf, now, table.started[rows]) + left
         if not self.found:
             order = until.argsort(kind="stable")
             return self.holders(rows[order], until[order])

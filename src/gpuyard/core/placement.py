@@ -31,7 +31,8 @@ PLACEMENT_DOCS = {
 }
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
-_SLACK = 1e-9  # shares are sums of decimals: 100 - 33.3 - 33.3 must still hold 33.4
+_SLACK = 1e-9  # shares are sums of decimals: 100 - 33.3 - 33.3 must still hold 33.4 ...
+_BYTE = 1.0  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
 _FAR = np.int64(2**62)
 
 
@@ -173,7 +174,7 @@ def _emptiest_first(idle: Ints, k: int) -> Ints:
 
 
 def _consolidate(size: Ints, idle: Ints, k: int) -> Ints:
-    if k <= size.max():
+    if k <= size[0] or k <= size.max():
         fits = idle >= k
         best = np.argmin(np.where(fits, idle, _FAR))
         return np.full(k, best, dtype=np.int64) if fits[best] else NOBODY
@@ -200,7 +201,7 @@ def usable_gpus(site: Site, row: int) -> Flags:
         room = pool.tenants == 0
     else:
         room = pool.compute >= demand.compute[row] - _SLACK
-    usable: Flags = room & (pool.memory >= demand.memory[row]) & demand.scopes[demand.scope[row]]
+    usable: Flags = room & (pool.memory >= demand.memory[row] - _BYTE) & demand.scopes[demand.scope[row]]
     return usable
 
 
@@ -273,7 +274,7 @@ def fits(site: Site, row: int) -> bool:
 def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
     """Idle GPUs, one on each of the nodes given (a node given twice gives two)."""
     gpus = np.empty(len(nodes), dtype=np.int64)
-    wanted = np.bincount(nodes, minlength=len(pool.idle))
+    wanted = np.bincount(nodes)
     done = 0
     for n in np.flatnonzero(wanted):
         begin = pool.first[n]

@@ -11,7 +11,7 @@ from gpuyard.core.explain import explain
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.placement import PLACEMENTS, RANDOM, Site, fits, salted
 from gpuyard.core.plan import Plan, Snapshot
-from gpuyard.core.policy import Policy
+from gpuyard.core.policy import Policy, check_discipline, check_placement
 from gpuyard.core.preemption import preempt
 from gpuyard.core.state import State
 from gpuyard.core.walks import WALKS
@@ -21,6 +21,8 @@ from gpuyard.units import format_size
 
 def ordered(policy: Policy, discipline: str | None = None, placement: str = "first") -> OrderedPlanner:
     """A planner from a policy; its default discipline is `skip` if it preempts, else `strict`."""
+    check_discipline(discipline)
+    check_placement(placement)
     return OrderedPlanner(policy, discipline or ("skip" if policy.preemptive else "strict"), placement)
 
 

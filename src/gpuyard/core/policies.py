@@ -87,6 +87,8 @@ def _queue(service: A, queues: tuple[float, ...]) -> A:
 @policy(name="las", preemptive=True)
 def _las(service: A, *, queues: tuple[float, ...] = (3250.0, 7200.0, 18000.0)) -> A:
     """Least attained service in discrete queues of GPU-seconds, preemptive (Tiresias' 2D-LAS, NSDI'19)."""
+    if list(queues) != sorted(queues):
+        raise UserError(f"policy las: setting 'queues' takes ascending numbers, not {'/'.join(map(str, queues))}")
     return _queue(service, queues).astype(np.float64)
 
 

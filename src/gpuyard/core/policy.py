@@ -42,6 +42,7 @@ class Policy:
     preemptive: bool = False
     quantum: float = 0.0
     """Preemptive policies: seconds that a started job is left alone."""
+    default_quantum: float = 0.0
     sliced: bool = False
     """Whether the quantum is a time slice, renewed or passed on when it is over."""
     next_change: Policy | None = None
@@ -70,6 +71,8 @@ class Policy:
     def text(self) -> str:
         """As a user would write it."""
         settings = dict(self.settings)
+        if self.quantum != self.default_quantum:
+            settings["quantum"] = f"{self.quantum:g}"
         return self.name + (":" + ",".join(f"{k}={_written(v)}" for k, v in settings.items()) if settings else "")
 
     def with_settings(self, given: Mapping[str, Any]) -> Policy:
@@ -103,7 +106,7 @@ class Policy:
                     f"policy {self.name} returned {keys.size} numbers for {len(rows)} jobs; it must return one each"
                 )
             keys = np.full(rows.shape, float(keys))
-        if np.isnan(keys).any():
+        if len(keys) and math.isnan(keys.min()):
             job = state.ids[rows[int(np.argmax(np.isnan(keys)))]]
             raise PolicyError(f"policy {self.name} returned 'not a number' for job {job}")
         return keys
@@ -140,7 +143,16 @@ def define(
             )
         else:
             columns.append(parameter.name)
-    return Policy(title, function, tuple(columns), defaults, preemptive=preemptive, quantum=quantum, sliced=sliced)
+    return Policy(
+        title,
+        function,
+        tuple(columns),
+        defaults,
+        preemptive=preemptive,
+        quantum=quantum,
+        default_quantum=quantum,
+        sliced=sliced,
+    )
 
 
 @overload

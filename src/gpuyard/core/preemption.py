@@ -16,8 +16,9 @@ def preempt(draft: Draft, stop: bool) -> None:
     state, now, policy = draft.snapshot.state, draft.snapshot.now, draft.policy
     table, running = state.table, draft.snapshot.running
     free_at = _free_at(policy, table.slice_started[running], now)
-    may_stop = table.preemptible[running] & ~np.isnan(table.started[running])
-    loose, soon = running[may_stop & (free_at <= now)], free_at[may_stop & (free_at > now)]
+    may_stop = table.preemptible[running] & (table.started[running] < np.inf)
+    is_free = free_at <= now
+    loose, soon = running[may_stop & is_free], free_at[may_stop & ~is_free]
     ranks = draft.rank(np.concatenate((loose, draft.snapshot.waiting)))
     keys, rank = ranks[: len(loose)], ranks[len(loose) :]
     order = keys.argsort(kind="stable")
@@ -49,6 +50,8 @@ def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Int
 def _anybody_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it hold."""
     gpus = draft.demand.gpus
+    if gpus[rows].min() <= draft.idle:
+        return True
     tail = np.zeros(len(loose) + 1, dtype=np.int64)
     np.cumsum(gpus[loose][::-1], out=tail[1:])
     held_behind = tail[len(loose) - keys.searchsorted(rank)]
@@ -75,7 +78,8 @@ def _wake_at(draft: Draft, kept: Ints, soon: Floats) -> float:
         times.append(now + policy.quantum)
     if policy.next_change is not None:
         rows = np.concatenate((draft.snapshot.running, draft.found_rows))
-        rows = rows[~np.isin(rows, draft.victims)]
+        if draft.victims:
+            rows = rows[~np.isin(rows, draft.victims)]
         if len(rows):
             times.append(now + float(policy.next_change.rank(state, rows, now).min()))
     elif policy.changes == ALWAYS and policy.quantum > 0:

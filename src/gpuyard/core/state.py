@@ -121,13 +121,13 @@ class State:
         """How many numbers jobs have drawn to take turns by."""
         self._user_of: dict[str, int] = {}
         self._usage: list[float] = []
-        self._last_finish: dict[str, float] = {}
+        self._last_finish: list[float] = []
 
     def usage(self, now: float) -> Floats:
         """GPU-seconds that each user has had up to now."""
         totals = np.array(self._usage)
         rows = self.running.array
-        held = np.nan_to_num(now - self.table.started[rows]) * self.table.gpus[rows]
+        held = np.maximum(now - self.table.started[rows], 0.0) * self.table.gpus[rows]
         return totals + np.bincount(self.table.user[rows], weights=held, minlength=len(totals))
 
     def site(self) -> Site:
@@ -192,6 +192,7 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
     user = state._user_of.setdefault(request.user, len(state._user_of))
     if user == len(state._usage):
         state._usage.append(0.0)
+        state._last_finish.append(0.0)
     state.table.add(event.at, request, user)
     state.ids.append(event.job)
     state.row_of[event.job] = row
@@ -203,11 +204,19 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
     table = state.table
     table.turn[row] = table.requeued[row] = state.next_number()
     # Weighted fair queueing: a flow is a user, or the job itself where no user is known.
-    flow = f"user {request.user}" if request.user else f"job {event.job}"
-    table.virtual_start[row] = max(state.virtual_time, state._last_finish.get(flow, 0.0))
+    last = state._last_finish[user] if request.user else 0.0
+    table.virtual_start[row] = max(state.virtual_time, last)
     table.virtual_finish[row] = table.virtual_start[row] + request.estimate / request.weight
     if request.user:
-        state._last_finish[flow] = float(table.virtual_finish[row])
+        state._last_finish[user] = float(table.virtual_finish[row])
+
+
+def _rejected(state: State, row: int, event: Rejected) -> None:
+    _left_queue(state, row, event)
+    # A job that never runs must not push its user's later jobs back.
+    user = state.table.user[row]
+    if state._last_finish[user] == state.table.virtual_finish[row]:
+        state._last_finish[user] = float(state.table.virtual_start[row])
 
 
 def _left_queue(state: State, row: int, event: Event) -> None:
@@ -256,11 +265,11 @@ def _stopped(state: State, row: int, at: float) -> None:
     state.spot[row] = NOBODY
     state.running.remove(row)
     started = float(table.started[row])
-    if started == started:
+    if started < np.inf:
         table.progress[row] += max(at - started - float(table.overhead[row]), 0.0)
         table.held_for[row] += at - started
         state._usage[table.user[row]] += (at - started) * float(table.gpus[row])
-    table.started[row] = np.nan
+    table.started[row] = np.inf
 
 
 def _preempted(state: State, row: int, event: Preempted) -> None:
@@ -276,7 +285,7 @@ def _exited(state: State, row: int, event: Exited) -> None:
 
 _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
     Submitted: _submitted,
-    Rejected: _left_queue,
+    Rejected: _rejected,
     Held: _left_queue,
     Released: _released,
     Cancelled: _left_queue,

@@ -42,6 +42,9 @@ def replay(
             f"a restart costs {restart_cost:g} s and a slice lasts {planner.policy.quantum:g} s, so no job would "
             "ever get on; make the quantum longer"
         )
+    if not 0 <= restart_cost < np.inf:
+        raise UserError(f"a restart cost is a number of seconds, 0 or more, not {restart_cost:g}")
+    trace.check()
     order = trace.arrival_order()
     clock = _Clock(trace.take(order), cluster, planner, estimates[order], restart_cost, seed, log, progress)
     began = time.perf_counter()

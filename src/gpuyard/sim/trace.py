@@ -102,6 +102,17 @@ class Trace:
             capacity=capacity,
         )
 
+    def check(self) -> None:
+        """Refuse jobs that no schedule could make sense of. Readers check, with lines; hand-made traces may not."""
+        for name, good, rule in (
+            ("submit", np.isfinite(self.submit), "a number"),
+            ("run", np.isfinite(self.run) & (self.run > 0), "above 0"),
+            ("gpus", self.gpus > 0, "at least 1"),
+        ):
+            if not good.all():
+                bad = int(np.argmin(good))
+                raise UserError(f"job {self.ids[bad]}: {name} must be {rule}, not {getattr(self, name)[bad]:g}")
+
     def take(self, index: npt.NDArray[np.intp] | slice) -> Trace:
         """The jobs at these positions, in that order; times stay as they are."""
         positions = np.arange(len(self))[index]
