@@ -61,8 +61,9 @@ def validate(state: State, plan: Plan) -> None:
     for row, start in zip(started, plan.starts, strict=True):
         if state.phase[row] is not Phase.QUEUED and row not in stopped:
             raise BadPlan(f"the plan starts job {start.job}, which is not waiting")
-        if len(set(start.gpus)) != state.table.gpus[row] or len(start.gpus) != state.table.gpus[row]:
-            raise BadPlan(f"the plan gives job {start.job} {start.gpus}, and it needs {state.table.gpus[row]} GPUs")
+        wanted = state.table.gpus[row]
+        if len(start.gpus) != wanted or (wanted > 1 and len(set(start.gpus)) != wanted):
+            raise BadPlan(f"the plan gives job {start.job} {start.gpus}, and it needs {wanted} GPUs")
         if min(start.gpus) < 0 or max(start.gpus) >= state.cluster.gpus:
             raise BadPlan(f"the plan puts job {start.job} on GPUs that do not exist: {start.gpus}")
     if len(set(started)) < len(started) or len(set(stopped)) < len(stopped):
@@ -80,7 +81,7 @@ def _check_room(state: State, stopped: list[int], started: list[int], spots: lis
         for row in stopped:
             tenants[state.spot[row]] -= 1
         for row, spot in zip(started, spots, strict=True):
-            if tenants[spot].any():
+            if tenants[spot].max():
                 raise BadPlan(f"the plan puts job {state.ids[row]} on GPUs that are taken: {spot.tolist()}")
             tenants[spot] += 1
         return

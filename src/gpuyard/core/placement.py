@@ -274,6 +274,10 @@ def fits(site: Site, row: int) -> bool:
 def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
     """Idle GPUs, one on each of the nodes given (a node given twice gives two)."""
     gpus = np.empty(len(nodes), dtype=np.int64)
+    if len(nodes) == 1 and code != RANDOM:  # most jobs: the first GPU without a tenant
+        begin = pool.first[nodes[0]]
+        gpus[0] = begin + pool.tenants[begin : pool.first[nodes[0] + 1]].argmin()
+        return gpus
     wanted = np.bincount(nodes)
     done = 0
     for n in np.flatnonzero(wanted):
@@ -286,14 +290,21 @@ def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
     return gpus
 
 
+def _add(idle: Ints, nodes: Ints, sign: int) -> None:
+    """Count GPUs of these nodes as idle, or no longer."""
+    if len(nodes) == 1:
+        idle[nodes[0]] += sign
+    elif len(nodes) > 0:
+        idle[: nodes.max() + 1] += sign * np.bincount(nodes)
+
+
 def claim(site: Site, row: int, spot: Ints) -> None:
     """Take a job's spot out of the pool."""
     pool = site.pool
     if not site.fine:
-        pool.idle[:] -= np.bincount(spot, minlength=len(pool.idle))
+        _add(pool.idle, spot, -1)
         return
-    fresh = pool.node[spot[pool.tenants[spot] == 0]]
-    pool.idle[:] -= np.bincount(fresh, minlength=len(pool.idle))
+    _add(pool.idle, pool.node[spot[pool.tenants[spot] == 0]], -1)
     pool.tenants[spot] += 1
     if site.demand.compute[row] >= 100:
         pool.memory[spot] = 0.0
@@ -307,11 +318,11 @@ def release(site: Site, row: int, spot: Ints) -> None:
     """Give a job's spot back to the pool."""
     pool = site.pool
     if not site.fine:
-        pool.idle[:] += np.bincount(spot, minlength=len(pool.idle))
+        _add(pool.idle, spot, 1)
         return
     pool.tenants[spot] -= 1
     empty = spot[pool.tenants[spot] == 0]
-    pool.idle[:] += np.bincount(pool.node[empty], minlength=len(pool.idle))
+    _add(pool.idle, pool.node[empty], 1)
     if site.demand.compute[row] < 100:
         pool.memory[spot] += site.demand.memory[row]
         pool.compute[spot] += site.demand.compute[row]

@@ -13,23 +13,33 @@ from gpuyard.core.policy import Policy
 
 def preempt(draft: Draft, stop: bool) -> None:
     """Re-decide over running and waiting jobs together; jobs within their quantum are left alone."""
-    state, now, policy = draft.snapshot.state, draft.snapshot.now, draft.policy
-    table, running = state.table, draft.snapshot.running
-    free_at = _free_at(policy, table.slice_started[running], now)
-    may_stop = table.preemptible[running] & (table.started[running] < np.inf)
-    is_free = free_at <= now
-    loose, soon = running[may_stop & is_free], free_at[may_stop & ~is_free]
+    state, policy = draft.snapshot.state, draft.policy
+    loose, soon = _loose(draft)
     ranks = draft.rank(np.concatenate((loose, draft.snapshot.waiting)))
     keys, rank = ranks[: len(loose)], ranks[len(loose) :]
     order = keys.argsort(kind="stable")
     loose, keys = loose[order], keys[order]
     victim = np.zeros(len(loose), dtype=np.int64)
     _displace(draft, rank, loose, keys, victim, stop)
-    draft.victims = [int(row) for row in loose[victim == 1]]
-    kept = loose[victim == 0]
+    kept = loose
+    if victim.any():
+        draft.victims = loose[victim == 1].tolist()
+        kept = loose[victim == 0]
     draft.plan.renewals = [state.ids[row] for row in kept] if policy.sliced else []
     if len(state.waiting) + len(draft.victims) > len(draft.found):
         draft.plan.wake_at = _wake_at(draft, kept, soon)
+
+
+def _loose(draft: Draft) -> tuple[Ints, Floats]:
+    """The running jobs that may be stopped now, and when others may be."""
+    state, now, policy = draft.snapshot.state, draft.snapshot.now, draft.policy
+    running, table = draft.snapshot.running, state.table
+    if policy.quantum == 0 and not state.fixed:
+        return running, np.empty(0)
+    free_at = _free_at(policy, table.slice_started[running], now)
+    may_stop = table.preemptible[running] & (table.started[running] < np.inf)
+    is_free = free_at <= now
+    return running[may_stop & is_free], free_at[may_stop & ~is_free]
 
 
 def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
@@ -77,9 +87,7 @@ def _wake_at(draft: Draft, kept: Ints, soon: Floats) -> float:
     if policy.quantum > 0 and (draft.found or (policy.sliced and len(kept))):
         times.append(now + policy.quantum)
     if policy.next_change is not None:
-        rows = np.concatenate((draft.snapshot.running, draft.found_rows))
-        if draft.victims:
-            rows = rows[~np.isin(rows, draft.victims)]
+        rows = np.concatenate((kept, draft.found_rows)) if draft.found else kept
         if len(rows):
             times.append(now + float(policy.next_change.rank(state, rows, now).min()))
     elif policy.changes == ALWAYS and policy.quantum > 0:

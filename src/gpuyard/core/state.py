@@ -110,6 +110,8 @@ class State:
         """The row on each GPU, -1 for none; not kept up where GPUs are shared."""
         self.waiting = Rows()
         self.running = Rows()
+        self.fixed = 0
+        """How many running jobs nobody may stop: not preemptible, or not known to have started."""
         self.shares = False
         """Whether any job so far shares GPUs or names them, so that GPUs of a node are not all alike."""
         self.head = -1
@@ -242,6 +244,7 @@ def _placed(state: State, row: int, event: Placed) -> None:
     state.occupant[spot] = row
     state.attempt[row] = event.attempt
     state.running.add(row)
+    state.fixed += 1
     state.starts += 1
     state.table.turn[row] = state.next_number()
     state.virtual_time = max(state.virtual_time, float(state.table.virtual_start[row]))
@@ -250,6 +253,7 @@ def _placed(state: State, row: int, event: Placed) -> None:
 def _started(state: State, row: int, event: Started) -> None:
     state.table.started[row] = state.table.slice_started[row] = event.at
     state.table.overhead[row] = event.overhead
+    state.fixed -= bool(state.table.preemptible[row])
 
 
 def _renewed(state: State, row: int, event: Renewed) -> None:
@@ -265,6 +269,7 @@ def _stopped(state: State, row: int, at: float) -> None:
     state.spot[row] = NOBODY
     state.running.remove(row)
     started = float(table.started[row])
+    state.fixed -= not (table.preemptible[row] and started < np.inf)
     if started < np.inf:
         table.progress[row] += max(at - started - float(table.overhead[row]), 0.0)
         table.held_for[row] += at - started

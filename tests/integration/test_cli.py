@@ -1,0 +1,218 @@
+"""The command line as people use it: real processes, real files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOUR = "job,submit,run,gpus\n1,2,6,1\n2,0,8,1\n3,1,7,1\n4,3,3,1\n"
+
+
+def gpuyard(*arguments: str | Path, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuyard", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+
+def metrics(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
+    done = gpuyard("simulate", *arguments, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Path:
+    path = tmp_path / "four.csv"
+    path.write_text(FOUR)
+    return path
+
+
+def test_simulate_prints_the_promised_keys(four: Path, tmp_path: Path) -> None:
+    found = metrics(four, "--gpus", "1", "--policy", "sjf", cwd=tmp_path)
+    promised = (
+        "jobs completed rejected jct_mean jct_p99 wait_mean wait_p99 wait_max slowdown_mean makespan utilization "
+        "preemptions jobs_per_second"
+    )
+    assert set(promised.split()) <= set(found)
+    assert (found["jct_mean"], found["wait_mean"], found["makespan"]) == (13.5, 7.5, 24)
+
+
+def test_a_table_for_people_says_that_gpus_are_simulated(four: Path, tmp_path: Path) -> None:
+    done = gpuyard("simulate", four, "--gpus", "1", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "1 simulated GPU" in done.stdout
+    assert "15.5s" in done.stdout
+
+
+def test_gzip_and_stdin_are_read_as_they_are(four: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "four.csv.gz"
+    packed.write_bytes(gzip.compress(FOUR.encode()))
+    assert metrics(packed, "--gpus", "1", cwd=tmp_path)["jct_mean"] == 15.5
+    done = gpuyard("simulate", "-", "--gpus", "1", "--json", cwd=tmp_path, stdin=FOUR)
+    assert json.loads(done.stdout)["jct_mean"] == 15.5
+
+
+def test_out_writes_every_job_every_slice_and_every_plot(four: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = gpuyard("simulate", four, "--gpus", "1", "--policy", "rr", "--quantum", "4", "--out", out, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    jobs = list(csv.DictReader((out / "jobs.csv").read_text().splitlines()))
+    assert list(jobs[0])[:6] == ["job", "submit", "start", "end", "gpus", "preemptions"]
+    assert {row["job"]: row["end"] for row in jobs} == {"1": "24", "2": "8", "3": "22", "4": "19"}
+    assert all(row["gpus"] == "0:0" for row in jobs)
+    slices = list(csv.DictReader((out / "segments.csv").read_text().splitlines()))
+    assert sum(float(s["end"]) - float(s["start"]) for s in slices) == 24
+    assert len(slices) == len(jobs) + sum(int(row["preemptions"]) for row in jobs)
+    for plot in ("gantt", "utilisation", "cdf", "queue"):
+        assert (out / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (out / f"{plot}.svg").read_text()
+
+
+def test_compare_ranks_and_reports(four: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    policies = "fcfs,rr:quantum=3,arrivals=first,sjf@easy,least-loaded"
+    done = gpuyard("compare", four, "--gpus", "1", "--policies", policies, "--json", "--out", out, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["results"]
+    assert {row["policy"] for row in rows} == {"fcfs", "rr:quantum=3,arrivals=first", "sjf@easy", "least-loaded"}
+    assert [row["jct_mean"] for row in rows] == sorted(row["jct_mean"] for row in rows)
+    page = (out / "report.html").read_text()
+    assert "sjf@" in page
+    assert "gpuyard compare" in page
+    assert not re.search(r'(?:src|href)="(?!data:|#)', page)
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
+    made = gpuyard("workload", "generate", "--seed", "3", "--out", "w.csv", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    runs = [
+        {k: v for k, v in metrics("w.csv", "--gpus", "4", "--policy", p, "--seed", s, cwd=tmp_path).items()
+         if k != "jobs_per_second"}
+        for p, s in (("lottery", "5"), ("lottery", "5"), ("lottery", "6"))
+    ]  # fmt: skip
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_a_policy_of_ones_own_in_three_lines(four: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from gpuyard import policy\n@policy\ndef shortest_wide(estimate, gpus): return estimate / gpus\n"
+    )
+    done = gpuyard("compare", four, "--gpus", "1", "--policies", "./mine.py:shortest_wide,fcfs", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["results"][0]["jct_mean"] == 13.5
+    assert gpuyard("policies", "check", "./mine.py:shortest_wide", cwd=tmp_path).returncode == 0
+
+
+def test_check_tells_what_is_wrong_with_a_policy(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import numpy as np\ndef p(wait):\n    return 0 * np.log(wait)\n")
+    done = gpuyard("policies", "check", "./mine.py:p", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "not a number" in done.stdout
+
+
+def test_policies_lists_all_with_their_sources(tmp_path: Path) -> None:
+    done = gpuyard("policies", "--json", cwd=tmp_path)
+    listed = json.loads(done.stdout)
+    names = {p["name"] for p in listed["policies"]}
+    assert {"fcfs", "sjf", "srtf", "rr", "priority", "lottery", "wfq", "fair", "las", "f1", "unicep", "random"} < names
+    assert len(names) == 21
+    assert all(p["doc"] for p in listed["policies"])
+    assert {"least-loaded", "best-fit"} <= set(listed["aliases"])
+    assert "Disciplines" in gpuyard("policies", cwd=tmp_path).stdout
+
+
+def test_trace_info_and_convert(four: Path, tmp_path: Path) -> None:
+    info = json.loads(gpuyard("trace", "info", four, "--json", cwd=tmp_path).stdout)
+    assert info["jobs"] == 4
+    assert "GPUs per job" in gpuyard("trace", "info", four, cwd=tmp_path).stdout
+    assert gpuyard("trace", "convert", four, "four.swf", cwd=tmp_path).returncode == 0
+    assert metrics("four.swf", "--gpus", "1", "--policy", "sjf", cwd=tmp_path)["jct_mean"] == 13.5
+
+
+def test_what_can_never_fit_is_rejected_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "big.csv").write_text("job,submit,run,gpus\na,0,5,3\nb,0,4,1\n")
+    done = gpuyard("simulate", "big.csv", "--gpus", "2", "--out", "out", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert (found["jobs"], found["completed"], found["rejected"]) == (2, 1, 1)
+    rows = list(csv.DictReader((tmp_path / "out" / "jobs.csv").read_text().splitlines()))
+    assert rows[0]["rejected"] == "wants 3 GPUs, the cluster has 2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--gpus", "0"], "--gpus must be at least 1"),
+        (["--gpus", "1", "--policy", "sfj"], "did you mean 'sjf'"),
+        (["--gpus", "1", "--discipline", "esy"], "did you mean 'easy'"),
+        (["--gpus", "1", "--placement", "pck"], "did you mean 'pack'"),
+        (["--gpus", "1", "--policy", "wfp3:powr=2"], "did you mean 'power'"),
+        (["--gpus", "1", "--policy", "srtf", "--discipline", "easy"], "skip or strict"),
+        (["--gpus", "1", "--policy", "rr", "--quantum", "0"], "time slice"),
+        (["--gpus", "1", "--policy", "rr", "--restart-cost", "20"], "make the quantum longer"),
+        (["--gpus", "1", "--policy", "./no.py:p"], "no file"),
+        (["--gpus", "1", "--estimate", "requested"], "no requested times"),
+        (["--gpus", "1", "--slice", "3:9"], "outside the trace"),
+        (["--gpus", "1", "--nodes", "4x8"], "not both"),
+        (["--nodes", "4y8"], "4x8"),
+        ([], "--gpus 8 or --nodes 4x8"),
+        (["--gpus", "one"], "--gpus"),
+        (["--gpus", "1", "--gpu-memory", "lots"], "not a size"),
+    ],
+)
+def test_a_mistake_ends_in_one_sentence_and_exit_2(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
+    done = gpuyard("simulate", four, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("job,submit,run,gpus\n1,0,5,1\n2,0,-8,1\n", "bad.csv, line 3"),
+        ("job,submit,run,gpus\n1,0,5,1\n2,x,8,1\n", "bad.csv, line 3"),
+        ("job,submit,run,gpus\n1,0,5\n", "bad.csv, line 2"),
+        ("", "bad.csv"),
+    ],
+)
+def test_a_broken_trace_is_told_by_file_and_line(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text(text)
+    done = gpuyard("simulate", "bad.csv", "--gpus", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_policy_that_fails_at_work_is_told_in_one_sentence(four: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def p(wait):\n    return wait.no_such_thing\n")
+    done = gpuyard("simulate", four, "--gpus", "1", "--policy", "./mine.py:p", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "policy p failed: AttributeError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demo_compares_all_policies_and_ends_by_itself(tmp_path: Path) -> None:
+    done = gpuyard("demo", "--exit", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "simulated" in done.stderr + done.stdout
+    for name in ("fcfs", "las", "least-loaded", "best-fit"):
+        assert f"│ {name} " in done.stdout
+    assert (tmp_path / "demo-report" / "report.html").stat().st_size > 10_000
+
+
+def test_importing_gpuyard_pulls_in_nothing_heavy() -> None:
+    code = (
+        "import sys, gpuyard, gpuyard.cli.app; print([m for m in ('numpy', 'matplotlib', 'numba') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
