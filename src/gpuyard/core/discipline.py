@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.placement import Demand, Floats, Ints, Site, claim, fits, on_copy, place, release, takes_any
+from gpuyard.core.placement import Counts, Demand, Floats, Ints, Site, claim, fits, on_copy, place, release, takes_any
 
 DISCIPLINES = {
     "strict": "the first job that does not fit blocks all behind it",
@@ -64,15 +64,15 @@ class Holders(NamedTuple):
     """Running jobs, in some order, with their spots laid end to end."""
 
     rows: Ints
-    ends: Ints
-    bins: Ints
+    ends: Counts
+    bins: Counts
     until: Floats
     """When each is expected to end."""
 
 
 def held_spot(holders: Holders, i: int) -> Ints:
     """The spot of the i-th holder."""
-    return holders.bins[(holders.ends[i - 1] if i > 0 else 0) : holders.ends[i]]
+    return np.asarray(holders.bins[(holders.ends[i - 1] if i > 0 else 0) : holders.ends[i]])
 
 
 def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int:
@@ -97,7 +97,7 @@ def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
     later = on_copy(site)
     k = site.demand.gpus[head]
     any_gpu = takes_any(site.demand, head)
-    free = later.pool.idle.sum()
+    free = sum(later.pool.idle)
     n = len(holders.rows)
     for i in range(n):
         spot = held_spot(holders, i)

@@ -7,18 +7,17 @@ does stay, best rank first. Loops in numba's subset, like the disciplines.
 
 from __future__ import annotations
 
-import numpy as np
-
 from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start
 from gpuyard.core.placement import (
     CONSOLIDATE,
     NOBODY,
-    Floats,
+    Counts,
     Ints,
     Site,
     claim,
     fits,
     fits_in_place,
+    most_idle,
     on_copy,
     place,
     release,
@@ -27,13 +26,13 @@ from gpuyard.core.placement import (
 
 
 def displace(
-    order: Ints, keys: Floats, holders: Holders, holder_keys: Floats, stop: bool, site: Site, starts: Starts,
-    victim: Ints,
+    order: Ints, keys: Counts, holders: Holders, holder_keys: Counts, stop: bool, site: Site, starts: Starts,
+    victim: Counts, held: Counts,
 ) -> None:  # fmt: skip
-    """Decide which of `order` start and which holders stop (`victim` is 1); both are in rank order.
+    """Decide which of `order` start and which holders stop (`victim` becomes 1); both are in rank order.
 
     A victim is looked at again when its own rank comes up: it stays where it is if there is room after all, and moves
-    elsewhere if that is all there is. Ties go to the lower row.
+    elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with.
     """
     demand, n = site.demand, len(holders.rows)
     limit = NO_LIMIT
@@ -41,10 +40,9 @@ def displace(
     spoiled = False  # whether there are victims
     i = 0
     behind = 0  # holders before this one have had their turn
-    counted = -1  # from where on holders have been counted in `held`
-    held = site.pool.idle
+    counted = n  # from here on, what holders have is in `held`
     while True:
-        turn = _holders_before(order[i], keys[i], holders.rows, holder_keys) if i < len(order) else n
+        turn = _holders_before(order[i], keys[i], holders, holder_keys) if i < len(order) else n
         again = _next_victim(victim, behind, turn) if spoiled else turn
         if again < turn:
             row = holders.rows[again]
@@ -53,7 +51,6 @@ def displace(
             if fits_in_place(site, row, own):
                 claim(site, row, own)
                 victim[again] = 0
-                counted = -1
                 continue
         elif i < len(order):
             row = order[i]
@@ -66,13 +63,11 @@ def displace(
             continue
         spot = place(site, row)
         if len(spot) == 0 and behind < n:
-            if not site.fine and counted != behind:
-                held = _held_from(behind, holders, victim, len(site.pool.idle))
+            if not site.fine:
+                _count_held(behind, counted, holders, victim, held)
                 counted = behind
             spot = _make_room(row, behind, held, holders, site, victim)
-            if len(spot) > 0:
-                spoiled = True
-                counted = -1
+            spoiled = spoiled or len(spot) > 0
         if len(spot) > 0:
             start(site, starts, row, spot)
         elif stop:
@@ -85,96 +80,101 @@ def displace(
                 order, keys, i = order[i:][small], keys[i:][small], 0
 
 
-def _holders_before(row: int, key: float, rows: Ints, keys: Floats) -> int:
-    """How many holders rank before a waiting job; among equals, rows ascend."""
-    first = np.searchsorted(keys, key)
-    if first == len(keys) or keys[first] != key:
-        return int(first)
-    last = np.searchsorted(keys, key, side="right")
-    return int(first + np.searchsorted(rows[first:last], row))
+def _holders_before(row: int, key: float, holders: Holders, keys: Counts) -> int:
+    """How many holders rank before a waiting job; among equals, the lower row goes first."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key or (keys[middle] == key and holders.rows[middle] < row):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
-def _next_victim(victim: Ints, begin: int, end: int) -> int:
+def _next_victim(victim: Counts, begin: int, end: int) -> int:
     """The first victim from `begin` on, or `end`."""
-    some = np.flatnonzero(victim[begin:end])
-    return int(begin + some[0]) if len(some) > 0 else end
+    for h in range(begin, end):
+        if victim[h] == 1:
+            return h
+    return end
 
 
-def _make_room(row: int, behind: int, held: Ints, holders: Holders, site: Site, victim: Ints) -> Ints:
-    """A spot for a job at the cost of holders behind it, as few and as far behind as will do; empty if none will.
+def _count_held(begin: int, counted: int, holders: Holders, victim: Counts, held: Counts) -> None:
+    """Make `held` what holders from `begin` on have of each node, victims left out; it was that from `counted` on."""
+    sign = 1 if begin < counted else -1
+    for h in range(min(begin, counted), max(begin, counted)):
+        if victim[h] == 0:
+            for i in range(holders.ends[h - 1] if h > 0 else 0, holders.ends[h]):
+                held[holders.bins[i]] += sign
 
-    Where bins are nodes, `held` is what those holders have of each.
-    """
+
+def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> Ints:
+    """A spot for a job at the cost of holders behind it, as few and as far behind as will do; empty if none will."""
     pool, k = site.pool, site.demand.gpus[row]
-    if site.fine:
-        return _make_room_by_trial(row, behind, holders, site, victim)
-    idle = pool.idle + held
     one_node = site.code == CONSOLIDATE
-    if one_node and k > pool.size.max():
-        return _make_room_by_trial(row, behind, holders, site, victim)
-    if (idle.max() if one_node else idle.sum()) < k:
+    if site.fine or (one_node and k > pool.size[most_idle(pool.size)]):
+        return _make_room_by_trial(row, behind, held, holders, site, victim)
+    room = 0  # how much may be given back: nodes that have enough, or GPUs beyond those needed
+    for n in range(len(held)):
+        reach = pool.idle[n] + held[n]
+        room += (1 if reach >= k else 0) if one_node else reach
+    if not one_node:
+        room -= k - 1
+    if room <= 0:
         return NOBODY
-    _spare_by_count(k, one_node, behind, holders, idle, victim)
-    pool.idle[:] = idle - _held_from(behind, holders, victim, len(idle))
+    for n in range(len(held)):
+        pool.idle[n] += held[n]
+    _spare_by_count(k, one_node, room, behind, held, holders, pool.idle, victim)
     return place(site, row)
 
 
-def _make_room_by_trial(row: int, behind: int, holders: Holders, site: Site, victim: Ints) -> Ints:
-    """The same where counting is not enough: take all holders away, and put back those who can stay."""
-    trial = on_copy(site)
-    live: Ints = np.flatnonzero(victim[behind:] == 0) + behind
-    for h in live:
-        release(trial, holders.rows[h], held_spot(holders, h))
-    if not fits(trial, row):
-        return NOBODY
-    for h in live:
-        spot = held_spot(holders, h)
-        claim(trial, holders.rows[h], spot)
-        if not fits(trial, row):
-            release(trial, holders.rows[h], spot)
-            victim[h] = 1
-    site.pool.idle[:] = trial.pool.idle
-    if site.fine:
-        site.pool.tenants[:] = trial.pool.tenants
-        site.pool.memory[:] = trial.pool.memory
-        site.pool.compute[:] = trial.pool.compute
-    return place(site, row)
-
-
-def _held_from(begin: int, holders: Holders, victim: Ints, nodes: int) -> Ints:
-    """What holders from `begin` on, victims left out, have of each node."""
-    first = holders.ends[begin - 1] if begin > 0 else 0
-    bins = holders.bins[first:]
-    if victim[begin:].any():
-        sizes = holders.ends[begin:].copy()
-        sizes[1:] -= holders.ends[begin:-1]
-        sizes[0] -= first
-        bins = bins[np.repeat(victim[begin:] == 0, sizes)]
-    return np.bincount(bins, minlength=nodes)
-
-
-def _spare_by_count(k: int, one_node: bool, behind: int, holders: Holders, idle: Ints, victim: Ints) -> None:
-    """Mark as victims those who cannot keep their spots if k GPUs are to be idle, on one node or anywhere."""
+def _spare_by_count(
+    k: int, one_node: bool, room: int, behind: int, held: Counts, holders: Holders, idle: Counts, victim: Counts
+) -> None:
+    """Give holders their spots back while k GPUs stay idle, on one node or anywhere; the others are victims."""
     ends, bins = holders.ends, holders.bins
-    left = idle.copy()
-    room = (left >= k).sum() if one_node else left.sum() - k + 1
     end = ends[behind - 1] if behind > 0 else 0
     for h in range(behind, len(ends)):
         begin, end = end, ends[h]
         if victim[h] == 1:
             continue
         lost = 0
-        if one_node:
-            for i in range(begin, end):
-                left[bins[i]] -= 1
-                if left[bins[i]] == k - 1:
-                    lost += 1
-        else:
-            lost = end - begin
+        for i in range(begin, end):
+            idle[bins[i]] -= 1
+            if not one_node or idle[bins[i]] == k - 1:
+                lost += 1
         if lost < room:
             room -= lost
             continue
         victim[h] = 1
-        if one_node:
-            for i in range(begin, end):
-                left[bins[i]] += 1
+        for i in range(begin, end):
+            idle[bins[i]] += 1
+            held[bins[i]] -= 1
+
+
+def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> Ints:
+    """The same where counting is not enough: take all holders away, and put back those who can stay."""
+    trial = on_copy(site)
+    for h in range(behind, len(holders.rows)):
+        if victim[h] == 0:
+            release(trial, holders.rows[h], held_spot(holders, h))
+    if not fits(trial, row):
+        return NOBODY
+    for h in range(behind, len(holders.rows)):
+        if victim[h] == 1:
+            continue
+        spot = held_spot(holders, h)
+        claim(trial, holders.rows[h], spot)
+        if not fits(trial, row):
+            release(trial, holders.rows[h], spot)
+            victim[h] = 1
+            if not site.fine:
+                for n in spot:
+                    held[n] -= 1
+    site.pool.idle[:] = trial.pool.idle
+    if site.fine:
+        site.pool.tenants[:] = trial.pool.tenants
+        site.pool.memory[:] = trial.pool.memory
+        site.pool.compute[:] = trial.pool.compute
+    return place(site, row)

@@ -42,7 +42,10 @@ class Draft:
         """What is free and not given away yet. Copied when first asked for: many plans change nothing."""
         if self._site is None:
             pool = self.snapshot.state.pool
-            pool = copy_pool(pool) if self.fine else pool._replace(idle=pool.idle.copy())
+            if self.fine:
+                pool = copy_pool(pool)
+            else:  # whole GPUs only: the numbers per node are all that changes, and lists are quick to walk
+                pool = pool._replace(size=self.snapshot.state.cluster.nodes, idle=pool.idle.tolist())
             self._site = Site(self.demand, pool, self.code, self.salt, self.fine)
         return self._site
 
@@ -50,7 +53,7 @@ class Draft:
     def idle(self) -> int:
         """How many GPUs are idle and not given away yet."""
         pool = self._site.pool if self._site else self.snapshot.state.pool
-        return int(pool.idle.sum())
+        return int(sum(pool.idle))
 
     def rank(self, rows: Ints) -> Floats:
         """The policy's numbers for these rows; the smallest goes first."""

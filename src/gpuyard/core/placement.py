@@ -11,7 +11,7 @@ elsewhere, from the same source. They never look at a policy.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Counts = Any
+"""A number for each node: an array, or a list, which the interpreter walks several times faster."""
 
 FIRST, PACK, SPREAD, CONSOLIDATE, RANDOM = range(5)
 PLACEMENTS = {"first": FIRST, "pack": PACK, "spread": SPREAD, "consolidate": CONSOLIDATE, "random": RANDOM}
@@ -33,7 +35,6 @@ PLACEMENT_DOCS = {
 NOBODY: Ints = np.empty(0, dtype=np.int64)
 _SLACK = 1e-9  # shares are sums of decimals: 100 - 33.3 - 33.3 must still hold 33.4 ...
 _BYTE = 1.0  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
-_FAR = np.int64(2**62)
 
 
 class Pool(NamedTuple):
@@ -41,11 +42,11 @@ class Pool(NamedTuple):
 
     first: Ints
     """GPU number at which each node begins, and the number of GPUs at the end."""
-    size: Ints
+    size: Counts
     """GPUs of each node."""
     node: Ints
     """Node of each GPU."""
-    idle: Ints
+    idle: Counts
     """GPUs without a tenant, per node."""
     tenants: Ints
     """Jobs on each GPU."""
@@ -129,21 +130,21 @@ def salted(seed: int, number: int) -> int:
     return int(mix(seed & (2**62 - 1), np.array([number]))[0] >> np.uint64(2))
 
 
-def choose_nodes(code: int, size: Ints, idle: Ints, k: int, salt: int) -> Ints:
+def choose_nodes(code: int, size: Counts, idle: Counts, k: int, salt: int) -> Ints:
     """Nodes for k whole GPUs, one entry per GPU; empty where they do not fit."""
     if code == CONSOLIDATE:
         return _consolidate(size, idle, k)
-    if idle.sum() < k:
+    if sum(idle) < k:
         return NOBODY
     if len(idle) == 1:
         return np.zeros(k, dtype=np.int64)
     if code == SPREAD:
         return _emptiest_first(idle, k)
     if code == PACK:
-        fits = idle >= k
-        if fits.any():
-            return np.full(k, np.argmin(np.where(fits, idle, _FAR)), dtype=np.int64)
-        order = np.argsort(-idle, kind="mergesort")
+        best = _best_fit(idle, k)
+        if best >= 0:
+            return np.full(k, best, dtype=np.int64)
+        order = np.argsort(-np.asarray(idle), kind="mergesort")
     elif code == RANDOM:
         order = _shuffled(salt, len(idle))
     else:
@@ -151,7 +152,27 @@ def choose_nodes(code: int, size: Ints, idle: Ints, k: int, salt: int) -> Ints:
     return _fill_nodes(order, idle, k)
 
 
-def _fill_nodes(order: Ints, idle: Ints, k: int) -> Ints:
+def _best_fit(idle: Counts, k: int) -> int:
+    """The node with the fewest idle GPUs that has k of them; -1 if none has."""
+    best = -1
+    for n in range(len(idle)):
+        if idle[n] >= k and (best < 0 or idle[n] < idle[best]):
+            best = n
+            if idle[n] == k:
+                break
+    return best
+
+
+def most_idle(idle: Counts) -> int:
+    """The first of the nodes with the most idle GPUs."""
+    best = 0
+    for n in range(len(idle)):
+        if idle[n] > idle[best]:
+            best = n
+    return best
+
+
+def _fill_nodes(order: Ints, idle: Counts, k: int) -> Ints:
     nodes = np.empty(k, dtype=np.int64)
     done = 0
     for n in order:
@@ -163,31 +184,30 @@ def _fill_nodes(order: Ints, idle: Ints, k: int) -> Ints:
     return nodes
 
 
-def _emptiest_first(idle: Ints, k: int) -> Ints:
+def _emptiest_first(idle: Counts, k: int) -> Ints:
     left = idle.copy()
     nodes = np.empty(k, dtype=np.int64)
     for i in range(k):
-        n = np.argmax(left)
+        n = most_idle(left)
         nodes[i] = n
         left[n] -= 1
     return nodes
 
 
-def _consolidate(size: Ints, idle: Ints, k: int) -> Ints:
-    if k <= size[0] or k <= size.max():
-        fits = idle >= k
-        best = np.argmin(np.where(fits, idle, _FAR))
-        return np.full(k, best, dtype=np.int64) if fits[best] else NOBODY
+def _consolidate(size: Counts, idle: Counts, k: int) -> Ints:
+    if k <= size[0] or k <= size[most_idle(size)]:
+        best = _best_fit(idle, k)
+        return np.full(k, best, dtype=np.int64) if best >= 0 else NOBODY
     nodes = np.empty(k, dtype=np.int64)
     left = k
     spare = idle.copy()
-    for n in np.argsort(-size, kind="mergesort"):
+    for n in np.argsort(-np.asarray(size), kind="mergesort"):
         if spare[n] == size[n] and left >= size[n]:
             nodes[k - left : k - left + size[n]] = n
             left -= size[n]
             spare[n] = 0
     if left > 0:
-        n = np.argmax(spare)
+        n = most_idle(spare)
         if spare[n] < left:
             return NOBODY
         nodes[k - left :] = n
@@ -290,12 +310,14 @@ def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
     return gpus
 
 
-def _add(idle: Ints, nodes: Ints, sign: int) -> None:
+def _add(idle: Counts, nodes: Ints, sign: int) -> None:
     """Count GPUs of these nodes as idle, or no longer."""
     if len(nodes) == 1:
         idle[nodes[0]] += sign
     elif len(nodes) > 0:
-        idle[: nodes.max() + 1] += sign * np.bincount(nodes)
+        counts = np.bincount(nodes)
+        for n in range(nodes[0] if nodes[0] == nodes[-1] else 0, len(counts)):
+            idle[n] += sign * counts[n]
 
 
 def claim(site: Site, row: int, spot: Ints) -> None:
@@ -333,6 +355,10 @@ def release(site: Site, row: int, spot: Ints) -> None:
 
 def fits_in_place(site: Site, row: int, spot: Ints) -> bool:
     """Whether exactly this spot is free for a job."""
-    if not site.fine:
-        return bool((np.bincount(spot, minlength=len(site.pool.idle)) <= site.pool.idle).all())
-    return bool(usable_gpus(site, row)[spot].all())
+    if site.fine:
+        return bool(usable_gpus(site, row)[spot].all())
+    wanted = np.bincount(spot)
+    enough = True
+    for n in range(len(wanted)):
+        enough = enough and wanted[n] <= site.pool.idle[n]
+    return enough

@@ -51,10 +51,16 @@ def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Int
     if rank[0] > keys.max(initial=-np.inf):
         loose, keys = loose[:0], keys[:0]  # all running jobs go first: nobody has to stop
     holders = draft.holders(loose, np.empty(0))
+    marks: list[int] = [0] * len(loose)
+    held = [0] * len(draft.snapshot.state.cluster.nodes)
+    # Lists, not arrays: the loop looks at single numbers, which the interpreter does several times faster so.
+    quick = holders._replace(ends=holders.ends.tolist(), bins=holders.bins.tolist()) if not draft.fine else holders
+    ranks = keys.tolist()
     draft.run(
         np.concatenate((rows, loose)),
-        lambda starts: displace(rows, rank, holders, keys, stop, draft.site, starts, victim),
+        lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held),
     )
+    victim[: len(marks)] = marks
 
 
 def _anybody_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:

@@ -131,7 +131,7 @@ def conserve(order: Ints, now: float, holders: Holders, site: Site, starts: Star
         smallest = min(smallest, demand.gpus[order[n]]) if takes_any(demand, order[n]) else 0
         least[n] = smallest
     for n in range(len(order)):
-        if least[n] > site.pool.idle.sum():
+        if least[n] > sum(site.pool.idle):
             break  # nobody from here on fits now, so their reservations change nothing
         row = order[n]
         i, spot = earliest(row, profile, site)

@@ -69,7 +69,7 @@ def easy(draft: Draft) -> None:
         return
     head = int(rows[np.argmin(keys)])
     shadow, later = d.reserve(head, overdue_end_soon(draft.holders_by_end(), now), draft.site)
-    extra = later.pool.idle.sum() - demand.gpus[head]
+    extra = sum(later.pool.idle) - demand.gpus[head]
     may = (demand.gpus[rows] <= draft.idle) & ((now + demand.estimate[rows] <= shadow) | (demand.gpus[rows] <= extra))
     if draft.fine:
         may |= (demand.compute[rows] < 100) | (demand.compute[head] < 100)
