@@ -105,8 +105,17 @@ def _count_held(begin: int, counted: int, holders: Holders, victim: Counts, held
     sign = 1 if begin < counted else -1
     for h in range(min(begin, counted), max(begin, counted)):
         if victim[h] == 0:
-            for i in range(holders.ends[h - 1] if h > 0 else 0, holders.ends[h]):
-                held[holders.bins[i]] += sign
+            _add_bins(h, sign, holders, held)
+
+
+def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
+    """Add a holder's GPUs to the numbers of their nodes, or take them away."""
+    begin, end = holders.ends[h - 1] if h > 0 else 0, holders.ends[h]
+    if len(counts) == 1:
+        counts[0] += sign * (end - begin)
+    else:
+        for i in range(begin, end):
+            counts[holders.bins[i]] += sign
 
 
 def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> Ints:
@@ -133,24 +142,25 @@ def _spare_by_count(
     k: int, one_node: bool, room: int, behind: int, held: Counts, holders: Holders, idle: Counts, victim: Counts
 ) -> None:
     """Give holders their spots back while k GPUs stay idle, on one node or anywhere; the others are victims."""
-    ends, bins = holders.ends, holders.bins
-    end = ends[behind - 1] if behind > 0 else 0
-    for h in range(behind, len(ends)):
-        begin, end = end, ends[h]
+    for h in range(behind, len(holders.ends)):
         if victim[h] == 1:
             continue
-        lost = 0
-        for i in range(begin, end):
-            idle[bins[i]] -= 1
-            if not one_node or idle[bins[i]] == k - 1:
-                lost += 1
+        begin, end = holders.ends[h - 1] if h > 0 else 0, holders.ends[h]
+        lost = end - begin
+        if one_node:
+            lost = 0
+            for i in range(begin, end):
+                idle[holders.bins[i]] -= 1
+                lost += 1 if idle[holders.bins[i]] == k - 1 else 0
+        elif lost < room:
+            _add_bins(h, -1, holders, idle)
         if lost < room:
             room -= lost
             continue
         victim[h] = 1
-        for i in range(begin, end):
-            idle[bins[i]] += 1
-            held[bins[i]] -= 1
+        _add_bins(h, -1, holders, held)
+        if one_node:
+            _add_bins(h, 1, holders, idle)
 
 
 def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> Ints:
