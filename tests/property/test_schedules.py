@@ -52,7 +52,9 @@ def traces(draw: st.DrawFn, max_gpus: int, *, shares: bool | None = None, upper_
     run = np.array(column(st.integers(1, 40))) * unit
     factor = column(st.sampled_from([1.0, 1.0, 2.0, 5.0] if upper_bounds else [1.0, 0.3, 2.0]))
     some_share = draw(st.booleans()) if shares is None else shares
-    kinds = st.sampled_from([(0.0, 100.0), (6 * GIB, 0.0), (5.3 * GIB, 33.3), (0.0, 33.4), (0.0, 50.0), (16 * GIB, 10.0)])
+    kinds = st.sampled_from(
+        [(0.0, 100.0), (6 * GIB, 0.0), (5.3 * GIB, 33.3), (0.0, 33.4), (0.0, 50.0), (16 * GIB, 10.0)]
+    )
     demand = column(kinds) if some_share else [(0.0, 100.0)] * n
     return Trace.of(
         np.array(column(st.integers(0, latest))) * unit,

@@ -153,9 +153,7 @@ def test_lottery_shares() -> None:
     tickets = {"MM": 5, "DL": 10, "XGB": 7, "LSTM": 15}
     submits = [Submitted(0.0, job, Request(tickets=n, estimate=1.0)) for job, n in tickets.items()]
     planner = make_planner("lottery")
-    winners = Counter(
-        planner.plan(Snapshot(fold(ONE, submits, seed), 0.0)).starts[0].job for seed in range(10_000)
-    )
+    winners = Counter(planner.plan(Snapshot(fold(ONE, submits, seed), 0.0)).starts[0].job for seed in range(10_000))
     shares = {job: winners[job] / 100 for job in tickets}
     assert shares == pytest.approx({"MM": 13.5, "DL": 27.0, "XGB": 18.9, "LSTM": 40.5}, abs=1.0)
 
@@ -164,7 +162,10 @@ def test_lottery_draws_anew_within_a_run() -> None:
     """Groups of four jobs, far apart in time, under one seed: who of each group is drawn first?"""
     groups = 1500
     trace = Trace.of(
-        np.repeat(np.arange(groups) * 100.0, 4), np.ones(4 * groups), np.ones(4 * groups), tickets=[5, 10, 7, 15] * groups
+        np.repeat(np.arange(groups) * 100.0, 4),
+        np.ones(4 * groups),
+        np.ones(4 * groups),
+        tickets=[5, 10, 7, 15] * groups,
     )
     result, _ = simulate(trace, ONE, "lottery", Options(seed=1))
     first = np.argmin(result.start.reshape(groups, 4), axis=1)

@@ -37,13 +37,11 @@ class Starts(NamedTuple):
     """One number: how many jobs."""
 
 
-def new_starts(demand: Demand, order: Ints, shared: bool) -> Starts:
-    """Room for all of `order` to be started; where GPUs are not shared, no more than there are."""
-    n = len(order)
-    bins = demand.gpus[order].sum() if shared else demand.scopes.shape[1]
+def new_starts(jobs: int, bins: int) -> Starts:
+    """Room for so many jobs to be started, with so many GPUs in all."""
     return Starts(
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
+        np.empty(jobs, dtype=np.int64),
+        np.empty(jobs, dtype=np.int64),
         np.empty(bins, dtype=np.int64),
         np.zeros(1, dtype=np.int64),
     )

@@ -59,9 +59,9 @@ class Draft:
         """The policy's numbers for these rows; the smallest goes first."""
         return self.policy.rank(self.snapshot.state, rows, self.snapshot.now)
 
-    def run(self, order: Ints, loop: Callable[[Starts], int | None]) -> int | None:
-        """Let a discipline's loop decide on `order`, and keep what it starts."""
-        starts = new_starts(self.demand, order, self.fine)
+    def run(self, loop: Callable[[Starts], int | None], *orders: Ints) -> int | None:
+        """Let a discipline's loop decide on rows, and keep what it starts."""
+        starts = new_starts(sum(map(len, orders)), sum(int(self.demand.gpus[rows].sum()) for rows in orders))
         result = loop(starts)
         begin = 0
         for i in range(int(starts.size[0])):
@@ -89,11 +89,13 @@ class Draft:
         if self.fine:
             spots = [state.spot[row] for row in rows]
             return _laid_out(rows, spots, until)
-        place_of = np.full(state.table.size, len(rows), dtype=np.int64)
-        place_of[rows] = np.arange(len(rows))
-        places = np.where(state.occupant >= 0, place_of[state.occupant], len(rows))
-        gpus = places.argsort(kind="stable")[: self.demand.gpus[rows].sum()]
-        return Holders(rows, self.demand.gpus[rows].cumsum(), state.pool.node[gpus], until)
+        running = self.snapshot.running
+        place_of = np.full(len(running) + 1, len(rows), dtype=np.int64)  # the last is for GPUs without anybody
+        place_of[running.searchsorted(rows)] = np.arange(len(rows))
+        places = place_of[np.where(state.occupant >= 0, running.searchsorted(state.occupant), len(running))]
+        ends = self.demand.gpus[rows].cumsum()
+        gpus = places.argsort(kind="stable")[: ends[-1] if len(ends) else 0]
+        return Holders(rows, ends, state.pool.node[gpus], until)
 
     def holders_by_end(self) -> Holders:
         """Running jobs by their expected end, those that start in this very plan included."""

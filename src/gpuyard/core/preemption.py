@@ -56,10 +56,7 @@ def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Int
     # Lists, not arrays: the loop looks at single numbers, which the interpreter does several times faster so.
     quick = holders._replace(ends=holders.ends.tolist(), bins=holders.bins.tolist()) if not draft.fine else holders
     ranks = keys.tolist()
-    draft.run(
-        np.concatenate((rows, loose)),
-        lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held),
-    )
+    draft.run(lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held), rows, loose)
     victim[: len(marks)] = marks
 
 

@@ -42,7 +42,7 @@ def _in_order(draft: Draft, ranking: Ranking, stop: bool) -> None:
 
 
 def _filled(draft: Draft, order: Ints, stop: bool, limit: int) -> int:
-    return draft.run(order, lambda starts: d.fill(order, stop, limit, draft.site, starts)) or 0
+    return draft.run(lambda starts: d.fill(order, stop, limit, draft.site, starts), order) or 0
 
 
 def strict(draft: Draft) -> None:
@@ -76,7 +76,7 @@ def easy(draft: Draft) -> None:
     may &= rows != head
     order = rows[may][np.argsort(keys[may], kind="stable")]
     if len(order):
-        draft.run(order, lambda starts: d.backfill(order, head, shadow, later, now, draft.site, starts))
+        draft.run(lambda starts: d.backfill(order, head, shadow, later, now, draft.site, starts), order)
 
 
 def conservative(draft: Draft) -> None:
@@ -84,7 +84,7 @@ def conservative(draft: Draft) -> None:
     rows, now = draft.snapshot.waiting, draft.snapshot.now
     order = rows[np.argsort(draft.rank(rows), kind="stable")]
     holders = overdue_end_soon(draft.holders_by_end(), now)
-    draft.run(order, lambda starts: conserve(order, now, holders, draft.site, starts))
+    draft.run(lambda starts: conserve(order, now, holders, draft.site, starts), order)
 
 
 def commit(draft: Draft) -> None:
