@@ -21,7 +21,7 @@ def console() -> Console:
     """Where tables go; wide enough not to cut them when nobody is looking."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
+    return Console(width=None if sys.stdout.isatty() else 180, highlight=False, soft_wrap=False)
 
 
 def say(message: str) -> None:

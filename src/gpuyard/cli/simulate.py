@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,23 +27,23 @@ GpuMemory = Annotated[str, typer.Option("--gpu-memory", metavar="SIZE", help="Me
 Discipline = Annotated[
     str | None,
     typer.Option(
-        "--discipline", help="strict, commit, skip, easy, easy-shadow or conservative [strict; skip if preemptive]."
+        "--discipline", help="strict, commit, skip, easy, easy-shadow or conservative (strict; skip if preemptive)."
     ),
 ]
 Placement = Annotated[
     str | None,
-    typer.Option(
-        "--placement", help="first, pack, spread, consolidate or random [first with --gpus, consolidate with --nodes]."
-    ),
+    typer.Option("--placement", help="first, pack, spread, consolidate or random (first; consolidate with --nodes)."),
 ]
 Estimate = Annotated[
     str | None,
-    typer.Option("--estimate", help="What policies know: actual, requested or noisy:S [requested, else actual]."),
+    typer.Option(
+        "--estimate", help="What policies know: actual, requested or noisy:S (requested if known, else actual)."
+    ),
 ]
 Slice = Annotated[str | None, typer.Option("--slice", metavar="START:COUNT", help="Only COUNT jobs from START on.")]
 Quantum = Annotated[
     str | None,
-    typer.Option("--quantum", metavar="TIME", help="Time slice of rr [10]; else the least run before a stop [0]."),
+    typer.Option("--quantum", metavar="TIME", help="Time slice of rr (10); else the least run before a stop (0)."),
 ]
 RestartCost = Annotated[
     str, typer.Option("--restart-cost", metavar="SECONDS", help="Time lost whenever a preempted job runs again.")
@@ -97,7 +98,7 @@ def compare(
     trace: TraceArg,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policies", metavar="A,B,C", help="Which ones, by commas or spaces; may be repeated [all]."),
+        typer.Option("--policies", metavar="A,B,C", help="Which ones, by commas or spaces; may be repeated (all)."),
     ] = None,
     gpus: Gpus = None,
     nodes: Nodes = None,
@@ -250,39 +251,36 @@ def _say_rejected(result: Result) -> None:
 
 
 def print_ranking(runs: list[tuple[Result, dict[str, Any]]]) -> None:
-    """The table of a comparison, the best mean completion time first."""
+    """The table of a comparison, the best mean completion time first; a narrow screen gets fewer columns."""
     from rich.table import Table
 
+    screen = output.console()
+    wide = screen.width >= 135
     first = runs[0][1]
     title = f"{first['jobs']:,} jobs on {first['gpus']} simulated GPUs, estimates {first['estimate']}"
     table = Table(title=title, title_justify="left")
-    table.add_column("policy", no_wrap=True)
-    table.add_column("discipline", no_wrap=True)
-    heads = (
-        "JCT mean",
-        "JCT p99",
-        "wait mean",
-        "wait max",
-        "slowdown",
-        "makespan",
-        "util",
-        "fairness",
-        "kWh",
-        "preempt.",
-    )
-    for head in heads:
-        table.add_column(head, justify="right")
+    table.add_column("policy", overflow="fold", min_width=14)
+    shown = [column for column in _RANKING if wide or not column[3]]
+    for head, *_ in shown:
+        table.add_column(head, justify="right", no_wrap=True)
     for _, row in runs:
-        table.add_row(
-            row["policy"],
-            f"{row['discipline']}@{row['placement']}",
-            *(output.duration(row[name]) for name in ("jct_mean", "jct_p99", "wait_mean", "wait_max")),
-            output.number(row["slowdown_mean"]),
-            output.duration(row["makespan"]),
-            output.percent(row["utilization"]),
-            output.number(row["fairness"]),
-            output.number(row["energy_kwh"]),
-            f"{row['preemptions']:,}",
-        )
-    output.console().print(table)
+        row = row | {"where": f"{row['discipline']}@{row['placement']}"}
+        table.add_row(row["policy"], *(show(row[key]) for _, key, show, _ in shown))
+    screen.print(table)
     _say_rejected(runs[0][0])
+
+
+_RANKING: tuple[tuple[str, str, Callable[[Any], str], bool], ...] = (
+    ("discipline", "where", str, True),
+    ("JCT mean", "jct_mean", output.duration, False),
+    ("JCT p99", "jct_p99", output.duration, True),
+    ("wait mean", "wait_mean", output.duration, False),
+    ("wait max", "wait_max", output.duration, False),
+    ("slowdown", "slowdown_mean", output.number, False),
+    ("makespan", "makespan", output.duration, True),
+    ("util", "utilization", output.percent, False),
+    ("fairness", "fairness", output.number, True),
+    ("kWh", "energy_kwh", output.number, True),
+    ("preempt.", "preemptions", "{:,}".format, True),
+)
+"""Heading, metric, how to show it, and whether only a wide screen has room for it."""

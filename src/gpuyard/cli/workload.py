@@ -34,7 +34,7 @@ def generate(
         Kind,
         typer.Option("--kind", help="tasks: three kinds of training tasks that share GPUs; poisson: a busy cluster."),
     ] = Kind.TASKS,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="How many [tasks: 40 to 50; poisson: 1000].")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="How many (tasks: 40 to 50; poisson: 1000).")] = None,
     seed: Seed = 0,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="tasks: your own kinds and ranges, in TOML.")
@@ -42,8 +42,8 @@ def generate(
     gpus: Annotated[int, typer.Option("--gpus", help="poisson: GPUs that the load is meant for.")] = 64,
     load: Annotated[float, typer.Option("--load", help="poisson: demand as a share of those GPUs.")] = 0.8,
     gpu_memory: GpuMemory = "16G",
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where to write it [stdout].")] = "-",
-    to: Annotated[str | None, typer.Option("--to", help="gpuyard (CSV), jsonl or swf [by the file's ending].")] = None,
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where to write it (stdout).")] = "-",
+    to: Annotated[str | None, typer.Option("--to", help="gpuyard (CSV), jsonl or swf (by the file's ending).")] = None,
 ) -> None:
     """Make up a seeded workload, as a trace that simulate and compare can read."""
     from gpuyard.sim.traces import write
