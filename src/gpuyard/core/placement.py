@@ -312,7 +312,9 @@ def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
 
 def _add(idle: Counts, nodes: Ints, sign: int) -> None:
     """Count GPUs of these nodes as idle, or no longer."""
-    if len(nodes) == 1:
+    if len(idle) == 1:
+        idle[0] += sign * len(nodes)
+    elif len(nodes) == 1:
         idle[nodes[0]] += sign
     elif len(nodes) > 0:
         counts = np.bincount(nodes)
