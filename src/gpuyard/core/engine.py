@@ -29,9 +29,9 @@ class Engine:
 
     def record(self, event: Event) -> None:
         """Let an event happen, and keep it."""
+        apply(self.state, event)
         if self.log is not None:
             self.log.append(event)
-        apply(self.state, event)
 
     def submit(self, at: float, job: str, request: Request) -> str | None:
         """Take a job in; if it can never run here it is rejected, and the reason returned."""

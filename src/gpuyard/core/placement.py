@@ -318,7 +318,7 @@ def _add(idle: Counts, nodes: Ints, sign: int) -> None:
         idle[nodes[0]] += sign
     elif len(nodes) > 0:
         counts = np.bincount(nodes)
-        for n in range(nodes[0] if nodes[0] == nodes[-1] else 0, len(counts)):
+        for n in range(nodes.min(), len(counts)):
             idle[n] += sign * counts[n]
 
 

@@ -87,7 +87,9 @@ class Policy:
                 known = [*self.defaults, *(["quantum"] if self.preemptive else [])]
                 has = f"it has {', '.join(known)}" if known else "it has none"
                 raise UserError(f"policy {self.name} has no setting '{key}'{suggest(key, known)} ({has})")
-        change = self.next_change.with_settings(settings) if self.next_change else None
+        change = self.next_change
+        if change is not None:
+            change = change.with_settings({k: v for k, v in settings.items() if k in change.defaults})
         return replace(policy, settings=settings, next_change=change)
 
     def rank(self, state: State, rows: Ints, now: float) -> Floats:
@@ -113,8 +115,9 @@ class Policy:
 
     def when_changed(self, function: Callable[..., Any]) -> Policy:
         """Decorator: says in how many seconds a running job's rank changes by itself."""
-        change = replace(define(function, name=self.name), defaults=self.defaults)
-        return replace(self, next_change=change)
+        change = define(function, name=self.name)
+        shared = {key: value for key, value in self.defaults.items() if key in change.defaults}
+        return replace(self, next_change=replace(change, defaults=shared, settings=shared))
 
 
 def define(
@@ -233,12 +236,13 @@ def _read(name: str, key: str, value: Any, default: Any) -> Any:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
         if isinstance(default, int | float):
             number = float(value)
-            if math.isnan(number):
+            if math.isnan(number) or (isinstance(default, int) and not number.is_integer()):
                 raise ValueError
-            return number
+            return int(number) if isinstance(default, int) else number
         if isinstance(default, tuple):
             return tuple(float(part) for part in value.split("/"))
     except (ValueError, KeyError):
-        kind = {bool: "yes or no", tuple: "numbers with / between them"}.get(type(default), "a number")
+        kinds = {bool: "yes or no", int: "a whole number", tuple: "numbers with / between them"}
+        kind = kinds.get(type(default), "a number")
         raise UserError(f"policy {name}: setting '{key}' takes {kind}, not '{value}'") from None
     return value

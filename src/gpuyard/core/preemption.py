@@ -92,7 +92,11 @@ def _wake_at(draft: Draft, kept: Ints, soon: Floats) -> float:
     if policy.next_change is not None:
         rows = np.concatenate((kept, draft.found_rows)) if draft.found else kept
         if len(rows):
-            times.append(now + float(policy.next_change.rank(state, rows, now).min()))
+            # A job that is still restarting makes no progress yet.
+            table = state.table
+            restarting = np.where(table.started[rows] < np.inf, table.started[rows] + table.overhead[rows] - now, 0.0)
+            change = policy.next_change.rank(state, rows, now) + np.maximum(restarting, 0.0)
+            times.append(now + float(change.min()))
     elif policy.changes == ALWAYS and policy.quantum > 0:
         times.append(now + policy.quantum)
     return min(times, default=np.inf)

@@ -147,14 +147,16 @@ class State:
         columns = {n: getattr(table, n)[:size].tolist() for n in (*Table._FLOATS, *Table._INTS, "preemptible")}
         return {
             **{name: [None if v != v else v for v in values] for name, values in columns.items()},
-            **{name: getattr(self, name) for name in ("ids", "attempt", "head", "shadow", "starts", "virtual_time")},
-            **{name: getattr(self.pool, name).tolist() for name in self.pool._fields},
+            **{name: getattr(self, name) for name in ("head", "shadow", "starts", "virtual_time", "fixed", "shares")},
+            **{f"free_{name}": getattr(self.pool, name).tolist() for name in self.pool._fields},
+            "ids": list(self.ids),
+            "attempt": list(self.attempt),
             "phase": [str(p) for p in self.phase],
             "spot": [s.tolist() for s in self.spot],
             "waiting": self.waiting.array.tolist(),
             "running": self.running.array.tolist(),
-            "usage": self._usage,
-            "last_finish": self._last_finish,
+            "usage": list(self._usage),
+            "last_finish": list(self._last_finish),
             "numbers": self.numbers,
         }
 
