@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import reference
+from tests.reference import Job, Schedule
 
 from gpuyard.core.model import Cluster
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
-from tests import reference
-from tests.reference import Job, Schedule
 
 NON_PREEMPTIVE = sorted(reference.SCORES)
 

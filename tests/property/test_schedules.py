@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.reasons import Resources
-from gpuyard.core.state import fold
+from gpuyard.core.state import State, fold
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
@@ -27,6 +29,7 @@ from gpuyard.sim.trace import Trace
 SLACK = 1e-6
 CLUSTERS = [Cluster(nodes) for nodes in [(1,), (4,), (2, 2), (4, 2, 1), (3, 3, 3)]]
 Piece = tuple[float, float, tuple[int, ...]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,10 @@ def traces(draw: st.DrawFn, max_gpus: int, *, shares: bool | None = None, upper_
     n = draw(st.integers(1, 15))
     unit = draw(st.sampled_from([1.0, 0.1]))
     latest = draw(st.sampled_from([0, 20, 150]))
-    column = lambda values: draw(st.lists(values, min_size=n, max_size=n))  # noqa: E731
+
+    def column(values: st.SearchStrategy[T]) -> list[T]:
+        return draw(st.lists(values, min_size=n, max_size=n))
+
     run = np.array(column(st.integers(1, 40))) * unit
     factor = column(st.sampled_from([1.0, 1.0, 2.0, 5.0] if upper_bounds else [1.0, 0.3, 2.0]))
     some_share = draw(st.booleans()) if shares is None else shares
@@ -126,7 +132,7 @@ def check_gangs(result: Result) -> None:
             assert end > start
             assert len(gpus) == len(set(gpus)) == result.trace.gpus[job]
             assert all(0 <= gpu < result.cluster.gpus for gpu in gpus)
-        for (_, end, _), (start, _, _) in zip(runs, runs[1:], strict=False):
+        for (_, end, _), (start, _, _) in pairwise(runs):
             assert start >= end
 
 
@@ -198,21 +204,22 @@ def test_same_seed_same_schedule(case: Case) -> None:
 def test_folding_the_log_gives_the_live_state(case: Case, data: st.DataObject) -> None:
     """Also when the fold stops half way and goes on, as a restart does."""
     log: list[Event] = []
-    states: list[object] = []
+    seen: list[tuple[int, dict[str, Any]]] = []
+    states: list[State] = []
     stop = data.draw(st.integers(0, 20))
 
     def remember(self: OrderedPlanner, snapshot: Snapshot) -> Plan:
-        if len(states) <= stop:
-            states.append((len(log), deepcopy(snapshot.state.facts())))
-        live.append(snapshot.state)
+        if len(seen) <= stop:
+            seen.append((len(log), deepcopy(snapshot.state.facts())))
+        states.append(snapshot.state)
         return plan(self, snapshot)
 
-    plan, live = OrderedPlanner.plan, []
+    plan = OrderedPlanner.plan
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OrderedPlanner, "plan", remember)
         case.run(log)
-    assert fold(case.cluster, log, case.options.seed).facts() == live[-1].facts()
-    events, facts = states[-1]  # type: ignore[misc]
+    assert fold(case.cluster, log, case.options.seed).facts() == states[-1].facts()
+    events, facts = seen[-1]
     assert fold(case.cluster, log[:events], case.options.seed).facts() == facts
 
 

@@ -118,7 +118,8 @@ class Draft:
         """Settle who gets which GPU, now that it is known who keeps theirs."""
         state = self.snapshot.state
         self.plan.stops = [state.ids[row] for row in self.victims]
-        if self.found and not self.fine:
+        placed = list(self.found)
+        if placed and not self.fine:
             tenants = state.pool.tenants.copy()
             for row in self.victims:
                 tenants[state.spot[row]] = 0
@@ -126,8 +127,8 @@ class Draft:
             for n, (row, nodes) in enumerate(self.found):
                 gpus = pick(self.code, pool, nodes, self.salt)
                 tenants[gpus] = 1
-                self.found[n] = (row, gpus)
-        self.plan.starts = [Start(state.ids[row], tuple(gpus.tolist())) for row, gpus in self.found]
+                placed[n] = (row, gpus)
+        self.plan.starts = [Start(state.ids[row], tuple(gpus.tolist())) for row, gpus in placed]
         return self.plan
 
 

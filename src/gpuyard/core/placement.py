@@ -34,7 +34,7 @@ PLACEMENT_DOCS = {
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
 _SLACK = 1e-9  # shares are sums of decimals: 100 - 33.3 - 33.3 must still hold 33.4 ...
-_BYTE = 1.0  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
+_BYTE = 1e-3  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
 
 
 class Pool(NamedTuple):
@@ -331,7 +331,7 @@ def claim(site: Site, row: int, spot: Ints) -> None:
     _add(pool.idle, pool.node[spot[pool.tenants[spot] == 0]], -1)
     pool.tenants[spot] += 1
     if site.demand.compute[row] >= 100:
-        pool.memory[spot] = 0.0
+        pool.memory[spot] = -1.0  # no room left, not even for a share of next to nothing
         pool.compute[spot] = 0.0
     else:
         pool.memory[spot] -= site.demand.memory[row]

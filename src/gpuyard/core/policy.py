@@ -224,7 +224,9 @@ def _quantum(name: str, value: Any) -> float:
 
 
 def _written(value: Any) -> str:
-    return "/".join(f"{v:g}" for v in value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return "/".join(map(_written, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _read(name: str, key: str, value: Any, default: Any) -> Any:

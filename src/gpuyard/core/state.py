@@ -158,6 +158,8 @@ class State:
             "usage": list(self._usage),
             "last_finish": list(self._last_finish),
             "numbers": self.numbers,
+            "users": list(self._user_of),
+            "scopes": self.table.scopes.tolist(),
         }
 
 
@@ -166,10 +168,16 @@ def apply(state: State, event: Event) -> State:
     kind = type(event)
     row = state.row_of.get(event.job, -1)
     before = state.phase[row] if row >= 0 else None
-    attempt = getattr(event, "attempt", None)
-    if attempt is not None and row >= 0 and kind is not Placed and attempt < state.attempt[row]:
-        return state
     after = TRANSITIONS.get((before, kind))
+    attempt = getattr(event, "attempt", None)
+    if before is not None and attempt is not None:
+        current = state.attempt[row]
+        if kind is Placed:
+            after = after if attempt > current else None
+        elif attempt < current or (attempt == current and before not in (Phase.PLACED, Phase.RUNNING)):
+            return state  # a late report on an attempt that is over
+        elif attempt > current:
+            after = None
     if after is None:
         raise Bug(f"job {event.job}: {kind.__name__} cannot happen to a job that is {before or 'unknown'}: {event}")
     if before is None:
@@ -211,7 +219,7 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
     last = state._last_finish[user] if request.user else 0.0
     table.virtual_start[row] = max(state.virtual_time, last)
     table.virtual_finish[row] = table.virtual_start[row] + request.estimate / request.weight
-    if request.user:
+    if request.user and request.estimate < np.inf:  # an endless job must not hold its user back for ever
         state._last_finish[user] = float(table.virtual_finish[row])
 
 
@@ -287,7 +295,8 @@ def _preempted(state: State, row: int, event: Preempted) -> None:
 
 def _exited(state: State, row: int, event: Exited) -> None:
     _stopped(state, row, event.at)
-    state.virtual_time = max(state.virtual_time, float(state.table.virtual_finish[row]))
+    if state.table.virtual_finish[row] < np.inf:
+        state.virtual_time = max(state.virtual_time, float(state.table.virtual_finish[row]))
 
 
 _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {

@@ -76,6 +76,8 @@ class _Clock:
         self.ends: list[tuple[float, int, int]] = []
         """(time, row, attempt) of every expected end; those of stopped attempts are left in and passed over."""
         self.wake_at = np.inf
+        self.eventful = False
+        """Whether anything happened at this instant that a plan could answer."""
         n = len(trace)
         self.first_start = [np.nan] * n
         self.end = [np.nan] * n
@@ -92,6 +94,8 @@ class _Clock:
         step = self._one_event if self.planner.stepwise else self._one_instant
         report = max(1, len(self.trace) // 200)
         while (now := step()) is not None:
+            if not self.eventful:  # nobody but jobs that were rejected at once: nothing to decide
+                continue
             self._obey(self.engine.plan(now), now)
             if self.progress and self.done >= report:
                 self.progress(self.done, len(self.trace))
@@ -104,6 +108,7 @@ class _Clock:
         now = min(self._next_submit(), self._next_end(), self.wake_at)
         if now == np.inf:
             return None
+        self.eventful = now == self.wake_at
         while self._next_end() == now:
             self._exit(now)
         while self._next_submit() == now:
@@ -114,6 +119,7 @@ class _Clock:
         now = min(self._next_submit(), self._next_end())
         if now == np.inf:
             return None
+        self.eventful = False
         if self._next_submit() == now:
             self._arrive(now)
         else:
@@ -148,12 +154,15 @@ class _Clock:
             preemptible=bool(trace.preemptible[row]),
         )
         reason = self.engine.submit(now, trace.ids[row], request)
-        if reason is not None:
+        if reason is None:
+            self.eventful = True
+        else:
             self.rejected[row] = reason
             self.done += 1
 
     def _exit(self, now: float) -> None:
         _, row, attempt = heapq.heappop(self.ends)
+        self.eventful = True
         self._leave(row, now)
         self.end[row] = now
         self.done += 1
