@@ -14,6 +14,7 @@ from gpuyard.core.placement import (
     Counts,
     Ints,
     Site,
+    choose_nodes,
     claim,
     fits,
     fits_in_place,
@@ -27,12 +28,13 @@ from gpuyard.core.placement import (
 
 def displace(
     order: Ints, keys: Counts, holders: Holders, holder_keys: Counts, stop: bool, site: Site, starts: Starts,
-    victim: Counts, held: Counts,
+    victim: Counts, held: Counts, total: Counts,
 ) -> None:  # fmt: skip
     """Decide which of `order` start and which holders stop (`victim` becomes 1); both are in rank order.
 
-    A victim is looked at again when its own rank comes up: it stays where it is if there is room after all, and moves
-    elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with.
+    A victim is looked at again when its own rank comes up: it stays where it is if there is room after all, and
+    moves elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with,
+    and `total` is what all holders together have of each.
     """
     demand, n = site.demand, len(holders.rows)
     limit = NO_LIMIT
@@ -64,7 +66,11 @@ def displace(
         spot = place(site, row)
         if len(spot) == 0 and behind < n:
             if not site.fine:
-                _count_held(behind, counted, holders, victim, held)
+                if counted == n and behind < n // 2 and not spoiled:  # nearer to the front: count from there
+                    counted = 0
+                    for m in range(len(held)):
+                        held[m] = total[m]
+                _count_held(behind, counted, spoiled, holders, victim, held)
                 counted = behind
             spot = _make_room(row, behind, held, holders, site, victim)
             spoiled = spoiled or len(spot) > 0
@@ -100,10 +106,18 @@ def _next_victim(victim: Counts, begin: int, end: int) -> int:
     return end
 
 
-def _count_held(begin: int, counted: int, holders: Holders, victim: Counts, held: Counts) -> None:
+def _count_held(begin: int, counted: int, spoiled: bool, holders: Holders, victim: Counts, held: Counts) -> None:
     """Make `held` what holders from `begin` on have of each node, victims left out; it was that from `counted` on."""
     sign = 1 if begin < counted else -1
-    for h in range(min(begin, counted), max(begin, counted)):
+    low, high = min(begin, counted), max(begin, counted)
+    if len(held) == 1 and low < high:  # one node: the sum will do, and so will the sizes of the victims
+        held[0] += sign * (holders.ends[high - 1] - (holders.ends[low - 1] if low > 0 else 0))
+        if spoiled:
+            for h in range(low, high):
+                if victim[h] == 1:
+                    _add_bins(h, -sign, holders, held)
+        return
+    for h in range(low, high):
         if victim[h] == 0:
             _add_bins(h, sign, holders, held)
 
@@ -122,7 +136,14 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
     """A spot for a job at the cost of holders behind it, as few and as far behind as will do; empty if none will."""
     pool, k = site.pool, site.demand.gpus[row]
     one_node = site.code == CONSOLIDATE
-    if site.fine or (one_node and k > pool.size[most_idle(pool.size)]):
+    if site.fine:
+        return _make_room_by_trial(row, behind, held, holders, site, victim)
+    if one_node and k > pool.size[0] and k > pool.size[most_idle(pool.size)]:
+        reach = pool.idle.copy()
+        for n in range(len(held)):
+            reach[n] += held[n]
+        if len(choose_nodes(site.code, pool.size, reach, k, site.salt)) == 0:
+            return NOBODY
         return _make_room_by_trial(row, behind, held, holders, site, victim)
     room = 0  # how much may be given back: nodes that have enough, or GPUs beyond those needed
     for n in range(len(held)):
@@ -142,16 +163,19 @@ def _spare_by_count(
     k: int, one_node: bool, room: int, behind: int, held: Counts, holders: Holders, idle: Counts, victim: Counts
 ) -> None:
     """Give holders their spots back while k GPUs stay idle, on one node or anywhere; the others are victims."""
+    end = holders.ends[behind - 1] if behind > 0 else 0
     for h in range(behind, len(holders.ends)):
+        begin, end = end, holders.ends[h]
         if victim[h] == 1:
             continue
-        begin, end = holders.ends[h - 1] if h > 0 else 0, holders.ends[h]
         lost = end - begin
         if one_node:
             lost = 0
             for i in range(begin, end):
                 idle[holders.bins[i]] -= 1
                 lost += 1 if idle[holders.bins[i]] == k - 1 else 0
+        elif lost < room and len(idle) == 1:
+            idle[0] -= lost
         elif lost < room:
             _add_bins(h, -1, holders, idle)
         if lost < room:

@@ -89,11 +89,13 @@ class Draft:
         if self.fine:
             spots = [state.spot[row] for row in rows]
             return _laid_out(rows, spots, until)
+        ends = self.demand.gpus[rows].cumsum()
+        if len(state.cluster.nodes) == 1:
+            return Holders(rows, ends, np.zeros(ends[-1] if len(ends) else 0, dtype=np.int64), until)
         running = self.snapshot.running
         place_of = np.full(len(running) + 1, len(rows), dtype=np.int64)  # the last is for GPUs without anybody
         place_of[running.searchsorted(rows)] = np.arange(len(rows))
         places = place_of[np.where(state.occupant >= 0, running.searchsorted(state.occupant), len(running))]
-        ends = self.demand.gpus[rows].cumsum()
         gpus = places.argsort(kind="stable")[: ends[-1] if len(ends) else 0]
         return Holders(rows, ends, state.pool.node[gpus], until)
 

@@ -52,11 +52,14 @@ def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Int
         loose, keys = loose[:0], keys[:0]  # all running jobs go first: nobody has to stop
     holders = draft.holders(loose, np.empty(0))
     marks: list[int] = [0] * len(loose)
-    held = [0] * len(draft.snapshot.state.cluster.nodes)
+    nodes = len(draft.snapshot.state.cluster.nodes)
+    held, total = [0] * nodes, np.bincount(holders.bins, minlength=nodes).tolist()
     # Lists, not arrays: the loop looks at single numbers, which the interpreter does several times faster so.
     quick = holders._replace(ends=holders.ends.tolist(), bins=holders.bins.tolist()) if not draft.fine else holders
     ranks = keys.tolist()
-    draft.run(lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held), rows, loose)
+    draft.run(
+        lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, total), rows, loose
+    )
     victim[: len(marks)] = marks
 
 
