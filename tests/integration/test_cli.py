@@ -216,3 +216,11 @@ def test_importing_gpuyard_pulls_in_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_trace_info_groups_many_sizes(tmp_path: Path) -> None:
+    rows = "".join(f"{n},0,1,{n}\n" for n in range(1, 21))
+    (tmp_path / "wide.csv").write_text("job,submit,run,gpus\n" + rows)
+    shown = gpuyard("trace", "info", "wide.csv", cwd=tmp_path).stdout
+    bars = {line.split()[0]: int(line.split()[-1]) for line in shown.splitlines() if "█" in line}
+    assert bars == {"1": 1, "2": 1, "3-4": 2, "5-8": 4, "9-16": 8, "17-32": 4}

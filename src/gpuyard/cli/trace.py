@@ -49,9 +49,22 @@ def _print_facts(facts: dict[str, Any]) -> None:
     for name, value in lines:
         print(f"{name:<9} {value}")
     print("GPUs per job")
-    most = max(facts["gpu_sizes"].values())
-    for size, count in facts["gpu_sizes"].items():
-        print(f"  {size:>6} {'█' * max(1, round(40 * count / most)):<40} {count:,}")
+    sizes = _grouped(facts["gpu_sizes"])
+    most = max(sizes.values())
+    for size, count in sizes.items():
+        print(f"  {size:>11} {'█' * max(1, round(40 * count / most)):<40} {count:,}")
+
+
+def _grouped(sizes: dict[int, int], most: int = 16) -> dict[str, int]:
+    """The histogram as it is, or by powers of two where it would fill the screen."""
+    if len(sizes) <= most:
+        return {str(size): count for size, count in sizes.items()}
+    groups: dict[str, int] = {}
+    for size, count in sizes.items():
+        high = 1 << (size - 1).bit_length()
+        name = str(size) if size <= 2 else f"{high // 2 + 1}-{high}"
+        groups[name] = groups.get(name, 0) + count
+    return groups
 
 
 @app.command("convert")
