@@ -78,6 +78,11 @@ class Draft:
         self.found.append((row, spot))
         return True
 
+    def start_over(self) -> None:
+        """Forget what was started."""
+        self.found.clear()
+        self._site = None
+
     @property
     def found_rows(self) -> Ints:
         """The rows that start."""

@@ -14,6 +14,8 @@ from gpuyard.core.policy import Policy
 def preempt(draft: Draft, stop: bool) -> None:
     """Re-decide over running and waiting jobs together; jobs within their quantum are left alone."""
     state, policy = draft.snapshot.state, draft.policy
+    if not policy.sliced and _everybody_starts(draft):
+        return
     loose, soon = _loose(draft)
     ranks = draft.rank(np.concatenate((loose, draft.snapshot.waiting)))
     keys, rank = ranks[: len(loose)], ranks[len(loose) :]
@@ -28,6 +30,19 @@ def preempt(draft: Draft, stop: bool) -> None:
     draft.plan.renewals = [state.ids[row] for row in kept] if policy.sliced else []
     if len(state.waiting) + len(draft.victims) > len(draft.found):
         draft.plan.wake_at = _wake_at(draft, kept, soon)
+
+
+def _everybody_starts(draft: Draft) -> bool:
+    """Start all that waits, if there is room without stopping anybody: the usual case on a machine that is not full."""
+    rows = draft.snapshot.waiting
+    if draft.fine or draft.demand.gpus[rows].sum() > draft.idle:
+        return False
+    if len(rows) > 1:
+        rows = rows[draft.rank(rows).argsort(kind="stable")]
+    if all(draft.start(row) for row in rows.tolist()):
+        return True
+    draft.start_over()
+    return False
 
 
 def _loose(draft: Draft) -> tuple[Ints, Floats]:
