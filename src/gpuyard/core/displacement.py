@@ -7,6 +7,8 @@ does stay, best rank first. Loops in numba's subset, like the disciplines.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start
 from gpuyard.core.placement import (
     CONSOLIDATE,
@@ -28,13 +30,13 @@ from gpuyard.core.placement import (
 
 def displace(
     order: Ints, keys: Counts, holders: Holders, holder_keys: Counts, stop: bool, site: Site, starts: Starts,
-    victim: Counts, held: Counts, total: Counts,
+    victim: Counts, held: Counts, flat: Ints,
 ) -> None:  # fmt: skip
     """Decide which of `order` start and which holders stop (`victim` becomes 1); both are in rank order.
 
     A victim is looked at again when its own rank comes up: it stays where it is if there is room after all, and
     moves elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with,
-    and `total` is what all holders together have of each.
+    and `flat` is the holders' bins as an array.
     """
     demand, n = site.demand, len(holders.rows)
     limit = NO_LIMIT
@@ -65,12 +67,11 @@ def displace(
             continue
         spot = place(site, row)
         if len(spot) == 0 and behind < n:
-            if not site.fine:
-                if counted == n and behind < n // 2 and not spoiled:  # nearer to the front: count from there
-                    counted = 0
-                    for m in range(len(held)):
-                        held[m] = total[m]
-                _count_held(behind, counted, spoiled, holders, victim, held)
+            if not site.fine and counted != behind:
+                if spoiled:
+                    _recount(behind, counted, holders, victim, held)
+                else:
+                    _count(behind, holders, flat, held)
                 counted = behind
             spot = _make_room(row, behind, held, holders, site, victim)
             spoiled = spoiled or len(spot) > 0
@@ -106,18 +107,17 @@ def _next_victim(victim: Counts, begin: int, end: int) -> int:
     return end
 
 
-def _count_held(begin: int, counted: int, spoiled: bool, holders: Holders, victim: Counts, held: Counts) -> None:
+def _count(begin: int, holders: Holders, flat: Ints, held: Counts) -> None:
+    """Make `held` what holders from `begin` on have of each node, while there are no victims."""
+    counts = np.bincount(flat[holders.ends[begin - 1] if begin > 0 else 0 :], minlength=len(held))
+    for n in range(len(held)):
+        held[n] = int(counts[n])
+
+
+def _recount(begin: int, counted: int, holders: Holders, victim: Counts, held: Counts) -> None:
     """Make `held` what holders from `begin` on have of each node, victims left out; it was that from `counted` on."""
     sign = 1 if begin < counted else -1
-    low, high = min(begin, counted), max(begin, counted)
-    if len(held) == 1 and low < high:  # one node: the sum will do, and so will the sizes of the victims
-        held[0] += sign * (holders.ends[high - 1] - (holders.ends[low - 1] if low > 0 else 0))
-        if spoiled:
-            for h in range(low, high):
-                if victim[h] == 1:
-                    _add_bins(h, -sign, holders, held)
-        return
-    for h in range(low, high):
+    for h in range(min(begin, counted), max(begin, counted)):
         if victim[h] == 0:
             _add_bins(h, sign, holders, held)
 

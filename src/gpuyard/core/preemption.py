@@ -68,12 +68,14 @@ def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Int
     holders = draft.holders(loose, np.empty(0))
     marks: list[int] = [0] * len(loose)
     nodes = len(draft.snapshot.state.cluster.nodes)
-    held, total = [0] * nodes, np.bincount(holders.bins, minlength=nodes).tolist()
+    held = [0] * nodes
     # Lists, not arrays: the loop looks at single numbers, which the interpreter does several times faster so.
     quick = holders._replace(ends=holders.ends.tolist(), bins=holders.bins.tolist()) if not draft.fine else holders
     ranks = keys.tolist()
     draft.run(
-        lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, total), rows, loose
+        lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, holders.bins),
+        rows,
+        loose,
     )
     victim[: len(marks)] = marks
 
