@@ -23,5 +23,5 @@ class Bug(GpuyardError):
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'sjf'?`, or nothing when no known word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""

@@ -87,8 +87,9 @@ def load_policy(path: Path, function: str) -> Policy:
         spec.loader.exec_module(module)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except Exception as error:  # whatever a user's file may raise is the user's to mend, and must be told in a line
-        raise UserError(f"{path}, line {_line_of(error, path)}: {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:  # whatever a user's file may raise is the user's to mend
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise UserError(f"{_place_of(error, path)}: {type(error).__name__}: {what}") from None
     found = getattr(module, function.replace("-", "_"), None)
     if found is None:
         names = [n for n, value in vars(module).items() if isinstance(value, Policy) or callable(value)]
@@ -100,9 +101,10 @@ def load_policy(path: Path, function: str) -> Policy:
     return define(found)
 
 
-def _line_of(error: Exception, path: Path) -> int:
-    """The line of the user's file that an error came from."""
-    if isinstance(error, SyntaxError) and error.lineno:
-        return error.lineno
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno or 0 for frame in reversed(frames) if Path(frame.filename) == path), 0)
+def _place_of(error: BaseException, path: Path) -> str:
+    """The file, and the line where there is one, that an error came from."""
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if line is None and Path(frame.filename).resolve() == path.resolve():
+            line = frame.lineno
+    return f"{path}, line {line}" if line else str(path)

@@ -49,7 +49,7 @@ def format_duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return str(seconds)
     if abs(seconds) < 59.95:
-        return f"{seconds:.3g}s"
+        return f"{seconds:.4g}s"
     sign, whole = ("-" if seconds < 0 else ""), abs(seconds)
     for large, small, size, step in (("m", "s", 60, 1), ("h", "m", 3600, 60), ("d", "h", 86400, 3600)):
         many, rest = divmod(round(whole / step), size // step)

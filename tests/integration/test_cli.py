@@ -160,11 +160,14 @@ def test_what_can_never_fit_is_rejected_with_the_reason(tmp_path: Path) -> None:
         (["--gpus", "1", "--policy", "rr", "--restart-cost", "20"], "make the quantum longer"),
         (["--gpus", "1", "--policy", "./no.py:p"], "no file"),
         (["--gpus", "1", "--estimate", "requested"], "no requested times"),
-        (["--gpus", "1", "--slice", "3:9"], "outside the trace"),
+        (["--gpus", "1", "--slice", "3:9"], "more than there is"),
         (["--gpus", "1", "--nodes", "4x8"], "not both"),
         (["--nodes", "4y8"], "4x8"),
         ([], "--gpus 8 or --nodes 4x8"),
         (["--gpus", "one"], "--gpus"),
+        (["--gpus", "999999999999"], "at most 1,000,000 GPUs"),
+        (["--nodes", "99999999x8"], "more than 1,000,000 GPUs"),
+        (["--gpus", "1", "--policy", "FCFS"], "did you mean 'fcfs'"),
         (["--gpus", "1", "--gpu-memory", "lots"], "not a size"),
     ],
 )
@@ -224,3 +227,10 @@ def test_trace_info_groups_many_sizes(tmp_path: Path) -> None:
     shown = gpuyard("trace", "info", "wide.csv", cwd=tmp_path).stdout
     bars = {line.split()[0]: int(line.split()[-1]) for line in shown.splitlines() if "█" in line}
     assert bars == {"1": 1, "2": 1, "3-4": 2, "5-8": 4, "9-16": 8, "17-32": 4}
+
+
+def test_a_policy_file_that_exits_does_not_pass_for_success(tmp_path: Path) -> None:
+    (tmp_path / "ex.py").write_text("raise SystemExit(0)\n")
+    done = gpuyard("policies", "check", "./ex.py:f", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "ex.py, line 1: SystemExit" in done.stderr

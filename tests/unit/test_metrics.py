@@ -125,3 +125,22 @@ def test_waits_are_not_negative() -> None:
     trace = Trace.of([0.0, 0.0], [0.7, 5.0], [1, 1])
     found = simulate(trace, Cluster((2,)), "rr:quantum=0.1")[1]
     assert found["wait_mean"] == 0.0
+
+
+def test_a_gpu_is_never_more_than_fully_used() -> None:
+    """A share by memory beside one by compute: 15/16 + 0.99 of a GPU for 10 s, then 0.1 of it for 10 s."""
+    gib = 2.0**30
+    trace = Trace.of([0, 0, 90], [10, 10, 10], [1, 1, 1], memory=[15 * gib, gib, gib], compute=[np.nan, 99, 10])
+    _, found = simulate(trace, Cluster((1,)), "fcfs@skip")
+    assert found["gpu_seconds"] == pytest.approx(11.0)
+    assert found["utilization"] == pytest.approx(0.11)
+
+
+def test_rounding_is_not_a_wait() -> None:
+    trace = Trace.of([0.1, 0.2, 4.709164021244639], [0.1, 0.7, 265.8], [1, 1, 1])
+    _, found = simulate(trace, Cluster((3,)), "fcfs")
+    assert found["wait_max"] == 0
+
+
+def test_fairness_needs_users() -> None:
+    assert simulate(Trace.of([0, 0], [1, 2], [1, 1]), Cluster((1,)))[1]["fairness"] is None

@@ -104,7 +104,7 @@ def _no_columns(*, power: float = 1.0) -> A:
         (_by_place, "depends on its place in the array"),
         (_fails, "fails on an ordinary queue: KeyError"),
         (_fails_when_empty, "fails on an empty queue"),
-        (_words, "must return numbers"),
+        (_words, "must return one number per job"),
         (_no_columns, "names no columns"),
     ],
 )

@@ -152,7 +152,7 @@ def test_text_is_written_as_it_is_read(text: str) -> None:
         ("las:queues=1/x", "setting 'queues' takes numbers with / between them, not '1/x'"),
         ("las:queues=9/5", "ascending"),
         ("srtf:quantum=-1", "a quantum is a number of seconds, 0 or more"),
-        ("srtf:quantum=inf", "a quantum is a number of seconds, 0 or more"),
+        ("srtf:quantum=inf", "not a duration"),
         ("rr:quantum=0", "needs a time slice above 0"),
         ("srtf@easy", "its discipline is skip or strict, not easy"),
         ("sjff", r"unknown policy 'sjff'; did you mean 'sjf'\?"),

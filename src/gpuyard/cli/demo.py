@@ -13,7 +13,9 @@ from gpuyard.cli.simulate import Seed, chosen_policies, print_ranking, run_all, 
 
 def demo(
     exit_: Annotated[bool, typer.Option("--exit", help="End when done, without waiting for anybody.")] = False,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the report goes.")] = Path("demo-report"),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where the report goes.")] = Path(
+        "demo-report"
+    ),
     seed: Seed = 1,
 ) -> None:
     """Compare all policies on 4 simulated GPUs and a seeded workload, and write a report."""

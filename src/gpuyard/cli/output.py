@@ -21,7 +21,7 @@ def console() -> Console:
     """Where tables go; wide enough not to cut them when nobody is looking."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 180, highlight=False, soft_wrap=False)
+    return Console(width=None if sys.stdout.isatty() else 180, highlight=False, markup=False, emoji=False)
 
 
 def say(message: str) -> None:
@@ -42,6 +42,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value
+
+
+def many(number: int, noun: str) -> str:
+    """`1 job`, `2,000 jobs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(value: float | None) -> str:

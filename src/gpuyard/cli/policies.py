@@ -72,9 +72,9 @@ def check(
 ) -> None:
     """Try a policy on ordinary queues and on the edges, and tell what is wrong with it."""
     from gpuyard.core.check import check_policy
-    from gpuyard.policyfile import resolve
+    from gpuyard.policyfile import make_planner
 
-    found, _ = resolve(policy)
+    found = make_planner(policy).policy
     problems = check_policy(found)
     for problem in problems:
         print(f"{policy}: {problem}")

@@ -218,7 +218,10 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
     from rich.table import Table
 
     settings = f"{metrics['discipline']}, {metrics['placement']}, estimates {metrics['estimate']}"
-    table = Table(title=f"{metrics['policy']} on {metrics['gpus']} simulated GPUs ({settings})", title_justify="left")
+    table = Table(
+        title=f"{metrics['policy']} on {output.many(metrics['gpus'], 'simulated GPU')} ({settings})",
+        title_justify="left",
+    )
     for name in ("", "mean", "median", "p95", "p99", "max"):
         table.add_column(name, justify="left" if not name else "right")
     for name, title, show in (
@@ -257,7 +260,8 @@ def print_ranking(runs: list[tuple[Result, dict[str, Any]]]) -> None:
     screen = output.console()
     wide = screen.width >= 135
     first = runs[0][1]
-    title = f"{first['jobs']:,} jobs on {first['gpus']} simulated GPUs, estimates {first['estimate']}"
+    gpus = output.many(first["gpus"], "simulated GPU")
+    title = f"{output.many(first['jobs'], 'job')} on {gpus}, estimates {first['estimate']}"
     table = Table(title=title, title_justify="left")
     table.add_column("policy", overflow="fold", min_width=14)
     shown = [column for column in _RANKING if wide or not column[3]]

@@ -84,4 +84,4 @@ def convert(
     kept = jobs if slice_ is None else jobs.slice(slice_)
     write(kept, target, to or ("gpuyard" if target == "-" else None))
     if target != "-":
-        output.say(f"wrote {len(kept):,} jobs to {Path(target)}")
+        output.say(f"wrote {output.many(len(kept), 'job')} to {Path(target)}")

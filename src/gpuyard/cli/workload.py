@@ -57,4 +57,4 @@ def generate(
         trace = generate_tasks(seed, jobs=jobs, config=config, gpu_memory=parse_size(gpu_memory))
     write(trace, out, to or ("gpuyard" if out == "-" else None))
     if out != "-":
-        output.say(f"wrote {len(trace):,} jobs to {out}")
+        output.say(f"wrote {output.many(len(trace), 'job')} to {out}")

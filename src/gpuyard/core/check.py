@@ -49,14 +49,14 @@ def _problems(policy: Policy) -> Iterator[str]:
     before = {name: values.copy() for name, values in ordinary.items()}
     try:
         result = _call(policy, ordinary)
-    except Exception as error:  # the user's own code: anything may come out of it
+    except (Exception, SystemExit) as error:  # the user's own code: anything may come out of it
         yield f"it fails on an ordinary queue: {type(error).__name__}: {error}"
         return
     if result.shape not in ((50,), ()):
         yield f"it returned an array of shape {result.shape} for 50 jobs; it must return one number per job"
         return
     if result.dtype.kind not in "fiub":
-        yield f"it returned {result.dtype} values; it must return numbers"
+        yield f"it returned {result.dtype} values; it must return one number per job (does it end with a return?)"
         return
     for name, values in before.items():
         if not np.array_equal(values, ordinary[name]):
@@ -75,14 +75,14 @@ def _edges(policy: Policy) -> Iterator[str]:
             queue = {n: np.array([value if n == name else v]) for n, v in base.items()}
             try:
                 result = _call(policy, queue)
-            except Exception as error:  # as above
+            except (Exception, SystemExit) as error:  # as above
                 yield f"it fails where {name} is {value:g}: {type(error).__name__}: {error}"
                 continue
             if np.isnan(result.astype(np.float64)).any():
                 yield f"it returns 'not a number' where {name} is {value:g}"
     try:
         _call(policy, {name: np.empty(0) for name in policy.columns})
-    except Exception as error:  # as above
+    except (Exception, SystemExit) as error:  # as above
         yield f"it fails on an empty queue: {type(error).__name__}: {error}"
 
 

@@ -10,6 +10,7 @@ from gpuyard.errors import UserError
 
 GIB = float(2**30)
 DEFAULT_GPU_MEMORY = 16 * GIB
+MOST_GPUS = 1_000_000
 
 
 class Phase(StrEnum):
@@ -77,6 +78,8 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.nodes or min(self.nodes) < 1:
             raise UserError("a cluster needs at least one node with at least one GPU")
+        if sum(self.nodes) > MOST_GPUS:
+            raise UserError(f"a cluster has at most {MOST_GPUS:,} GPUs, not {sum(self.nodes):,}")
         if not 0 < self.memory < math.inf:
             raise UserError(f"a GPU's memory must be above 0, not {self.memory:g}")
 
@@ -93,6 +96,8 @@ class Cluster:
             count, cross, size = part.lower().partition("x")
             if not (cross and count.isdigit() and size.isdigit()) or int(count) < 1 or int(size) < 1:
                 raise UserError(f"'{text}' is not a cluster; write for example 4x8 for 4 nodes of 8 GPUs")
+            if int(count) * int(size) > MOST_GPUS:
+                raise UserError(f"'{text}' has more than {MOST_GPUS:,} GPUs, which is more than can be simulated")
             nodes += [int(size)] * int(count)
         return cls(tuple(nodes), memory)
 

@@ -23,6 +23,7 @@ from gpuyard.core.discipline import DISCIPLINES
 from gpuyard.core.placement import PLACEMENTS, Floats, Ints
 from gpuyard.core.state import State
 from gpuyard.errors import UserError, suggest
+from gpuyard.units import parse_duration
 
 
 class PolicyError(UserError):
@@ -97,11 +98,14 @@ class Policy:
         values = [COLUMNS[name].values(state, rows, now) for name in self.columns]
         try:
             with np.errstate(all="ignore"):
-                keys = np.asarray(self.function(*values, **self.settings), dtype=np.float64)
+                returned = np.asarray(self.function(*values, **self.settings))
         except UserError:
             raise
-        except Exception as error:  # a user's own function may raise anything
+        except (Exception, SystemExit) as error:  # a user's own function may raise anything
             raise PolicyError(f"policy {self.name} failed: {type(error).__name__}: {error}") from error
+        if returned.dtype.kind not in "fiub":
+            raise PolicyError(f"policy {self.name} must return one number per job; does it end with a return?")
+        keys = returned.astype(np.float64, copy=False)
         if keys.shape != rows.shape:
             if keys.ndim:
                 raise PolicyError(
@@ -130,6 +134,8 @@ def define(
 ) -> Policy:
     """Make a policy of a function, or say what is wrong with its signature."""
     title = name or getattr(function, "__name__", "policy").replace("_", "-")
+    if not 0 <= quantum < math.inf:
+        raise PolicyError(f"policy {title}: a quantum is a number of seconds, 0 or more, not {quantum}")
     columns: list[str] = []
     defaults: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
@@ -139,6 +145,8 @@ def define(
             defaults[parameter.name] = parameter.default
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise PolicyError(f"policy {title}: name the columns it needs instead of '*{parameter.name}'")
+        elif parameter.name in ("run", "run_time", "runtime", "duration"):
+            raise PolicyError(f"policy {title}: the true run time is hidden from policies; use 'estimate'")
         elif parameter.name not in COLUMNS:
             raise PolicyError(
                 f"policy {title}: there is no column '{parameter.name}'{suggest(parameter.name, COLUMNS)} "
@@ -217,7 +225,7 @@ def check_placement(name: str | None) -> str | None:
 
 
 def _quantum(name: str, value: Any) -> float:
-    quantum = _read(name, "quantum", value, 0.0)
+    quantum = parse_duration(value) if isinstance(value, str) else value
     if not (0 <= quantum < math.inf):
         raise UserError(f"policy {name}: a quantum is a number of seconds, 0 or more, not {value}")
     return float(quantum)

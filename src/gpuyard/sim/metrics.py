@@ -24,7 +24,7 @@ DEFINITIONS = {
     "throughput": "completed jobs per second of makespan",
     "utilization": "share of all GPU time, over the makespan, that jobs held",
     "energy_kwh": "idle power for all GPUs over the makespan, and the difference to busy power while jobs held them",
-    "fairness": "Jain's index over users of their mean run / JCT: 1 is even, 1/users is one user served alone",
+    "fairness": "Jain's index over users of their mean run / JCT: 1 is even; none where the trace names no users",
     "preemptions": "how often a running job was stopped to run again later",
     "jobs_per_second": "jobs simulated per second of wall time, metrics included, reading not",
 }
@@ -45,8 +45,8 @@ def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
     jct = end - submit
     makespan = float(end.max() - trace.submit.min()) if len(done) else None
     slowdown = np.maximum(jct / np.maximum(run, SHORT), 1.0)
-    # A wait is never negative; what is left of adding up slices in floating point is not a wait.
-    wait = np.maximum(jct - run, 0.0)
+    # What is left of adding and taking away in floating point is not a wait.
+    wait = np.where(jct - run > 16 * np.spacing(np.abs(end)), jct - run, 0.0)
     return {
         "jobs": len(trace),
         "completed": len(done),
@@ -58,7 +58,7 @@ def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
         "makespan": makespan,
         "throughput": len(done) / makespan if makespan else None,
         **_usage(result, makespan, power or Power()),
-        "fairness": _jain(_by_user([trace.users[i] for i in done], run / np.maximum(jct, 1e-300))),
+        "fairness": _jain(_by_user([trace.users[i] for i in done], run / jct)) if any(trace.users) else None,
         "preemptions": int(result.preemptions.sum()),
     }
 
@@ -75,12 +75,25 @@ def _spread(name: str, values: Floats) -> dict[str, float | None]:
 def _usage(result: Result, makespan: float | None, power: Power) -> dict[str, float | None]:
     if not makespan:
         return {"utilization": None, "energy_kwh": None, "gpu_seconds": 0.0}
-    segments = result.segments
-    held = float(((segments.end - segments.start) * result.share[segments.job]).sum())
+    held = _held(result)
     total = result.cluster.gpus * makespan
-    held = min(held, total)  # shares by memory and by compute on one GPU can add up to more than one
     joules = total * power.idle + held * (power.busy - power.idle)
     return {"utilization": held / total, "energy_kwh": joules / 3.6e6, "gpu_seconds": held}
+
+
+def _held(result: Result) -> float:
+    """GPU-seconds that jobs held; shares by memory and by compute on one GPU never count as more than the GPU."""
+    segments = result.segments
+    share = result.share[segments.job]
+    if not len(segments) or share.min() >= 1:
+        return float((segments.end - segments.start).sum())
+    gpu = np.concatenate((segments.gpu, segments.gpu))
+    time = np.concatenate((segments.start, segments.end))
+    change = np.concatenate((share, -share))
+    order = np.lexsort((time, gpu))
+    level = np.minimum(np.cumsum(change[order]), 1.0)[:-1]  # each GPU's changes add up to 0
+    span = np.where(gpu[order][1:] == gpu[order][:-1], np.diff(time[order]), 0.0)
+    return float((np.maximum(level, 0.0) * span).sum())
 
 
 def _by_user(users: list[str], values: Floats) -> Floats:

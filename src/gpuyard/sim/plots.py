@@ -66,7 +66,7 @@ def utilisation(results: Sequence[Result]) -> Figure:
         bins = MAX_BINS if len(results) == 1 else FEW_BINS
         figure, axes = _over_time(results, curves, "GPUs in use", bins)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_ylim(0, max([1.04, *(float(y.max()) * 1.02 for _, y in curves if len(y))]))
+        axes.set_ylim(0, 1.04)
         return figure
 
 
@@ -211,7 +211,8 @@ def _busy_steps(result: Result) -> tuple[Floats, Floats]:
     held = result.segments
     share = result.share[held.job] / result.cluster.gpus
     times = np.concatenate(([0.0], held.start - first_submit(result), held.end - first_submit(result)))
-    return _steps(times, np.concatenate(([0.0], share, -share)))
+    times, level = _steps(times, np.concatenate(([0.0], share, -share)))
+    return times, np.minimum(level, 1.0)  # shares by memory beside shares by compute can add up to more
 
 
 def _runs(result: Result) -> Segments:

@@ -47,7 +47,7 @@ COLUMNS = (
     Column("wait_max", "Wait max", "The longest wait of any job.", "low", "duration"),
     Column(
         "slowdown_mean", "Slowdown",
-        "Completion time divided by run time, on average; 1 means that no job ever waited.", "low",
+        "Bounded slowdown: completion time by run time, runs below 10 s counted as 10 s; on average, at best 1.", "low",
     ),
     Column("makespan", "Makespan", "From the first submit to the last end.", "low", "duration"),
     Column("throughput", "Jobs/h", "Completed jobs per hour of makespan.", "high", "rate"),

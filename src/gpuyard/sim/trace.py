@@ -130,7 +130,7 @@ class Trace:
             raise UserError(f"--slice takes START:COUNT, two whole numbers, not '{text}'")
         first, size = int(start), int(count)
         if size == 0 or first + size > len(self):
-            raise UserError(f"--slice {text} is outside the trace, which has {len(self)} jobs (0 to {len(self) - 1})")
+            raise UserError(f"--slice {text} asks for more than there is: the trace has jobs 0 to {len(self) - 1}")
         return self.take(np.arange(first, first + size))
 
     def arrival_order(self) -> npt.NDArray[np.intp]:
