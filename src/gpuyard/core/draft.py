@@ -127,13 +127,15 @@ class Draft:
         self.plan.stops = [state.ids[row] for row in self.victims]
         placed = list(self.found)
         if placed and not self.fine:
-            tenants = state.pool.tenants.copy()
+            pool = state.pool
+            if len(placed) > 1 or self.victims:
+                pool = pool._replace(tenants=pool.tenants.copy())
             for row in self.victims:
-                tenants[state.spot[row]] = 0
-            pool = state.pool._replace(tenants=tenants)
+                pool.tenants[state.spot[row]] = 0
             for n, (row, nodes) in enumerate(self.found):
                 gpus = pick(self.code, pool, nodes, self.salt)
-                tenants[gpus] = 1
+                if len(placed) > 1:
+                    pool.tenants[gpus] = 1
                 placed[n] = (row, gpus)
         self.plan.starts = [Start(state.ids[row], tuple(gpus.tolist())) for row, gpus in placed]
         return self.plan

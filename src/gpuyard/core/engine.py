@@ -77,13 +77,15 @@ def validate(state: State, plan: Plan) -> None:
 def _check_room(state: State, stopped: list[int], started: list[int], spots: list[Ints]) -> None:
     """Whether everybody who starts has room, once those who stop have left."""
     if not state.shares:  # whole GPUs only: nobody may meet anybody
-        tenants = state.pool.tenants.copy()
+        alone = len(started) == 1 and not stopped
+        tenants = state.pool.tenants if alone else state.pool.tenants.copy()
         for row in stopped:
             tenants[state.spot[row]] -= 1
         for row, spot in zip(started, spots, strict=True):
             if tenants[spot].max():
                 raise BadPlan(f"the plan puts job {state.ids[row]} on GPUs that are taken: {spot.tolist()}")
-            tenants[spot] += 1
+            if not alone:
+                tenants[spot] += 1
         return
     site = on_copy(state.site())
     for row in stopped:

@@ -328,7 +328,10 @@ def claim(site: Site, row: int, spot: Ints) -> None:
     if not site.fine:
         _add(pool.idle, spot, -1)
         return
-    _add(pool.idle, pool.node[spot[pool.tenants[spot] == 0]], -1)
+    if len(spot) == 1:
+        pool.idle[pool.node[spot[0]]] -= pool.tenants[spot[0]] == 0
+    else:
+        _add(pool.idle, pool.node[spot[pool.tenants[spot] == 0]], -1)
     pool.tenants[spot] += 1
     if site.demand.compute[row] >= 100:
         pool.memory[spot] = -1.0  # no room left, not even for a share of next to nothing
