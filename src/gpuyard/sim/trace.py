@@ -15,8 +15,9 @@ Flags = npt.NDArray[np.bool_]
 
 _COLUMNS = (
     "submit", "run", "gpus", "requested", "priority", "weight", "tickets",
-    "memory", "compute", "deadline", "preemptible",
+    "memory", "compute", "deadline", "preemptible", "cpus", "host_memory",
 )  # fmt: skip
+_TEXTS = ("ids", "users", "gpu_types")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,14 @@ class Trace:
     deadline: Floats
     """Absolute time; +inf: none."""
     preemptible: Flags
+    cpus: Floats
+    """CPU cores wanted in all; 0: not said."""
+    host_memory: Floats
+    """Bytes of the machine's own memory wanted in all; 0: not said."""
+    gpu_types: list[str]
+    """GPU models that will do, with | between them; empty string: any."""
+    labels: dict[str, list[str]] = field(default_factory=dict)
+    """What else the file says of each job, to select by: {column: one text per job}."""
     source: str = "memory"
     format: str = "gpuyard"
     dropped: dict[str, int] = field(default_factory=dict)
@@ -62,6 +71,8 @@ class Trace:
         *,
         ids: list[str] | None = None,
         users: list[str] | None = None,
+        gpu_types: list[str] | None = None,
+        labels: dict[str, list[str]] | None = None,
         source: str = "memory",
         format: str = "gpuyard",
         dropped: dict[str, int] | None = None,
@@ -96,6 +107,10 @@ class Trace:
             compute=compute,
             deadline=column("deadline", np.inf),
             preemptible=np.ones(n, dtype=bool) if preemptible is None else np.asarray(preemptible, dtype=bool),
+            cpus=column("cpus", 0.0),
+            host_memory=column("host_memory", 0.0),
+            gpu_types=gpu_types if gpu_types is not None else [""] * n,
+            labels=labels or {},
             source=source,
             format=format,
             dropped=dropped or {},
@@ -119,8 +134,10 @@ class Trace:
         kept = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in _COLUMNS:
             kept[name] = kept[name][positions]
-        kept["ids"] = [self.ids[i] for i in positions]
-        kept["users"] = [self.users[i] for i in positions]
+        chosen = positions.tolist()
+        for name in _TEXTS:
+            kept[name] = [kept[name][i] for i in chosen]
+        kept["labels"] = {name: [texts[i] for i in chosen] for name, texts in self.labels.items()}
         return Trace(**kept)
 
     def slice(self, text: str) -> Trace:
