@@ -13,7 +13,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.placement import Counts, Demand, Floats, Ints, Site, claim, fits, on_copy, place, release, takes_any
+from gpuyard.core.placement import (
+    Counts,
+    Demand,
+    Floats,
+    Ints,
+    Site,
+    claim,
+    fits,
+    needs_one_node,
+    on_copy,
+    place,
+    release,
+    some_node_has,
+    takes_any,
+)
 
 DISCIPLINES = {
     "strict": "the first job that does not fit blocks all behind it",
@@ -59,9 +73,11 @@ def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
 
 
 class Holders(NamedTuple):
-    """Running jobs, in some order, with their spots laid end to end."""
+    """Running jobs, in some order, with their spots in one long array."""
 
     rows: Ints
+    begins: Counts
+    """Where each job's spot begins in `bins`."""
     ends: Counts
     bins: Counts
     until: Floats
@@ -70,7 +86,7 @@ class Holders(NamedTuple):
 
 def held_spot(holders: Holders, i: int) -> Ints:
     """The spot of the i-th holder."""
-    return np.asarray(holders.bins[(holders.ends[i - 1] if i > 0 else 0) : holders.ends[i]])
+    return np.asarray(holders.bins[holders.begins[i] : holders.ends[i]])
 
 
 def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int:
@@ -93,18 +109,23 @@ def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int
 def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
     """When the head is expected to fit, and the site at that instant without it. Holders by expected end."""
     later = on_copy(site)
+    idle = later.pool.idle
     k = site.demand.gpus[head]
     any_gpu = takes_any(site.demand, head)
-    free = sum(later.pool.idle)
+    one_node = needs_one_node(site, head)
+    roomy = False  # whether some node has room for all of it
+    free = sum(idle)
     n = len(holders.rows)
     for i in range(n):
         spot = held_spot(holders, i)
         release(later, holders.rows[i], spot)
         free += len(spot)
         at = holders.until[i]
+        if one_node and not roomy:
+            roomy = some_node_has(idle, spot, k)
         if (i + 1 < n and holders.until[i + 1] == at) or (any_gpu and free < k):
             continue
-        if fits(later, head):
+        if roomy or (not one_node and fits(later, head)):
             return at, later
     return np.inf, later
 

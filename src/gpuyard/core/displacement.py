@@ -109,7 +109,7 @@ def _next_victim(victim: Counts, begin: int, end: int) -> int:
 
 def _count(begin: int, holders: Holders, flat: Ints, held: Counts) -> None:
     """Make `held` what holders from `begin` on have of each node, while there are no victims."""
-    counts = np.bincount(flat[holders.ends[begin - 1] if begin > 0 else 0 :], minlength=len(held))
+    counts = np.bincount(flat[holders.begins[begin] :], minlength=len(held))
     for n in range(len(held)):
         held[n] = int(counts[n])
 
@@ -124,7 +124,7 @@ def _recount(begin: int, counted: int, holders: Holders, victim: Counts, held: C
 
 def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
     """Add a holder's GPUs to the numbers of their nodes, or take them away."""
-    begin, end = holders.ends[h - 1] if h > 0 else 0, holders.ends[h]
+    begin, end = holders.begins[h], holders.ends[h]
     if len(counts) == 1:
         counts[0] += sign * (end - begin)
     else:
@@ -163,9 +163,8 @@ def _spare_by_count(
     k: int, one_node: bool, room: int, behind: int, held: Counts, holders: Holders, idle: Counts, victim: Counts
 ) -> None:
     """Give holders their spots back while k GPUs stay idle, on one node or anywhere; the others are victims."""
-    end = holders.ends[behind - 1] if behind > 0 else 0
     for h in range(behind, len(holders.ends)):
-        begin, end = end, holders.ends[h]
+        begin, end = holders.begins[h], holders.ends[h]
         if victim[h] == 1:
             continue
         lost = end - begin

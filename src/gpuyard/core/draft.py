@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuyard.core.discipline import Holders, Starts, new_starts
+from gpuyard.core.discipline import Holders, Starts, held_spot, new_starts
 from gpuyard.core.placement import NOBODY, Demand, Floats, Ints, Site, claim, copy_pool, pick, place
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
@@ -94,15 +94,17 @@ class Draft:
         if self.fine:
             spots = [state.spot[row] for row in rows]
             return _laid_out(rows, spots, until)
-        ends = self.demand.gpus[rows].cumsum()
+        gpus = self.demand.gpus[rows]
+        ends = gpus.cumsum()
         if len(state.cluster.nodes) == 1:
-            return Holders(rows, ends, np.zeros(ends[-1] if len(ends) else 0, dtype=np.int64), until)
+            nodes = np.zeros(ends[-1] if len(ends) else 0, dtype=np.int64)
+            return Holders(rows, ends - gpus, ends, nodes, until)
         running = self.snapshot.running
         place_of = np.full(len(running) + 1, len(rows), dtype=np.int64)  # the last is for GPUs without anybody
         place_of[running.searchsorted(rows)] = np.arange(len(rows))
         places = place_of[np.where(state.occupant >= 0, running.searchsorted(state.occupant), len(running))]
-        gpus = places.argsort(kind="stable")[: ends[-1] if len(ends) else 0]
-        return Holders(rows, ends, state.pool.node[gpus], until)
+        held = places.argsort(kind="stable")[: ends[-1] if len(ends) else 0]
+        return Holders(rows, ends - gpus, ends, state.pool.node[held], until)
 
     def holders_by_end(self) -> Holders:
         """Running jobs by their expected end, those that start in this very plan included."""
@@ -117,8 +119,7 @@ class Draft:
         new = self.found_rows
         until = np.concatenate((until, now + table.estimate[new] - table.progress[new]))
         order = until.argsort(kind="stable")
-        begins = np.concatenate((np.zeros(1, dtype=np.int64), old.ends))
-        spots = [old.bins[begins[i] : begins[i + 1]] for i in range(len(rows))] + [spot for _, spot in self.found]
+        spots = [held_spot(old, i) for i in range(len(rows))] + [spot for _, spot in self.found]
         return _laid_out(np.concatenate((rows, new))[order], [spots[i] for i in order], until[order])
 
     def finish(self) -> Plan:
@@ -143,7 +144,9 @@ class Draft:
 
 def _laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
     bins = np.concatenate(spots) if spots else NOBODY
-    return Holders(rows, np.cumsum(np.array([len(spot) for spot in spots], dtype=np.int64)), bins, until)
+    sizes = np.array([len(spot) for spot in spots], dtype=np.int64)
+    ends = np.cumsum(sizes)
+    return Holders(rows, ends - sizes, ends, bins, until)
 
 
 def overdue_end_soon(holders: Holders, now: float) -> Holders:

@@ -288,7 +288,25 @@ def place(site: Site, row: int) -> Ints:
 
 def fits(site: Site, row: int) -> bool:
     """Whether there is a spot for a job now."""
+    if not site.fine and site.code != CONSOLIDATE:
+        return bool(sum(site.pool.idle) >= site.demand.gpus[row])
+    if needs_one_node(site, row):
+        return _best_fit(site.pool.idle, site.demand.gpus[row]) >= 0
     return len(place(site, row)) > 0
+
+
+def needs_one_node(site: Site, row: int) -> bool:
+    """Whether a job of whole GPUs fits exactly where a single node has as many idle."""
+    k, size = site.demand.gpus[row], site.pool.size
+    return bool(not site.fine and site.code == CONSOLIDATE and (k <= size[0] or k <= size[most_idle(size)]))
+
+
+def some_node_has(idle: Counts, nodes: Ints, k: int) -> bool:
+    """Whether any of these nodes has k idle GPUs."""
+    for n in nodes:
+        if idle[n] >= k:
+            return True
+    return False
 
 
 def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
