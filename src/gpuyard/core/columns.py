@@ -6,14 +6,14 @@ is rebuilt from objects when a plan is made. A policy asks for columns by naming
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuyard.core.model import Cluster, Request
-from gpuyard.core.placement import Demand, Floats, Ints, mix, salted
+from gpuyard.core.placement import Demand, Flags, Floats, Ints, mix, salted
 
 if TYPE_CHECKING:
     from gpuyard.core.state import State
@@ -53,7 +53,7 @@ class Table:
     gpus: Ints
     user: Ints
     scope: Ints
-    preemptible: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    preemptible: Flags
 
     def __init__(self, cluster: Cluster) -> None:
         self.size = 0
@@ -95,6 +95,14 @@ class Table:
         if request.scope:
             self.scope[row] = self._scope_row(request.scope)
         return row
+
+    def load(self, columns: Mapping[str, Floats | Ints | Flags]) -> None:
+        """Rows for many jobs at once, into an empty table; columns that are left out are 0."""
+        self._resize(max(64, len(next(iter(columns.values())))))
+        for name, values in columns.items():
+            getattr(self, name)[: len(values)] = values
+            self.size = len(values)
+        self.started[:] = np.inf
 
     def _scope_row(self, scope: tuple[int, ...]) -> int:
         key = tuple(sorted(scope))

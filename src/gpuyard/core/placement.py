@@ -85,7 +85,14 @@ class Site(NamedTuple):
 
 def on_copy(site: Site) -> Site:
     """The same site with a pool of its own, to try things out on."""
-    return Site(site.demand, copy_pool(site.pool), site.code, site.salt, site.fine)
+    pool = site.pool
+    if site.fine:
+        pool = copy_pool(pool)
+    else:  # whole GPUs: the numbers per node are all that changes
+        pool = Pool(
+            pool.first, pool.size, pool.node, pool.idle.copy(), pool.tenants, pool.memory, pool.compute, pool.total
+        )
+    return Site(site.demand, pool, site.code, site.salt, site.fine)
 
 
 def new_pool(nodes: tuple[int, ...], memory: float) -> Pool:
@@ -127,7 +134,7 @@ def _shuffled(salt: int, n: int) -> Ints:
 
 def salted(seed: int, number: int) -> int:
     """A salt for the n-th decision under a seed."""
-    return int(mix(seed & (2**62 - 1), np.array([number]))[0] >> np.uint64(2))
+    return int(np.int64(mix(seed & (2**62 - 1), np.array([number]))[0] >> np.uint64(2)))
 
 
 def choose_nodes(code: int, size: Counts, idle: Counts, k: int, salt: int) -> Ints:
@@ -195,17 +202,23 @@ def _emptiest_first(idle: Counts, k: int) -> Ints:
 
 
 def _consolidate(size: Counts, idle: Counts, k: int) -> Ints:
-    if k <= size[0] or k <= size[most_idle(size)]:
+    largest = size[0] if k <= size[0] else size[most_idle(size)]
+    if k <= largest:
         best = _best_fit(idle, k)
         return np.full(k, best, dtype=np.int64) if best >= 0 else NOBODY
     nodes = np.empty(k, dtype=np.int64)
     left = k
     spare = idle.copy()
-    for n in np.argsort(-np.asarray(size), kind="mergesort"):
-        if spare[n] == size[n] and left >= size[n]:
-            nodes[k - left : k - left + size[n]] = n
-            left -= size[n]
-            spare[n] = 0
+    while largest > 0:  # whole free nodes, the largest first
+        smaller = 0
+        for n in range(len(size)):
+            if size[n] == largest and spare[n] == largest and left >= largest:
+                nodes[k - left : k - left + largest] = n
+                left -= largest
+                spare[n] = 0
+            elif smaller < size[n] < largest:
+                smaller = size[n]
+        largest = smaller
     if left > 0:
         n = most_idle(spare)
         if spare[n] < left:
