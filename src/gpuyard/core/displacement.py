@@ -26,6 +26,7 @@ from gpuyard.core.placement import (
     release,
     takes_any,
 )
+from gpuyard.core.pool import restore
 
 
 def displace(
@@ -206,9 +207,8 @@ def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, s
             if not site.fine:
                 for n in spot:
                     held[n] -= 1
-    site.pool.idle[:] = trial.pool.idle
     if site.fine:
-        site.pool.tenants[:] = trial.pool.tenants
-        site.pool.memory[:] = trial.pool.memory
-        site.pool.compute[:] = trial.pool.compute
+        restore(site.pool, trial.pool)
+    else:
+        site.pool.idle[:] = trial.pool.idle
     return place(site, row)
