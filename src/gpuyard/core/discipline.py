@@ -13,21 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.placement import (
-    Counts,
-    Demand,
-    Floats,
-    Ints,
-    Site,
-    claim,
-    fits,
-    needs_one_node,
-    on_copy,
-    place,
-    release,
-    some_node_has,
-    takes_any,
-)
+from gpuyard.core.nodes import needs_one_node, some_node_has
+from gpuyard.core.placement import claim, fits, release, settle
+from gpuyard.core.pool import Counts, Demand, Floats, Ints, Site, on_copy, takes_any
 
 DISCIPLINES = {
     "strict": "the first job that does not fit blocks all behind it",
@@ -61,14 +49,19 @@ def new_starts(jobs: int, bins: int) -> Starts:
     )
 
 
-def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
-    """Give a job its spot, and note it."""
-    claim(site, row, spot)
+def tail(starts: Starts, k: int) -> Ints:
+    """Where the spot of the next job will be, if it has k bins."""
     i = starts.size[0]
     begin = starts.ends[i - 1] if i > 0 else 0
+    return starts.bins[begin : begin + k]
+
+
+def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
+    """Give a job the spot that has been written at the tail, and note it."""
+    claim(site, row, spot)
+    i = starts.size[0]
     starts.rows[i] = row
-    starts.ends[i] = begin + len(spot)
-    starts.bins[begin : begin + len(spot)] = spot
+    starts.ends[i] = (starts.ends[i - 1] if i > 0 else 0) + len(spot)
     starts.size[0] = i + 1
 
 
@@ -96,8 +89,8 @@ def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int
         any_gpu = takes_any(demand, row)
         if any_gpu and demand.gpus[row] >= limit:
             continue
-        spot = place(site, row)
-        if len(spot) > 0:
+        spot = tail(starts, demand.gpus[row])
+        if settle(site, row, spot):
             start(site, starts, row, spot)
         elif stop:
             return 0
@@ -112,7 +105,7 @@ def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
     idle = later.pool.idle
     k = site.demand.gpus[head]
     any_gpu = takes_any(site.demand, head)
-    one_node = needs_one_node(site, head)
+    one_node = not site.fine and needs_one_node(site.code, site.pool.size, k)
     roomy = False  # whether some node has room for all of it
     free = sum(idle)
     n = len(holders.rows)
@@ -138,8 +131,8 @@ def backfill(order: Ints, head: int, shadow: float, later: Site, now: float, sit
         any_gpu = takes_any(demand, row)
         if any_gpu and demand.gpus[row] >= limit:
             continue
-        spot = place(site, row)
-        if len(spot) == 0:
+        spot = tail(starts, demand.gpus[row])
+        if not settle(site, row, spot):
             if any_gpu:
                 limit = demand.gpus[row]
             continue

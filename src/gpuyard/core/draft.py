@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuyard.core.discipline import Holders, Starts, held_spot, new_starts
-from gpuyard.core.placement import NOBODY, Demand, Floats, Ints, Site, claim, copy_pool, pick, place
+from gpuyard.core.placement import claim, pick, place
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
+from gpuyard.core.pool import FGD, NO_TASKS, NOBODY, PACKING, Demand, Floats, Ints, Site, copy_pool
 
 
 @dataclass(slots=True)
@@ -29,8 +30,8 @@ class Draft:
 
     @property
     def fine(self) -> bool:
-        """Whether bins are GPUs: somebody shares them, or names them."""
-        return self.snapshot.state.shares
+        """Whether bins are GPUs: somebody shares them, or names them, or the placement looks at each of them."""
+        return self.snapshot.state.shares or self.code >= PACKING
 
     @property
     def demand(self) -> Demand:
@@ -46,7 +47,8 @@ class Draft:
                 pool = copy_pool(pool)
             else:  # whole GPUs only: the numbers per node are all that changes, and lists are quick to walk
                 pool = pool._replace(size=self.snapshot.state.cluster.nodes, idle=pool.idle.tolist())
-            self._site = Site(self.demand, pool, self.code, self.salt, self.fine)
+            tasks = self.snapshot.state.table.tasks() if self.code == FGD else NO_TASKS
+            self._site = Site(self.demand, pool, self.code, self.salt, self.fine, tasks)
         return self._site
 
     @property

@@ -7,8 +7,8 @@ import numpy as np
 from gpuyard.core.columns import ALWAYS
 from gpuyard.core.displacement import displace
 from gpuyard.core.draft import Draft
-from gpuyard.core.placement import Floats, Ints
 from gpuyard.core.policy import Policy
+from gpuyard.core.pool import Floats, Ints
 
 
 def preempt(draft: Draft, stop: bool) -> None:

@@ -152,6 +152,9 @@ class _Clock:
             tickets=float(trace.tickets[row]),
             deadline=float(trace.deadline[row]),
             preemptible=bool(trace.preemptible[row]),
+            cpus=float(trace.cpus[row]),
+            host_memory=float(trace.host_memory[row]),
+            gpu_types=trace.gpu_types[row],
         )
         reason = self.engine.submit(now, trace.ids[row], request)
         if reason is None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.placement import Floats, Ints
+from gpuyard.core.pool import Floats, Ints
 from gpuyard.sim.kernel.ends import next_end, remove_end
 from gpuyard.sim.kernel.yard import Work, Yard, take_gpus
 

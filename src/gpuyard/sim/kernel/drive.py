@@ -6,8 +6,8 @@ import numpy as np
 
 from gpuyard.core import discipline, displacement, placement, reservation
 from gpuyard.core.model import Cluster, Request
-from gpuyard.core.placement import Ints, Site
 from gpuyard.core.planner import OrderedPlanner
+from gpuyard.core.pool import Site
 from gpuyard.core.state import State
 from gpuyard.sim.kernel import build, clock, ends, order, ranked, yard
 from gpuyard.sim.result import Placements, Result, Segments
@@ -33,9 +33,16 @@ def run(trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floa
     n = len(trace)
     table.load(
         {
-            "submit": trace.submit, "gpus": trace.gpus, "estimate": estimates, "memory": trace.memory,
-            "compute": trace.compute, "priority": trace.priority, "weight": trace.weight, "tickets": trace.tickets,
-            "deadline": trace.deadline, "preemptible": trace.preemptible,
+            "submit": trace.submit,
+            "gpus": trace.gpus,
+            "estimate": estimates,
+            "memory": trace.memory,
+            "compute": trace.compute,
+            "priority": trace.priority,
+            "weight": trace.weight,
+            "tickets": trace.tickets,
+            "deadline": trace.deadline,
+            "preemptible": trace.preemptible,
         }
     )
     rows = np.arange(n)
@@ -56,8 +63,16 @@ def run(trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floa
     offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(trace.gpus)))
     gpus = int(cluster.gpus)
     yd = yard.Yard(
-        pool._replace(size=None, idle=pool.idle, memory=None, compute=None,total=None), pool.first[:-1].copy(), np.array([gpus]), ends.new_ends(gpus + 1, n), np.full(n, np.nan), np.full(n, np.nan),
-        offset, np.empty(int(offset[-1]), dtype=np.int64), np.empty(int(offset[-1]), dtype=np.int64), np.zeros(1, dtype=np.int64),
+        pool._replace(size=None, idle=pool.idle, memory=None, compute=None, total=None),
+        pool.first[:-1].copy(),
+        np.array([gpus]),
+        ends.new_ends(gpus + 1, n),
+        np.full(n, np.nan),
+        np.full(n, np.nan),
+        offset,
+        np.empty(int(offset[-1]), dtype=np.int64),
+        np.empty(int(offset[-1]), dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
     )
     plan_pool = pool._replace(
         first=None, node=None, idle=pool.idle.copy(), tenants=None, memory=None, compute=None, total=None
@@ -74,9 +89,16 @@ def run(trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floa
     done = ~np.isnan(yd.start)
     job = np.repeat(rows, trace.gpus)
     result = Result(
-        trace, cluster, planner.text, yd.start, yd.end, np.zeros(n, dtype=np.int64), Placements(yd.gpus, offset[1:]), why,
+        trace,
+        cluster,
+        planner.text,
+        yd.start,
+        yd.end,
+        np.zeros(n, dtype=np.int64),
+        Placements(yd.gpus, offset[1:]),
+        why,
         Segments(job, yd.gpus, yd.start[job], yd.end[job]),
     )
     t5 = time.thread_time()
-    print(f"order {t1-t0:.4f} rank {t2-t1:.4f} prep {t3-t2:.4f} kernel {t4-t3:.4f} result {t5-t4:.4f}")
+    print(f"order {t1 - t0:.4f} rank {t2 - t1:.4f} prep {t3 - t2:.4f} kernel {t4 - t3:.4f} result {t5 - t4:.4f}")
     return result

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.placement import Floats, Ints
+from gpuyard.core.pool import Floats, Ints
 
 
 class Ends(NamedTuple):

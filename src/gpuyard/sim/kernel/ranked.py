@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuyard.core.discipline import NO_LIMIT, Starts, backfill, fill, new_starts, reserve, shadow_time
-from gpuyard.core.placement import RANDOM, Demand, Floats, Ints, Site, salted
+from gpuyard.core.pool import RANDOM, Demand, Floats, Ints, Site, salted
 from gpuyard.core.reservation import conserve
 from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
 from gpuyard.sim.kernel.order import NONE, Order, first_row, next_row, put_in, smallest, take_out

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuyard.core.discipline import Holders
-from gpuyard.core.placement import RANDOM, Flags, Floats, Ints, Pool, pick
+from gpuyard.core.placement import pick
+from gpuyard.core.pool import RANDOM, Flags, Floats, Ints, Pool
 from gpuyard.sim.kernel.ends import Ends, add_end
 
 
