@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli import output
+from gpuyard.cli.selecting import Format, Since, Slice, TraceArg, Until, Where, load_trace
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_size
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gpuyard.sim.simulate import Options
     from gpuyard.sim.trace import Trace
 
-TraceArg = Annotated[str, typer.Argument(metavar="TRACE", help="The trace: a file (.gz is fine), or - for stdin.")]
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="One node of N GPUs: only their number counts.")]
 Nodes = Annotated[
     str | None,
@@ -54,7 +54,6 @@ Estimate = Annotated[
         "--estimate", help="What policies know: actual, requested or noisy:S (requested if known, else actual)."
     ),
 ]
-Slice = Annotated[str | None, typer.Option("--slice", metavar="START:COUNT", help="Only COUNT jobs from START on.")]
 Quantum = Annotated[
     str | None,
     typer.Option("--quantum", metavar="TIME", help="Time slice of rr (10); else the least run before a stop (0)."),
@@ -67,7 +66,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Also write tables and plots there.")
 ]
-Format = Annotated[str | None, typer.Option("--format", help="The trace's format, if it is not recognised.")]
 
 
 def simulate(
@@ -81,6 +79,9 @@ def simulate(
     discipline: Discipline = None,
     placement: Placement = None,
     estimate: Estimate = None,
+    where: Where = None,
+    since: Since = None,
+    until: Until = None,
     slice_: Slice = None,
     quantum: Quantum = None,
     restart_cost: RestartCost = "0",
@@ -94,7 +95,9 @@ def simulate(
     from gpuyard.sim.simulate import simulate as run
 
     options = _options(discipline, placement or _default_placement(nodes), estimate, quantum, restart_cost, seed)
-    jobs, cluster = _load(trace, format, slice_, gpus, nodes, gpu_memory, without_gpus=inflate is not None)
+    jobs, cluster = _load(
+        (trace, format, where, since, until, slice_), gpus, nodes, gpu_memory, without_gpus=inflate is not None
+    )
     if inflate is not None:
         from gpuyard.cli.inflate import fill
 
@@ -126,6 +129,9 @@ def compare(
     discipline: Discipline = None,
     placement: Placement = None,
     estimate: Estimate = None,
+    where: Where = None,
+    since: Since = None,
+    until: Until = None,
     slice_: Slice = None,
     quantum: Quantum = None,
     restart_cost: RestartCost = "0",
@@ -139,7 +145,7 @@ def compare(
         discipline, placement or _default_placement(nodes), estimate, quantum, restart_cost, seed, lenient=True
     )
     chosen = chosen_policies(policies)
-    jobs, cluster = _load(trace, format, slice_, gpus, nodes, gpu_memory)
+    jobs, cluster = _load((trace, format, where, since, until, slice_), gpus, nodes, gpu_memory)
     runs = run_all(jobs, cluster, chosen, options)
     if out is not None:
         report = write_comparison(runs, jobs, out, command_line())
@@ -215,17 +221,15 @@ def _options(
 
 
 def _load(
-    path: str,
-    format: str | None,
-    slice_: str | None,
+    selection: tuple[str, str | None, list[str] | None, str | None, str | None, str | None],
     gpus: int | None,
     nodes: str | None,
     memory: str,
     without_gpus: bool = False,
 ) -> tuple[Trace, Cluster]:
+    """The selected jobs (as `load_trace` takes them) and the cluster."""
     from gpuyard.core.model import Cluster
     from gpuyard.sim.cluster import read_cluster
-    from gpuyard.sim.traces import read
 
     if gpus is not None and nodes is not None:
         raise UserError("give --gpus or --nodes, not both")
@@ -233,14 +237,14 @@ def _load(
         raise UserError(f"--gpus must be at least 1, not {gpus}")
     size = parse_size(memory)
     cluster = read_cluster(nodes, size) if nodes is not None else Cluster((gpus,), size) if gpus else None
-    jobs = read(path, format)
+    jobs = load_trace(*selection)
     if not without_gpus:
         jobs = jobs.with_gpus()
     if cluster is None:
         if jobs.capacity is None:
             raise UserError(f"{jobs.source} does not say how many GPUs there were; give --gpus 8 or --nodes 4x8")
         cluster = Cluster((jobs.capacity,), size)
-    return (jobs if slice_ is None else jobs.slice(slice_)), cluster
+    return jobs, cluster
 
 
 def _print_one(metrics: dict[str, Any], result: Result) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.simulate import Format, Json, Slice, TraceArg
+from gpuyard.cli.selecting import Format, Since, Slice, TraceArg, Until, Where, load_trace
+from gpuyard.cli.simulate import Json
 
 app = typer.Typer(help="Look at a trace, or convert it.", no_args_is_help=True)
 
@@ -74,14 +75,16 @@ def convert(
     to: Annotated[
         str | None, typer.Option("--to", help="gpuyard (CSV), jsonl or swf; otherwise TARGET's ending decides.")
     ] = None,
+    where: Where = None,
+    since: Since = None,
+    until: Until = None,
     slice_: Slice = None,
     format: Format = None,
 ) -> None:
     """Write a trace in another format."""
-    from gpuyard.sim.traces import read, write
+    from gpuyard.sim.traces import write
 
-    jobs = read(trace, format)
-    kept = jobs if slice_ is None else jobs.slice(slice_)
+    kept = load_trace(trace, format, where, since, until, slice_)
     write(kept, target, to or ("gpuyard" if target == "-" else None))
     if target != "-":
         output.say(f"wrote {output.many(len(kept), 'job')} to {Path(target)}")
