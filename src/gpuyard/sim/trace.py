@@ -145,7 +145,7 @@ class Trace:
         if not len(self) or self.gpus.min() != 0:
             return self
         without = self.gpus == 0
-        reason = "jobs without a GPU"
+        reason = "no GPU"
         dropped = self.dropped | {reason: self.dropped.get(reason, 0) + int(without.sum())}
         return replace(self.take(np.flatnonzero(~without)), dropped=dropped)
 
