@@ -263,9 +263,13 @@ def as_lists(site: Site) -> list[list[float]]:
     return [np.asarray(field).tolist() for field in site.pool]
 
 
-@given(wanted=st.lists(requests, min_size=1, max_size=12), placement=st.sampled_from(sorted(PLACEMENTS)), data=st.data())
+@given(
+    wanted=st.lists(requests, min_size=1, max_size=12), placement=st.sampled_from(sorted(PLACEMENTS)), data=st.data()
+)
 def test_claim_and_release_leave_no_trace(wanted: list[Request], placement: str, data: st.DataObject) -> None:
-    cluster = Cluster((2, 3, 1), cpus=(4, 8, 0), host_memory=(64 * GIB, 32 * GIB, 32 * GIB), models=("V100", "A100", ""))
+    cluster = Cluster(
+        (2, 3, 1), cpus=(4, 8, 0), host_memory=(64 * GIB, 32 * GIB, 32 * GIB), models=("V100", "A100", "")
+    )
     state = State(cluster)
     rows = [state.table.add(0.0, request, 0) for request in wanted]
     site = Site(state.table.demand, state.pool, PLACEMENTS[placement], 5, True, state.table.tasks())
@@ -287,7 +291,9 @@ def test_claim_and_release_leave_no_trace(wanted: list[Request], placement: str,
     assert as_lists(site) == empty
 
 
-@pytest.mark.parametrize("policy", ["fcfs@strict", "fcfs@skip", "sjf@easy", "fcfs@conservative", "srtf", "rr:quantum=3"])
+@pytest.mark.parametrize(
+    "policy", ["fcfs@strict", "fcfs@skip", "sjf@easy", "fcfs@conservative", "srtf", "rr:quantum=3"]
+)
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 def test_no_schedule_overbooks_a_node(policy: str, placement: str) -> None:
     rng, n = np.random.default_rng(7), 60

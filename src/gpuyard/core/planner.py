@@ -117,7 +117,5 @@ def _lacking(cluster: Cluster, request: Request, wants: str) -> str | None:
         return f"wants {format_size(request.host_memory)} of host memory, no node has more than {most}"
     if (request.cpus and any(cluster.cpus)) or (request.host_memory and any(cluster.host_memory)):
         memory = format_size(request.host_memory)
-        return (
-            f"{wants}, {request.cpus:g} CPUs and {memory} of host memory together, no node has that"
-        )
+        return f"{wants}, {request.cpus:g} CPUs and {memory} of host memory together, no node has that"
     return None
