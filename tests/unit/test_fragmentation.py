@@ -11,10 +11,10 @@ from gpuyard.core.engine import BadPlan, validate
 from gpuyard.core.events import Event, Placed, Started, Submitted
 from gpuyard.core.fragmentation import fragments, typical
 from gpuyard.core.model import GIB, Cluster, Request
-from gpuyard.core.placement import PLACEMENTS, Site, claim, place, release
+from gpuyard.core.placement import claim, place, release
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import never_fits
-from gpuyard.core.pool import Pool, new_pool
+from gpuyard.core.pool import PLACEMENTS, Pool, Site, new_pool
 from gpuyard.core.state import State, fold
 from gpuyard.errors import UserError
 from gpuyard.policyfile import make_planner

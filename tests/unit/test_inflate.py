@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpuyard.core.model import GIB, Cluster
-from gpuyard.core.placement import PLACEMENTS
+from gpuyard.core.pool import PLACEMENTS
 from gpuyard.core.sharing import choose_node
 from gpuyard.errors import UserError
 from gpuyard.sim import inflate as module
