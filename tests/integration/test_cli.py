@@ -225,7 +225,7 @@ def test_trace_info_groups_many_sizes(tmp_path: Path) -> None:
     rows = "".join(f"{n},0,1,{n}\n" for n in range(1, 21))
     (tmp_path / "wide.csv").write_text("job,submit,run,gpus\n" + rows)
     shown = gpuyard("trace", "info", "wide.csv", cwd=tmp_path).stdout
-    bars = {line.split()[0]: int(line.split()[-1]) for line in shown.splitlines() if "█" in line}
+    bars = {line.split()[0]: int(line.split()[-1]) for line in shown.split("GPUs per job\n")[1].splitlines()}
     assert bars == {"1": 1, "2": 1, "3-4": 2, "5-8": 4, "9-16": 8, "17-32": 4}
 
 
@@ -234,3 +234,39 @@ def test_a_policy_file_that_exits_does_not_pass_for_success(tmp_path: Path) -> N
     done = gpuyard("policies", "check", "./ex.py:f", cwd=tmp_path)
     assert done.returncode == 2
     assert "ex.py, line 1: SystemExit" in done.stderr
+
+
+def test_jobs_are_selected_before_the_slice(tmp_path: Path) -> None:
+    rows = "".join(f"{n},{n * 10},5,{n % 4 + 1},{'xy'[n % 2]}\n" for n in range(12))
+    (tmp_path / "a.csv").write_text("job,submit,run,gpus,label_vc\n" + rows)
+    options = ("--where", "vc=y", "--where", "gpus>2", "--since", "20", "--until", "110", "--slice", "0:1")
+    assert metrics("a.csv", *options, "--gpus", "4", cwd=tmp_path)["jobs"] == 1
+    facts = json.loads(gpuyard("trace", "info", "a.csv", *options[:-2], "--json", cwd=tmp_path).stdout)
+    assert (facts["jobs"], facts["first_submit"]) == (2, 30)
+    shown = gpuyard("trace", "convert", "a.csv", "-", *options, cwd=tmp_path).stdout
+    assert shown == "job,submit,run,gpus,label_vc\n3,30,5,4,y\n"
+    compared = gpuyard(
+        "compare", "a.csv", *options, "--gpus", "4", "--policies", "fcfs,sjf", "--json", cwd=tmp_path
+    )  # fmt: skip
+    assert [row["jobs"] for row in json.loads(compared.stdout)["results"]] == [1, 1]
+    wrong = gpuyard("simulate", "a.csv", "--gpus", "4", "--where", "cv=y", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "no column 'cv'" in wrong.stderr
+
+
+def test_trace_info_draws(tmp_path: Path) -> None:
+    rows = "".join(f"2017-10-{1 + n:02d} 07:01:55,{n * 90 + 5},1,0,vc{n % 2}\n" for n in range(20))
+    (tmp_path / "p.csv").write_text("timestamp,duration,num_gpus,gpu_time,cluster\n" + rows)
+    done = gpuyard("trace", "info", "p.csv", "--nodes", "2x4", "--out", "plots", cwd=tmp_path)
+    assert done.returncode == 0
+    for words in (
+        "2017-10-01T07:01:55Z to 2017-10-20",
+        "of 8 GPUs",
+        "vc        2: vc0 (10), vc1 (10)",
+        "hour of the day",
+    ):
+        assert words in done.stdout
+    assert sorted(path.name for path in (tmp_path / "plots").glob("*.png")) == [
+        "arrivals.png", "demand.png", "gpu_sizes.png", "run_times.png",
+    ]  # fmt: skip
+    assert gpuyard("trace", "info", "p.csv", "--nodes", "2x4", "--gpus", "4", cwd=tmp_path).returncode == 2

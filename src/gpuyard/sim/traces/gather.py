@@ -121,7 +121,7 @@ class Gathered:
             ids=self.ids,
             users=self._users,
             gpu_types=self._types,
-            labels=self._labels,
+            labels={name: texts for name, texts in self._labels.items() if any(texts)},
             source=self.source.name,
             format=self._format,
             dropped=self.dropped,

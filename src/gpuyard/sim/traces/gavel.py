@@ -50,6 +50,8 @@ def read(source: Source) -> Trace:
 def _add(jobs: Gathered, line: int, number: int, row: list[str], speeds: Throughputs, kind: str) -> None:
     steps, gpus = value(row[5], "total_steps"), value(row[6], "scale_factor")
     weight, slo, arrival = value(row[-3], "weight"), value(row[-2], "SLO"), value(row[-1], "arrival time")
+    if gpus < 1 or not gpus.is_integer():
+        raise UserError(f"scale_factor must be a whole number of GPUs, not {row[6]}")
     if (row[0], 1) not in speeds:
         raise UserError(f"no throughput is known of {quoted(row[0])} on {kind}")
     speed = speeds.get((row[0], int(gpus)), 0.0)
