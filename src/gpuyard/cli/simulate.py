@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from gpuyard.sim.trace import Trace
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="One node of N GPUs: only their number counts.")]
-Nodes = Annotated[str | None, typer.Option("--nodes", metavar="4x8", help="4 nodes of 8 GPUs (4x8,2x4 mixes sizes).")]
+Nodes = Annotated[
+    str | None,
+    typer.Option("--nodes", metavar="4x8|FILE", help="4 nodes of 8 GPUs (4x8,2x4 mixes sizes), or a list of nodes."),
+]
 GpuMemory = Annotated[str, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of each GPU, for shares.")]
 Discipline = Annotated[
     str | None,
@@ -32,7 +35,18 @@ Discipline = Annotated[
 ]
 Placement = Annotated[
     str | None,
-    typer.Option("--placement", help="first, pack, spread, consolidate or random (first; consolidate with --nodes)."),
+    typer.Option(
+        "--placement",
+        help="first, pack, spread, consolidate, random, packing, clustering or fgd (first; consolidate with --nodes).",
+    ),
+]
+Inflate = Annotated[
+    float | None,
+    typer.Option(
+        "--inflate",
+        metavar="FACTOR",
+        help="Fill the cluster: jobs arrive until they want FACTOR x its GPUs (1.3), and none leaves.",
+    ),
 ]
 Estimate = Annotated[
     str | None,
@@ -72,6 +86,7 @@ def simulate(
     quantum: Quantum = None,
     restart_cost: RestartCost = "0",
     seed: Seed = 0,
+    inflate: Inflate = None,
     json: Json = False,
     out: Out = None,
     format: Format = None,
@@ -80,7 +95,14 @@ def simulate(
     from gpuyard.sim.simulate import simulate as run
 
     options = _options(discipline, placement or _default_placement(nodes), estimate, quantum, restart_cost, seed)
-    jobs, cluster = _load((trace, format, where, since, until, slice_), gpus, nodes, gpu_memory)
+    jobs, cluster = _load(
+        (trace, format, where, since, until, slice_), gpus, nodes, gpu_memory, without_gpus=inflate is not None
+    )
+    if inflate is not None:
+        from gpuyard.cli.inflate import fill
+
+        fill(jobs, cluster, policy, options.placement, inflate, seed, json, out)
+        return
     with output.progress_bar("simulating", [policy]) as bars:
         result, metrics = run(jobs, cluster, policy, options, progress=bars.get(policy))
     metrics = {"trace": jobs.source, "dropped": sum(jobs.dropped.values()), **metrics}
@@ -203,17 +225,21 @@ def _load(
     gpus: int | None,
     nodes: str | None,
     memory: str,
+    without_gpus: bool = False,
 ) -> tuple[Trace, Cluster]:
     """The selected jobs (as `load_trace` takes them) and the cluster."""
     from gpuyard.core.model import Cluster
+    from gpuyard.sim.cluster import read_cluster
 
     if gpus is not None and nodes is not None:
         raise UserError("give --gpus or --nodes, not both")
     if gpus is not None and gpus < 1:
         raise UserError(f"--gpus must be at least 1, not {gpus}")
     size = parse_size(memory)
-    cluster = Cluster.parse(nodes, size) if nodes is not None else Cluster((gpus,), size) if gpus else None
+    cluster = read_cluster(nodes, size) if nodes is not None else Cluster((gpus,), size) if gpus else None
     jobs = load_trace(*selection)
+    if not without_gpus:
+        jobs = jobs.with_gpus()
     if cluster is None:
         if jobs.capacity is None:
             raise UserError(f"{jobs.source} does not say how many GPUs there were; give --gpus 8 or --nodes 4x8")

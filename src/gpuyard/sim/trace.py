@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +139,15 @@ class Trace:
             kept[name] = [kept[name][i] for i in chosen]
         kept["labels"] = {name: [texts[i] for i in chosen] for name, texts in self.labels.items()}
         return Trace(**kept)
+
+    def with_gpus(self) -> Trace:
+        """The jobs that want a GPU; the others are counted as dropped."""
+        if not len(self) or self.gpus.min() != 0:
+            return self
+        without = self.gpus == 0
+        reason = "no GPU"
+        dropped = self.dropped | {reason: self.dropped.get(reason, 0) + int(without.sum())}
+        return replace(self.take(np.flatnonzero(~without)), dropped=dropped)
 
     def slice(self, text: str) -> Trace:
         """`START:COUNT`: COUNT jobs from position START, in file order."""
