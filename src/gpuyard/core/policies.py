@@ -34,13 +34,13 @@ def ljf(estimate: A) -> A:
     return -estimate
 
 
-@policy(preemptive=True)
+@policy(preemptive=True, improves=True)
 def srtf(remaining: A) -> A:
     """Shortest remaining time first, preemptive (Schrage 1968)."""
     return remaining
 
 
-@policy(preemptive=True)
+@policy(preemptive=True, improves=True)
 def srsf(remaining: A, gpus: A) -> A:
     """Shortest remaining service first: remaining time times GPUs, preemptive (Tiresias, NSDI'19)."""
     return remaining * gpus

@@ -46,6 +46,8 @@ class Policy:
     default_quantum: float = 0.0
     sliced: bool = False
     """Whether the quantum is a time slice, renewed or passed on when it is over."""
+    improves: bool = False
+    """Whether a job's number never grows while it runs: then an old number will do to see that it stays."""
     next_change: Policy | None = None
     """Seconds until a running job's rank changes by itself, as a function of the same kind."""
     check: Callable[..., None] | None = None
@@ -135,6 +137,7 @@ def define(
     preemptive: bool = False,
     quantum: float = 0.0,
     sliced: bool = False,
+    improves: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Policy:
     """Make a policy of a function, or say what is wrong with its signature."""
@@ -168,6 +171,7 @@ def define(
         quantum=quantum,
         default_quantum=quantum,
         sliced=sliced,
+        improves=improves,
         check=check,
     )
 
@@ -181,6 +185,7 @@ def policy(
     preemptive: bool = False,
     quantum: float = 0.0,
     sliced: bool = False,
+    improves: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Policy]: ...
 def policy(function: Callable[..., Any] | None = None, **options: Any) -> Any:

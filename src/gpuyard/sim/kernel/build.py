@@ -99,7 +99,7 @@ LEAN = frozenset(
     next_instant is_time_to_plan _arrived _plan_in_order plan_salt
     line_length _find _move _to_the_middle join leave note_submitted note_started note_stopped note_preempted note_finished
     note_renewed gather _gather_one _take _changing attained behind_all remaining waited
-    _queue_up _stop _everybody_starts _begin_all _sort_out _sort _decide _forget_ended _forget_victims _anybody_fits _lay_out _wake_at
+    _queue_up _stop _everybody_starts _begin_all _nobody_stops _note_worst _some_fit _fill_up _displace _gather_work _sort_out _sort _decide _forget_ended _forget_victims _anybody_fits _lay_out _wake_at
     """.split()
 )
 """Functions that allocate nothing and return no array: counting references would only cost time in them."""

@@ -91,14 +91,14 @@ def run(trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floa
             named=np.array([u != "" for u in users]), usage=np.zeros(len(users)), last_finish=np.zeros(len(users)),
             numbers=np.array([0, 0, seed]), virtual_time=np.zeros(1),
         )
-        codes = {name: i for i, name in enumerate(COLUMNS)}
+        codes = facts.COLUMN_CODES
         cols = np.array([codes[c] for c in policy.columns], dtype=np.int64)
         change = policy.next_change
         ccols = np.array([codes[c] for c in change.columns] if change else [], dtype=np.int64)
         rank = compiling.compiled(policy)
         chg = compiling.compiled(change) if change else rank
         rules = preempting.Rules(cols, ccols, change is not None, policy.quantum, policy.sliced, d == 0,
-                                 not bool(trace.preemptible.all()), seed, every)
+                                 not bool(trace.preemptible.all()), policy.improves, seed, every)
         desk = preempting.new_desk(gpus, len(cluster.nodes), n, max(len(cols), len(ccols)))
         t3 = time.thread_time()
         pieces = yard.new_pieces(n + 16, int(offset[-1]) + 16)

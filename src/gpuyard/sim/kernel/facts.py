@@ -16,10 +16,21 @@ from gpuyard.core.pool import Flags, Floats, Ints, mix, salted
 Rank = Callable[[Floats, int, Floats], None]
 """A compiled policy: columns, how many rows, and where to write their numbers."""
 
+COLUMN_CODES = {
+    name: code
+    for code, name in enumerate(
+        (
+            "submit", "gpus", "estimate", "priority", "weight", "tickets", "memory", "compute", "deadline",
+            "cpus", "host_memory", "virtual_finish", "turn", "requeued", "attained", "service", "remaining", "wait",
+            "user_usage", "draw",
+        )
+    )
+}  # fmt: skip
+"""The columns that a compiled policy may ask for: all of them."""
 (
-    SUBMIT, GPUS, ESTIMATE, PRIORITY, WEIGHT, TICKETS, MEMORY, COMPUTE, DEADLINE, VIRTUAL_FINISH, TURN, REQUEUED,
-    ATTAINED, SERVICE, REMAINING, WAIT, USER_USAGE, DRAW,
-) = range(18)  # fmt: skip
+    SUBMIT, GPUS, ESTIMATE, PRIORITY, WEIGHT, TICKETS, MEMORY, COMPUTE, DEADLINE, CPUS, HOST_MEMORY, VIRTUAL_FINISH,
+    TURN, REQUEUED, ATTAINED, SERVICE, REMAINING, WAIT, USER_USAGE, DRAW,
+) = range(20)  # fmt: skip
 
 
 class Facts(NamedTuple):
@@ -33,6 +44,8 @@ class Facts(NamedTuple):
     memory: Floats
     compute: Floats
     deadline: Floats
+    cpus: Floats
+    host_memory: Floats
     virtual_start: Floats
     virtual_finish: Floats
     turn: Floats
@@ -138,12 +151,18 @@ def _gather_one(facts: Facts, column: int, rows: Ints, now: float, usage: Floats
         _take(facts.compute, rows, out)
     elif column == DEADLINE:
         _take(facts.deadline, rows, out)
+    elif column == CPUS:
+        _take(facts.cpus, rows, out)
+    elif column == HOST_MEMORY:
+        _take(facts.host_memory, rows, out)
     elif column == VIRTUAL_FINISH:
         _take(facts.virtual_finish, rows, out)
     elif column == TURN:
         _take(facts.turn, rows, out)
     elif column == DRAW:
         _draw(facts, rows, out)
+    elif column >= ATTAINED and column <= REMAINING:
+        _gather_work(facts, column, rows, now, out)
     else:
         for i in range(len(rows)):
             out[i] = _changing(facts, column, rows[i], now, usage)
@@ -166,10 +185,20 @@ def _changing(facts: Facts, column: int, row: int, now: float, usage: Floats) ->
         if facts.started[row] == np.inf:
             return float(facts.requeued[row])
         return float(behind_all(facts.turn[row], float(facts.numbers[0])))
-    done = attained(facts.progress[row], facts.started[row], facts.overhead[row], now)
+    return np.nan
+
+
+def _gather_work(facts: Facts, column: int, rows: Ints, now: float, out: Floats) -> None:
+    """What jobs have done, or have left to do."""
+    for i in range(len(rows)):
+        row = rows[i]
+        out[i] = attained(facts.progress[row], facts.started[row], facts.overhead[row], now)
     if column == SERVICE:
-        return float(done * facts.gpus[row])
-    return float(remaining(facts.estimate[row], done) if column == REMAINING else done)
+        for i in range(len(rows)):
+            out[i] *= facts.gpus[rows[i]]
+    elif column == REMAINING:
+        for i in range(len(rows)):
+            out[i] = remaining(facts.estimate[rows[i]], out[i])
 
 
 def _draw(facts: Facts, rows: Ints, out: Floats) -> None:

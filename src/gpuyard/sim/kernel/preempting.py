@@ -44,6 +44,8 @@ class Rules(NamedTuple):
     strict: bool
     any_fixed: bool
     """Whether some jobs may not be stopped."""
+    improves: bool
+    """Whether the number of a running job never grows."""
     seed: int
     every: float
 
@@ -70,6 +72,10 @@ class Desk(NamedTuple):
     """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all who wait."""
     waiting_of: Ints
     """How many wait for one GPU, two, and so on."""
+    over: Floats
+    """Of every row: when its present slice is over, as far as that was worked out."""
+    worst: Floats
+    """The number that no running job's exceeds, the row behind whom none with that number is, and until when."""
 
 
 def new_desk(gpus: int, nodes: int, rows: int, columns: int) -> Desk:
@@ -79,7 +85,7 @@ def new_desk(gpus: int, nodes: int, rows: int, columns: int) -> Desk:
         np.empty(2 * most, np.int64), np.empty(most, np.int64), np.empty(most), np.empty(most, np.int64),
         np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(most, np.int64),
         np.zeros(nodes, np.int64), np.zeros(nodes, np.int64), np.empty((max(columns, 1), most)), np.empty(rows),
-        np.zeros(3, np.int64), np.zeros(gpus + 1, np.int64),
+        np.zeros(3, np.int64), np.zeros(gpus + 1, np.int64), np.full(rows, -np.inf), np.array([-np.inf, -1.0, -np.inf]),
     )  # fmt: skip
 
 
@@ -113,7 +119,13 @@ def run_preempting(
             site.demand, site.pool, site.code, plan_salt(site, rules.seed, facts.numbers[1]), site.fine, site.tasks
         )
         starts.size[0] = 0
-        if rules.sliced or not _everybody_starts(line, starts, site, yard, desk):
+        desk.counts[1] = 0
+        if not rules.sliced and _everybody_starts(line, starts, site, yard, desk):
+            if not rules.improves:
+                desk.worst[2] = -np.inf
+        elif _nobody_stops(line, desk, rules, now):
+            _fill_up(site, yard, clock, facts, line, starts, desk, rules, change, now)
+        else:
             wrong = _decide(site, yard, clock, facts, line, starts, desk, rules, rank, change, now)
             if wrong >= 0:
                 return wrong
@@ -168,6 +180,55 @@ def _everybody_starts(line: Line, starts: Starts, site: Site, yard: Yard, desk: 
     return True
 
 
+def _nobody_stops(line: Line, desk: Desk, rules: Rules, now: float) -> bool:
+    """Whether it is known that all running jobs go before all who wait."""
+    if rules.sliced or rules.quantum > 0 or now >= desk.worst[2]:
+        return False
+    key, row = line.keys[line.span[0]], line.rows[line.span[0]]
+    return key > desk.worst[0] or (key == desk.worst[0] and row > desk.worst[1])
+
+
+def _note_worst(desk: Desk, key: float, row: int) -> None:
+    if key > desk.worst[0] or (key == desk.worst[0] and row > desk.worst[1]):
+        desk.worst[0] = key
+        desk.worst[1] = row
+
+
+def _some_fit(free: int, desk: Desk) -> bool:
+    """Whether any waiting job asks for no more GPUs than are idle."""
+    for k in range(1, min(free, len(desk.waiting_of) - 1) + 1):
+        if desk.waiting_of[k] > 0:
+            return True
+    return False
+
+
+def _fill_up(
+    site: Site, yard: Yard, clock: Clock, facts: Facts, line: Line, starts: Starts, desk: Desk, rules: Rules,
+    change: Rank, now: float,
+) -> None:  # fmt: skip
+    """Start who fits without anybody being stopped."""
+    if _some_fit(yard.free[0], desk):
+        _displace(0, site, yard, line, starts, desk, rules)
+    if line_length(line) > starts.size[0]:
+        if rules.changes:
+            desk.worst[2] = min(desk.worst[2], _wake_at(np.inf, starts, facts, desk, rules, change, now))
+            clock.due[0] = max(desk.worst[2], np.nextafter(now, np.inf))
+
+
+def _displace(n: int, site: Site, yard: Yard, line: Line, starts: Starts, desk: Desk, rules: Rules) -> None:
+    """Let the queue take what it needs from what is idle and from the first n of those who may be stopped."""
+    first, last = line.span[0], line.span[1]
+    _lay_out(n, yard, desk)
+    holders = Holders(desk.loose[:n], desk.begins[:n], desk.ends[:n], desk.bins, desk.keys[:0])
+    for b in range(len(desk.held)):
+        desk.held[b] = 0
+    taken = desk.ends[n - 1] if n > 0 else 0
+    displace(
+        line.rows[first:last], line.keys[first:last], holders, desk.keys[:n], rules.strict, site, starts,
+        desk.victim[:n], desk.held, desk.bins[:taken],
+    )  # fmt: skip
+
+
 def _begin_all(
     work: Work, site: Site, yard: Yard, facts: Facts, line: Line, starts: Starts, desk: Desk, now: float
 ) -> None:
@@ -182,6 +243,7 @@ def _begin_all(
         begin = starts.ends[i]
         overhead = 0.0 if np.isnan(yard.start[row]) else work.restart[row]
         note_started(facts, row, now, overhead)
+        _note_worst(desk, desk.key[row], row)
         run_from(yard, row, now, now + overhead + (work.run[row] - facts.progress[row]))
         if desk.counts[0] == len(desk.running):
             _forget_ended(facts, desk)
@@ -224,38 +286,39 @@ def _decide(
         if np.isnan(desk.keys[h]):
             return int(desk.loose[h])
     _sort(desk.keys, desk.loose, n)
-    first, last = line.span[0], line.span[1]
     if _anybody_fits(line, yard.free[0], desk, facts):
-        order, keys = line.rows[first:last], line.keys[first:last]
-        m = n if n > 0 and line.keys[first] <= desk.keys[n - 1] else 0
-        _lay_out(m, yard, desk)
-        holders = Holders(desk.loose[:m], desk.begins[:m], desk.ends[:m], desk.bins, desk.keys[:0])
-        for b in range(len(desk.held)):
-            desk.held[b] = 0
-        taken = desk.ends[m - 1] if m > 0 else 0
-        displace(
-            order, keys, holders, desk.keys[:m], rules.strict, site, starts, desk.victim[:m], desk.held,
-            desk.bins[:taken],
-        )  # fmt: skip
+        ahead = n > 0 and line.keys[line.span[0]] <= desk.keys[n - 1]
+        _displace(n if ahead else 0, site, yard, line, starts, desk, rules)
     stops = 0
+    desk.worst[0] = -np.inf
     for h in range(n):
         stops += desk.victim[h]
+        if desk.victim[h] == 0:
+            _note_worst(desk, desk.keys[h], desk.loose[h])
+    desk.worst[2] = np.inf if rules.improves and not rules.any_fixed else -np.inf
     if line_length(line) + stops > starts.size[0]:
-        clock.due[0] = max(_wake_at(soon, starts, facts, desk, rules, change, now), np.nextafter(now, np.inf))
+        at = _wake_at(soon, starts, facts, desk, rules, change, now)
+        if rules.changes and not rules.any_fixed:
+            desk.worst[2] = at
+        clock.due[0] = max(at, np.nextafter(now, np.inf))
     return -1
 
 
 def _sort_out(site: Site, facts: Facts, desk: Desk, rules: Rules, now: float) -> float:
     """Who runs, and who of them may be stopped now; returns when the first of the others may be."""
     soon = np.inf
-    runs, loose, others = 0, 0, 0
+    slack = 1e-9 * max(1.0, abs(now))  # nearer than this, look exactly
+    loose, others = 0, 0
     for i in range(desk.counts[0]):
         row = desk.running[i]
         if facts.started[row] == np.inf:
             continue
         free_at = now
         if rules.sliced:
-            free_at = float(slice_over_at(facts.slice_started[row], rules.quantum, now))
+            free_at = desk.over[row]
+            if now >= free_at - slack:
+                free_at = float(slice_over_at(facts.slice_started[row], rules.quantum, now))
+                desk.over[row] = free_at
         elif rules.quantum > 0:
             free_at = facts.slice_started[row] + rules.quantum
         stays = rules.any_fixed and not facts.preemptible[row]
@@ -290,9 +353,8 @@ def _sort(keys: Floats, rows: Ints, n: int) -> None:
 def _anybody_fits(line: Line, free: int, desk: Desk, facts: Facts) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it hold."""
     n = desk.counts[1]
-    for k in range(1, min(free, len(desk.waiting_of) - 1) + 1):
-        if desk.waiting_of[k] > 0:
-            return True
+    if _some_fit(free, desk):
+        return True
     behind = 0
     for i in range(n):
         behind += facts.gpus[desk.loose[i]]

@@ -121,9 +121,12 @@ def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
 def give_gpus(yard: Yard, row: int, spot: Ints, code: int, salt: int) -> None:
     """Settle which GPUs of its nodes a job gets: the lowest idle ones, as `pick` would, but knowing where to look."""
     begin, end = yard.offset[row], yard.offset[row + 1]
+    one_node = True  # as nearly all are
+    for n in spot:
+        one_node = one_node and n == spot[0]
     if code == RANDOM:
         _give_random(yard, begin, end, spot, salt)
-    elif spot[0] == spot[end - begin - 1]:  # spots of one node, as nearly all are
+    elif one_node:
         yard.lowest[spot[0]] = _give_lowest(yard, begin, end, spot[0])
     else:
         _give_on_many(yard, begin, spot)
