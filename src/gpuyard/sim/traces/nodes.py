@@ -1,0 +1,243 @@
+"""Machines from files: lists of nodes with their GPUs, and tables of pools (virtual clusters)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from gpuyard.core.model import GIB, MOST_GPUS
+from gpuyard.errors import UserError
+from gpuyard.sim.traces import cells
+from gpuyard.sim.traces.columns import Rule, name_of
+from gpuyard.sim.traces.source import Source, open_source, quoted
+from gpuyard.units import parse_size
+
+MIB = float(2**20)
+NODE_GPUS = 8
+"""GPUs of a pool's node where the file does not say."""
+
+_COUNT = Rule(low=0.0, high=float(MOST_GPUS))
+_AMOUNT = Rule(neutral=0.0, low=0.0)
+_SIZE = Rule(parse_size, neutral=0.0, low=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeList:
+    """The nodes of a cluster that have GPUs, in file order; 0 and empty text: not said."""
+
+    names: list[str]
+    gpus: tuple[int, ...]
+    cpus: tuple[float, ...]
+    host_memory: tuple[float, ...]
+    """Bytes."""
+    models: tuple[str, ...]
+    gpu_memory: tuple[float, ...]
+    """Bytes of each GPU of the node."""
+    without_gpus: int = 0
+    """Nodes left out because they have no GPU."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Pool(NamedTuple):
+    """The nodes that belong to one virtual cluster."""
+
+    name: str
+    nodes: int
+    gpus: int
+    """GPUs of each node."""
+
+
+class _Node(NamedTuple):
+    name: str
+    gpus: int
+    cpus: float = 0.0
+    host_memory: float = 0.0
+    model: str = ""
+    gpu_memory: float = 0.0
+
+
+def read_nodes(path: str | Path) -> NodeList:
+    """Read a list of nodes: gpuyard's own CSV, openb's, Philly's machine list, or Tiresias' cluster spec."""
+    with open_source(path) as source:
+        rows = _rows(source)
+        header_line, names = next(rows)
+        layout = _layout(names)
+        if layout is None:
+            raise source.error(
+                header_line,
+                "this is not a list of nodes; its columns are node,gpus[,model,cpus,memory,gpu_memory], or those of "
+                "openb (sn,gpu), of Philly (machineId,number of GPUs) or of Tiresias (num_gpu_p_node)",
+            )
+        found: list[_Node] = []
+        seen: dict[str, int] = {}
+        for line, record in rows:
+            for node in _in_line(source, line, layout, record):
+                if seen.setdefault(node.name, line) != line:
+                    raise source.error(line, f"node {quoted(node.name)} is already on line {seen[node.name]}")
+                found.append(node)
+    return _listed(source, found)
+
+
+def read_pools(path: str | Path) -> list[Pool]:
+    """Read a table of pools: `vc,node num`, of 8 GPUs each or as a column `gpus` says; or `vc,nodes` with 4x8."""
+    pools: dict[str, tuple[int, Pool]] = {}
+    with open_source(path) as source:
+        rows = _rows(source)
+        header_line, names = next(rows)
+        name, count = _one_of(names, _POOL_NAMES), _one_of(names, _POOL_COUNTS)
+        if name is None or count is None:
+            raise source.error(header_line, "a table of pools has the columns vc,node num[,gpus] or vc,nodes (as 4x8)")
+        for line, record in rows:
+            try:
+                pool = _pool(record, name, count, _one_of(names, _POOL_GPUS))
+            except UserError as error:
+                raise source.error(line, str(error)) from None
+            if pool.name in pools:
+                raise source.error(line, f"pool {quoted(pool.name)} is already on line {pools[pool.name][0]}")
+            pools[pool.name] = line, pool
+    if not pools:
+        raise UserError(f"{source.name} holds no pools")
+    return [pool for _, pool in pools.values()]
+
+
+def _rows(source: Source) -> Iterator[tuple[int, dict[str, str]]]:
+    """The header as {name: name}, then the rows as {name: cell}."""
+    found = cells.rows(source)
+    line, first = next(found, (0, []))
+    if not first:
+        raise UserError(f"{source.name} is empty")
+    lowered = [name.lower() for name in first]
+    for position, name in enumerate(lowered):
+        if name in lowered[:position]:
+            raise source.error(line, f"the column {quoted(name)} is there twice")
+    yield line, {name: name for name in lowered}
+    for line, row in found:
+        yield line, dict(zip(lowered, row, strict=True))
+
+
+def _value(record: Mapping[str, str], name: str, rule: Rule) -> float:
+    text = record.get(name, "")
+    if text:
+        return rule.read(text, name)
+    if rule.neutral is None:
+        raise UserError(f"{name} is missing")
+    return rule.neutral
+
+
+def _count(record: Mapping[str, str], name: str) -> int:
+    value = _value(record, name, _COUNT)
+    if not value.is_integer():
+        raise UserError(f"{name} must be a whole number, not {value:g}")
+    return int(value)
+
+
+def _named(record: Mapping[str, str], name: str) -> str:
+    text = name_of(record[name], name)
+    if not text:
+        raise UserError(f"{name} is missing")
+    return text
+
+
+def _gpuyard(record: Mapping[str, str]) -> Iterator[_Node]:
+    yield _Node(
+        _named(record, "node"),
+        _count(record, "gpus"),
+        _value(record, "cpus", _AMOUNT),
+        _value(record, "memory", _SIZE),
+        name_of(record.get("model"), "model"),
+        _value(record, "gpu_memory", _SIZE),
+    )
+
+
+def _openb(record: Mapping[str, str]) -> Iterator[_Node]:
+    yield _Node(
+        _named(record, "sn"),
+        _count(record, "gpu"),
+        _value(record, "cpu_milli", _AMOUNT) / 1000.0,
+        _value(record, "memory_mib", _AMOUNT) * MIB,
+        name_of(record.get("model"), "model"),
+    )
+
+
+def _philly(record: Mapping[str, str]) -> Iterator[_Node]:
+    memory = _value(record, "single gpu mem", _SIZE)
+    yield _Node(_named(record, "machineid"), _count(record, "number of gpus"), gpu_memory=memory)
+
+
+def _tiresias(record: Mapping[str, str]) -> Iterator[_Node]:
+    """One line describes all nodes: so many behind each of so many switches."""
+    switches, nodes = _count(record, "num_switch"), _count(record, "num_node_p_switch")
+    gpus, cpus = _count(record, "num_gpu_p_node"), _value(record, "num_cpu_p_node", _AMOUNT)
+    memory = _value(record, "mem_p_node", _AMOUNT) * GIB
+    if switches * nodes * max(gpus, 1) > MOST_GPUS:
+        raise UserError(f"a cluster has at most {MOST_GPUS:,} GPUs")
+    for switch in range(switches):
+        for node in range(nodes):
+            yield _Node(f"s{switch}n{node}", gpus, cpus, memory)
+
+
+class _Layout(NamedTuple):
+    required: tuple[str, ...]
+    nodes: Callable[[Mapping[str, str]], Iterator[_Node]]
+
+
+_LAYOUTS: Mapping[str, _Layout] = MappingProxyType(
+    {
+        "gpuyard": _Layout(("node", "gpus"), _gpuyard),
+        "openb": _Layout(("sn", "gpu"), _openb),
+        "philly": _Layout(("machineid", "number of gpus"), _philly),
+        "tiresias": _Layout(("num_switch", "num_node_p_switch", "num_gpu_p_node"), _tiresias),
+    }
+)
+_POOL_NAMES = ("vc", "pool", "cluster", "partition")
+_POOL_COUNTS = ("node num", "node_num", "nodes")
+_POOL_GPUS = ("gpus", "gpus per node", "gpus_per_node")
+
+
+def _layout(names: Mapping[str, str]) -> _Layout | None:
+    return next((layout for layout in _LAYOUTS.values() if all(name in names for name in layout.required)), None)
+
+
+def _in_line(source: Source, line: int, layout: _Layout, record: Mapping[str, str]) -> list[_Node]:
+    try:
+        return list(layout.nodes(record))
+    except UserError as error:
+        raise source.error(line, str(error)) from None
+
+
+def _listed(source: Source, found: list[_Node]) -> NodeList:
+    nodes = [node for node in found if node.gpus]
+    if not nodes:
+        raise UserError(f"{source.name} holds no node with a GPU")
+    return NodeList(
+        names=[node.name for node in nodes],
+        gpus=tuple(node.gpus for node in nodes),
+        cpus=tuple(node.cpus for node in nodes),
+        host_memory=tuple(node.host_memory for node in nodes),
+        models=tuple(node.model for node in nodes),
+        gpu_memory=tuple(node.gpu_memory for node in nodes),
+        without_gpus=len(found) - len(nodes),
+    )
+
+
+def _one_of(names: Mapping[str, str], wanted: tuple[str, ...]) -> str | None:
+    return next((name for name in wanted if name in names), None)
+
+
+def _pool(record: Mapping[str, str], name: str, count: str, gpus: str | None) -> Pool:
+    text = record[count].lower()
+    if "x" in text:
+        left, _, right = text.partition("x")
+        if not (left.strip().isdecimal() and right.strip().isdecimal()):
+            raise UserError(f"{count} takes a number of nodes, or 4x8 for 4 nodes of 8 GPUs, not {quoted(text)}")
+        nodes, size = int(left), int(right)
+    else:
+        nodes, size = _count(record, count), _count(record, gpus) if gpus and record[gpus] else NODE_GPUS
+    if nodes < 1 or size < 1 or nodes * size > MOST_GPUS:
+        raise UserError(f"a pool has 1 to {MOST_GPUS:,} GPUs, not {nodes} x {size}")
+    return Pool(_named(record, name), nodes, size)
