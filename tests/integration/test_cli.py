@@ -169,6 +169,11 @@ def test_what_can_never_fit_is_rejected_with_the_reason(tmp_path: Path) -> None:
         (["--nodes", "99999999x8"], "more than 1,000,000 GPUs"),
         (["--gpus", "1", "--policy", "FCFS"], "did you mean 'fcfs'"),
         (["--gpus", "1", "--gpu-memory", "lots"], "not a size"),
+        (["--gpus", "1", "--restart-cost", "7/30"], "7/30/60"),
+        (["--gpus", "1", "--round", "60", "--discipline", "commit"], "leave out --round"),
+        (["--gpus", "1", "--round=-1"], "--round must be 0 or more"),
+        (["--gpus", "1", "--pools", "p.csv"], "not both"),
+        (["--pools", "no-such.csv"], "no-such.csv"),
     ],
 )
 def test_a_mistake_ends_in_one_sentence_and_exit_2(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
@@ -234,3 +239,16 @@ def test_a_policy_file_that_exits_does_not_pass_for_success(tmp_path: Path) -> N
     done = gpuyard("policies", "check", "./ex.py:f", cwd=tmp_path)
     assert done.returncode == 2
     assert "ex.py, line 1: SystemExit" in done.stderr
+
+
+def test_pools_rounds_and_restart_costs(tmp_path: Path) -> None:
+    (tmp_path / "w.csv").write_text(
+        "job,submit,run,gpus,vc\n1,0,40,8,a\n2,5,10,8,a\n3,5,10,8,b\n4,5,10,1,c\n5,61,10,16,b\n"
+    )
+    (tmp_path / "pools.csv").write_text("vc,node num\na,1\nb,2\n")
+    options = ["--pools", "pools.csv", "--round", "60", "--restart-cost", "7/30/60", "--policy", "srtf"]
+    done = gpuyard("simulate", "w.csv", *options, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["gpus"], found["rejected"], found["round"], found["restart_cost"]) == (24, 1, 60, "7/30/60")
+    assert (found["pools"]["a"]["jct_max"], found["pools"]["b"]["makespan"]) == (65, 125)

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.simulate import Seed, chosen_policies, print_ranking, run_all, write_comparison
+from gpuyard.cli.compare import chosen_policies, print_ranking, run_all, write_comparison
+from gpuyard.cli.options import Seed
 
 
 def demo(

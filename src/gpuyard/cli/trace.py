@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.simulate import Format, Json, Slice, TraceArg
+from gpuyard.cli.options import Format, Json, Slice, TraceArg
 
 app = typer.Typer(help="Look at a trace, or convert it.", no_args_is_help=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,18 @@ class Segments:
     def __len__(self) -> int:
         return len(self.job)
 
+    @classmethod
+    def none(cls) -> Segments:
+        """Of a schedule in which nothing ran."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
+
+    @classmethod
+    def join(cls, parts: Sequence[Segments]) -> Segments:
+        """All of them, one after the other."""
+        return cls(
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("job", "gpu", "start", "end"))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -44,7 +57,7 @@ class Result:
     """Position in the trace: why the job can never run here."""
     segments: Segments
     settings: dict[str, Any] = field(default_factory=dict)
-    """What else decided the schedule: estimate, quantum, restart cost, seed."""
+    """What else decided the schedule: estimate, quantum, restart cost, round, seed."""
     wall_seconds: float = 0.0
 
     @property
