@@ -17,7 +17,7 @@ from gpuyard.sim.traces import FORMATS, read, write
 
 COLUMNS = (
     "submit", "run", "gpus", "requested", "priority", "weight", "tickets", "memory", "compute", "deadline",
-    "preemptible",
+    "preemptible", "cpus", "host_memory",
 )  # fmt: skip
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12).map(str.strip)
 POSITIVE = st.floats(min_value=0, max_value=1e12, exclude_min=True)
@@ -50,6 +50,10 @@ def traces(draw: st.DrawFn, whole_ids: bool = False) -> Trace:
         compute=maybe(st.floats(min_value=0, max_value=100, exclude_min=True), np.nan),
         deadline=maybe(TIMES, np.inf),
         preemptible=column(st.booleans()),
+        cpus=maybe(st.floats(min_value=0, max_value=1e308), 0.0),
+        host_memory=maybe(st.floats(min_value=0, max_value=1e308), 0.0),
+        gpu_types=maybe(NAMES, ""),
+        labels={name: maybe(NAMES, "") for name in draw(st.lists(NAMES.filter(bool), max_size=2, unique=True))},
     )
 
 
@@ -64,7 +68,8 @@ def through(trace: Trace, name: str, format: str | None = None) -> Trace:
 @given(trace=traces())
 def test_tables_round_trip(name: str, trace: Trace) -> None:
     again = through(trace, name)
-    assert (again.ids, again.users) == (trace.ids, trace.users)
+    assert (again.ids, again.users, again.gpu_types) == (trace.ids, trace.users, trace.gpu_types)
+    assert again.labels == {label: texts for label, texts in trace.labels.items() if any(texts)}
     for column in COLUMNS:
         assert np.array_equal(getattr(again, column), getattr(trace, column), equal_nan=True), column
 

@@ -26,6 +26,41 @@ def test_only_columns_that_say_something_are_written(tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv").users == ["", "x, y"]
 
 
+def test_resources_models_and_labels(tmp_path: Path) -> None:
+    trace = Trace.of(
+        [0, 1], [1, 2], [1, 2], ids=["a", "b"], cpus=[4, 0], host_memory=[2**30, 0],
+        gpu_types=["T4|A10", ""], labels={"vc": ["x,1", ""], "state": ["", ""]},
+    )  # fmt: skip
+    write(trace, tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == (
+        'job,submit,run,gpus,cpus,host_memory,gpu_type,label_vc\na,0,1,1,4,1073741824,T4|A10,"x,1"\nb,1,2,2,,,,\n'
+    )
+    write(trace, tmp_path / "a.jsonl")
+    for name in ("a.csv", "a.jsonl"):
+        again = read(tmp_path / name)
+        assert (again.cpus.tolist(), again.host_memory.tolist()) == ([4, 0], [2**30, 0])
+        assert (again.gpu_types, again.labels) == (["T4|A10", ""], {"vc": ["x,1", ""]})
+    write(trace, tmp_path / "a.swf")
+    assert "left out: cpus, host_memory, gpu_type, label_vc" in (tmp_path / "a.swf").read_text()
+
+
+def test_a_label_may_come_late_in_json_lines(tmp_path: Path) -> None:
+    rows = [{"job": "a"}, {"job": "b", "label_vc": 7}]
+    text = "\n".join(json.dumps({"submit": 0, "run": 1, "gpus": 1, **row}) for row in rows)
+    (tmp_path / "a").write_text(text)
+    assert read(tmp_path / "a").labels == {"vc": ["", "7"]}
+    (tmp_path / "a").write_text(text.replace("label_vc", "label_"))
+    with pytest.raises(UserError, match="unknown key 'label_'"):
+        read(tmp_path / "a")
+
+
+def test_jobs_without_gpus_are_not_written(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.swf"):
+        with pytest.raises(UserError, match="job '1' asks for no GPU, which cannot be written.*--where 'gpus>0'"):
+            write(Trace.of([0, 1], [1, 2], [1, 0]), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_swf_numbers_what_has_no_number(tmp_path: Path) -> None:
     trace = Trace.of([0, 1], [1, 2], [1, 2], ids=["a", "b"], users=["ann", ""], priority=[1, 2], capacity=8)
     write(trace, tmp_path / "a.swf")

@@ -41,8 +41,12 @@ def header(
     found: Iterator[tuple[int, list[str]]],
     required: tuple[str, ...],
     known: tuple[str, ...] | None = None,
+    free: str = "",
 ) -> list[str]:
-    """The first row, checked: no column twice, none unknown, none of the required ones missing."""
+    """The first row, checked: no column twice, none unknown, none of the required ones missing.
+
+    Columns whose names go on after `free` are known, whatever they are called.
+    """
     line, names = next(found, (0, []))
     if not names:
         raise UserError(f"{source.name} holds no jobs, not even a header")
@@ -50,7 +54,7 @@ def header(
         if name in names[:position]:
             raise source.error(line, f"the column {quoted(name)} is there twice")
         # Before the missing ones: an unknown column is most often one of those, misspelt.
-        if known is not None and name not in known:
+        if known is not None and name not in known and not (free and name.startswith(free) and name != free):
             raise source.error(line, f"unknown column {quoted(name)}{suggest(name, known)}")
     for name in required:
         if name not in names:

@@ -118,8 +118,12 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "compute": Rule(neutral=math.nan, low=0.0, above=True, high=100.0),
         "deadline": Rule(parse_duration, neutral=math.inf, low=0.0, high=MOST_SECONDS),
         "preemptible": Rule(parse_flag, neutral=1.0, plain=False),
+        "cpus": Rule(neutral=0.0, low=0.0),
+        "host_memory": Rule(parse_size, neutral=0.0, low=0.0),
     }
 )
+LABEL = "label_"
+"""What a column's name starts with in gpuyard's own files where the column is a label to select by."""
 
 
 def name_of(value: object, label: str) -> str:
@@ -149,6 +153,7 @@ class Jobs:
         self.lines = array("q")
         self.columns = {name: array("d") for name in RULES if name in labels}
         self._labels = {"job": "job", "user": "user", "compute": "compute", **labels}
+        self.texts: dict[str, list[str]] = {name: [] for name in labels if name == "gpu_type" or name.startswith(LABEL)}
         self._has_users = "user" in labels
         self._plan = [(self._labels[name], RULES[name], self.columns[name]) for name in self.columns]
         # A fraction of a GPU turns into compute, so that column is always there.
@@ -163,6 +168,11 @@ class Jobs:
             raise self.source.error(line, str(error)) from None
         self.lines.append(line)
 
+    def add_label(self, name: str) -> None:
+        """From here on records may have this label; the jobs before have none."""
+        self._labels[name] = name
+        self.texts[name] = [""] * len(self.ids)
+
     def _take(self, record: Mapping[str, object]) -> None:
         job = name_of(record.get(self._labels["job"]), self._labels["job"])
         if not job:
@@ -170,6 +180,8 @@ class Jobs:
         self.ids.append(job)
         if self._has_users:
             self.users.append(name_of(record.get(self._labels["user"]), self._labels["user"]))
+        for name, texts in self.texts.items():
+            texts.append(sys.intern(name_of(record.get(self._labels[name]), self._labels[name])))
         for label, rule, column in self._plan:
             value = record.get(label)
             if value is not None and value != "":
@@ -208,6 +220,8 @@ class Jobs:
             gpus,
             ids=self.ids,
             users=self.users or None,
+            gpu_types=self.texts.get("gpu_type"),
+            labels={name.removeprefix(LABEL): texts for name, texts in self.texts.items() if name != "gpu_type"},
             source=self.source.name,
             format=format,
             dropped=dropped,

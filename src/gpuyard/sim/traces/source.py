@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import importlib
 import io
 import lzma
 import re
@@ -22,6 +23,7 @@ _HEAD = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 Stream = io.BufferedIOBase
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _UNPACKERS: dict[bytes, Callable[[Stream], Stream]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
     b"\xfd7zXZ\x00": cast(Callable[[Stream], Stream], lzma.LZMAFile),
@@ -56,12 +58,15 @@ class Source:
     name: str
     head: str
     stream: Stream
+    path: Path | None = None
+    """None: standard input."""
+    option: str = ""
+    """What stands after the colon in `--format gavel:k80`."""
 
     def raw_lines(self) -> Iterator[tuple[int, str]]:
         """Numbered lines; bytes that are not UTF-8 stay in them as surrogates."""
-        text = io.TextIOWrapper(cast(io.BufferedReader, self.stream), encoding="utf-8-sig", errors="surrogateescape")
         try:
-            yield from enumerate(text, 1)
+            yield from enumerate(self._text(), 1)
         except _BROKEN as error:
             raise UserError(f"{self.name}: {_broken(error)}") from None
 
@@ -71,6 +76,20 @@ class Source:
             if not line.isascii() and _SURROGATE.search(line):
                 raise self.error(number, "this is not UTF-8 text")
             yield number, line
+
+    def chunks(self, size: int = 1 << 20) -> Iterator[str]:
+        """The text in pieces, for formats in which a line may be the whole file."""
+        text = self._text()
+        try:
+            while chunk := text.read(size):
+                if not chunk.isascii() and _SURROGATE.search(chunk):
+                    raise UserError(f"{self.name} is not UTF-8 text")
+                yield chunk
+        except _BROKEN as error:
+            raise UserError(f"{self.name}: {_broken(error)}") from None
+
+    def _text(self) -> io.TextIOWrapper:
+        return io.TextIOWrapper(cast(io.BufferedReader, self.stream), encoding="utf-8-sig", errors="surrogateescape")
 
     def error(self, line: int, problem: str) -> UserError:
         """`jobs.csv, line 7: <problem>`."""
@@ -96,7 +115,7 @@ def quoted(text: str) -> str:
 
 @contextmanager
 def open_source(path: str | Path) -> Iterator[Source]:
-    """Open a trace file, or standard input for `-`; gzip, xz and bzip2 are unpacked on the way."""
+    """Open a trace file, or standard input for `-`; gzip, xz, bzip2 and zstd are unpacked on the way."""
     name = "standard input" if str(path) == "-" else str(path)
     with ExitStack() as stack:
         if str(path) == "-":
@@ -104,14 +123,14 @@ def open_source(path: str | Path) -> Iterator[Source]:
         else:
             raw = stack.enter_context(open_binary(Path(path)))
         try:
-            head, stream = _peeked(_unpacked(raw))
+            head, stream = _peeked(_unpacked(raw, name))
         except _BROKEN as error:
             raise UserError(f"{name}: {_broken(error)}") from None
         if not head:
             raise UserError(f"{name} is empty")
         # A character may be cut in two at the end of the head; an incremental decoder lets that pass.
         decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
-        yield Source(name, decoder.decode(head), stream)
+        yield Source(name, decoder.decode(head), stream, None if str(path) == "-" else Path(path))
 
 
 def open_binary(path: Path) -> io.BufferedReader:
@@ -131,12 +150,25 @@ def _peeked(stream: Stream, size: int = _HEAD) -> tuple[bytes, Stream]:
     return head, io.BufferedReader(_Rejoined(head, stream), _HEAD)
 
 
-def _unpacked(stream: Stream) -> Stream:
+def _unpacked(stream: Stream, name: str) -> Stream:
     magic, stream = _peeked(stream, 6)
     for start, unpack in _UNPACKERS.items():
         if magic.startswith(start):
             return unpack(stream)
-    return stream
+    return _zstd(stream, name) if magic.startswith(_ZSTD) else stream
+
+
+def _zstd(stream: Stream, name: str) -> Stream:
+    """Zstandard came to Python's own library with 3.14; before that it is a package, which we do not require."""
+    for module, opener in (("compression.zstd", "ZstdFile"), ("zstandard", "open")):
+        try:
+            return cast(Stream, getattr(importlib.import_module(module), opener)(stream, "rb"))
+        except ImportError:
+            continue
+    raise UserError(
+        f"{name} is compressed with zstd, which this Python cannot read: "
+        "unpack it first (zstd -d), or install the package zstandard"
+    )
 
 
 def _broken(error: Exception) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces import cells
-from gpuyard.sim.traces.columns import Jobs
+from gpuyard.sim.traces.columns import LABEL, Jobs
 from gpuyard.sim.traces.source import Source, first_line, quoted
 
 COLUMNS = (
     "job", "submit", "run", "gpus", "requested", "priority", "user", "weight", "tickets",
-    "memory", "compute", "deadline", "preemptible",
+    "memory", "compute", "deadline", "preemptible", "cpus", "host_memory", "gpu_type",
 )  # fmt: skip
 REQUIRED = COLUMNS[:4]
 _BATSIM = re.compile(r'"(?:jobs|profiles|nb_res)"\s*:')
@@ -38,7 +38,7 @@ def recognises_jsonl(head: str) -> bool:
 def read_csv(source: Source) -> Trace:
     """Read gpuyard's CSV."""
     found = cells.rows(source)
-    names = cells.header(source, found, REQUIRED, COLUMNS)
+    names = cells.header(source, found, REQUIRED, COLUMNS, free=LABEL)
     jobs = Jobs(source, {name: name for name in names})
     for line, row in found:
         jobs.add(line, dict(zip(names, row, strict=True)))
@@ -48,15 +48,18 @@ def read_csv(source: Source) -> Trace:
 def read_jsonl(source: Source) -> Trace:
     """Read gpuyard's JSON lines: the same keys as the CSV's columns."""
     jobs = Jobs(source, {name: name for name in COLUMNS})
-    known = frozenset(COLUMNS)
+    known = set(COLUMNS)
     for line, text in source.lines():
         text = text.strip()
         if not text or text[0] == "#":
             continue
         record = _object(source, line, text)
         if not known.issuperset(record):
-            wrong = next(key for key in record if key not in known)
-            raise source.error(line, f"unknown key {quoted(wrong)}{suggest(wrong, COLUMNS)}")
+            for key in record.keys() - known:
+                if not key.startswith(LABEL) or key == LABEL:
+                    raise source.error(line, f"unknown key {quoted(key)}{suggest(key, COLUMNS)}")
+                jobs.add_label(key)
+                known.add(key)
         jobs.add(line, record)
     return jobs.trace("jsonl")
 

@@ -9,7 +9,7 @@ import lzma
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,16 @@ import numpy as np
 
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.trace import Trace
-from gpuyard.sim.traces.columns import name_of
+from gpuyard.sim.traces.columns import LABEL, name_of
 from gpuyard.sim.traces.source import quoted
 from gpuyard.sim.traces.table import COLUMNS
 from gpuyard.units import format_number
 
 _SUFFIXES = {".swf": "swf", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-_NOT_IN_SWF = ("priority", "weight", "tickets", "memory", "compute", "deadline", "preemptible")
+_NOT_IN_SWF = (
+    "priority", "weight", "tickets", "memory", "compute", "deadline", "preemptible", "cpus",
+    "host_memory", "gpu_type",
+)  # fmt: skip
 _PACKERS: dict[str, Callable[[IO[bytes]], AbstractContextManager[Any]]] = {
     # No name and no time in the header: the same trace gives the same file.
     ".gz": lambda stream: gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0),
@@ -58,6 +61,11 @@ def _lines_of(trace: Trace, format: str) -> Iterator[str]:
     if format not in WRITERS:
         raise UserError(
             f"cannot write the format '{format}'{suggest(format, WRITERS) or ', only ' + ', '.join(WRITERS)}"
+        )
+    if not trace.gpus.all():
+        job = trace.ids[int(np.argmin(trace.gpus))]
+        raise UserError(
+            f"job {quoted(job)} asks for no GPU, which cannot be written; leave such jobs out: --where 'gpus>0'"
         )
     return WRITERS[format](trace)
 
@@ -103,7 +111,7 @@ def _informative(trace: Trace) -> dict[str, list[str | None]]:
     """The optional columns that say something, as text; None where a job says nothing."""
     neutral = {
         "requested": np.nan, "priority": 0.0, "weight": 1.0, "tickets": 1.0, "memory": 0.0,
-        "compute": np.where(trace.memory > 0, 0.0, 100.0), "deadline": np.inf,
+        "compute": np.where(trace.memory > 0, 0.0, 100.0), "deadline": np.inf, "cpus": 0.0, "host_memory": 0.0,
     }  # fmt: skip
     columns: dict[str, list[str | None]] = {}
     for name, nothing in neutral.items():
@@ -114,11 +122,18 @@ def _informative(trace: Trace) -> dict[str, list[str | None]]:
                 None if quiet else format_number(value)
                 for quiet, value in zip(silent.tolist(), values.tolist(), strict=True)
             ]
-    if any(trace.users):
-        columns["user"] = [_plain(user, "user") or None for user in trace.users]
+    for name, texts in _texts(trace).items():
+        if any(texts):
+            columns[name] = [_plain(text, name) or None for text in texts]
     if not trace.preemptible.all():
         columns["preemptible"] = [None if flag else "false" for flag in trace.preemptible.tolist()]
     return columns
+
+
+def _texts(trace: Trace) -> dict[str, list[str]]:
+    """The optional columns of text, by the names they have in a file."""
+    labels = {LABEL + _plain(name, "label"): texts for name, texts in trace.labels.items()}
+    return {"user": trace.users, "gpu_type": trace.gpu_types, **labels}
 
 
 def _table(trace: Trace) -> dict[str, list[str | None]]:
@@ -127,24 +142,28 @@ def _table(trace: Trace) -> dict[str, list[str | None]]:
     columns: dict[str, list[str | None]] = {"job": [_plain(job, "job") for job in trace.ids]}
     for name in ("submit", "run", "gpus"):
         columns[name] = [format_number(value) for value in getattr(trace, name).tolist()]
-    return columns | {name: optional[name] for name in COLUMNS if name in optional}
+    labels = [name for name in optional if name.startswith(LABEL)]
+    return columns | {name: optional[name] for name in (*COLUMNS, *labels) if name in optional}
 
 
 def _plain(name: str, label: str) -> str:
     """A name that reads back as it is."""
-    if (label == "job" and not name) or name_of(name, label) != name:
+    if (label in ("job", "label") and not name) or name_of(name, label) != name:
         raise UserError(f"the {label} name {quoted(name)} cannot be written: it is empty or has blanks around it")
     return name
 
 
 def _csv(trace: Trace) -> Iterator[str]:
     columns = _table(trace)
-    for name in ("job", "user"):
-        if name in columns:
-            columns[name] = [_cell(text or "") for text in columns[name]]
-    yield ",".join(columns) + "\n"
+    for name in _texts_in(columns):
+        columns[name] = [_cell(text or "") for text in columns[name]]
+    yield ",".join(map(_cell, columns)) + "\n"
     for row in zip(*columns.values(), strict=True):
         yield ",".join(cell or "" for cell in row) + "\n"
+
+
+def _texts_in(columns: Iterable[str]) -> list[str]:
+    return [name for name in columns if name in ("job", "user", "gpu_type") or name.startswith(LABEL)]
 
 
 def _cell(text: str) -> str:
@@ -156,9 +175,8 @@ def _cell(text: str) -> str:
 
 def _jsonl(trace: Trace) -> Iterator[str]:
     columns = _table(trace)
-    for name in ("job", "user"):
-        if name in columns:
-            columns[name] = [text and json.dumps(text, ensure_ascii=False) for text in columns[name]]
+    for name in _texts_in(columns):
+        columns[name] = [text and json.dumps(text, ensure_ascii=False) for text in columns[name]]
     keys = [json.dumps(name) for name in columns]
     for row in zip(*columns.values(), strict=True):
         cells = (f"{key}: {cell}" for key, cell in zip(keys, row, strict=True) if cell is not None)
@@ -166,7 +184,7 @@ def _jsonl(trace: Trace) -> Iterator[str]:
 
 
 def _swf(trace: Trace) -> Iterator[str]:
-    lost = [name for name in _informative(trace) if name in _NOT_IN_SWF]
+    lost = [name for name in _informative(trace) if name in _NOT_IN_SWF or name.startswith(LABEL)]
     yield f"; Version: 2.2\n; MaxJobs: {len(trace)}\n; MaxRecords: {len(trace)}\n"
     if trace.capacity:
         yield f"; MaxProcs: {trace.capacity}\n"
