@@ -243,7 +243,7 @@ def test_a_policy_file_that_exits_does_not_pass_for_success(tmp_path: Path) -> N
 
 def test_pools_rounds_and_restart_costs(tmp_path: Path) -> None:
     (tmp_path / "w.csv").write_text(
-        "job,submit,run,gpus,vc\n1,0,40,8,a\n2,5,10,8,a\n3,5,10,8,b\n4,5,10,1,c\n5,61,10,16,b\n"
+        "job,submit,run,gpus,label_vc\n1,0,40,8,a\n2,5,10,8,a\n3,5,10,8,b\n4,5,10,1,c\n5,61,10,16,b\n"
     )
     (tmp_path / "pools.csv").write_text("vc,node num\na,1\nb,2\n")
     options = ["--pools", "pools.csv", "--round", "60", "--restart-cost", "7/30/60", "--policy", "srtf"]
