@@ -90,6 +90,56 @@ def test_compare_ranks_and_reports(four: Path, tmp_path: Path) -> None:
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
 
 
+def test_compare_with_windows_seeds_and_schedules(tmp_path: Path) -> None:
+    rows = "".join(f"{n},{7 * n},{10 + 13 * n % 40},{1 + n % 3}\n" for n in range(50))
+    (tmp_path / "w.csv").write_text("job,submit,run,gpus\n" + rows)
+    common = ["compare", "w.csv", "--gpus", "4", "--policies", "fcfs,lottery", "--jobs", "2"]
+    done = gpuyard(*common, "--seeds", "3", "--json", "--out", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"trace", "gpus", "nodes", "results", "runs"}
+    by_policy = {row["policy"]: row for row in found["results"]}
+    low, high = by_policy["lottery"]["jct_mean_ci"]
+    assert low <= by_policy["lottery"]["jct_mean"] <= high
+    assert "jct_mean_ci" not in by_policy["fcfs"]
+    assert "±" in (tmp_path / "r" / "report.html").read_text()
+    shown = gpuyard(*common, "--windows", "2", cwd=tmp_path).stdout
+    assert "means over 2 windows" in shown
+    assert "±" in shown
+    done = gpuyard(*common, "--out", "s", "--schedules", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "s" / "lottery" / "jobs.csv").read_text().splitlines()) > 40
+
+
+def test_compare_goes_on_when_a_policy_fails_and_says_so(four: Path, tmp_path: Path) -> None:
+    options = ["--gpus", "1", "--restart-cost", "30", "--json"]
+    done = gpuyard("compare", four, "--policies", "fcfs,rr", *options, cwd=tmp_path)
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert [row["policy"] for row in found["results"]] == ["fcfs"]
+    assert found["errors"][0]["policy"] == "rr"
+    assert "error: rr: a restart costs 30 s" in done.stderr
+    alone = gpuyard("compare", four, "--policies", "rr", *options, cwd=tmp_path)
+    assert (alone.returncode, alone.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--schedules"], "give --out DIR"),
+        (["--seeds", "2", "--windows", "2"], "not both"),
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--windows", "0"], "--windows must be at least 1"),
+        (["--policies", ","], "names no policy"),
+    ],
+)
+def test_a_mistake_in_a_comparison(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
+    done = gpuyard("compare", four, "--gpus", "1", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     made = gpuyard("workload", "generate", "--seed", "3", "--out", "w.csv", cwd=tmp_path)
     assert made.returncode == 0, made.stderr

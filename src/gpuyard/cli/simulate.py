@@ -32,7 +32,7 @@ def simulate(
     if out is not None:
         from gpuyard.sim.writing import write_result
 
-        write_result(result, metrics, out, plots=True)
+        write_result(result, metrics, out)
         output.say(f"wrote {out}/: jobs.csv, segments.csv, metrics.json and plots")
     if json:
         output.print_json(metrics)
@@ -69,12 +69,5 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
         f"speed        {metrics['jobs_per_second']:,.0f} jobs/s",
     ]
     print("\n".join(lines))
-    say_rejected(result)
-
-
-def say_rejected(result: Result) -> None:
-    """Tell of the first jobs that can never run."""
-    for position, reason in list(result.rejected.items())[:3]:
-        output.say(f"rejected: job {result.trace.ids[position]} {reason}")
-    if len(result.rejected) > 3:
-        output.say(f"rejected: {len(result.rejected) - 3:,} more")
+    examples = [(result.trace.ids[position], why) for position, why in list(result.rejected.items())[:3]]
+    output.say_rejected(examples, len(result.rejected))
