@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from gpuyard.core.discipline import DISCIPLINES
 from gpuyard.core.events import Event, Started
 from gpuyard.core.model import GIB, Cluster
-from gpuyard.core.placement import PLACEMENTS
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policies import POLICIES
+from gpuyard.core.pool import PLACEMENTS
 from gpuyard.core.reasons import Resources
 from gpuyard.core.state import State, fold
 from gpuyard.sim.restarts import RestartCost, restart_costs

@@ -18,7 +18,7 @@ import pytest
 
 from gpuyard.core import discipline, displacement, placement, reservation
 from gpuyard.core.model import GIB, Cluster
-from gpuyard.core.placement import PLACEMENTS
+from gpuyard.core.pool import PLACEMENTS
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace

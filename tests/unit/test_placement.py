@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gpuyard.core.events import Event, Exited, Placed, Started, Submitted
 from gpuyard.core.model import GIB, Cluster, Request
-from gpuyard.core.placement import PLACEMENTS, Site, claim, place, release
+from gpuyard.core.placement import claim, place, release
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import never_fits
+from gpuyard.core.pool import PLACEMENTS, Site
 from gpuyard.core.state import State, fold
 from gpuyard.errors import UserError
 from gpuyard.policyfile import make_planner

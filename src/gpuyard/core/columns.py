@@ -6,14 +6,15 @@ is rebuilt from objects when a plan is made. A policy asks for columns by naming
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuyard.core.model import Cluster, Request
-from gpuyard.core.placement import Demand, Floats, Ints, mix, salted
+from gpuyard.core.fragmentation import Kind, kind_of, typical
+from gpuyard.core.model import Cluster, Request, suits
+from gpuyard.core.pool import NO_TASKS, Demand, Flags, Floats, Ints, Tasks, mix, salted
 
 if TYPE_CHECKING:
     from gpuyard.core.state import State
@@ -25,7 +26,7 @@ class Table:
     _FLOATS = (
         "submit", "estimate", "memory", "compute", "priority", "weight", "tickets", "deadline",
         "virtual_start", "virtual_finish", "turn", "requeued", "progress", "started", "overhead",
-        "slice_started", "held_for",
+        "slice_started", "held_for", "cpus", "host_memory",
     )  # fmt: skip
     _INTS = ("gpus", "user", "scope")
 
@@ -50,15 +51,27 @@ class Table:
     slice_started: Floats
     held_for: Floats
     """Seconds spent on GPUs before the present attempt, progress or not."""
+    cpus: Floats
+    """CPU cores wanted; 0 where the cluster does not count them."""
+    host_memory: Floats
+    """Bytes of host memory wanted; 0 where the cluster does not count them."""
     gpus: Ints
     user: Ints
     scope: Ints
-    preemptible: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    preemptible: Flags
 
     def __init__(self, cluster: Cluster) -> None:
         self.size = 0
         self.scopes = np.ones((1, cluster.gpus), dtype=bool)
-        self._scope_rows: dict[tuple[int, ...], int] = {(): 0}
+        self._scope_rows: dict[tuple[tuple[int, ...], str], int] = {}
+        self._models = [
+            m.casefold() for m, size in zip(cluster.models, cluster.nodes, strict=False) for _ in range(size)
+        ]
+        self._counts_cpus, self._counts_host = any(cluster.cpus), any(cluster.host_memory)
+        self._memory = cluster.memory
+        self._kinds: dict[Kind, int] = {}
+        self._tasks = NO_TASKS
+        self._counted = 0
         self.preemptible = np.zeros(0, dtype=bool)
         for name in self._FLOATS:
             setattr(self, name, np.zeros(0))
@@ -72,7 +85,9 @@ class Table:
             new = np.zeros(capacity, dtype=old.dtype)
             new[: self.size] = old[: self.size]
             setattr(self, name, new)
-        self.demand = Demand(self.gpus, self.memory, self.compute, self.scope, self.scopes, self.estimate)
+        self.demand = Demand(
+            self.gpus, self.memory, self.compute, self.scope, self.scopes, self.estimate, self.cpus, self.host_memory
+        )
 
     def add(self, submit: float, request: Request, user: int) -> int:
         """A new row for a submitted job."""
@@ -92,19 +107,41 @@ class Table:
         self.preemptible[row] = request.preemptible
         self.user[row] = user
         self.started[row] = np.inf
-        if request.scope:
-            self.scope[row] = self._scope_row(request.scope)
+        self.cpus[row] = request.cpus if self._counts_cpus else 0.0
+        self.host_memory[row] = request.host_memory if self._counts_host else 0.0
+        if request.scope or (request.gpu_types and self._models):
+            self.scope[row] = self._scope_row(request.scope, request.gpu_types)
         return row
 
-    def _scope_row(self, scope: tuple[int, ...]) -> int:
-        key = tuple(sorted(scope))
+    def load(self, columns: Mapping[str, Floats | Ints | Flags]) -> None:
+        """Rows for many jobs at once, into an empty table; columns that are left out are 0."""
+        self._resize(max(64, len(next(iter(columns.values())))))
+        for name, values in columns.items():
+            getattr(self, name)[: len(values)] = values
+            self.size = len(values)
+        self.started[:] = np.inf
+
+    def _scope_row(self, scope: tuple[int, ...], gpu_types: str) -> int:
+        key = tuple(sorted(scope)), gpu_types
         if key not in self._scope_rows:
-            allowed = np.zeros((1, self.scopes.shape[1]), dtype=bool)
-            allowed[0, [g for g in key if g < self.scopes.shape[1]]] = True
+            allowed = np.zeros(self.scopes.shape[1], dtype=bool)
+            allowed[[g for g in scope if g < len(allowed)] if scope else slice(None)] = True
+            if gpu_types and self._models:
+                allowed &= suits(gpu_types, self._models)
             self.scopes = np.vstack((self.scopes, allowed))
             self._scope_rows[key] = len(self.scopes) - 1
             self.demand = self.demand._replace(scopes=self.scopes)
         return self._scope_rows[key]
+
+    def tasks(self) -> Tasks:
+        """The usual jobs, judging by those submitted so far."""
+        if self._counted < self.size:
+            for row in range(self._counted, self.size):
+                kind = kind_of(self.demand, row, self._memory)
+                self._kinds[kind] = self._kinds.get(kind, 0) + 1
+            self._counted = self.size
+            self._tasks = typical(self._kinds, self.scopes)
+        return self._tasks
 
     def attained(self, rows: Ints, now: float) -> Floats:
         """Seconds of progress so far, the present attempt included."""
@@ -168,6 +205,8 @@ COLUMNS: dict[str, Column] = {
         _stored("weight", NEVER, "its weight in fair queueing"),
         _stored("tickets", NEVER, "its tickets in the lottery"),
         _stored("memory", NEVER, "bytes of memory wanted on each GPU; 0 if not said"),
+        _stored("cpus", NEVER, "CPU cores wanted; 0 if not said, or not counted on this cluster"),
+        _stored("host_memory", NEVER, "bytes of host memory wanted; 0 if not said, or not counted on this cluster"),
         _stored("compute", NEVER, "percent wanted of each GPU; 100 is all of it"),
         _stored("deadline", NEVER, "when it should be done; infinite if not said"),
         _stored("virtual_finish", NEVER, "its finish tag in weighted fair queueing"),

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.placement import Counts, Demand, Floats, Ints, Site, claim, fits, on_copy, place, release, takes_any
+from gpuyard.core.nodes import needs_one_node, some_node_has
+from gpuyard.core.placement import claim, fits, release, settle
+from gpuyard.core.pool import Counts, Demand, Floats, Ints, Site, on_copy, takes_any
 
 DISCIPLINES = {
     "strict": "the first job that does not fit blocks all behind it",
@@ -47,21 +49,28 @@ def new_starts(jobs: int, bins: int) -> Starts:
     )
 
 
-def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
-    """Give a job its spot, and note it."""
-    claim(site, row, spot)
+def tail(starts: Starts, k: int) -> Ints:
+    """Where the spot of the next job will be, if it has k bins."""
     i = starts.size[0]
     begin = starts.ends[i - 1] if i > 0 else 0
+    return starts.bins[begin : begin + k]
+
+
+def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
+    """Give a job the spot that has been written at the tail, and note it."""
+    claim(site, row, spot)
+    i = starts.size[0]
     starts.rows[i] = row
-    starts.ends[i] = begin + len(spot)
-    starts.bins[begin : begin + len(spot)] = spot
+    starts.ends[i] = (starts.ends[i - 1] if i > 0 else 0) + len(spot)
     starts.size[0] = i + 1
 
 
 class Holders(NamedTuple):
-    """Running jobs, in some order, with their spots laid end to end."""
+    """Running jobs, in some order, with their spots in one long array."""
 
     rows: Ints
+    begins: Counts
+    """Where each job's spot begins in `bins`."""
     ends: Counts
     bins: Counts
     until: Floats
@@ -70,7 +79,7 @@ class Holders(NamedTuple):
 
 def held_spot(holders: Holders, i: int) -> Ints:
     """The spot of the i-th holder."""
-    return np.asarray(holders.bins[(holders.ends[i - 1] if i > 0 else 0) : holders.ends[i]])
+    return np.asarray(holders.bins[holders.begins[i] : holders.ends[i]])
 
 
 def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int:
@@ -80,8 +89,8 @@ def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int
         any_gpu = takes_any(demand, row)
         if any_gpu and demand.gpus[row] >= limit:
             continue
-        spot = place(site, row)
-        if len(spot) > 0:
+        spot = tail(starts, demand.gpus[row])
+        if settle(site, row, spot):
             start(site, starts, row, spot)
         elif stop:
             return 0
@@ -93,18 +102,23 @@ def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int
 def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
     """When the head is expected to fit, and the site at that instant without it. Holders by expected end."""
     later = on_copy(site)
+    idle = later.pool.idle
     k = site.demand.gpus[head]
     any_gpu = takes_any(site.demand, head)
-    free = sum(later.pool.idle)
+    one_node = not site.fine and needs_one_node(site.code, site.pool.size, k)
+    roomy = False  # whether some node has room for all of it
+    free = sum(idle)
     n = len(holders.rows)
     for i in range(n):
         spot = held_spot(holders, i)
         release(later, holders.rows[i], spot)
         free += len(spot)
         at = holders.until[i]
+        if one_node and not roomy:
+            roomy = some_node_has(idle, spot, k)
         if (i + 1 < n and holders.until[i + 1] == at) or (any_gpu and free < k):
             continue
-        if fits(later, head):
+        if roomy or (not one_node and fits(later, head)):
             return at, later
     return np.inf, later
 
@@ -117,8 +131,8 @@ def backfill(order: Ints, head: int, shadow: float, later: Site, now: float, sit
         any_gpu = takes_any(demand, row)
         if any_gpu and demand.gpus[row] >= limit:
             continue
-        spot = place(site, row)
-        if len(spot) == 0:
+        spot = tail(starts, demand.gpus[row])
+        if not settle(site, row, spot):
             if any_gpu:
                 limit = demand.gpus[row]
             continue

@@ -9,23 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start
-from gpuyard.core.placement import (
-    CONSOLIDATE,
-    NOBODY,
-    Counts,
-    Ints,
-    Site,
-    choose_nodes,
-    claim,
-    fits,
-    fits_in_place,
-    most_idle,
-    on_copy,
-    place,
-    release,
-    takes_any,
-)
+from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start, tail
+from gpuyard.core.nodes import most_idle, nodes_for
+from gpuyard.core.placement import claim, fits, fits_in_place, release, settle
+from gpuyard.core.pool import CONSOLIDATE, Counts, Ints, Site, on_copy, restore, takes_any
 
 
 def displace(
@@ -65,17 +52,18 @@ def displace(
         any_gpu = takes_any(demand, row)
         if blocked or (any_gpu and demand.gpus[row] >= limit):
             continue
-        spot = place(site, row)
-        if len(spot) == 0 and behind < n:
+        spot = tail(starts, demand.gpus[row])
+        found = settle(site, row, spot)
+        if not found and behind < n:
             if not site.fine and counted != behind:
                 if spoiled:
                     _recount(behind, counted, holders, victim, held)
                 else:
                     _count(behind, holders, flat, held)
                 counted = behind
-            spot = _make_room(row, behind, held, holders, site, victim)
-            spoiled = spoiled or len(spot) > 0
-        if len(spot) > 0:
+            found = _make_room(row, behind, held, holders, site, victim) and settle(site, row, spot)
+            spoiled = spoiled or found
+        if found:
             start(site, starts, row, spot)
         elif stop:
             blocked = True
@@ -109,7 +97,7 @@ def _next_victim(victim: Counts, begin: int, end: int) -> int:
 
 def _count(begin: int, holders: Holders, flat: Ints, held: Counts) -> None:
     """Make `held` what holders from `begin` on have of each node, while there are no victims."""
-    counts = np.bincount(flat[holders.ends[begin - 1] if begin > 0 else 0 :], minlength=len(held))
+    counts = np.bincount(flat[holders.begins[begin] :], minlength=len(held))
     for n in range(len(held)):
         held[n] = int(counts[n])
 
@@ -124,7 +112,7 @@ def _recount(begin: int, counted: int, holders: Holders, victim: Counts, held: C
 
 def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
     """Add a holder's GPUs to the numbers of their nodes, or take them away."""
-    begin, end = holders.ends[h - 1] if h > 0 else 0, holders.ends[h]
+    begin, end = holders.begins[h], holders.ends[h]
     if len(counts) == 1:
         counts[0] += sign * (end - begin)
     else:
@@ -132,8 +120,8 @@ def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
             counts[holders.bins[i]] += sign
 
 
-def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> Ints:
-    """A spot for a job at the cost of holders behind it, as few and as far behind as will do; empty if none will."""
+def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
+    """Room for a job at the cost of holders behind it, as few and as far behind as will do; false if none will."""
     pool, k = site.pool, site.demand.gpus[row]
     one_node = site.code == CONSOLIDATE
     if site.fine:
@@ -142,8 +130,8 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
         reach = pool.idle.copy()
         for n in range(len(held)):
             reach[n] += held[n]
-        if len(choose_nodes(site.code, pool.size, reach, k, site.salt)) == 0:
-            return NOBODY
+        if len(nodes_for(site.code, pool.size, reach, k, site.salt)) == 0:
+            return False
         return _make_room_by_trial(row, behind, held, holders, site, victim)
     room = 0  # how much may be given back: nodes that have enough, or GPUs beyond those needed
     for n in range(len(held)):
@@ -152,20 +140,19 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
     if not one_node:
         room -= k - 1
     if room <= 0:
-        return NOBODY
+        return False
     for n in range(len(held)):
         pool.idle[n] += held[n]
     _spare_by_count(k, one_node, room, behind, held, holders, pool.idle, victim)
-    return place(site, row)
+    return True
 
 
 def _spare_by_count(
     k: int, one_node: bool, room: int, behind: int, held: Counts, holders: Holders, idle: Counts, victim: Counts
 ) -> None:
     """Give holders their spots back while k GPUs stay idle, on one node or anywhere; the others are victims."""
-    end = holders.ends[behind - 1] if behind > 0 else 0
     for h in range(behind, len(holders.ends)):
-        begin, end = end, holders.ends[h]
+        begin, end = holders.begins[h], holders.ends[h]
         if victim[h] == 1:
             continue
         lost = end - begin
@@ -187,14 +174,14 @@ def _spare_by_count(
             _add_bins(h, 1, holders, idle)
 
 
-def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> Ints:
+def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
     """The same where counting is not enough: take all holders away, and put back those who can stay."""
     trial = on_copy(site)
     for h in range(behind, len(holders.rows)):
         if victim[h] == 0:
             release(trial, holders.rows[h], held_spot(holders, h))
     if not fits(trial, row):
-        return NOBODY
+        return False
     for h in range(behind, len(holders.rows)):
         if victim[h] == 1:
             continue
@@ -206,9 +193,8 @@ def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, s
             if not site.fine:
                 for n in spot:
                     held[n] -= 1
-    site.pool.idle[:] = trial.pool.idle
     if site.fine:
-        site.pool.tenants[:] = trial.pool.tenants
-        site.pool.memory[:] = trial.pool.memory
-        site.pool.compute[:] = trial.pool.compute
-    return place(site, row)
+        restore(site.pool, trial.pool)
+    else:
+        site.pool.idle[:] = trial.pool.idle
+    return True

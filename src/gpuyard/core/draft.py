@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuyard.core.discipline import Holders, Starts, new_starts
-from gpuyard.core.placement import NOBODY, Demand, Floats, Ints, Site, claim, copy_pool, pick, place
+from gpuyard.core.discipline import Holders, Starts, held_spot, new_starts
+from gpuyard.core.placement import claim, pick, place
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
+from gpuyard.core.pool import FGD, NO_TASKS, NOBODY, PACKING, Demand, Floats, Ints, Site, copy_pool
 
 
 @dataclass(slots=True)
@@ -29,8 +30,8 @@ class Draft:
 
     @property
     def fine(self) -> bool:
-        """Whether bins are GPUs: somebody shares them, or names them."""
-        return self.snapshot.state.shares
+        """Whether bins are GPUs: somebody shares them, or names them, or the placement looks at each of them."""
+        return self.snapshot.state.shares or self.code >= PACKING
 
     @property
     def demand(self) -> Demand:
@@ -46,7 +47,8 @@ class Draft:
                 pool = copy_pool(pool)
             else:  # whole GPUs only: the numbers per node are all that changes, and lists are quick to walk
                 pool = pool._replace(size=self.snapshot.state.cluster.nodes, idle=pool.idle.tolist())
-            self._site = Site(self.demand, pool, self.code, self.salt, self.fine)
+            tasks = self.snapshot.state.table.tasks() if self.code == FGD else NO_TASKS
+            self._site = Site(self.demand, pool, self.code, self.salt, self.fine, tasks)
         return self._site
 
     @property
@@ -94,15 +96,17 @@ class Draft:
         if self.fine:
             spots = [state.spot[row] for row in rows]
             return _laid_out(rows, spots, until)
-        ends = self.demand.gpus[rows].cumsum()
+        gpus = self.demand.gpus[rows]
+        ends = gpus.cumsum()
         if len(state.cluster.nodes) == 1:
-            return Holders(rows, ends, np.zeros(ends[-1] if len(ends) else 0, dtype=np.int64), until)
+            nodes = np.zeros(ends[-1] if len(ends) else 0, dtype=np.int64)
+            return Holders(rows, ends - gpus, ends, nodes, until)
         running = self.snapshot.running
         place_of = np.full(len(running) + 1, len(rows), dtype=np.int64)  # the last is for GPUs without anybody
         place_of[running.searchsorted(rows)] = np.arange(len(rows))
         places = place_of[np.where(state.occupant >= 0, running.searchsorted(state.occupant), len(running))]
-        gpus = places.argsort(kind="stable")[: ends[-1] if len(ends) else 0]
-        return Holders(rows, ends, state.pool.node[gpus], until)
+        held = places.argsort(kind="stable")[: ends[-1] if len(ends) else 0]
+        return Holders(rows, ends - gpus, ends, state.pool.node[held], until)
 
     def holders_by_end(self) -> Holders:
         """Running jobs by their expected end, those that start in this very plan included."""
@@ -117,8 +121,7 @@ class Draft:
         new = self.found_rows
         until = np.concatenate((until, now + table.estimate[new] - table.progress[new]))
         order = until.argsort(kind="stable")
-        begins = np.concatenate((np.zeros(1, dtype=np.int64), old.ends))
-        spots = [old.bins[begins[i] : begins[i + 1]] for i in range(len(rows))] + [spot for _, spot in self.found]
+        spots = [held_spot(old, i) for i in range(len(rows))] + [spot for _, spot in self.found]
         return _laid_out(np.concatenate((rows, new))[order], [spots[i] for i in order], until[order])
 
     def finish(self) -> Plan:
@@ -143,7 +146,9 @@ class Draft:
 
 def _laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
     bins = np.concatenate(spots) if spots else NOBODY
-    return Holders(rows, np.cumsum(np.array([len(spot) for spot in spots], dtype=np.int64)), bins, until)
+    sizes = np.array([len(spot) for spot in spots], dtype=np.int64)
+    ends = np.cumsum(sizes)
+    return Holders(rows, ends - sizes, ends, bins, until)
 
 
 def overdue_end_soon(holders: Holders, now: float) -> Holders:

@@ -9,8 +9,9 @@ import numpy as np
 
 from gpuyard.core.events import Event, Rejected, Submitted
 from gpuyard.core.model import Cluster, Phase, Request
-from gpuyard.core.placement import Ints, claim, fits_in_place, on_copy, release
+from gpuyard.core.placement import claim, fits_in_place, release
 from gpuyard.core.plan import Plan, Planner, Snapshot
+from gpuyard.core.pool import Ints, on_copy
 from gpuyard.core.state import State, apply
 from gpuyard.errors import Bug, UserError
 

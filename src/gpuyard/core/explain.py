@@ -6,7 +6,8 @@ import numpy as np
 
 from gpuyard.core.discipline import reserve
 from gpuyard.core.draft import Draft, overdue_end_soon
-from gpuyard.core.placement import Ints, fits
+from gpuyard.core.placement import fits
+from gpuyard.core.pool import Ints
 from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
 from gpuyard.core.reservation import book, earliest, new_profile
 from gpuyard.errors import Bug

@@ -27,6 +27,12 @@ class Phase(StrEnum):
     REJECTED = "rejected"
 
 
+def suits(gpu_types: str, models: list[str]) -> list[bool]:
+    """Which of the models (in lower case) a text like `V100|A100` allows."""
+    wanted = {name.strip().casefold() for name in gpu_types.split("|")} - {""}
+    return [not wanted or model in wanted for model in models]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a job asks for, and what a policy may know of it. Never its true run time."""
@@ -46,6 +52,12 @@ class Request:
     preemptible: bool = True
     scope: tuple[int, ...] = ()
     """Only these GPUs will do; empty: any."""
+    cpus: float = 0.0
+    """CPU cores in all; they count on clusters that say how many they have."""
+    host_memory: float = 0.0
+    """Bytes of the machine's own memory in all; they count like CPUs."""
+    gpu_types: str = ""
+    """GPU models that will do, with | between them; empty: any."""
 
     def __post_init__(self) -> None:
         problem = (
@@ -57,6 +69,8 @@ class Request:
             or (self.compute == 0 and self.memory == 0 and "a share needs memory, compute, or both")
             or (not self.weight > 0 and f"a weight must be above 0, not {self.weight:g}")
             or (not self.tickets > 0 and f"tickets must be above 0, not {self.tickets:g}")
+            or (not 0 <= self.cpus < math.inf and f"CPUs must be 0 or more, not {self.cpus:g}")
+            or (not 0 <= self.host_memory < math.inf and f"host memory must be 0 or more, not {self.host_memory:g}")
             or (len(set(self.scope)) < len(self.scope) and "a scope names each GPU once")
         )
         if problem:
@@ -74,6 +88,12 @@ class Cluster:
 
     nodes: tuple[int, ...]
     memory: float = DEFAULT_GPU_MEMORY
+    cpus: tuple[float, ...] = ()
+    """CPU cores of each node; 0, or an empty tuple: not counted."""
+    host_memory: tuple[float, ...] = ()
+    """Bytes of each node's own memory; 0, or an empty tuple: not counted."""
+    models: tuple[str, ...] = ()
+    """GPU model of each node; an empty tuple: models do not matter."""
 
     def __post_init__(self) -> None:
         if not self.nodes or min(self.nodes) < 1:
@@ -82,6 +102,11 @@ class Cluster:
             raise UserError(f"a cluster has at most {MOST_GPUS:,} GPUs, not {sum(self.nodes):,}")
         if not 0 < self.memory < math.inf:
             raise UserError(f"a GPU's memory must be above 0, not {self.memory:g}")
+        for name in ("cpus", "host_memory", "models"):
+            if len(getattr(self, name)) not in (0, len(self.nodes)):
+                raise UserError(f"a cluster of {len(self.nodes)} nodes needs {name} for each of them, or for none")
+        if not all(0 <= amount < math.inf for amount in (*self.cpus, *self.host_memory)):
+            raise UserError("CPUs and host memory of a node must be 0 or more")
 
     @property
     def gpus(self) -> int:

@@ -1,293 +1,88 @@
-"""On which GPUs: the free capacity of a cluster, and five ways to choose from it.
-
-Capacity is counted in *bins*. As long as every job takes whole GPUs from anywhere, a bin is a node: the GPUs of
-a node are interchangeable, so who gets which one is settled last (`pick`), when it is known who keeps theirs.
-Once any job shares a GPU or names the GPUs it wants, bins are the GPUs themselves (`fine`). A job's spot is the
-array of its bins, one entry per GPU.
+"""On which GPUs: eight ways to choose from the free capacity of a cluster, and taking it and giving it back.
 
 These functions are loops over arrays and integers in numba's subset: they run interpreted here, and compiled
-elsewhere, from the same source. They never look at a policy.
+elsewhere, from the same source. They never look at a policy. The arrays are those of `pool`; what takes a look at every
+single GPU is in `sharing`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Counts = Any
-"""A number for each node: an array, or a list, which the interpreter walks several times faster."""
-
-FIRST, PACK, SPREAD, CONSOLIDATE, RANDOM = range(5)
-PLACEMENTS = {"first": FIRST, "pack": PACK, "spread": SPREAD, "consolidate": CONSOLIDATE, "random": RANDOM}
-PLACEMENT_DOCS = {
-    "first": "the lowest-numbered GPUs that fit",
-    "pack": "best fit: the fullest node or GPU that still has room",
-    "spread": "least loaded: the emptiest node or GPU",
-    "consolidate": "one node, best fit; whole free nodes if larger; waits rather than spread wider (Helios)",
-    "random": "seeded random nodes and GPUs",
-}
-
-NOBODY: Ints = np.empty(0, dtype=np.int64)
-_SLACK = 1e-9  # shares are sums of decimals: 100 - 33.3 - 33.3 must still hold 33.4 ...
-_BYTE = 1e-3  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
+from gpuyard.core.nodes import add_gpus, best_fit, choose_nodes, most_idle, needs_one_node, nodes_for
+from gpuyard.core.pool import (
+    BYTE,
+    CONSOLIDATE,
+    NOBODY,
+    PACKING,
+    RANDOM,
+    SLACK,
+    Flags,
+    Ints,
+    Pool,
+    Site,
+    counts_host,
+    shuffled,
+    takes_any,
+)
+from gpuyard.core.sharing import by_node, choose_gpus, pack_one_node, usable_gpus
 
 
-class Pool(NamedTuple):
-    """Free capacity of a cluster."""
-
-    first: Ints
-    """GPU number at which each node begins, and the number of GPUs at the end."""
-    size: Counts
-    """GPUs of each node."""
-    node: Ints
-    """Node of each GPU."""
-    idle: Counts
-    """GPUs without a tenant, per node."""
-    tenants: Ints
-    """Jobs on each GPU."""
-    memory: Floats
-    """Bytes left on each GPU."""
-    compute: Floats
-    """Percent left of each GPU."""
-    total: Floats
-    """Bytes of each GPU when empty."""
-
-
-class Demand(NamedTuple):
-    """What jobs ask for, by row."""
-
-    gpus: Ints
-    memory: Floats
-    compute: Floats
-    scope: Ints
-    """Row of `scopes`; 0 is every GPU."""
-    scopes: Flags
-    estimate: Floats
-
-
-class Site(NamedTuple):
-    """Everything it takes to place a job: what is asked, what is free, and how to choose."""
-
-    demand: Demand
-    pool: Pool
-    code: int
-    """The placement, as a number."""
-    salt: int
-    """What random placement depends on."""
-    fine: bool
-    """Whether bins are GPUs, not nodes."""
-
-
-def on_copy(site: Site) -> Site:
-    """The same site with a pool of its own, to try things out on."""
-    return Site(site.demand, copy_pool(site.pool), site.code, site.salt, site.fine)
-
-
-def new_pool(nodes: tuple[int, ...], memory: float) -> Pool:
-    """An empty cluster."""
-    sizes = np.array(nodes, dtype=np.int64)
-    gpus = int(sizes.sum())
-    return Pool(
-        first=np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes))),
-        node=np.repeat(np.arange(len(sizes), dtype=np.int64), sizes),
-        size=sizes,
-        idle=sizes.copy(),
-        tenants=np.zeros(gpus, dtype=np.int64),
-        memory=np.full(gpus, memory),
-        compute=np.full(gpus, 100.0),
-        total=np.full(gpus, memory),
-    )
-
-
-def copy_pool(pool: Pool) -> Pool:
-    """A pool to plan on; what never changes is shared."""
-    return Pool(
-        pool.first, pool.size, pool.node,
-        pool.idle.copy(), pool.tenants.copy(), pool.memory.copy(), pool.compute.copy(),
-        pool.total,
-    )  # fmt: skip
-
-
-def mix(salt: int, index: Ints) -> npt.NDArray[np.uint64]:
-    """Pseudo-random numbers that depend on nothing but their arguments (splitmix64)."""
-    z = index.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def _shuffled(salt: int, n: int) -> Ints:
-    return np.argsort(mix(salt, np.arange(n)), kind="mergesort")
-
-
-def salted(seed: int, number: int) -> int:
-    """A salt for the n-th decision under a seed."""
-    return int(mix(seed & (2**62 - 1), np.array([number]))[0] >> np.uint64(2))
-
-
-def choose_nodes(code: int, size: Counts, idle: Counts, k: int, salt: int) -> Ints:
-    """Nodes for k whole GPUs, one entry per GPU; empty where they do not fit."""
-    if code == CONSOLIDATE:
-        return _consolidate(size, idle, k)
-    if sum(idle) < k:
+def _consolidated(pool: Pool, usable: Flags, k: int) -> Ints:
+    """`consolidate` among the usable GPUs of each node."""
+    per_node = np.bincount(pool.node[usable], minlength=len(pool.idle)).astype(np.int64)
+    nodes = nodes_for(CONSOLIDATE, pool.size, per_node, k, 0)
+    if len(nodes) == 0:
         return NOBODY
-    if len(idle) == 1:
-        return np.zeros(k, dtype=np.int64)
-    if code == SPREAD:
-        return _emptiest_first(idle, k)
-    if code == PACK:
-        best = _best_fit(idle, k)
-        if best >= 0:
-            return np.full(k, best, dtype=np.int64)
-        order = np.argsort(-np.asarray(idle), kind="mergesort")
-    elif code == RANDOM:
-        order = _shuffled(salt, len(idle))
-    else:
-        order = np.arange(len(idle))
-    return _fill_nodes(order, idle, k)
-
-
-def _best_fit(idle: Counts, k: int) -> int:
-    """The node with the fewest idle GPUs that has k of them; -1 if none has."""
-    best = -1
-    for n in range(len(idle)):
-        if idle[n] >= k and (best < 0 or idle[n] < idle[best]):
-            best = n
-            if idle[n] == k:
-                break
-    return best
-
-
-def most_idle(idle: Counts) -> int:
-    """The first of the nodes with the most idle GPUs."""
-    best = 0
-    for n in range(len(idle)):
-        if idle[n] > idle[best]:
-            best = n
-    return best
-
-
-def _fill_nodes(order: Ints, idle: Counts, k: int) -> Ints:
-    nodes = np.empty(k, dtype=np.int64)
+    if nodes[0] == nodes[-1]:
+        return pack_one_node(pool, usable, per_node, k)
+    gpus = np.empty(k, dtype=np.int64)
     done = 0
-    for n in order:
-        took = min(idle[n], k - done)
-        nodes[done : done + took] = n
+    while done < k:
+        here = np.flatnonzero(usable & (pool.node == nodes[done]))
+        took = min(len(here), k - done)
+        gpus[done : done + took] = here[:took]
         done += took
-        if done == k:
-            break
-    return nodes
-
-
-def _emptiest_first(idle: Counts, k: int) -> Ints:
-    left = idle.copy()
-    nodes = np.empty(k, dtype=np.int64)
-    for i in range(k):
-        n = most_idle(left)
-        nodes[i] = n
-        left[n] -= 1
-    return nodes
-
-
-def _consolidate(size: Counts, idle: Counts, k: int) -> Ints:
-    if k <= size[0] or k <= size[most_idle(size)]:
-        best = _best_fit(idle, k)
-        return np.full(k, best, dtype=np.int64) if best >= 0 else NOBODY
-    nodes = np.empty(k, dtype=np.int64)
-    left = k
-    spare = idle.copy()
-    for n in np.argsort(-np.asarray(size), kind="mergesort"):
-        if spare[n] == size[n] and left >= size[n]:
-            nodes[k - left : k - left + size[n]] = n
-            left -= size[n]
-            spare[n] = 0
-    if left > 0:
-        n = most_idle(spare)
-        if spare[n] < left:
-            return NOBODY
-        nodes[k - left :] = n
-    return nodes
-
-
-def usable_gpus(site: Site, row: int) -> Flags:
-    """Which GPUs have room for a job, one by one."""
-    demand, pool = site.demand, site.pool
-    if demand.compute[row] >= 100:
-        room = pool.tenants == 0
-    else:
-        room = pool.compute >= demand.compute[row] - _SLACK
-    usable: Flags = room & (pool.memory >= demand.memory[row] - _BYTE) & demand.scopes[demand.scope[row]]
-    return usable
-
-
-def choose_gpus(code: int, pool: Pool, usable: Flags, k: int, salt: int) -> Ints:
-    """k of the usable GPUs, best first by the placement's own measure; empty where there are too few."""
-    if code == CONSOLIDATE:
-        per_node = np.bincount(pool.node[usable], minlength=len(pool.idle)).astype(np.int64)
-        nodes = _consolidate(pool.size, per_node, k)
-        if len(nodes) == 0:
-            return NOBODY
-        if nodes[0] == nodes[-1]:
-            return _pack_one_node(pool, usable, per_node, k)
-        gpus = np.empty(k, dtype=np.int64)
-        done = 0
-        while done < k:
-            n = nodes[done]
-            here = np.flatnonzero(usable & (pool.node == n))
-            took = min(len(here), k - done)
-            gpus[done : done + took] = here[:took]
-            done += took
-        return gpus
-    candidates = np.flatnonzero(usable)
-    if len(candidates) < k:
-        return NOBODY
-    if code in (PACK, SPREAD):
-        room = pool.compute[candidates] / 100.0 + pool.memory[candidates] / pool.total[candidates]
-        sign = 1.0 if code == PACK else -1.0
-        candidates = candidates[np.argsort(sign * room, kind="mergesort")]
-    elif code == RANDOM:
-        candidates = candidates[_shuffled(salt, len(candidates))]
-    return candidates[:k].astype(np.int64)
-
-
-def _pack_one_node(pool: Pool, usable: Flags, per_node: Ints, k: int) -> Ints:
-    """The k fullest usable GPUs of the node where they leave the least room behind."""
-    best_room = np.inf
-    best = NOBODY
-    for n in range(len(per_node)):
-        if per_node[n] >= k:
-            here = np.flatnonzero(usable & (pool.node == n))
-            room = pool.compute[here] / 100.0 + pool.memory[here] / pool.total[here]
-            order = np.argsort(room, kind="mergesort")[:k]
-            if room[order].sum() < best_room:
-                best_room = room[order].sum()
-                best = here[order].astype(np.int64)
-    return best
-
-
-def takes_any(demand: Demand, row: int) -> bool:
-    """Whether a job takes whole GPUs from anywhere."""
-    return bool(demand.compute[row] >= 100 and demand.scope[row] == 0)
+    return gpus
 
 
 def place(site: Site, row: int) -> Ints:
     """A spot for a job: its bins, or an empty array where it does not fit now."""
     k = site.demand.gpus[row]
     if not site.fine:
-        return choose_nodes(site.code, site.pool.size, site.pool.idle, k, site.salt)
-    if takes_any(site.demand, row):
-        nodes = choose_nodes(site.code, site.pool.size, site.pool.idle, k, site.salt)
+        return nodes_for(site.code, site.pool.size, site.pool.idle, k, site.salt)
+    any_gpu = takes_any(site.demand, row)
+    if site.code >= PACKING:
+        if any_gpu and k > site.pool.size[most_idle(site.pool.size)]:
+            return pick(CONSOLIDATE, site.pool, nodes_for(CONSOLIDATE, site.pool.size, site.pool.idle, k, 0), 0)
+        return by_node(site, row)
+    if counts_host(site.demand, row):
+        return by_node(site, row)
+    if any_gpu:
+        nodes = nodes_for(site.code, site.pool.size, site.pool.idle, k, site.salt)
         return pick(site.code, site.pool, nodes, site.salt)
+    if site.code == CONSOLIDATE:
+        return _consolidated(site.pool, usable_gpus(site, row), k)
     return choose_gpus(site.code, site.pool, usable_gpus(site, row), k, site.salt)
+
+
+def settle(site: Site, row: int, spot: Ints) -> bool:
+    """Write a job's spot where it is wanted; false where it does not fit now."""
+    if not site.fine:
+        return choose_nodes(site.code, site.pool.size, site.pool.idle, site.demand.gpus[row], site.salt, spot)
+    found = place(site, row)
+    if len(found) > 0:
+        spot[:] = found
+    return len(found) > 0
 
 
 def fits(site: Site, row: int) -> bool:
     """Whether there is a spot for a job now."""
+    k = site.demand.gpus[row]
+    if not site.fine and site.code != CONSOLIDATE:
+        return bool(sum(site.pool.idle) >= k)
+    if not site.fine and needs_one_node(site.code, site.pool.size, k):
+        return best_fit(site.pool.idle, k) >= 0
     return len(place(site, row)) > 0
 
 
@@ -304,63 +99,85 @@ def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
         begin = pool.first[n]
         idle = np.flatnonzero(pool.tenants[begin : pool.first[n + 1]] == 0)
         if code == RANDOM:
-            idle = idle[_shuffled(salt + int(n), len(idle))]
+            idle = idle[shuffled(salt + int(n), len(idle))]
         gpus[done : done + wanted[n]] = idle[: wanted[n]] + begin
         done += wanted[n]
     return gpus
-
-
-def _add(idle: Counts, nodes: Ints, sign: int) -> None:
-    """Count GPUs of these nodes as idle, or no longer."""
-    if len(idle) == 1:
-        idle[0] += sign * len(nodes)
-    elif len(nodes) == 1:
-        idle[nodes[0]] += sign
-    elif len(nodes) > 0:
-        counts = np.bincount(nodes)
-        for n in range(nodes.min(), len(counts)):
-            idle[n] += sign * counts[n]
 
 
 def claim(site: Site, row: int, spot: Ints) -> None:
     """Take a job's spot out of the pool."""
     pool = site.pool
     if not site.fine:
-        _add(pool.idle, spot, -1)
+        add_gpus(pool.idle, spot, -1)
         return
     if len(spot) == 1:
         pool.idle[pool.node[spot[0]]] -= pool.tenants[spot[0]] == 0
     else:
-        _add(pool.idle, pool.node[spot[pool.tenants[spot] == 0]], -1)
+        add_gpus(pool.idle, pool.node[spot[pool.tenants[spot] == 0]], -1)
     pool.tenants[spot] += 1
     if site.demand.compute[row] >= 100:
         pool.memory[spot] = -1.0  # no room left, not even for a share of next to nothing
         pool.compute[spot] = 0.0
+        pool.kind[spot] = len(spot)
     else:
         pool.memory[spot] -= site.demand.memory[row]
         pool.compute[spot] -= site.demand.compute[row]
+        pool.kind[spot] = -1
+    if counts_host(site.demand, row):
+        _add_host(site, row, spot, -1.0)
 
 
 def release(site: Site, row: int, spot: Ints) -> None:
     """Give a job's spot back to the pool."""
     pool = site.pool
     if not site.fine:
-        _add(pool.idle, spot, 1)
+        add_gpus(pool.idle, spot, 1)
         return
     pool.tenants[spot] -= 1
     empty = spot[pool.tenants[spot] == 0]
-    _add(pool.idle, pool.node[empty], 1)
+    add_gpus(pool.idle, pool.node[empty], 1)
     if site.demand.compute[row] < 100:
         pool.memory[spot] += site.demand.memory[row]
         pool.compute[spot] += site.demand.compute[row]
-    # An empty GPU is exactly empty, whatever the sums of decimals have come to.
+    # An empty GPU is exactly empty, whatever the sums of decimals have come to, and so is an empty node.
     pool.memory[empty] = pool.total[empty]
     pool.compute[empty] = 100.0
+    pool.kind[empty] = 0
+    if counts_host(site.demand, row):
+        _add_host(site, row, spot, 1.0)
+        for n in pool.node[spot]:
+            if pool.idle[n] == pool.size[n]:
+                pool.cpus[n] = pool.all_cpus[n]
+                pool.host[n] = pool.all_host[n]
+
+
+def _add_host(site: Site, row: int, spot: Ints, sign: float) -> None:
+    """Give CPUs and host memory back to the nodes of a spot, or take them: every GPU brings its part of the job's."""
+    demand, pool = site.demand, site.pool
+    cpus, host = sign * demand.cpus[row] / len(spot), sign * demand.host[row] / len(spot)
+    for n in pool.node[spot]:
+        pool.cpus[n] += cpus
+        pool.host[n] += host
+
+
+def _host_fits(site: Site, row: int, spot: Ints) -> bool:
+    """Whether the nodes of a spot have CPUs and host memory enough."""
+    demand, pool = site.demand, site.pool
+    counts = np.bincount(pool.node[spot])
+    enough = True
+    for n in np.flatnonzero(counts):
+        part = counts[n] / len(spot)
+        enough = enough and demand.cpus[row] * part <= pool.cpus[n] + SLACK
+        enough = enough and demand.host[row] * part <= pool.host[n] + BYTE
+    return enough
 
 
 def fits_in_place(site: Site, row: int, spot: Ints) -> bool:
     """Whether exactly this spot is free for a job."""
     if site.fine:
+        if counts_host(site.demand, row) and not _host_fits(site, row, spot):
+            return False
         return bool(usable_gpus(site, row)[spot].all())
     wanted = np.bincount(spot)
     enough = True

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuyard.core.columns import COLUMNS
 from gpuyard.core.model import Request
-from gpuyard.core.placement import Floats, Ints, Pool, copy_pool
+from gpuyard.core.pool import Floats, Ints, Pool, copy_pool
 from gpuyard.core.reasons import Reason
 from gpuyard.core.state import State
 

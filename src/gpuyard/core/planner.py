@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from gpuyard.core.draft import Draft
 from gpuyard.core.explain import explain
-from gpuyard.core.model import Cluster, Request
-from gpuyard.core.placement import PLACEMENTS, RANDOM, Site, fits, salted
+from gpuyard.core.model import Cluster, Request, suits
+from gpuyard.core.placement import fits
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.policy import Policy, check_discipline, check_placement
+from gpuyard.core.pool import PLACEMENTS, RANDOM, Site, salted
 from gpuyard.core.preemption import preempt
 from gpuyard.core.state import State
 from gpuyard.core.walks import WALKS
@@ -74,7 +75,10 @@ class OrderedPlanner:
 
     def refuses(self, state: State, request: Request) -> str | None:
         """Why a request can never run on this cluster under this placement; None if it can."""
-        key = (request.gpus, request.memory, request.compute, request.scope)
+        key = (
+            request.gpus, request.memory, request.compute, request.scope,
+            request.cpus, request.host_memory, request.gpu_types,
+        )  # fmt: skip
         if key not in self._refusals:
             self._refusals[key] = never_fits(state.cluster, request, self.code, self.placement)
         return self._refusals[key]
@@ -93,6 +97,28 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
         return f"{wants} of a scope of {len(request.scope)}"
     empty = State(cluster)
     row = empty.table.add(0.0, request, 0)
-    if not fits(Site(empty.table.demand, empty.pool, code, 0, True), row):
-        return f"{wants}, which placement {placement} never puts on nodes of {max(cluster.nodes)}"
+    if fits(Site(empty.table.demand, empty.pool, code, 0, True), row):
+        return None
+    return _lacking(cluster, request) or (
+        f"{wants}, which placement {placement} never puts on nodes of {max(cluster.nodes)}"
+    )
+
+
+def _lacking(cluster: Cluster, request: Request) -> str | None:
+    """What a request wants, besides GPUs, that no node has."""
+    if request.gpu_types and cluster.models:
+        suited = suits(request.gpu_types, [model.casefold() for model in cluster.models])
+        gpus = sum(size for size, right in zip(cluster.nodes, suited, strict=True) if right)
+        if gpus < request.gpus:
+            return f"wants {request.gpus} of {request.gpu_types}, the cluster has {gpus}"
+    if cluster.cpus and all(cluster.cpus) and request.cpus > max(cluster.cpus):
+        return f"wants {request.cpus:g} CPUs, no node has more than {max(cluster.cpus):g}"
+    if cluster.host_memory and all(cluster.host_memory) and request.host_memory > max(cluster.host_memory):
+        most = format_size(max(cluster.host_memory))
+        return f"wants {format_size(request.host_memory)} of host memory, no node has more than {most}"
+    if (request.cpus and any(cluster.cpus)) or (request.host_memory and any(cluster.host_memory)):
+        memory = format_size(request.host_memory)
+        return (
+            f"wants {request.gpus} GPUs, {request.cpus:g} CPUs and {memory} of host memory together, no node has that"
+        )
     return None

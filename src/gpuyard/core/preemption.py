@@ -7,8 +7,8 @@ import numpy as np
 from gpuyard.core.columns import ALWAYS
 from gpuyard.core.displacement import displace
 from gpuyard.core.draft import Draft
-from gpuyard.core.placement import Floats, Ints
 from gpuyard.core.policy import Policy
+from gpuyard.core.pool import Floats, Ints
 
 
 def preempt(draft: Draft, stop: bool) -> None:
@@ -70,7 +70,10 @@ def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Int
     nodes = len(draft.snapshot.state.cluster.nodes)
     held = [0] * nodes
     # Lists, not arrays: the loop looks at single numbers, which the interpreter does several times faster so.
-    quick = holders._replace(ends=holders.ends.tolist(), bins=holders.bins.tolist()) if not draft.fine else holders
+    quick = holders
+    if not draft.fine:
+        lists = {name: getattr(holders, name).tolist() for name in ("begins", "ends", "bins")}
+        quick = holders._replace(**lists)
     ranks = keys.tolist()
     draft.run(
         lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, holders.bins),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuyard.core.placement import Floats, Ints
+from gpuyard.core.pool import Floats, Ints
 
 _SMALL = 24  # below this, sorting everything is as cheap as looking for the smallest
 

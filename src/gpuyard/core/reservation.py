@@ -9,20 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start
-from gpuyard.core.placement import (
-    NOBODY,
-    Floats,
-    Ints,
-    Pool,
-    Site,
-    claim,
-    copy_pool,
-    on_copy,
-    place,
-    release,
-    takes_any,
-)
+from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start, tail
+from gpuyard.core.placement import claim, place, release
+from gpuyard.core.pool import NOBODY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
 
 
 class Profile(NamedTuple):
@@ -33,18 +22,25 @@ class Profile(NamedTuple):
     tenants: Ints
     memory: Floats
     compute: Floats
+    kind: Ints
+    cpus: Floats
+    host: Floats
 
 
 def new_profile(now: float, holders: Holders, site: Site) -> Profile:
     """What running jobs leave free, by their expected ends (all after now, ascending)."""
     times = np.unique(np.append(holders.until[holders.until < np.inf], now))
     n, gpus = len(times), len(site.pool.tenants) if site.fine else 0
+    nodes = len(site.pool.cpus) if site.fine else 0
     profile = Profile(
         times,
         np.empty((n, len(site.pool.idle)), dtype=np.int64),
         np.empty((n, gpus), dtype=np.int64),
         np.empty((n, gpus)),
         np.empty((n, gpus)),
+        np.empty((n, gpus), dtype=np.int64),
+        np.empty((n, nodes)),
+        np.empty((n, nodes)),
     )
     current = on_copy(site)
     h = 0
@@ -57,6 +53,9 @@ def new_profile(now: float, holders: Holders, site: Site) -> Profile:
             profile.tenants[i] = current.pool.tenants
             profile.memory[i] = current.pool.memory
             profile.compute[i] = current.pool.compute
+            profile.kind[i] = current.pool.kind
+            profile.cpus[i] = current.pool.cpus
+            profile.host[i] = current.pool.host
     return profile
 
 
@@ -67,8 +66,10 @@ def _site_at(profile: Profile, site: Site, i: int) -> Site:
         fixed.first, fixed.size, fixed.node,
         profile.idle[i], profile.tenants[i], profile.memory[i], profile.compute[i],
         fixed.total,
+        profile.kind[i], profile.cpus[i], profile.host[i],
+        fixed.all_cpus, fixed.all_host,
     )  # fmt: skip
-    return Site(site.demand, pool, site.code, site.salt, site.fine)
+    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks)
 
 
 def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:
@@ -80,9 +81,11 @@ def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:
             pool.tenants[:] = np.maximum(pool.tenants, profile.tenants[j])
             pool.memory[:] = np.minimum(pool.memory, profile.memory[j])
             pool.compute[:] = np.minimum(pool.compute, profile.compute[j])
+            pool.cpus[:] = np.minimum(pool.cpus, profile.cpus[j])
+            pool.host[:] = np.minimum(pool.host, profile.host[j])
     if site.fine:
         pool.idle[:] = np.bincount(pool.node[pool.tenants == 0], minlength=len(pool.idle))
-    return Site(site.demand, pool, site.code, site.salt, site.fine)
+    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks)
 
 
 def earliest(row: int, profile: Profile, site: Site) -> tuple[int, Ints]:
@@ -114,8 +117,9 @@ def book(profile: Profile, i: int, row: int, spot: Ints, site: Site) -> Profile:
         times = profile.times[again]
         times[j] = end
         profile = Profile(
-            times, profile.idle[again], profile.tenants[again], profile.memory[again], profile.compute[again]
-        )
+            times, profile.idle[again], profile.tenants[again], profile.memory[again], profile.compute[again],
+            profile.kind[again], profile.cpus[again], profile.host[again],
+        )  # fmt: skip
     for r in range(i, j):
         claim(_site_at(profile, site, r), row, spot)
     return profile
@@ -139,4 +143,5 @@ def conserve(order: Ints, now: float, holders: Holders, site: Site, starts: Star
             continue
         profile = book(profile, i, row, spot, site)
         if i == 0:
+            tail(starts, len(spot))[:] = spot
             start(site, starts, row, spot)

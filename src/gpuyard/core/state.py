@@ -33,7 +33,8 @@ from gpuyard.core.events import (
     Submitted,
 )
 from gpuyard.core.model import Cluster, Phase
-from gpuyard.core.placement import FIRST, NOBODY, Floats, Ints, Site, claim, new_pool, release
+from gpuyard.core.placement import claim, release
+from gpuyard.core.pool import FIRST, NOBODY, Floats, Ints, Site, new_pool, takes_any
 from gpuyard.errors import Bug
 
 TRANSITIONS: dict[tuple[Phase | None, type[Event]], Phase] = {
@@ -99,7 +100,7 @@ class State:
         self.now = -np.inf
         self.version = 0
         self.table: Table = Table(cluster)
-        self.pool = new_pool(cluster.nodes, cluster.memory)
+        self.pool = new_pool(cluster.nodes, cluster.memory, cluster.cpus, cluster.host_memory)
         self.ids: list[str] = []
         self.row_of: dict[str, int] = {}
         self.phase: list[Phase] = []
@@ -113,7 +114,8 @@ class State:
         self.fixed = 0
         """How many running jobs nobody may stop: not preemptible, or not known to have started."""
         self.shares = False
-        """Whether any job so far shares GPUs or names them, so that GPUs of a node are not all alike."""
+        """Whether any job so far shares GPUs, names them or their model, or takes CPUs or host memory that are
+        counted, so that GPUs of a node are not all alike."""
         self.head = -1
         """The row that was chosen and is kept until it fits (`commit`, `easy-shadow`)."""
         self.shadow = np.inf
@@ -206,13 +208,13 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
         state._usage.append(0.0)
         state._last_finish.append(0.0)
     state.table.add(event.at, request, user)
+    state.shares = state.shares or not takes_any(state.table.demand, row)
     state.ids.append(event.job)
     state.row_of[event.job] = row
     state.phase.append(Phase.QUEUED)
     state.attempt.append(0)
     state.spot.append(NOBODY)
     state.waiting.add(row)
-    state.shares = state.shares or not request.whole or bool(request.scope)
     table = state.table
     table.turn[row] = table.requeued[row] = state.next_number()
     # Weighted fair queueing: a flow is a user, or the job itself where no user is known.

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuyard.core import discipline as d
 from gpuyard.core.draft import Draft, overdue_end_soon
-from gpuyard.core.placement import Ints
+from gpuyard.core.pool import Ints
 from gpuyard.core.ranking import Ranking
 from gpuyard.core.reservation import conserve
 

@@ -21,7 +21,7 @@ from gpuyard.core.model import Cluster, Request
 from gpuyard.core.plan import Plan
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.errors import Bug, UserError
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Floats, Trace
 
 Progress = Callable[[int, int], None]
@@ -201,6 +201,9 @@ class _Clock:
             tickets=float(trace.tickets[row]),
             deadline=float(trace.deadline[row]),
             preemptible=bool(trace.preemptible[row]),
+            cpus=float(trace.cpus[row]),
+            host_memory=float(trace.host_memory[row]),
+            gpu_types=trace.gpu_types[row],
         )
         reason = self.engine.submit(now, trace.ids[row], request)
         if reason is None:
@@ -255,7 +258,7 @@ class _Clock:
             start=np.array(self.first_start),
             end=np.array(self.end),
             preemptions=np.array(self.preemptions, dtype=np.int64),
-            placements=self.placements,
+            placements=Placements.of(self.placements),
             rejected=self.rejected,
             segments=Segments(
                 job=np.repeat(np.array([p[0] for p in self.pieces], dtype=np.int64), sizes),

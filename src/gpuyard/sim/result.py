@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -39,6 +39,47 @@ class Segments:
         )
 
 
+class Placements(Sequence[tuple[int, ...]]):
+    """The GPUs of each job, as tuples; kept in two arrays, since there may be millions of them."""
+
+    def __init__(self, gpus: Ints, ends: Ints) -> None:
+        self.gpus = gpus
+        """Those of one job after another."""
+        self.ends = ends
+        """Where each job's end."""
+
+    @classmethod
+    def of(cls, tuples: Sequence[tuple[int, ...]]) -> Placements:
+        """From tuples."""
+        ends = np.cumsum(np.fromiter(map(len, tuples), dtype=np.int64, count=len(tuples)))
+        return cls(np.array([gpu for gpus in tuples for gpu in gpus], dtype=np.int64), ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, i: int) -> tuple[int, ...]: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[tuple[int, ...]]: ...
+    def __getitem__(self, i: int | slice) -> tuple[int, ...] | list[tuple[int, ...]]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError("no such job")
+        i %= len(self)
+        return tuple(self.gpus[self.ends[i - 1] if i else 0 : self.ends[i]].tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Placements):
+            return np.array_equal(self.ends, other.ends) and np.array_equal(self.gpus, other.gpus)
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Placements({list(self)!r})"
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """One policy's schedule of one trace. Arrays are parallel to `trace`, which is in arrival order."""
@@ -51,7 +92,7 @@ class Result:
     """First start; NaN for a rejected job."""
     end: Floats
     preemptions: Ints
-    placements: list[tuple[int, ...]]
+    placements: Placements
     """GPUs of the last attempt; empty for a rejected job."""
     rejected: dict[int, str]
     """Position in the trace: why the job can never run here."""

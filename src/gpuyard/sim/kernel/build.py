@@ -1,0 +1,168 @@
+"""Compile the loops of the core and of the kernel, from their one source, and keep the result on disk.
+
+The functions of `core` are written in numba's subset but know nothing of numba: the daemon runs them interpreted. Here
+their source is put into one module, every function decorated, in a directory named after a hash of that very source;
+numba keeps its machine code beside it. So a change anywhere starts afresh, and only the first run ever compiles.
+"""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import hashlib
+import importlib.util
+import inspect
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from gpuyard.errors import Bug
+
+Say = Callable[[str], None]
+
+
+def cache_home() -> Path:
+    """Where compiled code is kept: GPUYARD_CACHE_DIR, or gpuyard/ in the user's cache directory."""
+    given = os.environ.get("GPUYARD_CACHE_DIR")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuyard"
+
+
+class _WholeGpus(ast.NodeTransformer):
+    """Leave out what only matters where GPUs are shared: `site.fine` is false, and all jobs take any GPU.
+
+    Code that is not there need not be compiled, and arrays that only it looks at need not be passed about.
+    """
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        return ast.Constant(False) if node.attr == "fine" else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        return ast.Constant(True) if isinstance(node.func, ast.Name) and node.func.id == "takes_any" else node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Not) and isinstance(node.operand, ast.Constant):
+            return ast.Constant(not node.operand.value)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        decides = isinstance(node.op, ast.Or)  # the value that settles it
+        values = [v for v in node.values if not (isinstance(v, ast.Constant) and v.value is not decides)]
+        if any(isinstance(v, ast.Constant) and v.value is decides for v in values):
+            return ast.Constant(decides)
+        if not values:
+            return ast.Constant(not decides)
+        return values[0] if len(values) == 1 else ast.BoolOp(node.op, values)
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        node.body, node.orelse = _until_left(node.body), _until_left(node.orelse)
+        if isinstance(node.test, ast.Constant):
+            return (node.body if node.test.value else node.orelse) or [ast.Pass()]
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Constant):
+            return node.body if node.test.value else node.orelse
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self.generic_visit(node)
+        node.body = _until_left(node.body)
+        return node
+
+
+def _until_left(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements up to the first that leaves for good."""
+    for i, statement in enumerate(statements):
+        if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
+            return statements[: i + 1]
+    return statements
+
+
+def merged_source(modules: Sequence[ModuleType], entries: Sequence[str]) -> str:
+    """The modules in one, every function decorated; what is compiled for its own sake (`entries`) is kept on disk.
+
+    Named tuples stay those of the modules, since callers make them. Bins are nodes throughout.
+    """
+    header = ["from __future__ import annotations", "import numba"]
+    body: list[ast.stmt] = []
+    seen: dict[str, str] = {}
+    for module in modules:
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.ClassDef):
+                header.append(f"from {module.__name__} import {node.name}")
+            elif isinstance(node, ast.FunctionDef):
+                if node.name in seen:
+                    raise Bug(f"both {seen[node.name]} and {module.__name__} have a function {node.name}")
+                seen[node.name] = module.__name__
+                options = "nogil=True, cache=True" if node.name in entries else "nogil=True"
+                node = _WholeGpus().visit(node)
+                node.decorator_list = [ast.parse(f"numba.njit({options})", mode="eval").body]
+                body.append(node)
+            elif not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("gpuyard", "__future__"))):
+                body.append(node)
+    return "\n".join(header) + "\n" + ast.unparse(ast.fix_missing_locations(ast.Module(body, [])))
+
+
+def load(name: str, source: str) -> ModuleType:
+    """The source as a module that lives in the cache directory, where numba finds what it compiled before."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    title = f"gpuyard_{name}_{digest}"
+    if title in sys.modules:
+        return sys.modules[title]
+    path = _written(cache_home() / "kernel" / digest / f"{name}.py", source)
+    spec = importlib.util.spec_from_file_location(title, path)
+    if spec is None or spec.loader is None:
+        raise Bug(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[title] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _written(path: Path, source: str) -> Path:
+    """The file with that source; a temporary one where the cache directory cannot be written."""
+    if path.is_file() and path.read_text() == source:
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(source)
+        os.replace(file.name, path)
+    except OSError:
+        path = Path(tempfile.mkdtemp(prefix="gpuyard-kernel-")) / path.name
+        path.write_text(source)
+    return path
+
+
+def is_compiled(module: ModuleType, entry: str) -> bool:
+    """Whether an entry's machine code is on disk already."""
+    folder = Path(str(module.__file__)).parent / "__pycache__"
+    return any(folder.glob(f"{module.__name__.split('_')[1]}.{entry}-*.nbc"))
+
+
+@contextmanager
+def alone(module: ModuleType) -> Iterator[None]:
+    """Only one process compiles at a time; the others wait, and find it done."""
+    with open(Path(str(module.__file__)).with_suffix(".lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def positional(function: Callable[..., Any]) -> FunctionType:
+    """The same function with its keyword-only parameters as ordinary ones, which is all that numba takes."""
+    code = function.__code__
+    code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
+    return FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)

@@ -1,0 +1,70 @@
+"""The virtual clock of the compiled drivers: the same events as in `replay`, in the same order.
+
+At one instant jobs finish first, then jobs arrive, then one plan is made; stepwise disciplines get one event at a time,
+arrivals first. With rounds, what has happened is answered at the next multiple of the round. Loops in numba's subset.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.pool import Floats, Ints
+from gpuyard.sim.kernel.ends import next_end, remove_end
+from gpuyard.sim.kernel.yard import Work, Yard, take_gpus
+
+
+class Clock(NamedTuple):
+    """Where a simulation stands."""
+
+    finished: Ints
+    """Rows that finished at this instant."""
+    counts: Ints
+    """How many those are; the first row that arrived at this instant; the first that did not arrive yet."""
+    due: Floats
+    """When the next plan is due although nothing may happen then: a round, or a planner's own wish."""
+
+
+def new_clock(most: int) -> Clock:
+    """At the beginning, with room for so many running jobs."""
+    return Clock(np.empty(most, np.int64), np.zeros(3, np.int64), np.full(1, np.inf))
+
+
+def next_instant(clock: Clock, work: Work, yard: Yard, idle: Ints, stepwise: bool) -> float:
+    """Let the next events happen, and say when they do; infinite if nothing will ever happen again."""
+    n, row = len(work.submit), clock.counts[2]
+    arrives = work.submit[row] if row < n else np.inf
+    now = min(arrives, next_end(yard.ends), clock.due[0])
+    clock.counts[0] = 0
+    clock.counts[1] = row
+    if now == np.inf:
+        return now
+    if stepwise and arrives == now:
+        clock.counts[2] = row + 1
+        return now
+    while next_end(yard.ends) == now:
+        done = yard.ends.row[0]
+        remove_end(yard.ends, done)
+        take_gpus(yard, done, idle)
+        yard.end[done] = now
+        yard.done[0] += 1
+        clock.finished[clock.counts[0]] = done
+        clock.counts[0] += 1
+        if stepwise:
+            return now
+    while row < n and work.submit[row] == now:
+        row += 1
+    clock.counts[2] = row
+    return now
+
+
+def is_time_to_plan(clock: Clock, now: float, eventful: bool, every: float) -> bool:
+    """Whether a plan is made at this instant; if so, the next wish is still to be made."""
+    eventful = eventful or clock.due[0] == now
+    if every > 0 and eventful:
+        clock.due[0] = min(clock.due[0], every * np.ceil(now / every))
+        eventful = clock.due[0] <= now
+    if eventful:
+        clock.due[0] = np.inf
+    return eventful
