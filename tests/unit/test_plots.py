@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from gpuyard.core.model import Cluster
 from gpuyard.sim import curves, plots
 from gpuyard.sim import gantt as gantt_chart
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.summary import Summary, summarise
 from gpuyard.sim.trace import Trace
 
@@ -35,7 +35,9 @@ def result_of(trace: Trace, nodes: tuple[int, ...], slices: list[Slice], policy:
     preemptions = np.zeros(len(trace), dtype=np.int64)
     rejected = {job: "too many GPUs" for job in range(len(trace)) if np.isnan(end[job])}
     segments = Segments(job_, gpu, table[:, 2].copy(), table[:, 3].copy())
-    return Result(trace, Cluster(nodes), policy, start, end, preemptions, [()] * len(trace), rejected, segments)
+    return Result(
+        trace, Cluster(nodes), policy, start, end, preemptions, Placements.of([()] * len(trace)), rejected, segments
+    )
 
 
 @pytest.fixture

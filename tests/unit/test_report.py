@@ -16,7 +16,7 @@ import gpuyard
 from gpuyard.core.model import Cluster
 from gpuyard.sim.compare import Comparison, Window
 from gpuyard.sim.report import COLUMNS, write_report
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.summary import Summary, summarise
 from gpuyard.sim.trace import Floats, Trace
 
@@ -54,7 +54,7 @@ def make_result(policy: str, delay: float = 0.0, jobs: int = 4, gpus: int = 2, u
     gpu = (index % gpus).astype(np.int64)
     return Result(
         trace, Cluster((gpus,)), policy, start, end, np.zeros(jobs, dtype=np.int64),
-        [(int(g),) for g in gpu], {}, Segments(index.astype(np.int64), gpu, start, end),
+        Placements.of([(int(g),) for g in gpu]), {}, Segments(index.astype(np.int64), gpu, start, end),
         settings={"seed": 7, "estimate": "perfect"},
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gpuyard.core.model import DEFAULT_GPU_MEMORY, Cluster
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.replay import Progress
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Floats, Trace
 
 DEFAULT_LABEL = "vc"
@@ -85,10 +85,11 @@ def _merge(trace: Trace, pools: Pools, members: dict[str, Positions], parts: dic
     merged = Result(
         trace=trace.take(order), cluster=pools.cluster, policy=next(iter(parts.values())).policy,
         start=np.full(len(trace), np.nan), end=np.full(len(trace), np.nan),
-        preemptions=np.zeros(len(trace), dtype=np.int64), placements=[()] * len(trace), rejected={},
+        preemptions=np.zeros(len(trace), dtype=np.int64), placements=Placements.of([]), rejected={},
         segments=Segments.none(),
     )  # fmt: skip
     found: list[Segments] = []
+    placements: list[tuple[int, ...]] = [()] * len(trace)
     offset = 0
     for name, cluster in pools.clusters:
         part, rows = parts[name], members[name]
@@ -96,14 +97,14 @@ def _merge(trace: Trace, pools: Pools, members: dict[str, Positions], parts: dic
         at = place[rows[trace.take(rows).arrival_order()]]
         merged.start[at], merged.end[at], merged.preemptions[at] = part.start, part.end, part.preemptions
         for k, position in enumerate(at.tolist()):
-            merged.placements[position] = tuple(gpu + offset for gpu in part.placements[k])
+            placements[position] = tuple(gpu + offset for gpu in part.placements[k])
         merged.rejected.update((int(at[k]), f"{why} (pool {name})") for k, why in part.rejected.items())
         held = part.segments
         found.append(Segments(at[held.job], held.gpu + offset, held.start, held.end))
         offset += cluster.gpus
     merged.rejected.update(_homeless(merged.trace, pools))
     seconds = sum(part.wall_seconds for part in parts.values())
-    return replace(merged, segments=Segments.join(found), wall_seconds=seconds)
+    return replace(merged, placements=Placements.of(placements), segments=Segments.join(found), wall_seconds=seconds)
 
 
 def _homeless(trace: Trace, pools: Pools) -> dict[int, str]:

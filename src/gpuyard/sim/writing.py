@@ -36,7 +36,7 @@ def write_schedule(result: Result, metrics: dict[str, Any], directory: Path) -> 
     """`jobs.csv`, `segments.csv` and `metrics.json`."""
     directory.mkdir(parents=True, exist_ok=True)
     labels, trace, held = result.cluster.labels(), result.trace, result.segments
-    gpus = {spot: " ".join([labels[gpu] for gpu in spot]) for spot in set(result.placements)}
+    names, ends = [labels[gpu] for gpu in result.placements.gpus.tolist()], result.placements.ends.tolist()
     _write_csv(
         directory / "jobs.csv",
         ("job", "submit", "start", "end", "gpus", "preemptions", "rejected"),
@@ -45,7 +45,7 @@ def write_schedule(result: Result, metrics: dict[str, Any], directory: Path) -> 
             numbers(trace.submit),
             numbers(result.start),
             numbers(result.end),
-            [gpus[spot] for spot in result.placements],
+            [" ".join(names[first:end]) for first, end in zip([0, *ends], ends, strict=False)],
             result.preemptions.tolist(),
             [result.rejected.get(i, "") for i in range(len(trace))],
             strict=True,
