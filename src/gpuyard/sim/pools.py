@@ -89,22 +89,35 @@ def _merge(trace: Trace, pools: Pools, members: dict[str, Positions], parts: dic
         segments=Segments.none(),
     )  # fmt: skip
     found: list[Segments] = []
-    placements: list[tuple[int, ...]] = [()] * len(trace)
+    spots: list[tuple[Positions, Placements, int]] = []
     offset = 0
     for name, cluster in pools.clusters:
         part, rows = parts[name], members[name]
         # Within the pool, jobs are in arrival order, which the pool's own ids and times decide.
         at = place[rows[trace.take(rows).arrival_order()]]
         merged.start[at], merged.end[at], merged.preemptions[at] = part.start, part.end, part.preemptions
-        for k, position in enumerate(at.tolist()):
-            placements[position] = tuple(gpu + offset for gpu in part.placements[k])
+        spots.append((at, part.placements, offset))
         merged.rejected.update((int(at[k]), f"{why} (pool {name})") for k, why in part.rejected.items())
         held = part.segments
         found.append(Segments(at[held.job], held.gpu + offset, held.start, held.end))
         offset += cluster.gpus
     merged.rejected.update(_homeless(merged.trace, pools))
     seconds = sum(part.wall_seconds for part in parts.values())
-    return replace(merged, placements=Placements.of(placements), segments=Segments.join(found), wall_seconds=seconds)
+    placements = _joined(len(trace), spots)
+    return replace(merged, placements=placements, segments=Segments.join(found), wall_seconds=seconds)
+
+
+def _joined(count: int, spots: list[tuple[Positions, Placements, int]]) -> Placements:
+    """Placements of jobs at these positions of `count`, their GPUs numbered from an offset on."""
+    sizes = np.zeros(count, dtype=np.int64)
+    for at, part, _ in spots:
+        sizes[at] = part.sizes
+    ends = np.cumsum(sizes)
+    gpus = np.empty(int(sizes.sum()), dtype=np.int64)
+    for at, part, offset in spots:
+        shift = (ends - sizes)[at] - (part.ends - part.sizes)
+        gpus[np.arange(len(part.gpus)) + np.repeat(shift, part.sizes)] = part.gpus + offset
+    return Placements(gpus, ends)
 
 
 def _homeless(trace: Trace, pools: Pools) -> dict[int, str]:

@@ -54,6 +54,11 @@ class Placements(Sequence[tuple[int, ...]]):
         ends = np.cumsum(np.fromiter(map(len, tuples), dtype=np.int64, count=len(tuples)))
         return cls(np.array([gpu for gpus in tuples for gpu in gpus], dtype=np.int64), ends)
 
+    @property
+    def sizes(self) -> Ints:
+        """How many GPUs each job has."""
+        return np.diff(self.ends, prepend=0)
+
     def __len__(self) -> int:
         return len(self.ends)
 
