@@ -302,3 +302,36 @@ def test_pools_rounds_and_restart_costs(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["gpus"], found["rejected"], found["round"], found["restart_cost"]) == (24, 1, 60, "7/30/60")
     assert (found["pools"]["a"]["jct_max"], found["pools"]["b"]["makespan"]) == (65, 125)
+
+
+def test_sweep_prints_a_table_and_writes_the_curve(four: Path, tmp_path: Path) -> None:
+    common = ["sweep", str(four), "--vary", "gpus=1:3:1", "--policies", "fcfs,sjf"]
+    shown = gpuyard(*common, "--out", "s", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "15.5s" in shown.stdout
+    assert {path.name for path in (tmp_path / "s").iterdir()} == {"sweep.csv", "sweep.json", "sweep.png", "sweep.svg"}
+    found = json.loads(gpuyard(*common, "--json", cwd=tmp_path).stdout)
+    assert (found["vary"], found["values"], found["metric"]) == ("gpus", [1, 2, 3], "jct_mean")
+    assert [row["jct_mean"] for row in found["results"]][:2] == [15.5, 13.5]
+    assert found["results"] == [
+        row | {"jobs_per_second": found["results"][k]["jobs_per_second"]}
+        for k, row in enumerate(json.loads((tmp_path / "s" / "sweep.json").read_text())["results"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--vary"),
+        (["--vary", "gpus=8", "--gpus", "4"], "leave out --gpus"),
+        (["--vary", "gpus=x"], "whole numbers"),
+        (["--vary", "load=1", "--gpus", "1", "--metric", "jct"], "there is no metric 'jct'"),
+        (["--vary", "lod=1", "--gpus", "1"], "did you mean 'load'"),
+        (["--vary", "load=1"], "--gpus 8 or --nodes 4x8"),
+    ],
+)
+def test_a_mistake_in_a_sweep(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
+    done = gpuyard("sweep", four, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

@@ -166,7 +166,7 @@ def together(runs: Sequence[Summary], windows: int, shown: int) -> Summary:
         )  # fmt: skip
     return replace(
         shown_run,
-        metrics=_means([run.metrics for run in runs], repeats),
+        metrics=means([run.metrics for run in runs], repeats),
         jct=Spread.pooled([run.jct for run in runs]),
         wait=Spread.pooled([run.wait for run in runs]),
         slowdown=Spread.pooled([run.slowdown for run in runs]),
@@ -176,7 +176,8 @@ def together(runs: Sequence[Summary], windows: int, shown: int) -> Summary:
     )
 
 
-def _means(rows: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
+def means(rows: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
+    """The mean of every metric, with its interval; counts are added up, and `repeats` runs had the same jobs."""
     found: dict[str, Any] = {"runs": len(rows)}
     for key, value in rows[0].items():
         values = [row[key] for row in rows if isinstance(row[key], int | float)]

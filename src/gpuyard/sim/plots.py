@@ -44,9 +44,9 @@ _EMPHASISED = 6
 """Of more lines than can be told apart, so many are in colour; the others are grey."""
 _BASELINE = "fcfs"
 _SHARED = "_"
-_COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
+COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
 _GREY, _DARK = "#b9bec5", "#333333"
-_TICKS = (
+TIME_TICKS = (
     (0.001, "1 ms"), (0.01, "10 ms"), (0.1, "0.1 s"), (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"),
     (600.0, "10 min"), (3600.0, "1 h"), (21600.0, "6 h"), (86400.0, "1 d"), (864e3, "10 d"), (864e4, "100 d"),
 )  # fmt: skip
@@ -117,9 +117,9 @@ def by_group(summaries: Sequence[Summary]) -> Figure:
             axes.plot([slowdown.min(), slowdown.max()], [row, row], color="#d5d9de", linewidth=3, zorder=1)
             axes.scatter(
                 slowdown[:MAX_DOTS], np.full(len(slowdown[:MAX_DOTS]), row), s=8 + 60 * share[:MAX_DOTS],
-                color=_COLOURS[0], alpha=0.45, linewidths=0, zorder=2,
+                color=COLOURS[0], alpha=0.45, linewidths=0, zorder=2,
             )  # fmt: skip
-            axes.plot(np.median(slowdown), row, marker="|", color=_COLOURS[1], markersize=11, markeredgewidth=2)
+            axes.plot(np.median(slowdown), row, marker="|", color=COLOURS[1], markersize=11, markeredgewidth=2)
         _policy_rows(axes, [s.policy for s in shown])
         _factor_scale(axes, [s.groups.mean_slowdown for s in shown])
         axes.grid(axis="x")
@@ -140,7 +140,7 @@ def ranking(rows: Sequence[dict[str, Any]], metric: str = "jct_mean") -> Figure:
     with styled():
         figure = new_figure(9, 1.1 + 0.27 * max(len(shown), 2))
         axes = figure.subplots()
-        colours = [_COLOURS[0] if value == values[0] else "#a9bfd4" for value in values]
+        colours = [COLOURS[0] if value == values[0] else "#a9bfd4" for value in values]
         bars = axes.barh(range(len(shown)), np.nan_to_num(values) / divisor, color=colours, height=0.72)
         sure = _draw_intervals(axes, shown, metric, divisor)
         texts = [_value_text(v, metric) for v in values]
@@ -205,7 +205,7 @@ def _lines(summaries: Sequence[Summary]) -> list[_Line]:
         names = [first.policy, *(other.policy for other in others)]
         label = clean(shorten(" = ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else ""), 44))
         if not crowded or rank < _EMPHASISED:
-            options = {"color": _COLOURS[rank], "linewidth": 1.8 if crowded else 1.5, "zorder": 4.0 - rank / 10}
+            options = {"color": COLOURS[rank], "linewidth": 1.8 if crowded else 1.5, "zorder": 4.0 - rank / 10}
         elif any(name.split("@")[0] == _BASELINE for name in names):
             options = {"color": _DARK, "linewidth": 1.5, "linestyle": (0, (4, 1.5)), "zorder": 3.0}
         else:
@@ -277,7 +277,7 @@ def _time_scale(axes: Axes, sample: Floats) -> float:
         axes.set_xlabel(f"Time ({unit})")
         axes.set_xlim(0, high / divisor * 1.02 or 1.0)
         return divisor
-    ticks = _spread([tick for tick in _TICKS if low / 1.2 <= tick[0] <= high * 1.2], math.log10(high / low))
+    ticks = _spread([tick for tick in TIME_TICKS if low / 1.2 <= tick[0] <= high * 1.2], math.log10(high / low))
     if len(positive) < len(sample):
         threshold = 10.0 ** math.floor(math.log10(max(low, high * 1e-5)))
         axes.set_xscale("symlog", linthresh=threshold, linscale=0.4)

@@ -96,7 +96,7 @@ def write_comparison(
         write_atomically(directory / f"{name}.png", figure.png)
         write_atomically(directory / f"{name}.svg", figure.svg)
     write_atomically(directory / "results.json", _json(comparison.rows))
-    _write_table(directory / "results.csv", comparison.rows)
+    write_table(directory / "results.csv", comparison.rows)
     curves = [summary.plain() for summary in comparison.summaries]
     write_atomically(directory / "curves.json", json.dumps(curves).encode() + b"\n")
     _write_groups(directory, comparison)
@@ -112,7 +112,7 @@ def write_comparison(
     )
 
 
-def _write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """The metrics as CSV; an interval becomes two columns."""
     flat = [
         {
@@ -141,7 +141,7 @@ def _write_groups(directory: Path, comparison: Comparison) -> None:
     """`users.csv`: how each user was served under each policy."""
     rows = [{"policy": s.policy, **row} for s in comparison.summaries for row in s.groups.plain()]
     if rows:
-        _write_table(directory / f"{comparison.summaries[0].groups.kind}s.csv", rows)
+        write_table(directory / f"{comparison.summaries[0].groups.kind}s.csv", rows)
 
 
 def folder(policy: str) -> str:
