@@ -231,6 +231,22 @@ def test_of_many_policies_the_best_are_in_colour_and_so_is_the_baseline() -> Non
         assert len({line.get_color() for line in lines}) == 8
 
 
+def test_utilisation_of_several_policies_has_panels_for_the_best_and_the_baseline() -> None:
+    crowd = [_named(many(20 + i, 1), f"p{i}") for i in range(15)] + [_named(many(50, 1), "fcfs")]
+    panels = [axes for axes in plots.utilisation(crowd).axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in panels] == ["p0", "p1", "p2", "p3", "p4", "fcfs"]
+    three = [axes for axes in plots.utilisation(crowd[:3]).axes if axes.get_visible()]
+    assert len(three) == 3
+    times, values = (np.asarray(v, dtype=np.float64) for v in three[2].lines[-1].get_data())
+    assert (np.diff(times) * values[:-1]).sum() == pytest.approx(220.0), "all the time that the GPU was busy"
+
+
+def test_plain_fcfs_is_the_baseline_before_its_variants() -> None:
+    crowd = [_named(many(20 + i, 1), f"p{i}") for i in range(12)]
+    crowd += [_named(many(50, 1), "fcfs@easy"), _named(many(60, 1), "fcfs")]
+    assert legend_texts(plots.cdfs(crowd))[-2:] == ["fcfs", "7 others"]
+
+
 def test_policies_with_the_same_schedule_share_a_line() -> None:
     same = [_named(many(20, 1), name) for name in "abcde"]
     figure = plots.cdfs([_named(many(20, 2), "x"), *same])

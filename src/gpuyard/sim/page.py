@@ -39,7 +39,7 @@ thead th:first-child{background:var(--card)}
 th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid var(--accent)}
 th[aria-sort=ascending] button::after{content:" \\25B2"}
 th[aria-sort=descending] button::after{content:" \\25BC"}
-td small{display:block;color:var(--soft);font-size:.72rem;font-weight:400}
+td small{display:block;color:var(--soft);font-size:.88em;font-weight:400}
 tr.failed td{white-space:normal;text-align:left;color:var(--bad)}
 .failed-note{border-left:4px solid var(--bad);padding:.3rem .9rem;margin:1rem 0;background:var(--card)}
 td.best small{color:inherit}
@@ -176,7 +176,7 @@ def _cell(column: Column, row: dict[str, Any], best: float) -> str:
     ends = row.get(f"{column.key}_ci")
     hint = f"{format_number(value)} s" if column.kind == "duration" else ""
     sure = ""
-    if ends is not None:
+    if ends is not None and ends[1] > ends[0]:
         hint = f"{hint}; " if hint else ""
         hint += f"with 95% confidence from {format_number(ends[0])} to {format_number(ends[1])}"
         sure = f"<small>± {text_of((ends[1] - ends[0]) / 2, column.kind)}</small>"

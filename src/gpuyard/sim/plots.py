@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFor
 from gpuyard.sim.curves import MAX_STEPS, Curve, Spread
 from gpuyard.sim.figures import clean, new_figure, save, shorten, styled, time_unit
 from gpuyard.sim.gantt import gantt
-from gpuyard.sim.summary import Summary
+from gpuyard.sim.summary import Summary, baseline
 from gpuyard.sim.trace import Floats
 from gpuyard.units import format_duration
 
@@ -42,7 +42,7 @@ MAX_DOTS = 60
 _CROWDED = 8
 _EMPHASISED = 6
 """Of more lines than can be told apart, so many are in colour; the others are grey."""
-_BASELINE = "fcfs"
+_PANELS = 6
 _SHARED = "_"
 COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
 _GREY, _DARK = "#b9bec5", "#333333"
@@ -62,14 +62,49 @@ class _Line:
 
 
 def utilisation(summaries: Sequence[Summary]) -> Figure:
-    """Share of the GPUs in use over time."""
+    """Share of the GPUs in use over time; of several policies, the best and the baseline in a panel each."""
     with styled():
-        # Utilisation jumps at every start and end: a few such lines over each other hide one another.
-        bins = MAX_STEPS if len(summaries) == 1 else FEW_BINS
-        figure, axes = _over_time(summaries, [s.utilisation for s in summaries], "GPUs in use", bins)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_ylim(0, 1.04)
+        if len(summaries) > 1:
+            return _utilisation_panels(summaries)
+        figure, axes = _over_time(summaries, [s.utilisation for s in summaries], "GPUs in use", MAX_STEPS)
+        _share_axis(axes)
         return figure
+
+
+def _utilisation_panels(summaries: Sequence[Summary]) -> Figure:
+    # Utilisation jumps at every start and end: such lines over each other hide one another, so each gets a panel.
+    lines = _lines(summaries)
+    span = max(s.utilisation.span for s in summaries)
+    divisor, unit = time_unit(span)
+    shown = [k for k, line in enumerate(lines) if line.label not in ("", _SHARED)][:_PANELS]
+    if (base := baseline(summaries)) is not None and (k := list(summaries).index(base)) not in shown:
+        shown = [*shown[: _PANELS - 1], *([k] if lines[k].label != _SHARED else [])]
+    curves = [s.utilisation.means(span, FEW_BINS) for s in summaries]
+    figure = new_figure(11, 1.0 + 1.75 * -(-len(shown) // 2))
+    panels = figure.subplots(-(-len(shown) // 2), 2, sharex=True, sharey=True, squeeze=False).flatten()
+    for axes, k in zip(panels, shown, strict=False):
+        for curve in curves:
+            axes.plot(curve.times / divisor, curve.values, drawstyle="steps-post", color=_GREY, linewidth=0.5, zorder=1)
+        colour, own = lines[k].options["color"], curves[k]
+        axes.fill_between(own.times / divisor, own.values, step="post", color=colour, alpha=0.18, linewidth=0)
+        axes.plot(own.times / divisor, own.values, drawstyle="steps-post", color=colour, linewidth=1.6)
+        axes.set_title(f"{lines[k].label}", loc="left")
+        axes.set_xlim(0, span / divisor or 1.0)
+        axes.grid()
+        _share_axis(axes)
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+        panels[len(shown) - 2].tick_params(labelbottom=True)  # nobody below it has the times any more
+    figure.supxlabel(
+        f"Time since the first submit ({unit}); averaged over {format_duration(span / FEW_BINS)}", fontsize=9
+    )
+    figure.suptitle("GPUs in use over time (grey: all policies)", x=0.01, ha="left", fontsize=10.5)
+    return figure
+
+
+def _share_axis(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_ylim(0, 1.04)
 
 
 def queue_length(summaries: Sequence[Summary]) -> Figure:
@@ -199,14 +234,14 @@ def _lines(summaries: Sequence[Summary]) -> list[_Line]:
     alike: dict[bytes, list[Summary]] = {}
     for summary in summaries:
         alike.setdefault(_fingerprint(summary), []).append(summary)
-    crowded = len(alike) > _CROWDED
+    crowded, base = len(alike) > _CROWDED, baseline(summaries)
     styles: dict[str, _Line] = {}
     for rank, (first, *others) in enumerate(alike.values()):
         names = [first.policy, *(other.policy for other in others)]
         label = clean(shorten(" = ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else ""), 44))
         if not crowded or rank < _EMPHASISED:
             options = {"color": COLOURS[rank], "linewidth": 1.8 if crowded else 1.5, "zorder": 4.0 - rank / 10}
-        elif any(name.split("@")[0] == _BASELINE for name in names):
+        elif base is not None and base.policy in names:
             options = {"color": _DARK, "linewidth": 1.5, "linestyle": (0, (4, 1.5)), "zorder": 3.0}
         else:
             label, options = "", {"color": _GREY, "linewidth": 0.8, "zorder": 2.0}

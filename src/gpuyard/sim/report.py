@@ -21,7 +21,7 @@ from gpuyard.sim import plots
 from gpuyard.sim.compare import Comparison
 from gpuyard.sim.figures import png_bytes, svg_bytes, write_atomically
 from gpuyard.sim.page import Column, breakable, image, metric_table, page, text_of
-from gpuyard.sim.summary import Groups, Summary
+from gpuyard.sim.summary import Groups, Summary, baseline
 from gpuyard.units import format_duration, format_size
 
 COLUMNS = (
@@ -54,7 +54,6 @@ COLUMNS = (
 )  # fmt: skip
 
 TOP_GROUPS = 12
-_BASELINE = "fcfs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +101,15 @@ def _charts(summaries: Sequence[Summary]) -> Iterator[tuple[str, Summary, str]]:
     best = summaries[0]
     if best.chart is not None:
         yield "gantt", best, "The schedule with the lowest mean completion time."
-    baseline = _baseline(summaries)
-    if baseline is not None and baseline.chart is not None:
-        yield "gantt-baseline", baseline, "First come, first served, for comparison."
+    other = _baseline(summaries)
+    if other is not None and other.chart is not None:
+        yield "gantt-baseline", other, "First come, first served, for comparison."
 
 
 def _baseline(summaries: Sequence[Summary]) -> Summary | None:
-    """First come, first served, if it is there and not the best itself."""
-    return next((s for s in summaries[1:] if s.policy.split("@")[0] == _BASELINE), None)
+    """The baseline, if it is not the best itself."""
+    found = baseline(summaries)
+    return None if found is summaries[0] else found
 
 
 def _window_text(comparison: Comparison) -> str:
@@ -237,7 +237,13 @@ def _table(comparison: Comparison) -> str:
 
 
 def _present(rows: Sequence[dict[str, Any]]) -> list[Column]:
-    return [column for column in COLUMNS if any(row.get(column.key) is not None for row in rows)]
+    """The columns that say something: of these rows, not all without a value, nor without a case."""
+    rare = ("preemptions", "rejected")
+    return [
+        column
+        for column in COLUMNS
+        if any(row.get(column.key) if column.key in rare else row.get(column.key) is not None for row in rows)
+    ]
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -258,8 +264,8 @@ def _figures(comparison: Comparison, figures: Mapping[str, Drawn]) -> Iterator[s
 
 def _users_table(summaries: Sequence[Summary]) -> str:
     """The users with the most GPU time: how they fare under the best policy, and under the baseline."""
-    best, baseline = summaries[0], _baseline(summaries)
-    shown = [best] if baseline is None else [best, baseline]
+    best, other = summaries[0], _baseline(summaries)
+    shown = [best] if other is None else [best, other]
     groups = best.groups
     served = [{name: i for i, name in enumerate(s.groups.names)} for s in shown]
     heads = [

@@ -19,6 +19,7 @@ CHARTED_SEGMENTS = 4_000
 CHARTED_GPUS = 128
 """Schedules up to these sizes are kept whole, for a Gantt chart."""
 EXAMPLES = 3
+BASELINE = "fcfs"
 MAX_GROUPS = 1000
 
 
@@ -96,6 +97,12 @@ class Summary:
         """For JSON: everything but the schedule."""
         curves = {name: getattr(self, name).plain() for name in ("utilisation", "queue", "jct", "wait", "slowdown")}
         return {"policy": self.policy, **curves, f"{self.groups.kind}s": self.groups.plain()}
+
+
+def baseline(summaries: Sequence[Summary]) -> Summary | None:
+    """What others are held against: plain first come, first served, or else the best variant of it."""
+    variants = [summary for summary in summaries if summary.policy.split("@")[0] == BASELINE]
+    return next((summary for summary in variants if summary.policy == BASELINE), next(iter(variants), None))
 
 
 def summarise(result: Result, metrics: dict[str, Any] | None = None) -> Summary:
