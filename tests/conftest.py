@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,15 @@ def traces() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no traces in {folder}; set GPUYARD_TRACES to a folder laid out as docs/reference/traces.md says")
     return folder
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Write a file into a fresh working directory, so that messages show its bare name."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(content: str | bytes, name: str = "a") -> str:
+        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return name
+
+    return make

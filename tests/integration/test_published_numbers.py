@@ -12,6 +12,7 @@ from tests import reference
 from tests.reference import Job
 
 from gpuyard.core.model import Cluster
+from gpuyard.sim.select import select
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces import read
@@ -109,3 +110,12 @@ def swf(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tup
             path.write_text("".join(islice(lines, 8000)))
         found[name] = read(path), reference.read_swf(path)
     return found
+
+
+@pytest.mark.parametrize(("policy", "jct", "wait"), [("fcfs", 24783.5166, 246.2083), ("sjf", 24581.6752, 44.3669)])
+def test_helios_on_one_virtual_cluster(traces: Path, policy: str, jct: float, wait: float) -> None:
+    philly = read(traces / "philly" / "philly.csv.gz")
+    jobs = select(philly, ["vc=103959"], "2017-10-01", "2017-12-01")
+    assert len(jobs) == 1450
+    _, found = simulate(jobs, Cluster((8,) * 8), policy, Options(placement="consolidate"))
+    assert (found["jct_mean"], found["wait_mean"]) == (pytest.approx(jct, abs=1e-4), pytest.approx(wait, abs=1e-4))

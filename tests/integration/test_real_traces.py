@@ -22,6 +22,9 @@ NO_RUN = "run time 0 or unknown"
         ("swf/RICC-2010-2.swf.gz", "swf", 447_794 - 10, {NO_RUN: 10}, 8192),
         ("tiresias/60_job.csv", "tiresias", 60, {}, None),
         ("philly/philly_oct9_20000.csv.gz", "tiresias", 20_000, {}, None),
+        ("philly/philly.csv.gz", "philly", 82_247, {}, None),
+        ("gavel/max_min_fairness.trace", "gavel", 96, {}, None),
+        ("gavel/minimize_makespan.trace", "gavel", 100, {}, None),
         ("batsim/medium_late.json", "batsim", 801, {}, 32),
     ],
 )
@@ -68,7 +71,29 @@ def test_nasa_converts_without_loss(traces: Path, tmp_path: Path, name: str) -> 
         assert np.array_equal(getattr(again, column), getattr(trace, column)), column
 
 
-@pytest.mark.parametrize("path", ["philly/philly.csv.gz", "gavel/debug.trace", "openb/openb_pod_list_default.csv"])
-def test_other_layouts_are_refused(traces: Path, path: str) -> None:
-    with pytest.raises(UserError, match="does not look like a trace"):
-        read(traces / path)
+def test_philly(traces: Path) -> None:
+    trace = read(traces / "philly" / "philly.csv.gz")
+    assert trace.ids[0] == "1"
+    assert np.sum(np.diff(trace.submit) < 0) > 1000  # the file is not sorted
+    assert (trace.submit[0], trace.run[0], trace.labels["vc"][0]) == (1507532515, 66, "11cb48")
+    assert len(set(trace.labels["vc"])) == 15
+
+
+def test_openb(traces: Path) -> None:
+    trace = read(traces / "openb" / "openb_pod_list_default.csv")
+    shares = (trace.gpus == 1) & (trace.compute < 100)
+    assert [int(np.sum(kind)) for kind in (trace.gpus == 0, shares, trace.gpus > 1)] == [1088, 3078, 75]
+    bare = read(traces / "openb" / "openb_pod_list_multigpu20.csv")
+    assert (len(bare), bare.run.max()) == (8324, 1)
+
+
+def test_gavel(traces: Path) -> None:
+    path = traces / "gavel" / "max_min_fairness.trace"
+    assert read(path).run[0] == pytest.approx(13237.67, abs=0.01)
+    slow = read(path, "gavel:k80")
+    assert slow.run[0] > 4 * read(path).run[0]
+
+
+def test_pollux_is_refused(traces: Path) -> None:
+    with pytest.raises(UserError, match="does not say how long its jobs run"):
+        read(traces / "pollux" / "workloads" / "workload-1.csv")

@@ -103,10 +103,17 @@ def outcome(path: Path) -> tuple[Trace | None, str]:
         return None, str(error)
 
 
-LINES = st.lists(st.text('0123456789-.,e;#"{}: jobsubmitrungpus\n', max_size=60), max_size=6).map("\n".join)
+LINES = st.lists(st.text('0123456789-.,e;#"{}: jobsubmitrungpus|=/\t\n', max_size=60), max_size=6).map("\n".join)
+HEADS = (
+    "job,submit,run,gpus\n", "; MaxProcs: 4\n", '{"job": "a", ', "job_id,num_gpu\n",
+    "timestamp,duration,num_gpus,cluster\n2017-10-09 07:01:55,", "job_id,gpu_num,submit_time,duration\n",
+    "job_name,task_name,inst_num,start_time,end_time,plan_gpu\n", "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n",
+    "JobID|Submit|Elapsed|AllocTRES\n5|2024-01-01|", '[{"jobid": "a", "attempts": [',
+    "name,time,application,num_replicas,duration\n",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("head", ["job,submit,run,gpus\n", "; MaxProcs: 4\n", '{"job": "a", ', "job_id,num_gpu\n"])
+@pytest.mark.parametrize("head", HEADS)
 @given(rest=LINES)
 def test_near_traces_give_a_trace_or_one_sentence(head: str, rest: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -116,5 +123,5 @@ def test_near_traces_give_a_trace_or_one_sentence(head: str, rest: str) -> None:
     assert "\n" not in message
     if trace is not None:
         assert np.all(trace.run > 0)
-        assert np.all(trace.gpus > 0)
+        assert np.all(trace.gpus > 0) or trace.format == "openb"
         assert len(set(trace.ids)) == len(trace) > 0

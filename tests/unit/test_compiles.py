@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuyard.core import discipline, displacement, placement, reservation
+from gpuyard.core import discipline, displacement, fragmentation, placement, pool, reservation, sharing
 from gpuyard.core.model import GIB, Cluster
 from gpuyard.core.pool import PLACEMENTS
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
 
-MODULES = (placement, discipline, displacement, reservation)
+MODULES = (pool, fragmentation, sharing, placement, discipline, displacement, reservation)
 LOOPS = (
     "place", "claim", "release", "fits", "pick", "fits_in_place", "fill", "reserve", "backfill", "shadow_time",
     "displace", "conserve",

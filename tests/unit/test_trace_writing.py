@@ -45,7 +45,7 @@ def test_resources_models_and_labels(tmp_path: Path) -> None:
 
 
 def test_a_label_may_come_late_in_json_lines(tmp_path: Path) -> None:
-    rows = [{"job": "a"}, {"job": "b", "label_vc": 7}]
+    rows: list[dict[str, object]] = [{"job": "a"}, {"job": "b", "label_vc": 7}]
     text = "\n".join(json.dumps({"submit": 0, "run": 1, "gpus": 1, **row}) for row in rows)
     (tmp_path / "a").write_text(text)
     assert read(tmp_path / "a").labels == {"vc": ["", "7"]}
@@ -56,7 +56,7 @@ def test_a_label_may_come_late_in_json_lines(tmp_path: Path) -> None:
 
 def test_jobs_without_gpus_are_not_written(tmp_path: Path) -> None:
     for name in ("a.csv", "a.swf"):
-        with pytest.raises(UserError, match="job '1' asks for no GPU, which cannot be written.*--where 'gpus>0'"):
+        with pytest.raises(UserError, match=r"job '1' asks for no GPU, which cannot be written.*--where 'gpus>0'"):
             write(Trace.of([0, 1], [1, 2], [1, 0]), tmp_path / name)
     assert not list(tmp_path.iterdir())
 

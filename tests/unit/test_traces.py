@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.sim.traces import read
+from gpuyard.sim.traces import FORMATS, read
 
 SWF = "; MaxNodes: 4\n; MaxProcs: 16\n"
 CSV = "job,submit,run,gpus\n"
@@ -357,4 +357,4 @@ def test_format_overrides_and_suggests(file: Callable[..., str]) -> None:
     assert read(path).format == "gpuyard"
     assert problem(path, "swf") == "a.csv, line 1: a line has 18 fields, this one has 1"
     assert problem(path, "tiresia") == "unknown trace format 'tiresia'; did you mean 'tiresias'?"
-    assert problem(path, "?").endswith("known are swf, tiresias, gpuyard, jsonl, batsim")
+    assert problem(path, "?").endswith("known are " + ", ".join(FORMATS))

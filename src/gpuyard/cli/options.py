@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from gpuyard.cli.selecting import Format, Since, Slice, TraceArg, Until, Where, load_trace
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_size
 
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from gpuyard.sim.simulate import Options
     from gpuyard.sim.trace import Trace
 
-TraceArg = Annotated[str, typer.Argument(metavar="TRACE", help="The trace: a file (.gz is fine), or - for stdin.")]
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="One node of N GPUs: only their number counts.")]
-Nodes = Annotated[str | None, typer.Option("--nodes", metavar="4x8", help="4 nodes of 8 GPUs (4x8,2x4 mixes sizes).")]
+Nodes = Annotated[
+    str | None,
+    typer.Option("--nodes", metavar="4x8|FILE", help="4 nodes of 8 GPUs (4x8,2x4 mixes sizes), or a list of nodes."),
+]
 GpuMemory = Annotated[str, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of each GPU, for shares.")]
 Discipline = Annotated[
     str | None,
@@ -34,7 +37,10 @@ Discipline = Annotated[
 ]
 Placement = Annotated[
     str | None,
-    typer.Option("--placement", help="first, pack, spread, consolidate or random (first; consolidate with --nodes)."),
+    typer.Option(
+        "--placement",
+        help="first, pack, spread, consolidate, random, packing, clustering or fgd (first; consolidate with --nodes).",
+    ),
 ]
 Estimate = Annotated[
     str | None,
@@ -42,7 +48,6 @@ Estimate = Annotated[
         "--estimate", help="What policies know: actual, requested or noisy:S (requested if known, else actual)."
     ),
 ]
-Slice = Annotated[str | None, typer.Option("--slice", metavar="START:COUNT", help="Only COUNT jobs from START on.")]
 Quantum = Annotated[
     str | None,
     typer.Option("--quantum", metavar="TIME", help="Time slice of rr (10); else the least run before a stop (0)."),
@@ -66,7 +71,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Also write tables and plots there.")
 ]
-Format = Annotated[str | None, typer.Option("--format", help="The trace's format, if it is not recognised.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,9 @@ class Setup:
     discipline: Discipline = None
     placement: Placement = None
     estimate: Estimate = None
+    where: Where = None
+    since: Since = None
+    until: Until = None
     slice_: Slice = None
     quantum: Quantum = None
     restart_cost: RestartCost = "0"
@@ -89,11 +96,16 @@ class Setup:
     seed: Seed = 0
     format: Format = None
 
-    def prepare(self, *, lenient: bool = False) -> tuple[Trace, Cluster, Options]:
-        """The jobs, the cluster and what else decides a schedule; mistakes are told before the trace is read."""
+    def prepare(self, *, lenient: bool = False, without_gpus: bool = False) -> tuple[Trace, Cluster, Options]:
+        """The jobs, the cluster and what else decides a schedule; mistakes are told before the trace is read.
+
+        Jobs that want no GPU are left out, unless `without_gpus` says that they matter.
+        """
         options = self._options(lenient)
         cluster, pools = self._cluster()
-        jobs = self._read()
+        jobs = load_trace(self.trace, self.format, self.where, self.since, self.until, self.slice_)
+        if not without_gpus:
+            jobs = jobs.with_gpus()
         if cluster is None:
             cluster = self._recorded(jobs)
         return jobs, cluster, replace(options, pools=pools)
@@ -121,6 +133,7 @@ class Setup:
     def _cluster(self) -> tuple[Cluster | None, Pools | None]:
         """What the options say the GPUs are: nothing, one cluster, or pools side by side."""
         from gpuyard.core.model import Cluster
+        from gpuyard.sim.cluster import read_cluster
 
         if sum(given is not None for given in (self.gpus, self.nodes, self.pools)) > 1:
             raise UserError("give one of --gpus, --nodes and --pools, not both")
@@ -129,7 +142,7 @@ class Setup:
             pools = _read_pools(self.pools, self.pool_by, size)
             return pools.cluster, pools
         if self.nodes is not None:
-            return Cluster.parse(self.nodes, size), None
+            return read_cluster(self.nodes, size), None
         if self.gpus is not None and self.gpus < 1:
             raise UserError(f"--gpus must be at least 1, not {self.gpus}")
         return (None if self.gpus is None else Cluster((self.gpus,), size)), None
@@ -141,12 +154,6 @@ class Setup:
         if jobs.capacity is None:
             raise UserError(f"{jobs.source} does not say how many GPUs there were; give --gpus 8 or --nodes 4x8")
         return Cluster((jobs.capacity,), parse_size(self.gpu_memory))
-
-    def _read(self) -> Trace:
-        from gpuyard.sim.traces import read
-
-        jobs = read(self.trace, self.format)
-        return jobs if self.slice_ is None else jobs.slice(self.slice_)
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:

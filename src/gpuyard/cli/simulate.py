@@ -8,6 +8,7 @@ import typer
 
 from gpuyard.cli import options as o
 from gpuyard.cli import output
+from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
     from gpuyard.sim.result import Result
@@ -19,13 +20,28 @@ def simulate(
     policy: Annotated[
         str, typer.Option("--policy", help="name[:key=value,...][@discipline[@placement]], or file.py:function.")
     ] = "fcfs",
+    inflate: Annotated[
+        float | None,
+        typer.Option(
+            "--inflate",
+            metavar="FACTOR",
+            help="Fill the cluster: jobs arrive until they want FACTOR x its GPUs (1.3), and none leaves.",
+        ),
+    ] = None,
     json: o.Json = False,
     out: o.Out = None,
 ) -> None:
     """Run a trace under one policy, and tell how it went."""
     from gpuyard.sim.simulate import simulate as run
 
-    jobs, cluster, options = setup.prepare()
+    jobs, cluster, options = setup.prepare(without_gpus=inflate is not None)
+    if inflate is not None:
+        if options.pools is not None:
+            raise UserError("--inflate fills one cluster; leave out --pools")
+        from gpuyard.cli.inflate import fill
+
+        fill(jobs, cluster, policy, options.placement, inflate, setup.seed, json, out)
+        return
     with output.progress_bar("simulating", [policy]) as bars:
         result, metrics = run(jobs, cluster, policy, options, progress=bars.get(policy))
     metrics = {"trace": jobs.source, "dropped": sum(jobs.dropped.values()), **metrics}

@@ -8,22 +8,53 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.options import Format, Json, Slice, TraceArg
+from gpuyard.cli.options import Json
+from gpuyard.cli.selecting import Format, Since, Slice, TraceArg, Until, Where, load_trace
+from gpuyard.errors import UserError
+
+_SPARKS = "▁▂▃▄▅▆▇█"
 
 app = typer.Typer(help="Look at a trace, or convert it.", no_args_is_help=True)
 
 
 @app.command("info")
-def info(trace: TraceArg, slice_: Slice = None, json: Json = False, format: Format = None) -> None:
-    """Tell what a trace asks for: jobs, span, load, GPUs per job, users."""
-    from gpuyard.sim.traces import describe, read
+def info(
+    trace: TraceArg,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="The load that this would be for N GPUs.")] = None,
+    nodes: Annotated[str | None, typer.Option("--nodes", metavar="4x8", help="The same for these nodes.")] = None,
+    where: Where = None,
+    since: Since = None,
+    until: Until = None,
+    slice_: Slice = None,
+    json: Json = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Also plot it there.")
+    ] = None,
+    format: Format = None,
+) -> None:
+    """Tell what a trace asks for: jobs, span, load, arrivals, run times, GPUs per job, users, labels."""
+    from gpuyard.sim.traces import describe
 
-    jobs = read(trace, format)
-    facts = describe(jobs if slice_ is None else jobs.slice(slice_))
+    if gpus is not None and nodes is not None:
+        raise UserError("give --gpus or --nodes, not both")
+    size = _size(nodes) if nodes is not None else gpus
+    jobs = load_trace(trace, format, where, since, until, slice_)
+    facts = describe(jobs, size)
+    if out is not None:
+        from gpuyard.sim.trace_plots import write_plots
+
+        names = write_plots(jobs, out, facts["capacity"])
+        output.say(f"wrote {out}/: {', '.join(names)}, each as PNG and SVG")
     if json:
         output.print_json(facts)
     else:
         _print_facts(facts)
+
+
+def _size(nodes: str) -> int:
+    from gpuyard.core.model import Cluster
+
+    return Cluster.parse(nodes).gpus
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
@@ -31,11 +62,13 @@ def _print_facts(facts: dict[str, Any]) -> None:
     lines = [
         ("trace", f"{facts['source']} ({facts['format']})"),
         ("jobs", f"{facts['jobs']:,}" + (f" (dropped: {dropped})" if dropped else "")),
-        ("users", f"{facts['users']:,}" if facts["users"] else "not said"),
+        ("users", f"{facts['users']:,}{_top(facts['top_users'], 3)}" if facts["users"] else "not said"),
         ("span", output.duration(facts["span_seconds"])),
         ("GPU time", output.duration(facts["gpu_seconds"])),
         ("demand", f"{facts['mean_gpus']:,.1f} GPUs on average"),
     ]
+    if "first_date" in facts:
+        lines.insert(4, ("submits", f"{facts['first_date']} to {facts['last_date']}"))
     if "load" in facts:
         lines.append(("load", f"{output.percent(facts['load'])} of {facts['capacity']:,} GPUs"))
     if facts["arrivals_per_hour"] is not None:
@@ -46,13 +79,50 @@ def _print_facts(facts: dict[str, Any]) -> None:
         lines.append(
             ("requests", f"jobs run {output.percent(facts['requested_accuracy'])} of what they ask, on average")
         )
+    lines += [(name, f"{label['values']:,}{_top(label['top'], 4)}") for name, label in facts["labels"].items()]
+    wide = max(9, *(len(name) for name, _ in lines))
     for name, value in lines:
-        print(f"{name:<9} {value}")
+        print(f"{name:<{wide}} {value}")
+    _draw(facts)
+
+
+def _top(counts: dict[str, int], most: int) -> str:
+    """`: a (10), b (7), ...`, the most frequent first; nothing where each is there once."""
+    if max(counts.values()) == 1:
+        return ""
+    short = [name if len(name) <= 24 else f"{name[:14]}…{name[-9:]}" for name in counts]
+    pairs = list(zip(short, counts.values(), strict=True))[:most]
+    shown = ", ".join(f"{name or '(empty)'} ({count:,})" for name, count in pairs)
+    return f": {shown}{', ...' if len(counts) > most else ''}"
+
+
+def _draw(facts: dict[str, Any]) -> None:
+    """Arrivals as two lines of small bars, run times and sizes as histograms."""
+    step = facts["arrivals"]["step_seconds"]
+    if step:
+        print(f"Arrivals over time, each step {output.duration(step)}")
+        print(f"  {_sparks(facts['arrivals']['counts'])}")
+    if "arrivals_by_hour" in facts:
+        print("Arrivals by hour of the day, UTC")
+        print(f"  {'  '.join(_sparks(facts['arrivals_by_hour']))}")
+        print(f"  {' '.join(f'{hour:<2}' for hour in range(24))}")
+    print("Run times")
+    _bars(facts["run_lengths"])
     print("GPUs per job")
-    sizes = _grouped(facts["gpu_sizes"])
-    most = max(sizes.values())
-    for size, count in sizes.items():
-        print(f"  {size:>11} {'█' * max(1, round(40 * count / most)):<40} {count:,}")
+    _bars(_grouped(facts["gpu_sizes"]))
+
+
+def _sparks(counts: list[int]) -> str:
+    """One small bar for each count; a blank for none, so that a few are told from nothing."""
+    most = max(counts)
+    return "".join(" " if not count else _SPARKS[(count * 8 - 1) // most if count < most else 7] for count in counts)
+
+
+def _bars(counts: dict[str, int]) -> None:
+    most = max(counts.values())
+    for name, count in counts.items():
+        bar = "█" * max(1, round(40 * count / most)) if count else ""
+        print(f"  {name:>11} {bar:<40} {count:,}")
 
 
 def _grouped(sizes: dict[int, int], most: int = 16) -> dict[str, int]:
@@ -74,14 +144,16 @@ def convert(
     to: Annotated[
         str | None, typer.Option("--to", help="gpuyard (CSV), jsonl or swf; otherwise TARGET's ending decides.")
     ] = None,
+    where: Where = None,
+    since: Since = None,
+    until: Until = None,
     slice_: Slice = None,
     format: Format = None,
 ) -> None:
     """Write a trace in another format."""
-    from gpuyard.sim.traces import read, write
+    from gpuyard.sim.traces import write
 
-    jobs = read(trace, format)
-    kept = jobs if slice_ is None else jobs.slice(slice_)
+    kept = load_trace(trace, format, where, since, until, slice_)
     write(kept, target, to or ("gpuyard" if target == "-" else None))
     if target != "-":
         output.say(f"wrote {output.many(len(kept), 'job')} to {Path(target)}")

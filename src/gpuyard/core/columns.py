@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuyard.core.formulas import attained, behind_all, remaining, waited
 from gpuyard.core.fragmentation import Kind, kind_of, typical
 from gpuyard.core.model import Cluster, Request, suits
 from gpuyard.core.pool import NO_TASKS, Demand, Flags, Floats, Ints, Tasks, mix, salted
@@ -145,7 +146,7 @@ class Table:
 
     def attained(self, rows: Ints, now: float) -> Floats:
         """Seconds of progress so far, the present attempt included."""
-        return self.progress[rows] + np.maximum(now - self.started[rows] - self.overhead[rows], 0.0)
+        return attained(self.progress[rows], self.started[rows], self.overhead[rows], now)
 
 
 NEVER, RUNNING, ALWAYS = "never", "while running", "at any time"
@@ -168,18 +169,17 @@ def _stored(name: str, changes: str, doc: str) -> Column:
 
 def _wait(state: State, rows: Ints, now: float) -> Floats:
     table = state.table
-    on_gpus = table.held_for[rows] + np.maximum(now - table.started[rows], 0.0)
-    return now - table.submit[rows] - on_gpus
+    return waited(table.submit[rows], table.held_for[rows], table.started[rows], now)
 
 
 def _remaining(state: State, rows: Ints, now: float) -> Floats:
-    return np.maximum(state.table.estimate[rows] - state.table.attained(rows, now), 0.0)
+    return remaining(state.table.estimate[rows], state.table.attained(rows, now))
 
 
 def _requeued(state: State, rows: Ints, now: float) -> Floats:
     # Were a running job stopped now, it would queue behind everybody; several of them, in the order they started.
-    table, last = state.table, state.numbers
-    behind = last + 1.0 + table.turn[rows] / (last + 1.0)
+    table = state.table
+    behind = behind_all(table.turn[rows], state.numbers)
     return np.where(table.started[rows] == np.inf, table.requeued[rows], behind)
 
 

@@ -49,19 +49,17 @@ def new_starts(jobs: int, bins: int) -> Starts:
     )
 
 
-def tail(starts: Starts, k: int) -> Ints:
-    """Where the spot of the next job will be, if it has k bins."""
-    i = starts.size[0]
-    begin = starts.ends[i - 1] if i > 0 else 0
-    return starts.bins[begin : begin + k]
+def bins_taken(starts: Starts) -> int:
+    """Where the spot of the next job begins."""
+    return int(starts.ends[starts.size[0] - 1]) if starts.size[0] > 0 else 0
 
 
 def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
-    """Give a job the spot that has been written at the tail, and note it."""
+    """Give a job the spot that has been written behind those of the others, and note it."""
     claim(site, row, spot)
     i = starts.size[0]
     starts.rows[i] = row
-    starts.ends[i] = (starts.ends[i - 1] if i > 0 else 0) + len(spot)
+    starts.ends[i] = bins_taken(starts) + len(spot)
     starts.size[0] = i + 1
 
 
@@ -89,7 +87,8 @@ def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int
         any_gpu = takes_any(demand, row)
         if any_gpu and demand.gpus[row] >= limit:
             continue
-        spot = tail(starts, demand.gpus[row])
+        taken = bins_taken(starts)
+        spot = starts.bins[taken : taken + demand.gpus[row]]
         if settle(site, row, spot):
             start(site, starts, row, spot)
         elif stop:
@@ -131,7 +130,8 @@ def backfill(order: Ints, head: int, shadow: float, later: Site, now: float, sit
         any_gpu = takes_any(demand, row)
         if any_gpu and demand.gpus[row] >= limit:
             continue
-        spot = tail(starts, demand.gpus[row])
+        taken = bins_taken(starts)
+        spot = starts.bins[taken : taken + demand.gpus[row]]
         if not settle(site, row, spot):
             if any_gpu:
                 limit = demand.gpus[row]

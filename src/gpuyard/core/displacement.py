@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start, tail
+from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.nodes import most_idle, nodes_for
 from gpuyard.core.placement import claim, fits, fits_in_place, release, settle
 from gpuyard.core.pool import CONSOLIDATE, Counts, Ints, Site, on_copy, restore, takes_any
@@ -52,7 +52,8 @@ def displace(
         any_gpu = takes_any(demand, row)
         if blocked or (any_gpu and demand.gpus[row] >= limit):
             continue
-        spot = tail(starts, demand.gpus[row])
+        taken = bins_taken(starts)
+        spot = starts.bins[taken : taken + demand.gpus[row]]
         found = settle(site, row, spot)
         if not found and behind < n:
             if not site.fine and counted != behind:

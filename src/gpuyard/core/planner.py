@@ -99,12 +99,12 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
     row = empty.table.add(0.0, request, 0)
     if fits(Site(empty.table.demand, empty.pool, code, 0, True), row):
         return None
-    return _lacking(cluster, request) or (
+    return _lacking(cluster, request, wants) or (
         f"{wants}, which placement {placement} never puts on nodes of {max(cluster.nodes)}"
     )
 
 
-def _lacking(cluster: Cluster, request: Request) -> str | None:
+def _lacking(cluster: Cluster, request: Request, wants: str) -> str | None:
     """What a request wants, besides GPUs, that no node has."""
     if request.gpu_types and cluster.models:
         suited = suits(request.gpu_types, [model.casefold() for model in cluster.models])
@@ -118,7 +118,5 @@ def _lacking(cluster: Cluster, request: Request) -> str | None:
         return f"wants {format_size(request.host_memory)} of host memory, no node has more than {most}"
     if (request.cpus and any(cluster.cpus)) or (request.host_memory and any(cluster.host_memory)):
         memory = format_size(request.host_memory)
-        return (
-            f"wants {request.gpus} GPUs, {request.cpus:g} CPUs and {memory} of host memory together, no node has that"
-        )
+        return f"{wants}, {request.cpus:g} CPUs and {memory} of host memory together, no node has that"
     return None

@@ -46,11 +46,14 @@ def srsf(remaining: A, gpus: A) -> A:
     return remaining * gpus
 
 
-@policy(preemptive=True, quantum=10.0, sliced=True)
-def rr(turn: A, requeued: A, *, arrivals: str = "last") -> A:
-    """Round robin in slices of `quantum` seconds (Kleinrock 1964); arrivals=first is the textbook's queue."""
+def _check_arrivals(arrivals: str) -> None:
     if arrivals not in ("first", "last"):
         raise UserError(f"policy rr: setting 'arrivals' takes first or last, not '{arrivals}'")
+
+
+@policy(preemptive=True, quantum=10.0, sliced=True, check=_check_arrivals)
+def rr(turn: A, requeued: A, *, arrivals: str = "last") -> A:
+    """Round robin in slices of `quantum` seconds (Kleinrock 1964); arrivals=first is the textbook's queue."""
     return requeued if arrivals == "first" else turn
 
 
@@ -84,11 +87,14 @@ def _queue(service: A, queues: tuple[float, ...]) -> A:
     return np.searchsorted(np.asarray(queues), service + 1e-6, side="right")
 
 
-@policy(name="las", preemptive=True)
-def _las(service: A, *, queues: tuple[float, ...] = (3250.0, 7200.0, 18000.0)) -> A:
-    """Least attained service in discrete queues of GPU-seconds, preemptive (Tiresias' 2D-LAS, NSDI'19)."""
+def _check_queues(queues: tuple[float, ...]) -> None:
     if list(queues) != sorted(queues):
         raise UserError(f"policy las: setting 'queues' takes ascending numbers, not {'/'.join(map(str, queues))}")
+
+
+@policy(name="las", preemptive=True, check=_check_queues)
+def _las(service: A, *, queues: tuple[float, ...] = (3250.0, 7200.0, 18000.0)) -> A:
+    """Least attained service in discrete queues of GPU-seconds, preemptive (Tiresias' 2D-LAS, NSDI'19)."""
     return _queue(service, queues).astype(np.float64)
 
 

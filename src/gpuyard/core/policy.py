@@ -48,6 +48,8 @@ class Policy:
     """Whether the quantum is a time slice, renewed or passed on when it is over."""
     next_change: Policy | None = None
     """Seconds until a running job's rank changes by itself, as a function of the same kind."""
+    check: Callable[..., None] | None = None
+    """Called with all settings; raises a UserError if they make no sense."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **{**self.settings, **kwargs})
@@ -88,6 +90,8 @@ class Policy:
                 known = [*self.defaults, *(["quantum"] if self.preemptive else [])]
                 has = f"it has {', '.join(known)}" if known else "it has none"
                 raise UserError(f"policy {self.name} has no setting '{key}'{suggest(key, known)} ({has})")
+        if self.check is not None:
+            self.check(**{**self.defaults, **settings})
         change = self.next_change
         if change is not None:
             change = change.with_settings({k: v for k, v in settings.items() if k in change.defaults})
@@ -131,6 +135,7 @@ def define(
     preemptive: bool = False,
     quantum: float = 0.0,
     sliced: bool = False,
+    check: Callable[..., None] | None = None,
 ) -> Policy:
     """Make a policy of a function, or say what is wrong with its signature."""
     title = name or getattr(function, "__name__", "policy").replace("_", "-")
@@ -163,6 +168,7 @@ def define(
         quantum=quantum,
         default_quantum=quantum,
         sliced=sliced,
+        check=check,
     )
 
 
@@ -170,7 +176,12 @@ def define(
 def policy(function: Callable[..., Any]) -> Policy: ...
 @overload
 def policy(
-    *, name: str | None = None, preemptive: bool = False, quantum: float = 0.0, sliced: bool = False
+    *,
+    name: str | None = None,
+    preemptive: bool = False,
+    quantum: float = 0.0,
+    sliced: bool = False,
+    check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Policy]: ...
 def policy(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: the function is an ordering of the queue, its parameters name columns."""

@@ -7,6 +7,7 @@ import numpy as np
 from gpuyard.core.columns import ALWAYS
 from gpuyard.core.displacement import displace
 from gpuyard.core.draft import Draft
+from gpuyard.core.formulas import slice_over_at
 from gpuyard.core.policy import Policy
 from gpuyard.core.pool import Floats, Ints
 
@@ -96,14 +97,10 @@ def _anybody_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Flo
 
 def _free_at(policy: Policy, since: Floats, now: float) -> Floats:
     """When each running job's quantum is over; for slices, when the present one is."""
-    quantum = policy.quantum
     if not policy.sliced:
-        return since + quantum
-    # Nobody counts slices while nobody waits: the present one follows from when the first began.
-    slices = (now - since) / quantum
-    nearest = np.maximum(np.round(slices), 1.0)
-    over = np.abs(since + nearest * quantum - now) <= 8 * np.spacing(max(1.0, abs(now)))
-    return np.where(over, now, since + (np.floor(slices) + 1.0) * quantum)
+        return since + policy.quantum
+    over: Floats = slice_over_at(since, policy.quantum, now)
+    return over
 
 
 def _wake_at(draft: Draft, kept: Ints, soon: Floats) -> float:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, held_spot, start, tail
+from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.placement import claim, place, release
 from gpuyard.core.pool import NOBODY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
 
@@ -143,5 +143,6 @@ def conserve(order: Ints, now: float, holders: Holders, site: Site, starts: Star
             continue
         profile = book(profile, i, row, spot, site)
         if i == 0:
-            tail(starts, len(spot))[:] = spot
+            taken = bins_taken(starts)
+            starts.bins[taken : taken + len(spot)] = spot
             start(site, starts, row, spot)

@@ -97,7 +97,7 @@ def scores(site: Site, row: int, slots: Slots) -> Floats:
     if code == FIRST:
         return slots.nodes.astype(np.float64)
     if code == RANDOM:
-        return mix(site.salt, slots.nodes).astype(np.float64)
+        return lots(site.salt, slots.nodes)
     if code == FGD:
         return grades(site.demand, site.pool, site.tasks, row, slots.nodes, slots.gpus, slots.usable)[0]
     if code == PACKING:
@@ -106,6 +106,11 @@ def scores(site: Site, row: int, slots: Slots) -> Floats:
         return _clustering(site, row, slots)
     left = _left(site, row, slots, code != CONSOLIDATE)
     return -left if code == SPREAD else left
+
+
+def lots(salt: int, nodes: Ints) -> Floats:
+    """What random placement goes by."""
+    return mix(salt, nodes).astype(np.float64)
 
 
 def _left(site: Site, row: int, slots: Slots, with_cpus: bool) -> Floats:

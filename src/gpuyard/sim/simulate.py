@@ -50,6 +50,7 @@ def simulate(
 ) -> tuple[Result, dict[str, Any]]:
     """Run a trace under a policy; returns the schedule and its metrics."""
     options = options or Options()
+    trace = trace.with_gpus()
     planner = make_planner(
         policy,
         discipline=options.discipline,

@@ -140,6 +140,15 @@ class Trace:
         kept["labels"] = {name: [texts[i] for i in chosen] for name, texts in self.labels.items()}
         return Trace(**kept)
 
+    def with_gpus(self) -> Trace:
+        """The jobs that want a GPU; the others are counted as dropped."""
+        if not len(self) or self.gpus.min() != 0:
+            return self
+        without = self.gpus == 0
+        reason = "no GPU"
+        dropped = self.dropped | {reason: self.dropped.get(reason, 0) + int(without.sum())}
+        return replace(self.take(np.flatnonzero(~without)), dropped=dropped)
+
     def slice(self, text: str) -> Trace:
         """`START:COUNT`: COUNT jobs from position START, in file order."""
         start, colon, count = text.partition(":")

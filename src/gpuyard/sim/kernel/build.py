@@ -18,8 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import Any
+from types import ModuleType
 
 from gpuyard.errors import Bug
 
@@ -91,6 +90,21 @@ def _until_left(statements: list[ast.stmt]) -> list[ast.stmt]:
     return statements
 
 
+LEAN = frozenset(
+    """
+    choose_nodes best_fit most_idle needs_one_node some_node_has add_gpus settle claim release bins_taken start fill
+    next_end add_end remove_end _before _stand _rise _sink
+    _lowest_bit _down next_row _set_front put_in take_out first_row smallest
+    _place_in expect expect_no_more give_gpus _give_lowest take_gpus run_from
+    next_instant is_time_to_plan _arrived _plan_in_order plan_salt
+    line_length _find _move _to_the_middle join leave note_submitted note_started note_stopped note_preempted note_finished
+    note_renewed gather _gather_one _take _changing attained behind_all remaining waited
+    _queue_up _stop _everybody_starts _begin_all _sort_out _sort _decide _forget_ended _forget_victims _anybody_fits _lay_out _wake_at
+    """.split()
+)
+"""Functions that allocate nothing and return no array: counting references would only cost time in them."""
+
+
 def merged_source(modules: Sequence[ModuleType], entries: Sequence[str]) -> str:
     """The modules in one, every function decorated; what is compiled for its own sake (`entries`) is kept on disk.
 
@@ -107,7 +121,7 @@ def merged_source(modules: Sequence[ModuleType], entries: Sequence[str]) -> str:
                 if node.name in seen:
                     raise Bug(f"both {seen[node.name]} and {module.__name__} have a function {node.name}")
                 seen[node.name] = module.__name__
-                options = "nogil=True, cache=True" if node.name in entries else "nogil=True"
+                options = "nogil=True" + ", cache=True" * (node.name in entries) + f", _nrt={node.name not in LEAN}"
                 node = _WholeGpus().visit(node)
                 node.decorator_list = [ast.parse(f"numba.njit({options})", mode="eval").body]
                 body.append(node)
@@ -159,10 +173,3 @@ def alone(module: ModuleType) -> Iterator[None]:
     with open(Path(str(module.__file__)).with_suffix(".lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def positional(function: Callable[..., Any]) -> FunctionType:
-    """The same function with its keyword-only parameters as ordinary ones, which is all that numba takes."""
-    code = function.__code__
-    code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
-    return FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpuyard.core.nodes import add_gpus
 from gpuyard.core.pool import Floats, Ints
-from gpuyard.sim.kernel.ends import next_end, remove_end
+from gpuyard.sim.kernel.ends import next_end
 from gpuyard.sim.kernel.yard import Work, Yard, take_gpus
 
 
@@ -45,8 +46,8 @@ def next_instant(clock: Clock, work: Work, yard: Yard, idle: Ints, stepwise: boo
         return now
     while next_end(yard.ends) == now:
         done = yard.ends.row[0]
-        remove_end(yard.ends, done)
-        take_gpus(yard, done, idle)
+        take_gpus(yard, done)
+        add_gpus(idle, yard.nodes[yard.offset[done] : yard.offset[done + 1]], 1)
         yard.end[done] = now
         yard.done[0] += 1
         clock.finished[clock.counts[0]] = done

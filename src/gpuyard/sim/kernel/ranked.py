@@ -6,6 +6,8 @@ never looked at. Loops in numba's subset.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpuyard.core.discipline import NO_LIMIT, Starts, backfill, fill, new_starts, reserve, shadow_time
@@ -22,50 +24,73 @@ from gpuyard.sim.kernel.yard import (
     expect_no_more,
     give_gpus,
     new_expected,
+    plan_salt,
     run_from,
 )
 
 STRICT, COMMIT, SKIP, EASY, EASY_SHADOW, CONSERVATIVE = range(6)
 
 
+class Notes(NamedTuple):
+    """What a driver remembers from plan to plan, one number each."""
+
+    begun: Ints
+    """Starts so far."""
+    head: Ints
+    """The row that was chosen and is kept until it fits, -1 if there is none."""
+    stuck: Ints
+    """The first of the queue, where it did not fit and nothing has been given back since; -1 otherwise."""
+
+
+def new_notes() -> Notes:
+    """At the beginning."""
+    return Notes(np.zeros(1, np.int64), np.full(1, -1, np.int64), np.full(1, -1, np.int64))
+
+
 def run_in_order(
     work: Work, order: Order, site: Site, yard: Yard, clock: Clock, discipline: int, seed: int, every: float
 ) -> None:
     """Simulate strict, skip or commit."""
-    starts = new_starts(yard.free[0] + 1, yard.free[0] + 1)
-    expected = new_expected(0)
-    one = np.empty(1, dtype=np.int64)
-    begun, head = 0, -1
-    stuck = -1  # the first of the queue, where it did not fit and nothing has been given back since
+    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
+    notes = new_notes()
     while True:
         now = next_instant(clock, work, yard, site.pool.idle, discipline == COMMIT)
         if now == np.inf:
             return
         if clock.counts[0] > 0:
-            stuck = -1
+            notes.stuck[0] = -1
         eventful = _arrived(clock, work, order, yard) or clock.counts[0] > 0
-        if not is_time_to_plan(clock, now, eventful, every):
-            continue
-        site = _salted_site(site, seed, begun)
-        limit = NO_LIMIT
-        while order.waiting[0] > 0:
-            most = min(limit - 1, yard.free[0]) if discipline == SKIP else NONE
-            row = head if head >= 0 else first_row(order, most)
-            if row < 0 or row == stuck:
-                break
-            if site.demand.gpus[row] <= yard.free[0]:
-                one[0] = row
-                limit = fill(one, discipline != SKIP, limit, site, starts)
-                if starts.size[0] > 0:
-                    begun += 1
-                    head = -1
-                    _begin(starts, order, expected, work, site, yard, now)
-                    continue
-            if discipline == COMMIT:
-                head = row
-            if discipline != SKIP:
-                stuck = row
-                break
+        if is_time_to_plan(clock, now, eventful, every):
+            _plan_in_order(work, order, site, yard, starts, notes, discipline, seed, now)
+
+
+def _plan_in_order(
+    work: Work, order: Order, site: Site, yard: Yard, starts: Starts, notes: Notes, discipline: int, seed: int,
+    now: float,
+) -> None:  # fmt: skip
+    site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, notes.begun[0]), site.fine, site.tasks)
+    limit = NO_LIMIT
+    while order.waiting[0] > 0:
+        most = min(limit - 1, yard.free[0]) if discipline == SKIP else NONE
+        row = notes.head[0] if notes.head[0] >= 0 else first_row(order, most)
+        if row < 0 or row == notes.stuck[0]:
+            break
+        if site.demand.gpus[row] <= yard.free[0]:
+            starts.size[0] = 0
+            at = order.begin[order.set_of[row]] + order.at[row]
+            limit = fill(order.row_at[at : at + 1], discipline != SKIP, limit, site, starts)
+            if starts.size[0] > 0:
+                notes.begun[0] += 1
+                notes.head[0] = -1
+                take_out(order, row)
+                give_gpus(yard, row, starts.bins[: starts.ends[0]], site.code, site.salt)
+                run_from(yard, row, now, now + work.run[row])
+                continue
+        if discipline == COMMIT:
+            notes.head[0] = row
+        if discipline != SKIP:
+            notes.stuck[0] = row
+            break
 
 
 def _arrived(clock: Clock, work: Work, order: Order, yard: Yard) -> bool:
@@ -80,13 +105,6 @@ def _arrived(clock: Clock, work: Work, order: Order, yard: Yard) -> bool:
     return some
 
 
-def _salted_site(site: Site, seed: int, begun: int) -> Site:
-    """The site for one more plan: random placement draws anew after every start."""
-    if site.code != RANDOM:
-        return site
-    return Site(site.demand, site.pool, site.code, salted(seed, begun), site.fine)
-
-
 def _begin(starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Yard, now: float) -> None:
     """Let everybody begin whom a loop has started."""
     begin = 0
@@ -95,7 +113,7 @@ def _begin(starts: Starts, order: Order, expected: Expected, work: Work, site: S
         take_out(order, row)
         give_gpus(yard, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)
         begin = starts.ends[i]
-        run_from(yard, row, now, work.run[row])
+        run_from(yard, row, now, now + work.run[row])
         if len(expected.rows) > 0:
             expect(expected, now + site.demand.estimate[row], row, yard.offset[row], yard.offset[row + 1])
     starts.size[0] = 0
@@ -105,7 +123,7 @@ def run_backfilling(
     work: Work, order: Order, site: Site, yard: Yard, clock: Clock, discipline: int, seed: int, every: float
 ) -> None:
     """Simulate easy, easy-shadow or conservative."""
-    starts = new_starts(yard.free[0] + 1, yard.free[0] + 1)
+    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
     expected = new_expected(yard.free[0] + 1)
     by_rank = np.empty(len(order.rank), dtype=np.int64)
     by_rank[order.rank] = np.arange(len(order.rank))
@@ -123,7 +141,7 @@ def run_backfilling(
         eventful = _arrived(clock, work, order, yard) or clock.counts[0] > 0
         if not is_time_to_plan(clock, now, eventful, every):
             continue
-        site = _salted_site(site, seed, begun)
+        site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, begun), site.fine, site.tasks)
         if discipline != CONSERVATIVE:
             kept = head if discipline == EASY_SHADOW else -1
             top = _start_heads(kept, starts, order, expected, work, site, yard, now)

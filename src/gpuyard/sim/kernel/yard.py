@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuyard.core.discipline import Holders
 from gpuyard.core.placement import pick
-from gpuyard.core.pool import RANDOM, Flags, Floats, Ints, Pool
-from gpuyard.sim.kernel.ends import Ends, add_end
+from gpuyard.core.pool import RANDOM, Flags, Floats, Ints, Pool, Site, salted
+from gpuyard.sim.kernel.ends import Ends, add_end, remove_end
 
 
 class Work(NamedTuple):
@@ -20,6 +20,8 @@ class Work(NamedTuple):
 
     submit: Floats
     run: Floats
+    restart: Floats
+    """Seconds that a job loses whenever it is started again."""
     rejected: Flags
     """Jobs that can never run here: they arrive, and that is all."""
 
@@ -37,6 +39,7 @@ class Yard(NamedTuple):
     start: Floats
     """First start of each row, NaN before."""
     end: Floats
+    preemptions: Ints
     offset: Ints
     """Where each row's GPUs are in `gpus` and `nodes`; one more at the end."""
     gpus: Ints
@@ -115,55 +118,110 @@ def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
     return Holders(expected.rows[:n], expected.begins[:n], expected.ends[:n], nodes, until)
 
 
-def pick_lowest(yard: Yard, nodes: Ints, gpus: Ints) -> None:
-    """What `pick` does for any placement but random, from where idle GPUs can be: the lowest idle ones of each node."""
-    first, tenants = yard.pool.first, yard.pool.tenants
-    if nodes[0] == nodes[-1]:  # spots of one node, as nearly all are
-        g = yard.lowest[nodes[0]]
-        for i in range(len(nodes)):
-            while tenants[g] != 0:
-                g += 1
-            gpus[i] = g
-            g += 1
-        yard.lowest[nodes[0]] = g
-        return
-    order = np.sort(nodes)
-    g = first[order[0]]
-    for i in range(len(order)):
-        if i == 0 or order[i] != order[i - 1]:
-            g = yard.lowest[order[i]]
-        while tenants[g] != 0:
-            g += 1
-        gpus[i] = g
-        g += 1
-        yard.lowest[order[i]] = g
-
-
 def give_gpus(yard: Yard, row: int, spot: Ints, code: int, salt: int) -> None:
-    """Settle which GPUs of its nodes a job gets."""
+    """Settle which GPUs of its nodes a job gets: the lowest idle ones, as `pick` would, but knowing where to look."""
     begin, end = yard.offset[row], yard.offset[row + 1]
     if code == RANDOM:
-        yard.gpus[begin:end] = pick(code, yard.pool, spot, salt)
+        _give_random(yard, begin, end, spot, salt)
+    elif spot[0] == spot[end - begin - 1]:  # spots of one node, as nearly all are
+        yard.lowest[spot[0]] = _give_lowest(yard, begin, end, spot[0])
     else:
-        pick_lowest(yard, spot, yard.gpus[begin:end])
+        _give_on_many(yard, begin, spot)
     for i in range(begin, end):
         yard.pool.tenants[yard.gpus[i]] = 1
         yard.nodes[i] = yard.pool.node[yard.gpus[i]]
     yard.free[0] -= end - begin
 
 
-def take_gpus(yard: Yard, row: int, idle: Ints) -> None:
-    """A job leaves its GPUs; they count as idle on their nodes."""
+def _give_lowest(yard: Yard, begin: int, end: int, node: int) -> int:
+    """The lowest idle GPUs of one node; returns where the next idle one may be."""
+    g = yard.lowest[node]
+    for i in range(begin, end):
+        while yard.pool.tenants[g] != 0:
+            g += 1
+        yard.gpus[i] = g
+        g += 1
+    return g
+
+
+def _give_on_many(yard: Yard, begin: int, nodes: Ints) -> None:
+    """The lowest idle GPUs of several nodes, in the order of the nodes."""
+    nodes = np.sort(nodes)
+    i = 0
+    while i < len(nodes):
+        j = i + 1
+        while j < len(nodes) and nodes[j] == nodes[i]:
+            j += 1
+        yard.lowest[nodes[i]] = _give_lowest(yard, begin + i, begin + j, nodes[i])
+        i = j
+
+
+def _give_random(yard: Yard, begin: int, end: int, spot: Ints, salt: int) -> None:
+    yard.gpus[begin:end] = pick(RANDOM, yard.pool, spot, salt)
+
+
+def take_gpus(yard: Yard, row: int) -> None:
+    """A job leaves its GPUs."""
     for i in range(yard.offset[row], yard.offset[row + 1]):
         gpu, node = yard.gpus[i], yard.nodes[i]
         yard.pool.tenants[gpu] = 0
         yard.lowest[node] = min(yard.lowest[node], gpu)
-        idle[node] += 1
     yard.free[0] += yard.offset[row + 1] - yard.offset[row]
+    if yard.ends.place[row] >= 0:
+        remove_end(yard.ends, row)
 
 
-def run_from(yard: Yard, row: int, now: float, length: float) -> None:
-    """A job runs for so long from now on."""
+def run_from(yard: Yard, row: int, now: float, until: float) -> None:
+    """A job runs from now on until then."""
     if np.isnan(yard.start[row]):
         yard.start[row] = now
-    add_end(yard.ends, now + length, row)
+    add_end(yard.ends, until, row)
+
+
+def plan_salt(site: Site, seed: int, begun: int) -> int:
+    """What random placement depends on in one plan: it draws anew after every start."""
+    return salted(seed, begun) if site.code == RANDOM else 0
+
+
+class Pieces(NamedTuple):
+    """Every stretch of time that a job ran, its GPUs laid end to end."""
+
+    row: Ints
+    start: Floats
+    end: Floats
+    gpus: Ints
+    sizes: Ints
+    """How many stretches there are, with how many GPUs in all."""
+
+
+def new_pieces(most: int, gpus: int) -> Pieces:
+    """Room to begin with."""
+    return Pieces(
+        np.empty(most, np.int64), np.empty(most), np.empty(most), np.empty(gpus, np.int64), np.zeros(2, np.int64)
+    )
+
+
+def add_piece(pieces: Pieces, yard: Yard, row: int, start: float, end: float) -> Pieces:
+    """Note a stretch of time; returns the same or, where there was no room left, a longer record."""
+    i, g = pieces.sizes[0], pieces.sizes[1]
+    k = yard.offset[row + 1] - yard.offset[row]
+    if i == len(pieces.row) or g + k > len(pieces.gpus):
+        pieces = _longer(pieces)
+    pieces.row[i] = row
+    pieces.start[i] = start
+    pieces.end[i] = end
+    for j in range(k):
+        pieces.gpus[g + j] = yard.gpus[yard.offset[row] + j]
+    pieces.sizes[0] = i + 1
+    pieces.sizes[1] = g + k
+    return pieces
+
+
+def _longer(pieces: Pieces) -> Pieces:
+    return Pieces(
+        np.concatenate((pieces.row, pieces.row)),
+        np.concatenate((pieces.start, pieces.start)),
+        np.concatenate((pieces.end, pieces.end)),
+        np.concatenate((pieces.gpus, pieces.gpus)),
+        pieces.sizes,
+    )

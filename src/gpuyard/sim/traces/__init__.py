@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.trace import Trace
-from gpuyard.sim.traces import batsim, swf, table, tiresias
+from gpuyard.sim.traces import batsim, gavel, helios, openb, pai, philly, pollux, sacct, swf, table, tiresias
 from gpuyard.sim.traces.info import describe
 from gpuyard.sim.traces.source import Source, open_source
 from gpuyard.sim.traces.writing import WRITERS, write
@@ -24,11 +24,21 @@ class Format(NamedTuple):
     recognises: Callable[[str], bool]
     """Given the beginning of the file."""
     about: str
+    option: str = ""
+    """What may stand after the name and a colon, as in `gavel:k80`; empty: nothing."""
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "swf": Format(swf.read, swf.recognises, "Standard Workload Format, 18 columns"),
+        "philly": Format(philly.read, philly.recognises, "CSV of Microsoft's Philly jobs: timestamp,duration,..."),
+        "philly-json": Format(philly.read_json, philly.recognises_json, "Philly's cluster_job_log"),
+        "helios": Format(helios.read, helios.recognises, "cluster_log.csv of SenseTime's Helios clusters"),
+        "openb": Format(openb.read, openb.recognises, "pods of Alibaba's GPU-sharing trace of 2023"),
+        "pai": Format(pai.read, pai.recognises, "pai_task_table of Alibaba's PAI trace of 2020"),
+        "sacct": Format(sacct.read, sacct.recognises, "Slurm's accounting: sacct --parsable2"),
+        "gavel": Format(gavel.read, gavel.recognises, "Gavel's traces, with throughputs beside", "the GPU type"),
+        "pollux": Format(pollux.read, pollux.recognises, "Pollux' workloads, with a column duration"),
         "tiresias": Format(tiresias.read, tiresias.recognises, "CSV of the Tiresias simulator"),
         "gpuyard": Format(table.read_csv, table.recognises_csv, "CSV with a header: job,submit,run,gpus,..."),
         "jsonl": Format(table.read_jsonl, table.recognises_jsonl, "one JSON object a line, keys as in gpuyard"),
@@ -40,16 +50,26 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 def read(path: str | Path, format: str | None = None) -> Trace:
     """Read a trace file, or standard input for `-`; `format` overrides what the file looks like."""
-    if format is not None and format not in FORMATS:
-        raise UserError(f"unknown trace format '{format}'{suggest(format, FORMATS)}{_or_known(format)}")
+    name, option = _named(format) if format is not None else (None, "")
     with open_source(path) as source:
         if "\0" in source.head:
             raise UserError(f"{source.name} is not a text file")
-        trace = FORMATS[format or _recognised(source)].read(source)
+        source.option = option
+        trace = FORMATS[name or _recognised(source)].read(source)
     if not len(trace):
         reasons = ", ".join(f"{count} dropped: {reason}" for reason, count in trace.dropped.items())
         raise UserError(f"{source.name} holds no jobs{f' to use ({reasons})' if reasons else ''}")
     return trace
+
+
+def _named(text: str) -> tuple[str, str]:
+    """The format and its option in `gavel:k80`."""
+    name, colon, option = text.partition(":")
+    if name not in FORMATS:
+        raise UserError(f"unknown trace format '{name}'{suggest(name, FORMATS)}{_or_known(name)}")
+    if colon and not (option and FORMATS[name].option):
+        raise UserError(f"the format {name} takes {FORMATS[name].option or 'nothing'} after the colon, not '{option}'")
+    return name, option
 
 
 def _or_known(format: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import cast
 
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.traces.source import Source, quoted
@@ -12,7 +14,7 @@ from gpuyard.sim.traces.source import Source, quoted
 def split(line: str) -> list[str]:
     """The cells of a line, stripped; quotes work as in any CSV file, within the line."""
     if '"' not in line:
-        return [cell.strip() for cell in line.split(",")]
+        return list(map(str.strip, line.split(",")))
     try:
         return [cell.strip() for cell in next(csv.reader([line.strip()], strict=True, skipinitialspace=True))]
     except csv.Error:
@@ -26,10 +28,13 @@ def rows(source: Source) -> Iterator[tuple[int, list[str]]]:
         text = text.strip()
         if not text or text[0] == "#":
             continue
-        try:
-            cells = split(text)
-        except UserError as error:
-            raise source.error(line, str(error)) from None
+        if '"' in text:
+            try:
+                cells = split(text)
+            except UserError as error:
+                raise source.error(line, str(error)) from None
+        else:
+            cells = list(map(str.strip, text.split(",")))
         if width and len(cells) != width:
             raise source.error(line, f"the header has {width} columns, this line has {len(cells)}")
         width = len(cells)
@@ -60,3 +65,20 @@ def header(
         if name not in names:
             raise source.error(line, f"the column '{name}' is missing")
     return names
+
+
+def picker(names: list[str], wanted: tuple[str, ...]) -> Callable[[list[str]], tuple[str, ...]]:
+    """What takes the wanted cells (two or more) out of a row; a column that is not there gives empty text."""
+    get = cast(
+        Callable[[list[str]], tuple[str, ...]],
+        itemgetter(*(names.index(name) if name in names else -1 for name in wanted)),
+    )
+    return get if set(wanted) <= set(names) else lambda row: get([*row, ""])
+
+
+def has_columns(line: str, wanted: tuple[str, ...], least: int) -> bool:
+    """Whether a line is a header with at least so many of these columns."""
+    try:
+        return len(set(split(line)) & set(wanted)) >= least
+    except UserError:
+        return False

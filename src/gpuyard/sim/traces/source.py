@@ -92,8 +92,8 @@ class Source:
         return io.TextIOWrapper(cast(io.BufferedReader, self.stream), encoding="utf-8-sig", errors="surrogateescape")
 
     def error(self, line: int, problem: str) -> UserError:
-        """`jobs.csv, line 7: <problem>`."""
-        return UserError(f"{self.name}, line {line}: {problem}")
+        """`jobs.csv, line 7: <problem>`, in which a cell's control characters cannot play with the terminal."""
+        return UserError(f"{self.name}, line {line}: {printable(problem)}")
 
     @property
     def readable_head(self) -> bool:
@@ -110,7 +110,12 @@ def first_line(head: str) -> str:
 def quoted(text: str) -> str:
     """A cell as a message can show it: short, and without control characters."""
     short = text if len(text) <= 40 else text[:37] + "..."
-    return "'" + "".join(c if c.isprintable() else "?" for c in short) + "'"
+    return f"'{printable(short)}'"
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for whatever is not to be seen."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 @contextmanager
