@@ -58,8 +58,12 @@ def sweep(
         output.print_json(document)
     else:
         _print(found, trace, metric)
+    _fail_if_any(found)
+
+
+def _fail_if_any(found: Sweep) -> None:
     for value, policy, why in found.failures:
-        output.say(f"gpuyard: error: {policy} at {axis.name}={_text(value)}: {why}")
+        output.say(f"gpuyard: error: {policy} at {found.axis.name}={_text(value)}: {why}")
     if found.failures:
         raise typer.Exit(1)
 
