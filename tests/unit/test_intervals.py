@@ -25,6 +25,7 @@ def test_the_interval_of_a_mean() -> None:
 
 def test_equal_values_leave_no_doubt() -> None:
     assert interval([5.0, 5.0]) == (5.0, 5.0, 5.0)
+    assert interval([0.1, 0.1, 0.1]) == (0.1, 0.1, 0.1)
 
 
 def test_one_value_tells_nothing() -> None:

@@ -43,6 +43,8 @@ def t_95(freedom: int) -> float:
 def interval(values: Sequence[float]) -> Interval:
     """The mean of at least two independent values, with its 95 % confidence interval."""
     n = len(values)
+    if min(values) == max(values):  # a mean by division may be off in the last digit, and so would be its spread
+        return Interval(values[0], values[0], values[0])
     mean = math.fsum(values) / n
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = t_95(n - 1) * deviation / math.sqrt(n)

@@ -334,7 +334,8 @@ def _factor_scale(axes: Axes, samples: Sequence[Floats]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(0.96, high * 1.15)
     ticks = [(base * 10.0**power, f"{base * 10**power:,}") for power in range(9) for base in (1, 2, 5)]
-    ticks = _spread([tick for tick in ticks if tick[0] <= high * 1.1], math.log10(high))
+    # Half as much room again as times need: these numbers are longer.
+    ticks = _spread([tick for tick in ticks if tick[0] <= high * 1.1], 1.5 * math.log10(high))
     axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([text for _, text in ticks])
