@@ -169,6 +169,11 @@ def test_what_can_never_fit_is_rejected_with_the_reason(tmp_path: Path) -> None:
         (["--nodes", "99999999x8"], "more than 1,000,000 GPUs"),
         (["--gpus", "1", "--policy", "FCFS"], "did you mean 'fcfs'"),
         (["--gpus", "1", "--gpu-memory", "lots"], "not a size"),
+        (["--gpus", "1", "--restart-cost", "7/30"], "7/30/60"),
+        (["--gpus", "1", "--round", "60", "--discipline", "commit"], "leave out --round"),
+        (["--gpus", "1", "--round=-1"], "--round must be 0 or more"),
+        (["--gpus", "1", "--pools", "p.csv"], "not both"),
+        (["--pools", "no-such.csv"], "no-such.csv"),
     ],
 )
 def test_a_mistake_ends_in_one_sentence_and_exit_2(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from gpuyard.core.policies import POLICIES
 from gpuyard.core.pool import PLACEMENTS
 from gpuyard.core.reasons import Resources
 from gpuyard.core.state import State, fold
+from gpuyard.sim.restarts import RestartCost, restart_costs
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
@@ -78,6 +79,9 @@ def traces(draw: st.DrawFn, max_gpus: int, *, shares: bool | None = None, upper_
     )
 
 
+COSTS: list[RestartCost] = [0.0, 0.0, 1.5, (0.5, 1.0, 1.5)]
+
+
 @st.composite
 def cases(draw: st.DrawFn, policies: list[str] | None = None, shares: bool | None = None) -> Case:
     cluster = draw(st.sampled_from(CLUSTERS))
@@ -92,7 +96,8 @@ def cases(draw: st.DrawFn, policies: list[str] | None = None, shares: bool | Non
         placement=draw(st.sampled_from(sorted(PLACEMENTS))),
         estimate=draw(st.sampled_from(["actual", "requested", "noisy:0.5"])),
         quantum=quantum,
-        restart_cost=draw(st.sampled_from([0.0, 0.0, 1.5])),
+        restart_cost=draw(st.sampled_from(COSTS)),
+        round_length=0.0 if discipline in ("commit", "easy-shadow") else draw(st.sampled_from([0.0, 0.0, 0.7, 5.0])),
         seed=draw(st.integers(0, 3)),
     )
     return Case(draw(traces(cluster.gpus + 1, shares=shares)), cluster, name, options)
@@ -148,10 +153,18 @@ def check_everybody_served(result: Result) -> None:
     assert set(pieces(result)) == set(range(len(result.trace))) - set(result.rejected)
 
 
-def check_conservation(result: Result, cost: float) -> None:
+def check_rounds(result: Result, length: float) -> None:
+    """Nothing starts but at multiples of the round."""
+    if length:
+        counts = result.segments.start / length
+        assert counts == pytest.approx(np.round(counts), abs=SLACK)
+
+
+def check_conservation(result: Result, cost: RestartCost) -> None:
     """A run brings its length less the restart's cost (all of it lost, where it was stopped before that was over)."""
+    costs = restart_costs(result.trace.gpus, cost)
     for job, runs in pieces(result).items():
-        progress = sum(max(end - start - (cost if n else 0.0), 0.0) for n, (start, end, _) in enumerate(runs))
+        progress = sum(max(end - start - (costs[job] if n else 0.0), 0.0) for n, (start, end, _) in enumerate(runs))
         assert progress == pytest.approx(result.trace.run[job], abs=SLACK)
         assert len(runs) == result.preemptions[job] + 1
         assert (runs[0][0], runs[-1][1]) == (result.start[job], result.end[job])
@@ -174,6 +187,7 @@ def test_every_schedule_is_sound(case: Case) -> None:
     check_everybody_served(result)
     if len(result.segments):
         check_capacity(result)
+    check_rounds(result, case.options.round_length)
     check_conservation(result, case.options.restart_cost)
     check_one_piece(result, log)
 
@@ -187,6 +201,7 @@ def test_preemptive_schedules_are_sound(case: Case) -> None:
     check_everybody_served(result)
     if len(result.segments):
         check_capacity(result)
+    check_rounds(result, case.options.round_length)
     check_conservation(result, case.options.restart_cost)
     check_one_piece(result, log)
 

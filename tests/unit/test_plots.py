@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from gpuyard.core.model import Cluster
+from gpuyard.sim import curves, plots
 from gpuyard.sim import gantt as gantt_chart
-from gpuyard.sim import plots
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.result import Placements, Result, Segments
+from gpuyard.sim.summary import Summary, summarise
 from gpuyard.sim.trace import Trace
 
 Slice = tuple[int, int, float, float]
@@ -33,7 +35,9 @@ def result_of(trace: Trace, nodes: tuple[int, ...], slices: list[Slice], policy:
     preemptions = np.zeros(len(trace), dtype=np.int64)
     rejected = {job: "too many GPUs" for job in range(len(trace)) if np.isnan(end[job])}
     segments = Segments(job_, gpu, table[:, 2].copy(), table[:, 3].copy())
-    return Result(trace, Cluster(nodes), policy, start, end, preemptions, [()] * len(trace), rejected, segments)
+    return Result(
+        trace, Cluster(nodes), policy, start, end, preemptions, Placements.of([()] * len(trace)), rejected, segments
+    )
 
 
 @pytest.fixture
@@ -143,7 +147,7 @@ def test_a_gantt_chart_that_is_cut_says_so() -> None:
 
 
 def test_utilisation_steps(small: Result) -> None:
-    figure = plots.utilisation([small])
+    figure = plots.utilisation([summarise(small)])
     assert steps(figure.axes[0]) == [(0, 1), (10, 1), (20, 0), (25, 1), (45, 0)]
     assert "fcfs" in figure.axes[0].get_title(loc="left")
 
@@ -151,20 +155,20 @@ def test_utilisation_steps(small: Result) -> None:
 def test_utilisation_counts_shares() -> None:
     trace = Trace.of([0, 5], [10, 10], [1, 1], compute=[20, 50])
     result = result_of(trace, (1, 1), [(0, 0, 0, 10), (1, 0, 5, 15)])
-    values = [y for _, y in steps(plots.utilisation([result]).axes[0])]
+    values = [y for _, y in steps(plots.utilisation([summarise(result)]).axes[0])]
     assert values == pytest.approx([0.1, 0.35, 0.25, 0.0])
 
 
 def test_a_preempted_job_waits_again_and_a_rejected_one_never_does(small: Result) -> None:
-    waiting = dict(steps(plots.queue_length([small]).axes[0]))
+    waiting = dict(steps(plots.queue_length([summarise(small)]).axes[0]))
     assert waiting == {0: 0, 10: 1, 20: 1, 25: 0, 45: 0}
 
 
 def test_long_curves_are_averaged_and_the_average_is_right() -> None:
     result = many(5_000, 1)
-    axes = plots.queue_length([result]).axes[0]
+    axes = plots.queue_length([summarise(result)]).axes[0]
     times, waiting = (np.asarray(values, dtype=np.float64) for values in axes.lines[0].get_data())
-    assert len(times) == plots.MAX_BINS + 1
+    assert len(times) == curves.MAX_STEPS + 1
     assert "averaged over steps of" in axes.get_title(loc="left")
     # One job fewer every ten seconds, from 4999 down to 0: the mean over the run is 2499.5.
     assert waiting[:-1].mean() == pytest.approx(2499.5)
@@ -173,19 +177,20 @@ def test_long_curves_are_averaged_and_the_average_is_right() -> None:
 @pytest.mark.parametrize(("seconds", "unit"), [(60.0, "s"), (3600.0, "min"), (86400.0, "h"), (30 * 86400.0, "days")])
 def test_time_axis_is_in_a_fitting_unit(seconds: float, unit: str) -> None:
     result = result_of(Trace.of([5], [seconds], [1]), (1,), [(0, 0, 5, 5 + seconds)])
-    assert plots.utilisation([result]).axes[0].get_xlabel().endswith(f"({unit})")
+    assert plots.utilisation([summarise(result)]).axes[0].get_xlabel().endswith(f"({unit})")
     assert plots.gantt(result).axes[0].get_xlabel().endswith(f"({unit})")
 
 
 def test_cdfs_rise_to_one_over_the_completed_jobs(small: Result) -> None:
-    left, right = plots.cdfs([small]).axes
+    left, right, slow = plots.cdfs([summarise(small)]).axes
     assert steps(left) == [(10, 0), (10, 0.5), (45, 1.0)]
     assert steps(right) == [(0, 0), (0, 0.5), (15, 1.0)]
+    assert steps(slow) == [(1, 0), (1, 0.5), (1.5, 1.0)]
 
 
 def test_cdf_axis_is_logarithmic_over_more_than_two_decades() -> None:
     trace = Trace.of([0, 0], [1, 1000], [1, 1])
-    left, right = plots.cdfs([result_of(trace, (1,), [(0, 0, 0, 1), (1, 0, 1, 1001)])]).axes
+    left, right, _ = plots.cdfs([summarise(result_of(trace, (1,), [(0, 0, 0, 1), (1, 0, 1, 1001)]))]).axes
     assert left.get_xscale() == "log"
     assert right.get_xscale() == "linear"
     late = result_of(
@@ -193,13 +198,13 @@ def test_cdf_axis_is_logarithmic_over_more_than_two_decades() -> None:
         (1,),
         [(0, 0, 0, 1), (1, 0, 1, 1001), (2, 0, 1001, 1002)],
     )
-    assert plots.cdfs([late]).axes[1].get_xscale() == "symlog"
+    assert plots.cdfs([summarise(late)]).axes[1].get_xscale() == "symlog"
 
 
 def test_large_cdf_still_ends_at_one() -> None:
-    axes = plots.cdfs([many(20_000, 4)]).axes[0]
+    axes = plots.cdfs([summarise(many(20_000, 4))]).axes[0]
     assert steps(axes)[-1] == (50_000.0, 1.0)
-    assert len(steps(axes)) <= 2 * plots.MAX_BINS + 1
+    assert len(steps(axes)) <= curves.MAX_POINTS + 1
 
 
 def test_nothing_completed_still_gives_every_plot(tmp_path: Path) -> None:
@@ -207,25 +212,66 @@ def test_nothing_completed_still_gives_every_plot(tmp_path: Path) -> None:
     empty = result_of(Trace.of([], [], []), (2,), [])
     for case in (result, empty):
         for draw in (plots.utilisation, plots.queue_length, plots.cdfs):
-            plots.save(draw([case]), tmp_path, "empty")
+            plots.save(draw([summarise(case)]), tmp_path, "empty")
         plots.save(plots.gantt(case), tmp_path, "empty")
     assert [text.get_text() for text in plots.gantt(result).axes[0].texts] == ["no job ran"]
 
 
-def test_legend_is_by_rank_and_names_only_so_many() -> None:
-    slow, fast = many(20, 1), many(20, 4)
-    figure = plots.cdfs([_named(slow, "slow"), _named(fast, "_fast$1")])
+def test_legend_is_in_the_order_given() -> None:
+    figure = plots.cdfs([_named(many(20, 4), "_fast$1"), _named(many(20, 1), "slow")])
     assert legend_texts(figure) == [r" _fast\$1", "slow"]
-    crowd = plots.cdfs([_named(slow, f"p{i}") for i in range(30)])
-    assert len(legend_texts(crowd)) == plots.MAX_NAMED
-    assert legend_texts(crowd)[-1] == "7 others"
 
 
-def _named(result: Result, policy: str) -> Result:
-    return Result(
-        result.trace, result.cluster, policy, result.start, result.end,
-        result.preemptions, result.placements, result.rejected, result.segments,
-    )  # fmt: skip
+def test_of_many_policies_the_best_are_in_colour_and_so_is_the_baseline() -> None:
+    crowd = [_named(many(20 + i, 1), f"p{i}") for i in range(15)] + [_named(many(50, 1), "fcfs@skip")]
+    for figure in (plots.cdfs(crowd), plots.queue_length(crowd)):
+        assert legend_texts(figure) == ["p0", "p1", "p2", "p3", "p4", "p5", "fcfs@skip", "9 others"]
+        lines = figure.axes[0].lines
+        assert len(lines) == 16
+        assert len({line.get_color() for line in lines}) == 8
+
+
+def test_utilisation_of_several_policies_has_panels_for_the_best_and_the_baseline() -> None:
+    crowd = [_named(many(20 + i, 1), f"p{i}") for i in range(15)] + [_named(many(50, 1), "fcfs")]
+    panels = [axes for axes in plots.utilisation(crowd).axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in panels] == ["p0", "p1", "p2", "p3", "p4", "fcfs"]
+    three = [axes for axes in plots.utilisation(crowd[:3]).axes if axes.get_visible()]
+    assert len(three) == 3
+    times, values = (np.asarray(v, dtype=np.float64) for v in three[2].lines[-1].get_data())
+    assert (np.diff(times) * values[:-1]).sum() == pytest.approx(220.0), "all the time that the GPU was busy"
+
+
+def test_plain_fcfs_is_the_baseline_before_its_variants() -> None:
+    crowd = [_named(many(20 + i, 1), f"p{i}") for i in range(12)]
+    crowd += [_named(many(50, 1), "fcfs@easy"), _named(many(60, 1), "fcfs")]
+    assert legend_texts(plots.cdfs(crowd))[-2:] == ["fcfs", "7 others"]
+
+
+def test_policies_with_the_same_schedule_share_a_line() -> None:
+    same = [_named(many(20, 1), name) for name in "abcde"]
+    figure = plots.cdfs([_named(many(20, 2), "x"), *same])
+    assert legend_texts(figure) == ["x", "a = b = c and 2 more"]
+    assert len(figure.axes[0].lines) == 2
+
+
+def _named(result: Result, policy: str) -> Summary:
+    return summarise(replace(result, policy=policy))
+
+
+def test_users_are_dots_in_the_row_of_their_policy() -> None:
+    figure = plots.by_group([_named(many(60, 2, users=3), "a"), _named(many(60, 1, users=3), "b")])
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert [len(np.asarray(dots.get_offsets())) for dots in axes.collections] == [3, 3]
+    assert axes.get_title(loc="left").startswith("Slowdown of users")
+
+
+def test_ranking_shows_how_sure_it_is() -> None:
+    rows = [{"policy": "a", "jct_mean": 30.0, "jct_mean_ci": [25.0, 35.0]}, {"policy": "b", "jct_mean": 31.0}]
+    axes = plots.ranking(rows).axes[0]
+    assert "95% confidence" in axes.get_title(loc="left")
+    assert len(axes.containers) == 2, "the bars, and one whisker"
+    assert "confidence" not in plots.ranking([{"policy": "b", "jct_mean": 31.0}]).axes[0].get_title(loc="left")
 
 
 @pytest.mark.parametrize(
@@ -249,8 +295,8 @@ def test_save_writes_png_and_svg_without_leftovers(small: Result, tmp_path: Path
 
 @pytest.mark.parametrize("draw", [plots.utilisation, plots.queue_length, plots.cdfs])
 def test_same_results_give_the_same_files(draw: Any, small: Result, tmp_path: Path) -> None:
-    once = [path.read_bytes() for path in plots.save(draw([small]), tmp_path / "1", "x")]
-    again = [path.read_bytes() for path in plots.save(draw([small]), tmp_path / "2", "x")]
+    once = [path.read_bytes() for path in plots.save(draw([summarise(small)]), tmp_path / "1", "x")]
+    again = [path.read_bytes() for path in plots.save(draw([summarise(small)]), tmp_path / "2", "x")]
     assert once == again
     assert b"date" not in once[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gpuyard
 from gpuyard.core.model import Cluster
+from gpuyard.sim.compare import Comparison, Window
 from gpuyard.sim.report import COLUMNS, write_report
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.result import Placements, Result, Segments
+from gpuyard.sim.summary import Summary, summarise
 from gpuyard.sim.trace import Floats, Trace
 
 EVIL = "<script>alert('x')</script>&\"quoted\""
@@ -38,42 +42,52 @@ class _Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
-def make_result(policy: str, delay: float = 0.0, jobs: int = 4, gpus: int = 2) -> Result:
+def make_result(policy: str, delay: float = 0.0, jobs: int = 4, gpus: int = 2, users: int = 2) -> Result:
     """Jobs of 100 s, one after the other on each GPU, the whole schedule put off by `delay`."""
     index = np.arange(jobs)
     start: Floats = np.asarray(index // gpus * 100.0 + delay, dtype=np.float64)
     end: Floats = np.asarray(start + 100.0, dtype=np.float64)
-    trace = Trace.of(np.zeros(jobs), np.full(jobs, 100.0), np.ones(jobs, dtype=int), ids=[EVIL] * jobs)
+    trace = Trace.of(
+        np.zeros(jobs), np.full(jobs, 100.0), np.ones(jobs, dtype=int),
+        ids=[EVIL] * jobs, users=[f"<i>{i % users}" if users else "" for i in range(jobs)],
+    )  # fmt: skip
     gpu = (index % gpus).astype(np.int64)
     return Result(
         trace, Cluster((gpus,)), policy, start, end, np.zeros(jobs, dtype=np.int64),
-        [(int(g),) for g in gpu], {}, Segments(index.astype(np.int64), gpu, start, end),
+        Placements.of([(int(g),) for g in gpu]), {}, Segments(index.astype(np.int64), gpu, start, end),
         settings={"seed": 7, "estimate": "perfect"},
     )  # fmt: skip
 
 
 def make_row(policy: str, **values: Any) -> dict[str, Any]:
-    row: dict[str, Any] = {column.key: 1.0 for column in COLUMNS}
+    row: dict[str, Any] = {column.key: 1.0 for column in COLUMNS if column.key != "jct_mean_diff"}
     return {"policy": policy, **row, "jobs": 4, "completed": 4, "rejected": 0, **values}
 
 
-def write(path: Path, rows: list[dict[str, Any]], results: list[Result], **changes: Any) -> str:
+def make_summary(policy: str, delay: float = 0.0, jobs: int = 4, users: int = 2, **values: Any) -> Summary:
+    return summarise(make_result(policy, delay, jobs, users=users), make_row(policy, **values))
+
+
+def write(path: Path, summaries: list[Summary], failures: dict[str, str] | None = None, **changes: Any) -> str:
     given: dict[str, Any] = {
         "title": "Comparison",
         "command": "gpuyard compare t.csv",
         "trace_facts": {"trace": "t.csv"},
         "notes": ["a note"],
+        "comparison": Comparison(Cluster((2,)), summaries, failures or {}),
     }
-    written = write_report(path, results=results, rows=rows, **{**given, **changes})
+    written = write_report(path, **{**given, **changes})
     assert written == path
     return path.read_text(encoding="utf-8")
 
 
+def two() -> list[Summary]:
+    return [make_summary("sjf@easy@first", jct_mean=100.5, fairness=0.25), make_summary("fcfs", 5, jct_mean=7384.25)]
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    rows = [make_row("fcfs", jct_mean=7384.25), make_row("sjf@easy@first", jct_mean=100.5, fairness=0.25)]
-    path = tmp_path_factory.mktemp("report") / "r.html"
-    return write(path, rows, [make_result("fcfs", 5), make_result("sjf@easy@first")])
+    return write(tmp_path_factory.mktemp("report") / "r.html", two())
 
 
 def test_is_well_formed_and_refers_to_nothing_outside(page: str) -> None:
@@ -89,7 +103,7 @@ def test_is_well_formed_and_refers_to_nothing_outside(page: str) -> None:
 
 def test_images_refer_to_nothing_outside_but_the_svg_namespaces(page: str) -> None:
     images = [base64.b64decode(data).decode() for data in re.findall(r"base64,([^\"]+)\"", page)]
-    assert len(images) == 6  # ranking, CDFs, utilisation, queue, Gantt of the best, Gantt of fcfs
+    assert len(images) == 7  # ranking, CDFs, utilisation, queue, users, Gantt of the best, Gantt of fcfs
     for image in images:
         urls = set(re.findall(r"https?://[^\"'\s>]+", image))
         assert all(url.startswith(("http://www.w3.org/", "https://www.w3.org/")) for url in urls), urls
@@ -115,53 +129,94 @@ def test_says_what_was_simulated_and_how_to_repeat_it(page: str) -> None:
     for text in ("t.csv", "1 x 2 GPUs, 16G each", "perfect", "<dd>7</dd>", "a note", "gpuyard compare t.csv"):
         assert text in page
     for column in COLUMNS:
-        assert f"<dt>{column.title}</dt>" in page
+        assert (f"<dt>{column.title}</dt>" in page) == (column.key not in ("jct_mean_diff", "rejected"))
+    assert f"Made with gpuyard {gpuyard.__version__}" in page
+
+
+def test_the_date_is_told_where_it_is_given(tmp_path: Path) -> None:
+    page = write(tmp_path / "r.html", two(), when=datetime(2026, 3, 4, 5, 6, tzinfo=UTC))
+    assert "Made on 2026-03-04 05:06 UTC with gpuyard" in page
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     page = write(
-        tmp_path / "r.html", [make_row(EVIL)], [make_result(EVIL)],
+        tmp_path / "r.html", [make_summary(EVIL)], {EVIL: EVIL},
         title=EVIL, command=EVIL, notes=[EVIL], trace_facts={EVIL: EVIL, "nested": {EVIL: [EVIL]}},
     )  # fmt: skip
     assert page.count("<script>") == 1, "only the page's own script"
     assert "alert('x')" not in page
     assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&amp;&quot;quoted&quot;" in page
+    assert "<i>" not in page
 
 
-def test_missing_values_come_last_and_show_a_dash(tmp_path: Path) -> None:
-    rows = [
-        make_row("none", jct_mean=float("nan"), energy_kwh=None, completed=0),
-        make_row("some", jct_mean=3.0),
-    ]
-    page = write(tmp_path / "r.html", rows, [make_result("none"), make_result("some")])
+def test_missing_values_show_a_dash(tmp_path: Path) -> None:
+    page = write(
+        tmp_path / "r.html", [make_summary("some", jct_mean=3.0), make_summary("none", jct_mean=None, completed=0)]
+    )
     body = page[page.index("<tbody>") :]
-    assert body.index(">some<") < body.index(">none<")
-    assert body.count('<td data-v="">–</td>') == 2
+    assert body[: body.index("</tbody>")].count('<td data-v="">–</td>') == 1
     assert "nan" not in body[: body.index("</tbody>")]
     assert "did not complete the same number of jobs" in page
 
 
 def test_no_completed_job_and_no_policy_at_all(tmp_path: Path) -> None:
-    result = make_result("fcfs", jobs=0)
-    page = write(tmp_path / "a.html", [make_row("fcfs", jct_mean=float("nan"), completed=0)], [result])
+    page = write(tmp_path / "a.html", [make_summary("fcfs", jobs=0, jct_mean=None, completed=0)])
     assert "No job was completed" in page
-    assert "No job was completed" in write(tmp_path / "b.html", [], [])
+    assert "No job was completed" in write(tmp_path / "b.html", [], {"fcfs": "broken"})
 
 
-def test_large_gantt_chart_is_left_out_in_words(tmp_path: Path) -> None:
-    page = write(tmp_path / "r.html", [make_row("fcfs")], [make_result("fcfs", jobs=5_000)])
-    assert "The Gantt chart of fcfs is left out here: 5,000 bars on 2 GPUs." in page
+def test_large_schedules_have_no_gantt_chart(tmp_path: Path) -> None:
+    assert "<h2>Schedule</h2>" not in write(tmp_path / "r.html", [make_summary("fcfs", jobs=5_000)])
+    assert "<h2>Schedule</h2>" in write(tmp_path / "s.html", [make_summary("fcfs", jobs=50)])
 
 
 def test_settings_that_differ_are_not_given_as_one(tmp_path: Path) -> None:
-    one, two = make_result("a"), make_result("b")
-    two.settings["seed"] = 8
-    page = write(tmp_path / "r.html", [make_row("a"), make_row("b")], [one, two])
-    assert "differs between the policies" in page
+    one, other = two()
+    other.settings["seed"] = 8
+    assert "differs between the policies" in write(tmp_path / "r.html", [one, other])
 
 
 def test_same_input_gives_the_same_file(page: str, tmp_path: Path) -> None:
-    rows = [make_row("fcfs", jct_mean=7384.25), make_row("sjf@easy@first", jct_mean=100.5, fairness=0.25)]
-    again = write(tmp_path / "deep" / "s.html", rows, [make_result("fcfs", 5), make_result("sjf@easy@first")])
-    assert again == page
+    assert write(tmp_path / "deep" / "s.html", two()) == page
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["s.html"]
+
+
+def test_users_are_listed_under_the_best_policy_and_the_baseline(page: str) -> None:
+    assert "Fairness between users" in page
+    table = page[page.index('<table class="users">') :]
+    for text in (
+        "wait under sjf@<wbr>easy",
+        "wait under fcfs",
+        "slowdown under fcfs",
+        "&lt;i&gt;0",
+        "&lt;i&gt;1",
+        "<td>2</td>",
+    ):
+        assert text in table[: table.index("</table>")]
+
+
+def test_a_trace_without_users_has_no_section_for_them(tmp_path: Path) -> None:
+    assert "Fairness between" not in write(tmp_path / "r.html", [make_summary("fcfs", users=0)])
+
+
+def test_failures_are_told_before_the_table(tmp_path: Path) -> None:
+    page = write(tmp_path / "r.html", two(), {"rr": "make the quantum longer"})
+    assert "<strong>rr</strong>: make the quantum longer" in page
+    assert page.index("make the quantum longer") < page.index("<tbody>")
+
+
+def test_intervals_stand_beneath_the_means_and_in_the_lead(tmp_path: Path) -> None:
+    best = make_summary("sjf", jct_mean=100.0, jct_mean_ci=[90.0, 110.0])
+    sure = make_summary(
+        "fcfs", jct_mean=200.0, jct_mean_ci=[150.0, 250.0], jct_mean_diff=100.0, jct_mean_diff_ci=[60.0, 140.0]
+    )
+    windows = (Window(0.0, 5.0), Window(5.0, 9.0))
+    page = write(tmp_path / "r.html", [], comparison=Comparison(Cluster((2,)), [best, sure], {}, 1, windows, 1))
+    assert "(1m 40s ± 10s)" in page
+    assert "Its lead over fcfs is 1m 40s ± 40s with 95% confidence." in page
+    assert ">1m 40s<small>± 10s</small></td>" in page
+    assert "vs best" in page
+    assert "in window 2 of 2" in page
+    unsure = make_summary("fcfs", jct_mean=200.0, jct_mean_diff=10.0, jct_mean_diff_ci=[-1.0, 21.0])
+    page = write(tmp_path / "r.html", [], comparison=Comparison(Cluster((2,)), [best, unsure], {}, 2))
+    assert "cannot be told from these runs" in page

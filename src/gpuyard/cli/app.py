@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli import demo, policies, simulate, trace, workload
+from gpuyard.cli import compare, demo, policies, simulate, sweep, trace, workload
 
 app = typer.Typer(
     name="gpuyard",
@@ -16,7 +16,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("simulate")(simulate.simulate)
-app.command("compare")(simulate.compare)
+app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
 app.add_typer(policies.app, name="policies")
 app.add_typer(trace.app, name="trace")
 app.add_typer(workload.app, name="workload")

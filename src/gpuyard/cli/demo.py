@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.simulate import Seed, chosen_policies, print_ranking, run_all, write_comparison
+from gpuyard.cli.compare import chosen_policies, print_ranking, run_all, write_comparison
+from gpuyard.cli.options import Seed
 
 
 def demo(
@@ -29,14 +30,14 @@ def demo(
     workload = out / "workload.csv"
     write(jobs, workload, "gpuyard")
     output.say(f"{len(jobs)} made-up training tasks on 4 simulated GPUs (no real GPU is used); seed {seed}")
-    runs = run_all(jobs, Cluster((4,)), chosen_policies(None), Options(seed=seed, lenient=True))
-    print_ranking(runs)
-    report = write_comparison(runs, jobs, out, f"gpuyard compare {workload} --gpus 4 --seed {seed} --out {out}")
-    lost = [metrics["policy"] for _, metrics in runs if metrics["completed"] != len(jobs)]
+    found = run_all(jobs, Cluster((4,)), chosen_policies(None), Options(seed=seed, lenient=True))
+    print_ranking(found)
+    report = write_comparison(found, jobs, out, f"gpuyard compare {workload} --gpus 4 --seed {seed} --out {out}")
+    lost = [*found.failures, *(row["policy"] for row in found.rows if row["completed"] != len(jobs))]
     if lost:
         output.say(f"some tasks did not complete under {', '.join(lost)}")
         raise typer.Exit(1)
-    best, worst = runs[0][1], runs[-1][1]
+    best, worst = found.rows[0], found.rows[-1]
     print(
         f"\nBest: {best['policy']} completes a task in {output.duration(best['jct_mean'])} on average; "
         f"{worst['policy']} takes {output.duration(worst['jct_mean'])}."

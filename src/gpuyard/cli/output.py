@@ -14,6 +14,7 @@ from gpuyard.units import format_duration
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpuyard.sim.parallel import Watch
     from gpuyard.sim.replay import Progress
 
 
@@ -29,18 +30,27 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def say_rejected(examples: Sequence[tuple[str, str]], count: int) -> None:
+    """Tell of the first jobs that can never run, and of how many more there are."""
+    for job, reason in examples:
+        say(f"rejected: job {job} {reason}")
+    if count > len(examples):
+        say(f"rejected: {count - len(examples):,} more")
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout; what is not a number becomes null."""
-    print(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value
 
 
@@ -92,3 +102,31 @@ def progress_bar(title: str, steps: Sequence[str] = ("",)) -> Iterator[dict[str,
             return update
 
         yield {step: updater(position, step) for position, step in enumerate(steps)}
+
+
+@contextmanager
+def run_bar(title: str) -> Iterator[Watch | None]:
+    """A bar over many runs at once, gone when they are done; silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    columns = (
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.TaskProgressColumn(),
+        rich_progress.TimeRemainingColumn(),
+    )
+    bar = rich_progress.Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(title, total=None)
+
+    def update(done: float, total: int) -> None:
+        bar.start()  # not before the first report: processes are forked by then, and the bar has a thread
+        bar.update(task, description=f"{title} {int(done)} of {total} runs", completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        bar.stop()

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import output
+from gpuyard.cli.options import Json
 from gpuyard.cli.selecting import Format, Since, Slice, TraceArg, Until, Where, load_trace
-from gpuyard.cli.simulate import Json
 from gpuyard.errors import UserError
 
 _SPARKS = "▁▂▃▄▅▆▇█"

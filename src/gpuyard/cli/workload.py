@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.simulate import GpuMemory, Seed
+from gpuyard.cli.options import GpuMemory, Seed
 from gpuyard.errors import UserError
 from gpuyard.units import parse_size
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,15 +38,30 @@ class Power:
     busy: float = 300.0
 
 
+class Delays(NamedTuple):
+    """What each completed job went through, in seconds; the slowdown has no unit."""
+
+    jct: Floats
+    wait: Floats
+    slowdown: Floats
+
+
+def delays(result: Result) -> Delays:
+    """Completion times, waits and bounded slowdowns, in the order of `result.completed`."""
+    done = result.completed
+    run, end = result.trace.run[done], result.end[done]
+    jct = end - result.trace.submit[done]
+    # What is left of adding and taking away in floating point is not a wait.
+    wait = np.where(jct - run > 16 * np.spacing(np.abs(end)), jct - run, 0.0)
+    return Delays(jct, wait, np.maximum(jct / np.maximum(run, SHORT), 1.0))
+
+
 def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
     """All metrics of a schedule, by name; None where there is nothing to measure."""
     trace, done = result.trace, result.completed
-    submit, run, end = trace.submit[done], trace.run[done], result.end[done]
-    jct = end - submit
-    makespan = float(end.max() - trace.submit.min()) if len(done) else None
-    slowdown = np.maximum(jct / np.maximum(run, SHORT), 1.0)
-    # What is left of adding and taking away in floating point is not a wait.
-    wait = np.where(jct - run > 16 * np.spacing(np.abs(end)), jct - run, 0.0)
+    jct, wait, slowdown = delays(result)
+    run = trace.run[done]
+    makespan = float(result.end[done].max() - trace.submit.min()) if len(done) else None
     return {
         "jobs": len(trace),
         "completed": len(done),

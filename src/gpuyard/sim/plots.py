@@ -1,4 +1,4 @@
-"""Figures of simulation results: Gantt chart, curves over time, distributions, ranking."""
+"""Figures of simulations: curves over time, distributions, how users were served, and a ranking of policies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from gpuyard.sim.figures import clean, first_submit, new_figure, save, shorten, styled, time_unit
+from gpuyard.sim.curves import MAX_STEPS, Curve, Spread
+from gpuyard.sim.figures import clean, new_figure, save, shorten, styled, time_unit
 from gpuyard.sim.gantt import gantt
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.summary import Summary, baseline
 from gpuyard.sim.trace import Floats
 from gpuyard.units import format_duration
 
-__all__ = ["by_mean_jct", "cdfs", "gantt", "queue_length", "ranking", "save", "utilisation"]
+__all__ = ["by_group", "cdfs", "gantt", "queue_length", "ranking", "save", "utilisation"]
 
 HIGHER_IS_BETTER = frozenset({"completed", "throughput", "utilization", "fairness"})
 DURATIONS = frozenset({"jct_mean", "jct_median", "jct_p95", "jct_p99", "wait_mean", "wait_p99", "wait_max", "makespan"})
@@ -34,15 +35,18 @@ METRIC_NAMES = {
     "slowdown_mean": "mean slowdown",
     "energy_kwh": "energy (kWh)",
 }
-MAX_BINS = 1000
 FEW_BINS = 48
-MAX_NAMED = 24  # more lines than this cannot be told apart, whatever their style
+SOME_BINS = 240
 MAX_BARS = 60
-_EMPHASISED = 3
+MAX_DOTS = 60
 _CROWDED = 8
-_COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#7a5238", "#12a5b8", "#444444")
-_STYLES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (4, 1.4, 1, 1.4)), (0, (1.2, 1.2)))
-_TICKS = (
+_EMPHASISED = 6
+"""Of more lines than can be told apart, so many are in colour; the others are grey."""
+_PANELS = 6
+_SHARED = "_"
+COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
+_GREY, _DARK = "#b9bec5", "#333333"
+TIME_TICKS = (
     (0.001, "1 ms"), (0.01, "10 ms"), (0.1, "0.1 s"), (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"),
     (600.0, "10 min"), (3600.0, "1 h"), (21600.0, "6 h"), (86400.0, "1 d"), (864e3, "10 d"), (864e4, "100 d"),
 )  # fmt: skip
@@ -50,46 +54,112 @@ _TICKS = (
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """How one result is drawn, the same in every figure."""
+    """How one policy is drawn, the same in every figure."""
 
-    result: Result
     label: str
-    """Empty: not named on its own."""
+    """Empty: not named on its own; `_SHARED`: under the name of another with the same schedule."""
     options: dict[str, Any]
 
 
-def utilisation(results: Sequence[Result]) -> Figure:
-    """Share of the GPUs in use over time; a job on part of a GPU counts as that part."""
-    curves = [_busy_steps(result) for result in results]
+def utilisation(summaries: Sequence[Summary]) -> Figure:
+    """Share of the GPUs in use over time; of several policies, the best and the baseline in a panel each."""
     with styled():
-        # Utilisation jumps at every start and end: a few such lines over each other hide one another.
-        bins = MAX_BINS if len(results) == 1 else FEW_BINS
-        figure, axes = _over_time(results, curves, "GPUs in use", bins)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_ylim(0, 1.04)
+        if len(summaries) > 1:
+            return _utilisation_panels(summaries)
+        figure, axes = _over_time(summaries, [s.utilisation for s in summaries], "GPUs in use", MAX_STEPS)
+        _share_axis(axes)
         return figure
 
 
-def queue_length(results: Sequence[Result]) -> Figure:
-    """Jobs waiting over time: submitted and not running, so a preempted job waits again."""
+def _utilisation_panels(summaries: Sequence[Summary]) -> Figure:
+    # Utilisation jumps at every start and end: such lines over each other hide one another, so each gets a panel.
+    lines = _lines(summaries)
+    span = max(s.utilisation.span for s in summaries)
+    divisor, unit = time_unit(span)
+    shown = [k for k, line in enumerate(lines) if line.label not in ("", _SHARED)][:_PANELS]
+    if (base := baseline(summaries)) is not None and (k := list(summaries).index(base)) not in shown:
+        shown = [*shown[: _PANELS - 1], *([k] if lines[k].label != _SHARED else [])]
+    curves = [s.utilisation.means(span, FEW_BINS) for s in summaries]
+    figure = new_figure(11, 1.0 + 1.75 * -(-len(shown) // 2))
+    panels = figure.subplots(-(-len(shown) // 2), 2, sharex=True, sharey=True, squeeze=False).flatten()
+    for axes, k in zip(panels, shown, strict=False):
+        for curve in curves:
+            axes.plot(curve.times / divisor, curve.values, drawstyle="steps-post", color=_GREY, linewidth=0.5, zorder=1)
+        colour, own = lines[k].options["color"], curves[k]
+        axes.fill_between(own.times / divisor, own.values, step="post", color=colour, alpha=0.18, linewidth=0)
+        axes.plot(own.times / divisor, own.values, drawstyle="steps-post", color=colour, linewidth=1.6)
+        axes.set_title(f"{lines[k].label}", loc="left")
+        axes.set_xlim(0, span / divisor or 1.0)
+        axes.grid()
+        _share_axis(axes)
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+        panels[len(shown) - 2].tick_params(labelbottom=True)  # nobody below it has the times any more
+    figure.supxlabel(
+        f"Time since the first submit ({unit}); averaged over {format_duration(span / FEW_BINS)}", fontsize=9
+    )
+    figure.suptitle("GPUs in use over time (grey: all policies)", x=0.01, ha="left", fontsize=10.5)
+    return figure
+
+
+def _share_axis(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_ylim(0, 1.04)
+
+
+def queue_length(summaries: Sequence[Summary]) -> Figure:
+    """Jobs waiting over time."""
     with styled():
-        figure, axes = _over_time(results, [_waiting_steps(result) for result in results], "Jobs waiting")
+        bins = MAX_STEPS if len(summaries) == 1 else SOME_BINS
+        figure, axes = _over_time(summaries, [s.queue for s in summaries], "Jobs waiting", bins)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
 
 
-def cdfs(results: Sequence[Result]) -> Figure:
-    """Distribution of completion times and of waiting times, one line per policy."""
+def cdfs(summaries: Sequence[Summary]) -> Figure:
+    """Distributions of completion times, waiting times and slowdowns, one line per policy."""
     with styled():
-        lines = _lines(results)
-        figure = _line_figure(lines)
-        left, right = figure.subplots(1, 2, sharey=True)
-        _cdf_panel(left, lines, f"Job completion time{_alone(lines)}", [r.end - r.trace.submit for r in results])
-        _cdf_panel(right, lines, "Waiting time", [_waits(r) for r in results])
+        lines = _lines(summaries)
+        figure = new_figure(12.5 if len(lines) > 1 else 11, 4.2)
+        left, middle, right = figure.subplots(1, 3, sharey=True)
+        for axes, name, spreads in (
+            (left, f"Completion time{_alone(lines)}", [s.jct for s in summaries]),
+            (middle, "Waiting time", [s.wait for s in summaries]),
+        ):
+            scale = _time_scale(axes, np.concatenate([*(s.values for s in spreads), np.empty(0)]))
+            _cdf_panel(axes, lines, name, spreads, scale)
+        _cdf_panel(right, lines, "Bounded slowdown", [s.slowdown for s in summaries], 1.0)
+        _factor_scale(right, [s.slowdown.values for s in summaries])
+        right.set_xlabel("Times as long as alone (log scale)")
         left.set_ylabel("Share of completed jobs")
         left.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         _legend(figure, lines)
+        return figure
+
+
+def by_group(summaries: Sequence[Summary]) -> Figure:
+    """How evenly users are served: a dot per user and policy, larger for those with more GPU time."""
+    shown = summaries[:MAX_BARS]
+    kind = shown[0].groups.kind
+    names = f"{kind}s" if len(kind) > 2 else f"{kind.upper()}s"
+    with styled():
+        figure = new_figure(9, 1.2 + 0.27 * max(len(shown), 2))
+        axes = figure.subplots()
+        for row, summary in enumerate(shown):
+            groups, slowdown = summary.groups, summary.groups.mean_slowdown
+            share = groups.gpu_seconds / max(float(groups.gpu_seconds.max(initial=0.0)), 1e-9)
+            axes.plot([slowdown.min(), slowdown.max()], [row, row], color="#d5d9de", linewidth=3, zorder=1)
+            axes.scatter(
+                slowdown[:MAX_DOTS], np.full(len(slowdown[:MAX_DOTS]), row), s=8 + 60 * share[:MAX_DOTS],
+                color=COLOURS[0], alpha=0.45, linewidths=0, zorder=2,
+            )  # fmt: skip
+            axes.plot(np.median(slowdown), row, marker="|", color=COLOURS[1], markersize=11, markeredgewidth=2)
+        _policy_rows(axes, [s.policy for s in shown])
+        _factor_scale(axes, [s.groups.mean_slowdown for s in shown])
+        axes.grid(axis="x")
+        axes.set_xlabel("Mean bounded slowdown (log scale)")
+        axes.set_title(f"Slowdown of {names}: a dot each, sized by GPU time; the bar is their median", loc="left")
         return figure
 
 
@@ -105,53 +175,83 @@ def ranking(rows: Sequence[dict[str, Any]], metric: str = "jct_mean") -> Figure:
     with styled():
         figure = new_figure(9, 1.1 + 0.27 * max(len(shown), 2))
         axes = figure.subplots()
-        colours = [_COLOURS[0] if value == values[0] else "#a9bfd4" for value in values]
+        colours = [COLOURS[0] if value == values[0] else "#a9bfd4" for value in values]
         bars = axes.barh(range(len(shown)), np.nan_to_num(values) / divisor, color=colours, height=0.72)
-        axes.bar_label(bars, [_value_text(v, metric) for v in values], padding=4, fontsize=8)
-        axes.set_yticks(range(len(shown)), [clean(shorten(str(row["policy"]), 40)) for row in shown])
-        axes.set_ylim(len(shown) - 0.4, -0.6)
+        sure = _draw_intervals(axes, shown, metric, divisor)
+        texts = [_value_text(v, metric) for v in values]
+        # Past the end of the whisker, not across it.
+        reach = [max(0.0, high - value) for value, (_, high) in zip(values, _intervals(shown, metric), strict=True)]
+        for row, (bar, text) in enumerate(zip(bars, texts, strict=True)):
+            axes.annotate(
+                text, (bar.get_width() + reach[row] / divisor, row), (5, 0), textcoords="offset points",
+                va="center", fontsize=8,
+            )  # fmt: skip
+        _policy_rows(axes, [str(row["policy"]) for row in shown])
+        axes.set_xlim(0)
         axes.margins(x=0.16)
         axes.grid(axis="x")
-        axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"{name} ({unit})" if unit else name)
         better = "higher" if sign < 0 else "lower"
         cut = "" if len(shown) == len(order) else f", the best {len(shown)} of {len(order)}"
-        axes.set_title(f"Policies by {name}{cut} ({better} is better)", loc="left")
+        whiskers = "; whiskers: 95% confidence" if sure else ""
+        axes.set_title(f"Policies by {name}{cut} ({better} is better{whiskers})", loc="left")
         return figure
 
 
-def by_mean_jct(results: Sequence[Result]) -> list[int]:
-    """Positions of the results, the lowest mean completion time first; without any completed job, last."""
-
-    def key(i: int) -> tuple[float, int]:
-        done = results[i].completed
-        jct = results[i].end[done] - results[i].trace.submit[done]
-        return (float(jct.mean()) if len(done) else math.inf, i)
-
-    return sorted(range(len(results)), key=key)
+def _policy_rows(axes: Axes, policies: Sequence[str]) -> None:
+    axes.set_yticks(range(len(policies)), [clean(shorten(policy, 40)) for policy in policies])
+    axes.set_ylim(len(policies) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
 
 
-def _lines(results: Sequence[Result]) -> list[_Line]:
-    """Styles by rank, in the order of `results`: a policy looks alike in all figures of a comparison."""
-    crowded = len(results) > _CROWDED
-    found: dict[int, _Line] = {}
-    for rank, i in enumerate(by_mean_jct(results)):
-        named = len(results) <= MAX_NAMED or rank < MAX_NAMED - 1
-        options: dict[str, Any] = {
-            "color": _COLOURS[rank % len(_COLOURS)] if named else "#c4c4c4",
-            "linestyle": _STYLES[rank // len(_COLOURS) % len(_STYLES)] if named else "-",
-            "linewidth": 1.5 if not crowded else 2.0 if rank < _EMPHASISED else 0.9,
-            "alpha": 1.0 if not crowded or rank < _EMPHASISED else 0.65,
-            "zorder": 3.0 - rank / len(results),
-        }
-        label = clean(shorten(results[i].policy, 36)) if named else ""
-        found[i] = _Line(results[i], label, options)
-    return [found[i] for i in range(len(results))]
+def _intervals(rows: Sequence[dict[str, Any]], metric: str) -> list[tuple[float, float]]:
+    """Each row's confidence interval; its value twice where it has none."""
+    found = []
+    for row in rows:
+        value = _number(row, metric)
+        low, high = row.get(f"{metric}_ci") or (value, value)
+        found.append((low, high) if math.isfinite(value) else (0.0, 0.0))
+    return found
 
 
-def _line_figure(lines: Sequence[_Line]) -> Figure:
-    # One line of legend takes 0.175 inches; a legend longer than the figure would be cut off.
-    return new_figure(11, max(4.2, 0.5 + 0.175 * min(len(lines), MAX_NAMED)))
+def _draw_intervals(axes: Axes, rows: Sequence[dict[str, Any]], metric: str, divisor: float) -> bool:
+    drawn = False
+    for y, (low, high) in enumerate(_intervals(rows, metric)):
+        if high > low:
+            axes.errorbar(
+                (low + high) / 2 / divisor, y, xerr=(high - low) / 2 / divisor, color=_DARK, capsize=2.5,
+                linewidth=1, capthick=1,
+            )  # fmt: skip
+            drawn = True
+    return drawn
+
+
+def _lines(summaries: Sequence[Summary]) -> list[_Line]:
+    """Styles by rank, which is the order given: a policy looks alike in all figures of a comparison.
+
+    Policies that came to the same schedule share a line: of lines over each other only one colour would be seen.
+    """
+    alike: dict[bytes, list[Summary]] = {}
+    for summary in summaries:
+        alike.setdefault(_fingerprint(summary), []).append(summary)
+    crowded, base = len(alike) > _CROWDED, baseline(summaries)
+    styles: dict[str, _Line] = {}
+    for rank, (first, *others) in enumerate(alike.values()):
+        names = [first.policy, *(other.policy for other in others)]
+        label = clean(shorten(" = ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else ""), 44))
+        if not crowded or rank < _EMPHASISED:
+            options = {"color": COLOURS[rank], "linewidth": 1.8 if crowded else 1.5, "zorder": 4.0 - rank / 10}
+        elif base is not None and base.policy in names:
+            options = {"color": _DARK, "linewidth": 1.5, "linestyle": (0, (4, 1.5)), "zorder": 3.0}
+        else:
+            label, options = "", {"color": _GREY, "linewidth": 0.8, "zorder": 2.0}
+        styles[first.policy] = _Line(label, options)
+        styles |= {other.policy: _Line(_SHARED, options) for other in others}
+    return [styles[summary.policy] for summary in summaries]
+
+
+def _fingerprint(summary: Summary) -> bytes:
+    return b"|".join(values.tobytes() for values in (summary.jct.values, summary.queue.times, summary.queue.values))
 
 
 def _alone(lines: Sequence[_Line]) -> str:
@@ -160,35 +260,30 @@ def _alone(lines: Sequence[_Line]) -> str:
 
 
 def _legend(figure: Figure, lines: Sequence[_Line]) -> None:
-    ranked = sorted(lines, key=lambda line: -line.options["zorder"])
-    handles = [Line2D([], [], label=line.label, **line.options) for line in ranked if line.label]
-    if unnamed := [line for line in ranked if not line.label]:
+    handles = [Line2D([], [], label=line.label, **line.options) for line in lines if line.label not in ("", _SHARED)]
+    if unnamed := [line for line in lines if not line.label]:
         handles.append(Line2D([], [], label=f"{len(unnamed)} others", **unnamed[0].options))
     if len(handles) < 2:
         return
-    legend = figure.legend(
+    figure.legend(
         handles=handles, loc="outside right upper", frameon=False, fontsize=8, handlelength=2.6,
         title="Best mean JCT first", title_fontsize=8, alignment="left",
     )  # fmt: skip
-    if len(lines) > _CROWDED:
-        for text in legend.get_texts()[:_EMPHASISED]:
-            text.set_fontweight("bold")
 
 
-def _over_time(
-    results: Sequence[Result], curves: Sequence[tuple[Floats, Floats]], name: str, bins: int = MAX_BINS
-) -> tuple[Figure, Axes]:
-    span = max([0.0, *(float(t[-1]) for t, _ in curves if len(t))])
+def _over_time(summaries: Sequence[Summary], curves: Sequence[Curve], name: str, bins: int) -> tuple[Figure, Axes]:
+    span = max([0.0, *(curve.span for curve in curves)])
     divisor, unit = time_unit(span)
-    lines = _lines(results)
-    figure = _line_figure(lines)
+    lines = _lines(summaries)
+    figure = new_figure(11, 4.2)
     axes = figure.subplots()
-    binned = max([0, *(len(times) for times, _ in curves)]) > bins
-    for line, (times, values) in zip(lines, curves, strict=True):
-        x, y = _average(times, values, span, bins) if binned else (times, values)
-        axes.plot(x / divisor, y, drawstyle="steps-post", label=line.label or "_", **line.options)
-    width = format_duration(span / bins)
-    note = f" (averaged over steps of {width})" if binned else ""
+    binned = any(curve.averaged or len(curve.times) > bins for curve in curves)
+    for line, curve in zip(lines, curves, strict=True):
+        if line.label == _SHARED:
+            continue
+        shown = curve.means(span, bins) if binned and (len(curves) > 1 or not curve.averaged) else curve
+        axes.plot(shown.times / divisor, shown.values, drawstyle="steps-post", label=line.label or "_", **line.options)
+    note = f" (averaged over steps of {format_duration(span / bins)})" if binned else ""
     axes.set_title(f"{name} over time{_alone(lines)}{note}", loc="left")
     axes.set_xlabel(f"Time since the first submit ({unit})")
     axes.set_ylabel(name)
@@ -198,70 +293,11 @@ def _over_time(
     return figure, axes
 
 
-def _steps(times: Floats, changes: Floats) -> tuple[Floats, Floats]:
-    """Values from each distinct time on, of a quantity that changes at these times."""
-    order = np.argsort(times, kind="stable")
-    times, total = times[order], np.cumsum(changes[order])
-    last = np.append(np.diff(times) > 0, True)[: len(times)]
-    # Shares like 0.1 do not add up to nothing again once they are taken away.
-    return times[last], np.round(total[last], 9) + 0.0
-
-
-def _busy_steps(result: Result) -> tuple[Floats, Floats]:
-    held = result.segments
-    share = result.share[held.job] / result.cluster.gpus
-    times = np.concatenate(([0.0], held.start - first_submit(result), held.end - first_submit(result)))
-    times, level = _steps(times, np.concatenate(([0.0], share, -share)))
-    return times, np.minimum(level, 1.0)  # shares by memory beside shares by compute can add up to more
-
-
-def _runs(result: Result) -> Segments:
-    """The segments with one entry per job and slice, however many GPUs the job held."""
-    held = result.segments
-    order = np.lexsort((held.end, held.start, held.job))
-    columns = [column[order] for column in (held.job, held.start, held.end)]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    kept = order[new]
-    return Segments(held.job[kept], held.gpu[kept], held.start[kept], held.end[kept])
-
-
-def _waiting_steps(result: Result) -> tuple[Floats, Floats]:
-    origin, runs = first_submit(result), _runs(result)
-    admitted = np.ones(len(result.trace), dtype=bool)
-    admitted[list(result.rejected)] = False
-    arrive, leave = result.trace.submit[admitted], result.end[result.completed]
-    groups = ((arrive, 1.0), (runs.start, -1.0), (runs.end, 1.0), (leave, -1.0))
-    times = np.concatenate([times for times, _ in groups]) - origin
-    changes = np.concatenate([np.full(len(times), change) for times, change in groups])
-    return _steps(np.append(times, 0.0), np.append(changes, 0.0))
-
-
-def _average(times: Floats, values: Floats, span: float, bins: int) -> tuple[Floats, Floats]:
-    """Time-weighted means in equal bins of [0, span]."""
-    area = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))
-    edges = np.linspace(0.0, span, bins + 1)
-    means = np.diff(np.interp(edges, times, area)) / np.diff(edges)
-    return edges, np.append(means, means[-1])
-
-
-def _waits(result: Result) -> Floats:
-    """Completion time less run time, as the metrics have it."""
-    return np.maximum(result.end - result.trace.submit - result.trace.run, 0.0)
-
-
-def _cdf_panel(axes: Axes, lines: Sequence[_Line], name: str, samples: Sequence[Floats]) -> None:
-    kept = [np.sort(sample[~np.isnan(sample)]) for sample in samples]
-    scale = _time_scale(axes, np.concatenate([*kept, np.empty(0)]))
-    for line, sample in zip(lines, kept, strict=True):
-        if not len(sample):
-            continue
-        height = np.arange(1, len(sample) + 1) / len(sample)
-        if len(sample) > 2 * MAX_BINS:
-            pick = np.linspace(0, len(sample) - 1, 2 * MAX_BINS).astype(np.int64)
-            sample, height = sample[pick], height[pick]
-        x, y = np.append(sample[:1], sample) / scale, np.append(0.0, height)
-        axes.plot(x, y, drawstyle="steps-post", label=line.label or "_", **line.options)
+def _cdf_panel(axes: Axes, lines: Sequence[_Line], name: str, spreads: Sequence[Spread], scale: float) -> None:
+    for line, spread in zip(lines, spreads, strict=True):
+        if len(spread.values) and line.label != _SHARED:
+            x, y = np.append(spread.values[:1], spread.values) / scale, np.append(0.0, spread.shares)
+            axes.plot(x, y, drawstyle="steps-post", label=line.label or "_", **line.options)
     axes.set_title(name, loc="left")
     axes.set_ylim(0, 1.02)
     axes.grid()
@@ -276,7 +312,7 @@ def _time_scale(axes: Axes, sample: Floats) -> float:
         axes.set_xlabel(f"Time ({unit})")
         axes.set_xlim(0, high / divisor * 1.02 or 1.0)
         return divisor
-    ticks = _spread([tick for tick in _TICKS if low / 1.2 <= tick[0] <= high * 1.2], math.log10(high / low))
+    ticks = _spread([tick for tick in TIME_TICKS if low / 1.2 <= tick[0] <= high * 1.2], math.log10(high / low))
     if len(positive) < len(sample):
         threshold = 10.0 ** math.floor(math.log10(max(low, high * 1e-5)))
         axes.set_xscale("symlog", linthresh=threshold, linscale=0.4)
@@ -290,6 +326,19 @@ def _time_scale(axes: Axes, sample: Floats) -> float:
     axes.set_xticklabels([text for _, text in ticks])
     axes.set_xlabel("Time (log scale)")
     return 1.0
+
+
+def _factor_scale(axes: Axes, samples: Sequence[Floats]) -> None:
+    """A logarithmic axis for numbers from 1 on, with ticks that read as numbers."""
+    high = max([2.0, *(float(sample.max(initial=1.0)) for sample in samples)])
+    axes.set_xscale("log")
+    axes.set_xlim(0.96, high * 1.15)
+    ticks = [(base * 10.0**power, f"{base * 10**power:,}") for power in range(9) for base in (1, 2, 5)]
+    # Half as much room again as times need: these numbers are longer.
+    ticks = _spread([tick for tick in ticks if tick[0] <= high * 1.1], 1.5 * math.log10(high))
+    axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([text for _, text in ticks])
 
 
 def _spread(ticks: list[tuple[float, str]], decades: float) -> list[tuple[float, str]]:

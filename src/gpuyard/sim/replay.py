@@ -2,13 +2,16 @@
 
 This is the readable reference of how time passes in a simulation. At one instant jobs finish first, then jobs
 arrive, then one plan is made; disciplines that say so (`stepwise`) get one event at a time, arrivals first.
+With rounds, events still happen at their own time, but plans are made at multiples of the round only.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,25 +34,66 @@ def replay(
     planner: OrderedPlanner,
     *,
     estimates: Floats,
-    restart_cost: float = 0.0,
+    restart_cost: Floats | None = None,
+    round_length: float = 0.0,
     seed: int = 0,
     log: list[Event] | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Simulate a trace. `estimates` is parallel to the trace, and all that planning may know of run times."""
-    if restart_cost > 0 and planner.policy.sliced and restart_cost >= planner.policy.quantum:
-        raise UserError(
-            f"a restart costs {restart_cost:g} s and a slice lasts {planner.policy.quantum:g} s, so no job would "
-            "ever get on; make the quantum longer"
-        )
-    if not 0 <= restart_cost < np.inf:
-        raise UserError(f"a restart cost is a number of seconds, 0 or more, not {restart_cost:g}")
+    """Simulate a trace. `estimates` is parallel to the trace, and all that planning may know of run times.
+
+    `restart_cost`, too, is parallel to the trace: seconds without progress at each restart of that job. With a
+    `round_length`, what happened since the last plan is planned for at its next multiple; give a planner `in_rounds`.
+    """
+    costs = np.zeros(len(trace)) if restart_cost is None else restart_cost
+    check_timing(planner, costs, round_length)
     trace.check()
     order = trace.arrival_order()
-    clock = _Clock(trace.take(order), cluster, planner, estimates[order], restart_cost, seed, log, progress)
+    clock = _Clock(
+        trace.take(order), cluster, planner, estimates[order], costs[order], round_length, seed, log, progress
+    )
     began = time.perf_counter()
     clock.run()
     return clock.result(time.perf_counter() - began)
+
+
+def check_timing(planner: OrderedPlanner, costs: Floats, round_length: float) -> None:
+    """Refuse restart costs and rounds under which no simulation would get anywhere."""
+    if not np.all((costs >= 0) & (costs < np.inf)):
+        bad = float(costs[int(np.argmin((costs >= 0) & (costs < np.inf)))])
+        raise UserError(f"a restart cost is a number of seconds, 0 or more, not {bad:g}")
+    if not 0 <= round_length < np.inf:
+        raise UserError(f"a round is a number of seconds, 0 or more, not {round_length:g}")
+    if round_length and planner.stepwise:
+        raise UserError(
+            f"discipline {planner.discipline} takes events one at a time and cannot plan in rounds; "
+            "leave out --round, or choose another discipline"
+        )
+    cost, quantum = float(costs.max(initial=0.0)), planner.policy.quantum
+    if cost > 0 and planner.policy.sliced and cost >= quantum:
+        raise UserError(
+            f"a restart costs {cost:g} s and a slice lasts {quantum:g} s, so no job would ever get on; "
+            "make the quantum longer"
+        )
+
+
+def in_rounds(planner: OrderedPlanner, length: float) -> OrderedPlanner:
+    """The planner with time slices of whole rounds, since a slice can only end where a plan is made."""
+    policy = planner.policy
+    if not policy.sliced or not 0 < length < np.inf:
+        return planner
+    whole = replace(policy, quantum=next_round(policy.quantum, length))
+    return OrderedPlanner(whole, planner.discipline, planner.placement)
+
+
+def next_round(time: float, length: float) -> float:
+    """The first multiple of `length` at or after a time; the time itself where there are no rounds (length 0)."""
+    if not length or time == np.inf:
+        return time
+    count = math.floor(time / length)
+    while count * length < time:  # never by comparing quotients: 3 * 0.1 is not 0.3
+        count += 1
+    return count * length
 
 
 class _Clock:
@@ -61,14 +105,16 @@ class _Clock:
         cluster: Cluster,
         planner: OrderedPlanner,
         estimates: Floats,
-        restart_cost: float,
+        restart_cost: Floats,
+        round_length: float,
         seed: int,
         log: list[Event] | None,
         progress: Progress | None,
     ) -> None:
         self.trace, self.cluster, self.planner, self.estimates = trace, cluster, planner, estimates
         self.engine = Engine(cluster, planner, seed=seed, log=log)
-        self.restart_cost = restart_cost
+        self.restart_cost: list[float] = restart_cost.tolist()
+        self.round_length = round_length
         self.progress = progress
         self.submit: list[float] = trace.submit.tolist()
         self.run_time: list[float] = trace.run.tolist()
@@ -113,6 +159,9 @@ class _Clock:
             self._exit(now)
         while self._next_submit() == now:
             self._arrive(now)
+        if self.eventful and (due := next_round(now, self.round_length)) > now:
+            self.eventful = False
+            self.wake_at = min(self.wake_at, due)
         return now
 
     def _one_event(self) -> float | None:
@@ -185,7 +234,7 @@ class _Clock:
         for start in plan.starts:
             row = state.row_of[start.job]
             attempt = state.attempt[row] + 1
-            overhead = self.restart_cost if attempt > 1 else 0.0
+            overhead = self.restart_cost[row] if attempt > 1 else 0.0
             record(Placed(now, start.job, attempt, start.gpus))
             record(Started(now, start.job, attempt, overhead))
             if attempt == 1:
@@ -197,7 +246,7 @@ class _Clock:
             record(Renewed(now, job, state.attempt[state.row_of[job]]))
         if plan.chosen is not None:
             record(Chosen(now, *plan.chosen))
-        self.wake_at = max(plan.wake_at, np.nextafter(now, np.inf))
+        self.wake_at = next_round(max(plan.wake_at, float(np.nextafter(now, np.inf))), self.round_length)
 
     def result(self, wall_seconds: float) -> Result:
         """What came of it."""

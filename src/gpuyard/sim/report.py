@@ -1,43 +1,37 @@
-"""A comparison of policies as one HTML file that needs nothing else."""
+"""A comparison of policies as one HTML file that a person would put before their lab."""
 
 from __future__ import annotations
 
-import base64
 import itertools
-import math
-from collections.abc import Iterator, Sequence
+import platform
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
+import gpuyard
 from gpuyard.core.model import Cluster
-from gpuyard.sim import gantt as gantt_chart
 from gpuyard.sim import plots
-from gpuyard.sim.figures import svg_bytes, write_atomically
-from gpuyard.sim.result import Result
-from gpuyard.units import format_duration, format_number, format_size
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A metric in the table, and what it means."""
-
-    key: str
-    title: str
-    meaning: str
-    better: str = ""
-    """`low`, `high`, or empty where no value is better than another."""
-    kind: str = "number"
-    """`number`, `count`, `duration`, `percent`, or `rate` (a number per second, shown per hour)."""
-
+from gpuyard.sim.compare import Comparison
+from gpuyard.sim.figures import png_bytes, svg_bytes, write_atomically
+from gpuyard.sim.page import Column, breakable, image, metric_table, page, text_of
+from gpuyard.sim.summary import Groups, Summary, baseline
+from gpuyard.units import format_duration, format_size
 
 COLUMNS = (
     Column(
         "jct_mean", "JCT mean",
         "Job completion time: from submit to end, averaged over the completed jobs.", "low", "duration",
+    ),
+    Column(
+        "jct_mean_diff", "vs best",
+        "How much longer the mean completion time is than under the best policy, run by run.", "", "duration",
     ),
     Column("jct_median", "JCT median", "Half of the jobs complete within this time.", "low", "duration"),
     Column("jct_p95", "JCT p95", "95% of the jobs complete within this time.", "low", "duration"),
@@ -55,72 +49,77 @@ COLUMNS = (
     Column("energy_kwh", "Energy kWh", "Estimated energy of all GPUs over the makespan.", "low"),
     Column("fairness", "Fairness", "How evenly users were served: 1 is even, lower is less so.", "high"),
     Column("preemptions", "Preempted", "Times that a running job was stopped for another.", "low", "count"),
-    Column("jobs", "Jobs", "Jobs in the trace.", "", "count"),
     Column("completed", "Done", "Jobs that ran to their end.", "high", "count"),
     Column("rejected", "Rejected", "Jobs that can never run on this cluster.", "low", "count"),
 )  # fmt: skip
 
-_STYLE = """
-:root{color-scheme:light dark;--ink:#23272e;--soft:#5d6673;--line:#dde1e7;--page:#fff;--card:#f6f7f9;
---best:#dcf3e0;--best-ink:#12602a;--accent:#1f6fb4}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#a3abb6;--line:#3a404a;--page:#16191d;
---card:#20252b;--best:#1c4229;--best-ink:#b5efc3;--accent:#7db8ee}}
-*{box-sizing:border-box}
-body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:1400px;background:var(--page);color:var(--ink);
-font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-h1{font-size:1.7rem;line-height:1.2;margin:0 0 .4rem;overflow-wrap:anywhere}
-h2{font-size:1.2rem;margin:2.2rem 0 .6rem}
-p{margin:.4rem 0;max-width:75ch}.soft{color:var(--soft);font-size:.92rem}
-.lead{font-size:1.08rem;overflow-wrap:anywhere}
-.facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(210px,1fr));gap:.7rem 1.2rem;margin:0;
-padding:1rem;background:var(--card);border-radius:8px}
-.facts div{min-width:0}.facts dt{color:var(--soft);font-size:.82rem}
-.facts dd{margin:0;font-weight:600;overflow-wrap:anywhere}
-.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:8px}
-table{border-collapse:collapse;width:100%;font-size:.8rem;font-variant-numeric:tabular-nums}
-th,td{padding:.42rem .3rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
-tbody tr:last-child>*{border-bottom:0}
-thead th{background:var(--card);vertical-align:bottom;white-space:normal}
-th:first-child{text-align:left;position:sticky;left:0;background:var(--page);padding-left:.7rem;
-border-right:1px solid var(--line);white-space:normal;overflow-wrap:break-word;
-min-width:10.5rem;max-width:17rem}
-thead th:first-child{background:var(--card)}
-th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid var(--accent)}
-th[aria-sort=ascending] button::after{content:" \\25B2"}
-th[aria-sort=descending] button::after{content:" \\25BC"}
-td.best{background:var(--best);color:var(--best-ink);font-weight:700}
-figure{margin:1.2rem 0;max-width:1120px}
-figure img{display:block;width:100%;height:auto;background:#fff;border-radius:8px;
-padding:.5rem;border:1px solid var(--line)}figcaption{color:var(--soft);font-size:.92rem;margin-top:.35rem}
-figure.narrow img{max-width:820px}
-pre{background:var(--card);padding:.9rem 1rem;border-radius:8px;white-space:pre-wrap;overflow-wrap:anywhere;
-font-size:.9rem;margin:.4rem 0}
-.legend{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1rem;margin:0;font-size:.92rem}
-.legend dt{font-weight:600}.legend dd{margin:0}
-@media (max-width:600px){body{padding:1rem .7rem 3rem}th:first-child{min-width:7rem;max-width:9rem}
-.plot{overflow-x:auto}.plot img{min-width:640px}}
-@media print{:root{color-scheme:light;--ink:#000;--soft:#444;--line:#ccc;--page:#fff;--card:#f4f5f7;
---best:#dcf3e0;--best-ink:#12602a}body{max-width:none;padding:0;font-size:11pt}
-.scroll{overflow:visible;border:0}
-table{font-size:6.4pt}th,td{padding:.2rem .25rem}th:first-child{position:static;min-width:0}
-thead th{white-space:normal}figure,.legend,.facts{break-inside:avoid}h2{break-after:avoid}
-td.best{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
-"""
+TOP_GROUPS = 12
 
-_SCRIPT = """
-document.querySelectorAll("thead button").forEach(function(button){button.onclick=function(){
-var head=button.parentNode,row=head.parentNode,body=head.closest("table").tBodies[0];
-var up=head.getAttribute("aria-sort")!=="ascending",at=Array.prototype.indexOf.call(row.cells,head);
-Array.prototype.forEach.call(row.cells,function(c){c.removeAttribute("aria-sort")});
-head.setAttribute("aria-sort",up?"ascending":"descending");
-function value(r){var v=r.cells[at].dataset.v;return v===undefined?r.cells[at].textContent:v===""?null:+v}
-Array.prototype.slice.call(body.rows).sort(function(a,b){var x=value(a),y=value(b);
-if(x===null||y===null)return (x===null)-(y===null);
-return (x<y?-1:x>y?1:0)*(up?1:-1)}).forEach(function(r){body.appendChild(r)})}});
-"""
 
-# The page may show what is in it and nothing else, whatever a job id or a policy is called.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A figure, ready for a file and for the page."""
+
+    svg: bytes
+    png: bytes
+    heading: str
+    caption: str
+    narrow: bool = False
+
+
+def draw(comparison: Comparison) -> dict[str, Drawn]:
+    """Every figure of a comparison, by name, in the order of the page."""
+    summaries = comparison.summaries
+    if not summaries:
+        return {}
+    found: dict[str, Drawn] = {}
+
+    def add(name: str, figure: Figure, heading: str, caption: str, narrow: bool = False) -> None:
+        found[name] = Drawn(svg_bytes(figure), png_bytes(figure), heading, caption, narrow)
+
+    add("ranking", plots.ranking(comparison.rows), "Ranking", "Mean job completion time of each policy.", True)
+    add(
+        "cdf", plots.cdfs(summaries), "Distributions",
+        "How completion times, waits and slowdowns are distributed: a line further to the left is better; "
+        "where it nears 100% late, a few jobs fare badly.",
+    )  # fmt: skip
+    which = _window_text(comparison)
+    add("utilisation", plots.utilisation(summaries), "Utilisation", f"Share of the GPUs in use{which}.")
+    add("queue", plots.queue_length(summaries), "Queue length", f"Jobs that are submitted and not running{which}.")
+    if len(summaries[0].groups) > 1:
+        add(
+            "users", plots.by_group(summaries), _groups_heading(summaries[0].groups),
+            "The narrower the spread of a policy's dots, the more evenly people are served.", True,
+        )  # fmt: skip
+    for name, summary, caption in _charts(summaries):
+        assert summary.chart is not None
+        add(name, plots.gantt(summary.chart), "Schedule", caption)
+    return found
+
+
+def _charts(summaries: Sequence[Summary]) -> Iterator[tuple[str, Summary, str]]:
+    best = summaries[0]
+    if best.chart is not None:
+        yield "gantt", best, "The schedule with the lowest mean completion time."
+    other = _baseline(summaries)
+    if other is not None and other.chart is not None:
+        yield "gantt-baseline", other, "First come, first served, for comparison."
+
+
+def _baseline(summaries: Sequence[Summary]) -> Summary | None:
+    """The baseline, if it is not the best itself."""
+    found = baseline(summaries)
+    return None if found is summaries[0] else found
+
+
+def _window_text(comparison: Comparison) -> str:
+    if len(comparison.windows) > 1:
+        return f", in window {comparison.shown + 1} of {len(comparison.windows)} (the one with the most work)"
+    return ", with the first of the seeds" if comparison.seeds > 1 else ""
+
+
+def _groups_heading(groups: Groups) -> str:
+    return "Fairness between users" if groups.kind == "user" else f"Fairness between groups (by {groups.kind})"
 
 
 def write_report(
@@ -129,63 +128,78 @@ def write_report(
     title: str,
     command: str,
     trace_facts: dict[str, Any],
-    results: list[Result],
-    rows: list[dict[str, Any]],
-    notes: list[str],
+    comparison: Comparison,
+    notes: Sequence[str],
+    figures: Mapping[str, Drawn] | None = None,
+    when: datetime | None = None,
 ) -> Path:
     """Write the comparison as one HTML file with its plots inside, and return its path."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    ranked = sorted(rows, key=lambda row: _order(row.get("jct_mean")))
     parts = [
         f"<h1>{escape(title)}</h1>",
-        _lead(ranked),
-        _facts(trace_facts, results),
-        _table(ranked),
+        _lead(comparison.rows),
+        _failures(comparison.failures),
+        _facts(trace_facts, comparison),
+        _table(comparison),
         _notes(notes),
-        "<h2>Plots</h2>",
-        *_plots(ranked, results),
-        _legend(ranked),
-        _reproduce(command),
+        *_figures(comparison, draw(comparison) if figures is None else figures),
+        _legend(comparison.rows),
+        _reproduce(command, when),
     ]
-    write_atomically(target, _page(title, "\n".join(part for part in parts if part)).encode())
+    write_atomically(target, page(title, "\n".join(part for part in parts if part)).encode())
     return target
-
-
-def _page(title: str, body: str) -> str:
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n"
-        f"<script>{_SCRIPT}</script>\n</body>\n</html>\n"
-    )
 
 
 def _lead(ranked: Sequence[dict[str, Any]]) -> str:
     """The answer in one sentence, before any table."""
-    timed = [row for row in ranked if not math.isnan(_value(row.get("jct_mean")))]
+    timed = [row for row in ranked if row.get("jct_mean") is not None]
     if not timed:
         return '<p class="lead">No job was completed under any policy.</p>'
     best, worst = timed[0], timed[-1]
     text = f"<strong>{escape(str(best['policy']))}</strong> has the lowest mean job completion time"
-    text += f" ({format_duration(_value(best['jct_mean']))})"
-    if len(timed) > 1 and _value(best["jct_mean"]) > 0:
-        factor = _value(worst["jct_mean"]) / _value(best["jct_mean"])
+    text += f" ({_with_interval(best, 'jct_mean')})"
+    if len(timed) > 1 and best["jct_mean"] > 0:
+        factor = worst["jct_mean"] / best["jct_mean"]
         text += f" of {len(timed)} policies; {escape(str(worst['policy']))} has the highest:"
         text += f" {factor:.3g} times that"
     if len({row.get("completed") for row in ranked}) > 1:
         text += ". Policies did not complete the same number of jobs, so their means are over different jobs"
-    return f'<p class="lead">{text}.</p>'
+    return f'<p class="lead">{text}.{_lead_over_second(timed)}</p>'
 
 
-def _facts(trace_facts: dict[str, Any], results: Sequence[Result]) -> str:
-    facts = dict(trace_facts)
-    if results:
-        facts.setdefault("cluster", _cluster_text(results[0].cluster))
-        for key, value in results[0].settings.items():
-            same = all(other.settings.get(key) == value for other in results)
+def _with_interval(row: dict[str, Any], key: str) -> str:
+    text, ends = format_duration(row[key]), row.get(f"{key}_ci")
+    return text if ends is None else f"{text} ± {format_duration((ends[1] - ends[0]) / 2)}"
+
+
+def _lead_over_second(timed: Sequence[dict[str, Any]]) -> str:
+    """Whether the best is better than the second for sure, where several runs can tell."""
+    if len(timed) < 2 or "jct_mean_diff_ci" not in timed[1]:
+        return ""
+    low, _ = timed[1]["jct_mean_diff_ci"]
+    name = escape(str(timed[1]["policy"]))
+    if low > 0:
+        return f" Its lead over {name} is {_with_interval(timed[1], 'jct_mean_diff')} with 95% confidence."
+    return f" Whether it is better than {name} cannot be told from these runs with 95% confidence."
+
+
+def _failures(failures: Mapping[str, str]) -> str:
+    items = "".join(f"<li><strong>{escape(policy)}</strong>: {escape(why)}</li>" for policy, why in failures.items())
+    return f'<div class="failed-note"><p>Not simulated to the end:</p><ul>{items}</ul></div>' if items else ""
+
+
+def _facts(trace_facts: dict[str, Any], comparison: Comparison) -> str:
+    facts, summaries = dict(trace_facts), comparison.summaries
+    facts.setdefault("cluster", cluster_text(comparison.cluster))
+    if summaries:
+        for key, value in summaries[0].settings.items():
+            same = all(other.settings.get(key) == value for other in summaries)
             facts.setdefault(key, value if same else "differs between the policies")
+    if len(comparison.windows) > 1:
+        facts["windows"] = f"{len(comparison.windows)}, each from an empty cluster"
+    if comparison.seeds > 1:
+        facts["seed"] = f"{comparison.seeds} seeds, for what is random"
     items = "".join(
         f"<div><dt>{escape(str(key).replace('_', ' '))}</dt><dd>{escape(_fact_text(value))}</dd></div>"
         for key, value in facts.items()
@@ -193,7 +207,8 @@ def _facts(trace_facts: dict[str, Any], results: Sequence[Result]) -> str:
     return f'<h2>What was simulated</h2>\n<dl class="facts">{items}</dl>' if items else ""
 
 
-def _cluster_text(cluster: Cluster) -> str:
+def cluster_text(cluster: Cluster) -> str:
+    """`4 x 8 GPUs, 16G each`."""
     groups = [(size, len(list(nodes))) for size, nodes in itertools.groupby(cluster.nodes)]
     shape = ", ".join(f"{count} x {size}" for size, count in groups)
     return f"{shape} GPUs, {format_size(cluster.memory)} each"
@@ -211,75 +226,24 @@ def _fact_text(value: Any) -> str:
     return f"{value:,.6g}" if isinstance(value, float) else str(value)
 
 
-def _table(ranked: Sequence[dict[str, Any]]) -> str:
-    columns = _present(ranked)
-    best = {column.key: _best(column, ranked) for column in columns}
-    sort = {"jct_mean": ' aria-sort="ascending"'}
-    head = "".join(
-        f'<th scope="col" title="{escape(c.meaning)}"{sort.get(c.key, "")}><button>{escape(c.title)}</button></th>'
-        for c in columns
-    )
-    body = "\n".join(
-        f'<tr><th scope="row">{_breakable(str(row["policy"]))}</th>'
-        + "".join(_cell(column, row.get(column.key), best[column.key]) for column in columns)
-        + "</tr>"
-        for row in ranked
-    )
+def _table(comparison: Comparison) -> str:
+    repeated = " A number after ± is half of the 95% confidence interval of a mean." if comparison.repeated else ""
     return (
         "<h2>Policies, by mean job completion time</h2>\n"
-        '<p class="soft">The best value of a column is marked. Click on a heading to sort by it; '
+        f'<p class="soft">The best value of a column is marked.{repeated} Click on a heading to sort by it; '
         "point at a duration for the exact seconds. A narrow screen scrolls the table sideways.</p>\n"
-        '<div class="scroll"><table><thead><tr><th scope="col"><button>Policy</button></th>'
-        f"{head}</tr></thead>\n"
-        f"<tbody>\n{body}\n</tbody></table></div>"
+        + metric_table(_present(comparison.rows), comparison.rows, "jct_mean")
     )
-
-
-def _breakable(policy: str) -> str:
-    """The policy, with places where a narrow column may break it."""
-    return escape(policy).replace("@", "@<wbr>").replace(",", ",<wbr>")
 
 
 def _present(rows: Sequence[dict[str, Any]]) -> list[Column]:
-    return [column for column in COLUMNS if any(column.key in row for row in rows)]
-
-
-def _best(column: Column, rows: Sequence[dict[str, Any]]) -> float:
-    """The value to mark; NaN (equal to nothing) where all are alike or none is better than another."""
-    values = [v for row in rows if not math.isnan(v := _value(row.get(column.key)))]
-    if not column.better or len(set(values)) < 2:
-        return math.nan
-    return max(values) if column.better == "high" else min(values)
-
-
-def _cell(column: Column, raw: Any, best: float) -> str:
-    value = _value(raw)
-    if math.isnan(value):
-        return '<td data-v="">–</td>'
-    mark = ' class="best"' if value == best else ""
-    exact = f' title="{format_number(value)} s"' if column.kind == "duration" else ""
-    return f'<td data-v="{format_number(value)}"{mark}{exact}>{_text(value, column.kind)}</td>'
-
-
-def _text(value: float, kind: str) -> str:
-    if kind == "duration":
-        return format_duration(value)
-    if kind == "percent":
-        return f"{value:.1%}"
-    if kind == "rate":
-        return f"{3600 * value:,.4g}"
-    if kind == "count" or value.is_integer():
-        return f"{value:,.0f}"
-    return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.4g}"
-
-
-def _value(raw: Any) -> float:
-    return math.nan if raw is None or not math.isfinite(raw) else float(raw)
-
-
-def _order(raw: Any) -> float:
-    value = _value(raw)
-    return math.inf if math.isnan(value) else value
+    """The columns that say something: of these rows, not all without a value, nor without a case."""
+    rare = ("preemptions", "rejected")
+    return [
+        column
+        for column in COLUMNS
+        if any(row.get(column.key) if column.key in rare else row.get(column.key) is not None for row in rows)
+    ]
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -287,39 +251,44 @@ def _notes(notes: Sequence[str]) -> str:
     return f'<ul class="soft">{items}</ul>' if items else ""
 
 
-def _plots(ranked: Sequence[dict[str, Any]], results: Sequence[Result]) -> Iterator[str]:
-    if ranked:
-        yield _image(plots.ranking(ranked), "Mean job completion time of each policy.", narrow=True)
-    if not results:
-        return
-    yield _image(
-        plots.cdfs(results),
-        "How completion and waiting times are distributed: a line further to the left is better; "
-        "where it nears 100% late, a few jobs take very long.",
+def _figures(comparison: Comparison, figures: Mapping[str, Drawn]) -> Iterator[str]:
+    heading = ""
+    for name, drawn in figures.items():
+        if drawn.heading != heading:
+            heading = drawn.heading
+            yield f"<h2>{escape(heading)}</h2>"
+        yield image(drawn.svg, drawn.caption, narrow=drawn.narrow)
+        if name == "users":
+            yield _users_table(comparison.summaries)
+
+
+def _users_table(summaries: Sequence[Summary]) -> str:
+    """The users with the most GPU time: how they fare under the best policy, and under the baseline."""
+    best, other = summaries[0], _baseline(summaries)
+    shown = [best] if other is None else [best, other]
+    groups = best.groups
+    served = [{name: i for i, name in enumerate(s.groups.names)} for s in shown]
+    heads = [
+        groups.kind,
+        "jobs",
+        "GPU-hours",
+        *(f"{what} under {s.policy}" for what in ("wait", "slowdown") for s in shown),
+    ]
+    rows = []
+    for row, name in enumerate(groups.names[:TOP_GROUPS]):
+        cells = [f"{groups.jobs[row]:,}", f"{groups.gpu_seconds[row] / 3600:,.1f}"]
+        for kind in ("duration", "number"):
+            for summary, place in zip(shown, served, strict=True):
+                means = summary.groups.mean_wait if kind == "duration" else summary.groups.mean_slowdown
+                cells.append(text_of(float(means[place[name]]), kind) if name in place else "–")
+        rows.append(f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+    more = f", of {len(groups):,}" if len(groups) > TOP_GROUPS else ""
+    head = "".join(f'<th scope="col">{breakable(text)}</th>' for text in heads)
+    return (
+        f'<p class="soft">Those with the most GPU time{more}; waits and slowdowns are means over their jobs.</p>\n'
+        f'<div class="scroll fit"><table class="users"><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
-    yield _image(plots.utilisation(results), "Share of the GPUs in use.")
-    yield _image(plots.queue_length(results), "Jobs that are submitted and not running.")
-    best = results[plots.by_mean_jct(results)[0]]
-    yield _gantt(best, "The schedule with the lowest mean completion time.")
-    baseline = next((r for r in results if r.policy.split("@")[0] == "fcfs"), None)
-    if baseline is not None and baseline is not best:
-        yield _gantt(baseline, "First come, first served, for comparison.")
-
-
-def _gantt(result: Result, caption: str) -> str:
-    count = len(result.segments)
-    if count <= gantt_chart.MAX_LABELLED and result.cluster.gpus <= gantt_chart.MAX_ROWS:
-        return _image(plots.gantt(result), caption)
-    size = f"{count:,} bars on {result.cluster.gpus:,} GPUs"
-    return f'<p class="soft">The Gantt chart of {escape(result.policy)} is left out here: {size}.</p>'
-
-
-def _image(figure: Figure, caption: str, *, narrow: bool = False) -> str:
-    # As an image and not as inline markup, because ids of several SVGs in one page clash.
-    data = base64.b64encode(svg_bytes(figure)).decode()
-    width = ' class="narrow"' if narrow else ""
-    source = f'<div class="plot"><img alt="{escape(caption)}" src="data:image/svg+xml;base64,{data}"></div>'
-    return f"<figure{width}>{source}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _legend(rows: Sequence[dict[str, Any]]) -> str:
@@ -327,5 +296,10 @@ def _legend(rows: Sequence[dict[str, Any]]) -> str:
     return f'<h2>What the metrics mean</h2>\n<dl class="legend">{items}</dl>' if items else ""
 
 
-def _reproduce(command: str) -> str:
-    return f"<h2>Reproduce</h2>\n<pre><code>{escape(command)}</code></pre>"
+def _reproduce(command: str, when: datetime | None) -> str:
+    versions = (
+        f"gpuyard {gpuyard.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
+        f"matplotlib {matplotlib.__version__}"
+    )
+    made = f"Made on {when:%Y-%m-%d %H:%M %Z} with" if when is not None else "Made with"
+    return f'<h2>Reproduce</h2>\n<pre><code>{escape(command)}</code></pre>\n<p class="soft">{made} {versions}.</p>'

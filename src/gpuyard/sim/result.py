@@ -26,6 +26,18 @@ class Segments:
     def __len__(self) -> int:
         return len(self.job)
 
+    @classmethod
+    def none(cls) -> Segments:
+        """Of a schedule in which nothing ran."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
+
+    @classmethod
+    def join(cls, parts: Sequence[Segments]) -> Segments:
+        """All of them, one after the other."""
+        return cls(
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("job", "gpu", "start", "end"))
+        )
+
 
 class Placements(Sequence[tuple[int, ...]]):
     """The GPUs of each job, as tuples; kept in two arrays, since there may be millions of them."""
@@ -41,6 +53,11 @@ class Placements(Sequence[tuple[int, ...]]):
         """From tuples."""
         ends = np.cumsum(np.fromiter(map(len, tuples), dtype=np.int64, count=len(tuples)))
         return cls(np.array([gpu for gpus in tuples for gpu in gpus], dtype=np.int64), ends)
+
+    @property
+    def sizes(self) -> Ints:
+        """How many GPUs each job has."""
+        return np.diff(self.ends, prepend=0)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -86,7 +103,7 @@ class Result:
     """Position in the trace: why the job can never run here."""
     segments: Segments
     settings: dict[str, Any] = field(default_factory=dict)
-    """What else decided the schedule: estimate, quantum, restart cost, seed."""
+    """What else decided the schedule: estimate, quantum, restart cost, round, seed."""
     wall_seconds: float = 0.0
 
     @property

@@ -8,12 +8,16 @@ from typing import Any
 
 from gpuyard.core.events import Event
 from gpuyard.core.model import Cluster
+from gpuyard.core.planner import OrderedPlanner, ordered
+from gpuyard.errors import UserError
 from gpuyard.policyfile import make_planner
 from gpuyard.sim.estimates import default_estimate, estimates
 from gpuyard.sim.metrics import Power, measure
-from gpuyard.sim.replay import Progress, replay
+from gpuyard.sim.pools import Pools, replay_pools
+from gpuyard.sim.replay import Progress, in_rounds, replay
+from gpuyard.sim.restarts import RestartCost, format_restart_cost, restart_costs
 from gpuyard.sim.result import Result
-from gpuyard.sim.trace import Trace
+from gpuyard.sim.trace import Floats, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +28,15 @@ class Options:
     placement: str = "first"
     estimate: str | None = None
     quantum: float | None = None
-    restart_cost: float = 0.0
+    restart_cost: RestartCost = 0.0
+    round_length: float = 0.0
+    """Plans are made at multiples of this many seconds; 0: whenever something happens."""
     seed: int = 0
     power: Power = field(default_factory=Power)
     lenient: bool = False
     """Leave out a discipline that a preemptive policy cannot have, instead of refusing it."""
+    pools: Pools | None = None
+    """Every pool is a cluster of its own; `simulate` is then given the cluster of all pools (`Pools.cluster`)."""
 
 
 def simulate(
@@ -50,27 +58,13 @@ def simulate(
         quantum=options.quantum,
         lenient=options.lenient,
     )
+    planner = in_rounds(planner, options.round_length)
     kind = options.estimate or default_estimate(trace)
-    known = estimates(trace, kind, options.seed)
     began = time.perf_counter()
-    result = replay(
-        trace,
-        cluster,
-        planner,
-        estimates=known,
-        restart_cost=options.restart_cost,
-        seed=options.seed,
-        log=log,
-        progress=progress,
-    )
+    result, parts = _schedule(trace, cluster, planner, options, kind, log, progress)
     metrics = measure(result, options.power)
     seconds = time.perf_counter() - began
-    settings = {
-        "estimate": kind,
-        "quantum": planner.policy.quantum if planner.policy.preemptive else None,
-        "restart_cost": options.restart_cost,
-        "seed": options.seed,
-    }
+    settings = _settings(planner, options, kind)
     result = replace(result, policy=policy.strip(), settings=settings, wall_seconds=seconds)
     facts = {
         "policy": result.policy,
@@ -79,4 +73,48 @@ def simulate(
         "gpus": cluster.gpus,
         **settings,
     }
-    return result, facts | metrics | {"jobs_per_second": len(trace) / seconds if seconds else None}
+    metrics["jobs_per_second"] = len(trace) / seconds if seconds else None
+    if parts:
+        metrics["pools"] = {
+            name: {"gpus": part.cluster.gpus, **measure(part, options.power)} for name, part in parts.items()
+        }
+    return result, facts | metrics
+
+
+def _schedule(
+    trace: Trace,
+    cluster: Cluster,
+    planner: OrderedPlanner,
+    options: Options,
+    kind: str,
+    log: list[Event] | None,
+    progress: Progress | None,
+) -> tuple[Result, dict[str, Result]]:
+    """The schedule and, where there are pools, that of each."""
+
+    def run(jobs: Trace, where: Cluster, known: Floats, costs: Floats, report: Progress | None) -> Result:
+        # A planner of its own for each pool: what can never fit is remembered, and differs from cluster to cluster.
+        fresh = ordered(planner.policy, planner.discipline, planner.placement)
+        return replay(
+            jobs, where, fresh, estimates=known, restart_cost=costs, round_length=options.round_length,
+            seed=options.seed, log=log, progress=report,
+        )  # fmt: skip
+
+    known = estimates(trace, kind, options.seed)
+    costs = restart_costs(trace.gpus, options.restart_cost)
+    if options.pools is None:
+        return run(trace, cluster, known, costs, progress), {}
+    if log is not None:
+        raise UserError("an event log is of one cluster; leave out the log or the pools")
+    return replay_pools(run, trace, options.pools, known, costs, progress)
+
+
+def _settings(planner: OrderedPlanner, options: Options, kind: str) -> dict[str, Any]:
+    cost = options.restart_cost
+    settings: dict[str, Any] = {
+        "estimate": kind,
+        "quantum": planner.policy.quantum if planner.policy.preemptive else None,
+        "restart_cost": format_restart_cost(cost) if isinstance(cost, tuple) else cost,
+        "seed": options.seed,
+    }
+    return settings | ({"round": options.round_length} if options.round_length else {})

@@ -159,6 +159,19 @@ class Trace:
             raise UserError(f"--slice {text} asks for more than there is: the trace has jobs 0 to {len(self) - 1}")
         return self.take(np.arange(first, first + size))
 
+    def at_load(self, factor: float) -> Trace:
+        """The same jobs, arriving `factor` times as fast: the time from the first submit on is divided by it.
+
+        Run times stay as they are, and so does the time that each job has until its deadline.
+        """
+        if not 0 < factor < np.inf:
+            raise UserError(f"a load is a number above 0, not {factor:g}")
+        if not len(self):
+            return self
+        first = self.submit.min()
+        submit = first + (self.submit - first) / factor
+        return replace(self, submit=submit, deadline=self.deadline + (submit - self.submit))
+
     def arrival_order(self) -> npt.NDArray[np.intp]:
         """Positions by submit time, then id: as numbers where all ids are whole numbers, else file order."""
         try:

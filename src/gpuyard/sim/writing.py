@@ -1,4 +1,4 @@
-"""A schedule on disk: tables for programs, plots for people."""
+"""Schedules and comparisons on disk: tables for programs, plots for people."""
 
 from __future__ import annotations
 
@@ -7,54 +7,72 @@ import io
 import json
 import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpuyard.sim.compare import Comparison
 from gpuyard.sim.figures import write_atomically
 from gpuyard.sim.result import Result
-from gpuyard.sim.trace import Trace
+from gpuyard.sim.trace import Floats, Trace
 from gpuyard.sim.traces import describe
 from gpuyard.units import format_number
 
 
-def write_result(result: Result, metrics: dict[str, Any], directory: Path, *, plots: bool) -> None:
-    """`jobs.csv`, `segments.csv`, `metrics.json` and, if asked for, every plot as PNG and SVG."""
+def write_result(result: Result, metrics: dict[str, Any], directory: Path) -> None:
+    """A schedule's tables and metrics, and every plot of it as PNG and SVG."""
+    from gpuyard.sim import plots
+    from gpuyard.sim.summary import summarise
+
+    write_schedule(result, metrics, directory)
+    summary = summarise(result, metrics)
+    plots.save(plots.gantt(result), directory, "gantt")
+    plots.save(plots.utilisation([summary]), directory, "utilisation")
+    plots.save(plots.queue_length([summary]), directory, "queue")
+    plots.save(plots.cdfs([summary]), directory, "cdf")
+
+
+def write_schedule(result: Result, metrics: dict[str, Any], directory: Path) -> None:
+    """`jobs.csv`, `segments.csv` and `metrics.json`."""
     directory.mkdir(parents=True, exist_ok=True)
-    labels = result.cluster.labels()
+    labels, trace, held = result.cluster.labels(), result.trace, result.segments
+    names, ends = [labels[gpu] for gpu in result.placements.gpus.tolist()], result.placements.ends.tolist()
     _write_csv(
         directory / "jobs.csv",
         ("job", "submit", "start", "end", "gpus", "preemptions", "rejected"),
-        (_job_row(result, i, labels) for i in range(len(result.trace))),
+        zip(
+            trace.ids,
+            numbers(trace.submit),
+            numbers(result.start),
+            numbers(result.end),
+            [" ".join(names[first:end]) for first, end in zip([0, *ends], ends, strict=False)],
+            result.preemptions.tolist(),
+            [result.rejected.get(i, "") for i in range(len(trace))],
+            strict=True,
+        ),
     )
-    segments = result.segments
+    ids = trace.ids
     _write_csv(
         directory / "segments.csv",
         ("job", "gpu", "start", "end"),
-        (
-            (result.trace.ids[job], labels[gpu], format_number(start), format_number(end))
-            for job, gpu, start, end in zip(
-                segments.job.tolist(),
-                segments.gpu.tolist(),
-                segments.start.tolist(),
-                segments.end.tolist(),
-                strict=True,
-            )
+        zip(
+            [ids[job] for job in held.job.tolist()],
+            [labels[gpu] for gpu in held.gpu.tolist()],
+            numbers(held.start),
+            numbers(held.end),
+            strict=True,
         ),
     )
-    write_atomically(directory / "metrics.json", json.dumps(metrics, indent=2).encode() + b"\n")
-    if plots:
-        _write_plots(result, directory)
+    write_atomically(directory / "metrics.json", _json(metrics))
 
 
-def _job_row(result: Result, i: int, labels: list[str]) -> tuple[str, ...]:
-    trace = result.trace
-    times = ("", "") if i in result.rejected else (format_number(result.start[i]), format_number(result.end[i]))
-    gpus = " ".join(labels[gpu] for gpu in result.placements[i])
-    why = result.rejected.get(i, "")
-    return (trace.ids[i], format_number(trace.submit[i]), *times, gpus, str(result.preemptions[i]), why)
+def numbers(values: Floats) -> list[str]:
+    """`format_number` of many at once; an empty text for what is not a number."""
+    # Lists and not arrays: numpy's own texts of numbers are slower than the interpreter's.
+    return ["" if v != v else str(int(v)) if v.is_integer() and abs(v) < 1e15 else repr(v) for v in values.tolist()]
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -62,48 +80,77 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]])
     write_atomically(path, text.getvalue().encode())
 
 
-def _write_plots(result: Result, directory: Path) -> None:
-    from gpuyard.sim import plots
-
-    plots.save(plots.gantt(result), directory, "gantt")
-    plots.save(plots.utilisation([result]), directory, "utilisation")
-    plots.save(plots.queue_length([result]), directory, "queue")
-    plots.save(plots.cdfs([result]), directory, "cdf")
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=2).encode() + b"\n"
 
 
-def write_comparison(runs: list[tuple[Result, dict[str, Any]]], trace: Trace, directory: Path, command: str) -> Path:
-    """A folder with `report.html`, `results.json`, the plots, and a folder of tables for each policy."""
-    from gpuyard.sim import plots
-    from gpuyard.sim.report import write_report
+def write_comparison(
+    comparison: Comparison, trace: Trace, directory: Path, command: str, *, when: datetime | None = None
+) -> Path:
+    """A folder with `report.html`, the plots, and the numbers behind them as JSON and CSV; returns the report."""
+    from gpuyard.sim.report import draw, write_report
 
     directory.mkdir(parents=True, exist_ok=True)
-    results = [result for result, _ in runs]
-    rows = [metrics for _, metrics in runs]
-    for result, metrics in runs:
-        write_result(result, metrics, directory / _folder(result.policy), plots=False)
-    plots.save(plots.ranking(rows), directory, "ranking")
-    plots.save(plots.utilisation(results), directory, "utilisation")
-    plots.save(plots.queue_length(results), directory, "queue")
-    plots.save(plots.cdfs(results), directory, "cdf")
-    plots.save(plots.gantt(results[0]), directory, "gantt")
-    write_atomically(directory / "results.json", json.dumps(rows, indent=2).encode() + b"\n")
+    figures = draw(comparison)
+    for name, figure in figures.items():
+        write_atomically(directory / f"{name}.png", figure.png)
+        write_atomically(directory / f"{name}.svg", figure.svg)
+    write_atomically(directory / "results.json", _json(comparison.rows))
+    write_table(directory / "results.csv", comparison.rows)
+    curves = [summary.plain() for summary in comparison.summaries]
+    write_atomically(directory / "curves.json", json.dumps(curves).encode() + b"\n")
+    _write_groups(directory, comparison)
     return write_report(
         directory / "report.html",
         title=f"GPU scheduling policies on {Path(trace.source).name}",
         command=command,
         trace_facts=_facts(trace),
-        results=results,
-        rows=rows,
-        notes=_notes(results[0]),
+        comparison=comparison,
+        figures=figures,
+        notes=_notes(comparison, trace),
+        when=when,
     )
 
 
-def _folder(policy: str) -> str:
+def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """The metrics as CSV; an interval becomes two columns."""
+    flat = [
+        {
+            name: value
+            for key, given in row.items()
+            if not isinstance(given, dict)
+            for name, value in _columns(key, given).items()
+        }
+        for row in rows
+    ]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    _write_csv(path, names, ([_cell(row.get(name)) for name in names] for row in flat))
+
+
+def _columns(key: str, value: Any) -> dict[str, Any]:
+    return {f"{key}_low": value[0], f"{key}_high": value[1]} if isinstance(value, list) else {key: value}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return format_number(value) if isinstance(value, float) else str(value)
+
+
+def _write_groups(directory: Path, comparison: Comparison) -> None:
+    """`users.csv`: how each user was served under each policy."""
+    rows = [{"policy": s.policy, **row} for s in comparison.summaries for row in s.groups.plain()]
+    if rows:
+        write_table(directory / f"{comparison.summaries[0].groups.kind}s.csv", rows)
+
+
+def folder(policy: str) -> str:
+    """The name of the folder that a policy's schedule goes to."""
     return re.sub(r"[^A-Za-z0-9._=@-]+", "_", policy).strip("._") or "policy"
 
 
 def _facts(trace: Trace) -> dict[str, Any]:
-    facts = describe(trace)
+    facts: dict[str, Any] = {"users": 0, "gpu_sizes": {}, "run": {"mean": 0.0}} | describe(trace)
     sizes = ", ".join(f"{count:,} x {size}" for size, count in list(facts["gpu_sizes"].items())[:6])
     more = " ..." if len(facts["gpu_sizes"]) > 6 else ""
     return {
@@ -115,11 +162,14 @@ def _facts(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(comparison: Comparison, trace: Trace) -> list[str]:
     notes = ["GPUs are simulated: the schedules are exact, but no job was run and no power was measured."]
-    if result.trace.dropped:
-        dropped = ", ".join(f"{count:,} ({why})" for why, count in result.trace.dropped.items())
+    if trace.dropped:
+        dropped = ", ".join(f"{count:,} ({why})" for why, count in trace.dropped.items())
         notes.append(f"Left out when the trace was read: {dropped}.")
-    if result.rejected:
-        notes.append(f"{len(result.rejected):,} jobs can never run on this cluster and were rejected.")
+    for summary in comparison.summaries[:1]:
+        if summary.rejected:
+            job, why = summary.rejected[0]
+            count = summary.metrics["rejected"]
+            notes.append(f"{count:,} jobs can never run on this cluster and were rejected (job {job} {why}).")
     return notes

@@ -17,7 +17,7 @@ from gpuyard.sim.kernel import build
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """Functions that generated modules wrap, by fingerprint."""
 
-_SOURCE = '''\
+_SOURCE = """\
 import numba
 from gpuyard.sim.kernel.compiling import FUNCTIONS
 
@@ -27,7 +27,7 @@ function = FUNCTIONS[{key!r}]
 @numba.cfunc("void(float64[:, ::1], int64, float64[::1])", nopython=True, cache=True)
 def rank(values, n, out):
     out[:n] = function({arguments})
-'''
+"""
 
 
 def compiled(policy: Policy) -> Any:

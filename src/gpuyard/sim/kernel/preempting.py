@@ -382,9 +382,7 @@ def _lay_out(n: int, yard: Yard, desk: Desk) -> None:
         desk.ends[h] = end
 
 
-def _wake_at(
-    soon: float, starts: Starts, facts: Facts, desk: Desk, rules: Rules, change: Rank, now: float
-) -> float:
+def _wake_at(soon: float, starts: Starts, facts: Facts, desk: Desk, rules: Rules, change: Rank, now: float) -> float:
     """When the plan could change although nothing happens: a quantum is over, or a rank changes by itself."""
     at = soon
     rows, kept = desk.others, 0

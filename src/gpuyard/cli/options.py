@@ -1,0 +1,200 @@
+"""Options that simulate, compare and sweep share, and what is made of them."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, replace
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from gpuyard.cli.selecting import Format, Since, Slice, TraceArg, Until, Where, load_trace
+from gpuyard.errors import UserError
+from gpuyard.units import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from gpuyard.core.model import Cluster
+    from gpuyard.sim.pools import Pools
+    from gpuyard.sim.simulate import Options
+    from gpuyard.sim.trace import Trace
+
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="One node of N GPUs: only their number counts.")]
+Nodes = Annotated[
+    str | None,
+    typer.Option("--nodes", metavar="4x8|FILE", help="4 nodes of 8 GPUs (4x8,2x4 mixes sizes), or a list of nodes."),
+]
+GpuMemory = Annotated[str, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of each GPU, for shares.")]
+Discipline = Annotated[
+    str | None,
+    typer.Option(
+        "--discipline", help="strict, commit, skip, easy, easy-shadow or conservative (strict; skip if preemptive)."
+    ),
+]
+Placement = Annotated[
+    str | None,
+    typer.Option(
+        "--placement",
+        help="first, pack, spread, consolidate, random, packing, clustering or fgd (first; consolidate with --nodes).",
+    ),
+]
+Estimate = Annotated[
+    str | None,
+    typer.Option(
+        "--estimate", help="What policies know: actual, requested or noisy:S (requested if known, else actual)."
+    ),
+]
+Quantum = Annotated[
+    str | None,
+    typer.Option("--quantum", metavar="TIME", help="Time slice of rr (10); else the least run before a stop (0)."),
+]
+RestartCost = Annotated[
+    str,
+    typer.Option(
+        "--restart-cost", metavar="TIME", help="Lost when a preempted job runs again; 7/30/60: 1, up to 8, more GPUs."
+    ),
+]
+Round = Annotated[
+    str, typer.Option("--round", metavar="TIME", help="Plan only at multiples of this time (0: at every event).")
+]
+PoolsFile = Annotated[
+    str | None,
+    typer.Option("--pools", metavar="FILE", help="CSV of virtual clusters (vc,node num): each job stays in its own."),
+]
+PoolBy = Annotated[str, typer.Option("--pool-by", metavar="LABEL", help="The label of a job that names its pool.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Also write tables and plots there.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is simulated, on what, and how: a field is an option of every command that is `shared`."""
+
+    trace: TraceArg
+    gpus: Gpus = None
+    nodes: Nodes = None
+    pools: PoolsFile = None
+    pool_by: PoolBy = "vc"
+    gpu_memory: GpuMemory = "16G"
+    discipline: Discipline = None
+    placement: Placement = None
+    estimate: Estimate = None
+    where: Where = None
+    since: Since = None
+    until: Until = None
+    slice_: Slice = None
+    quantum: Quantum = None
+    restart_cost: RestartCost = "0"
+    round_: Round = "0"
+    seed: Seed = 0
+    format: Format = None
+
+    def prepare(self, *, lenient: bool = False, without_gpus: bool = False) -> tuple[Trace, Cluster, Options]:
+        """The jobs, the cluster and what else decides a schedule; mistakes are told before the trace is read.
+
+        Jobs that want no GPU are left out, unless `without_gpus` says that they matter.
+        """
+        options = self._options(lenient)
+        cluster, pools = self._cluster()
+        jobs = load_trace(self.trace, self.format, self.where, self.since, self.until, self.slice_)
+        if not without_gpus:
+            jobs = jobs.with_gpus()
+        if cluster is None:
+            cluster = self._recorded(jobs)
+        return jobs, cluster, replace(options, pools=pools)
+
+    def _options(self, lenient: bool) -> Options:
+        from gpuyard.core.policy import check_discipline, check_placement
+        from gpuyard.sim.restarts import parse_restart_cost
+        from gpuyard.sim.simulate import Options
+
+        check_discipline(self.discipline)
+        check_placement(self.placement)
+        # Where nodes matter, jobs stay together.
+        usual = "first" if self.nodes is None and self.pools is None else "consolidate"
+        return Options(
+            discipline=self.discipline,
+            placement=self.placement or usual,
+            estimate=self.estimate,
+            quantum=None if self.quantum is None else _duration("--quantum", self.quantum),
+            restart_cost=parse_restart_cost(self.restart_cost),
+            round_length=_duration("--round", self.round_),
+            seed=self.seed,
+            lenient=lenient,
+        )
+
+    def _cluster(self) -> tuple[Cluster | None, Pools | None]:
+        """What the options say the GPUs are: nothing, one cluster, or pools side by side."""
+        from gpuyard.core.model import Cluster
+        from gpuyard.sim.cluster import read_cluster
+
+        if sum(given is not None for given in (self.gpus, self.nodes, self.pools)) > 1:
+            raise UserError("give one of --gpus, --nodes and --pools, not both")
+        size = parse_size(self.gpu_memory)
+        if self.pools is not None:
+            pools = _read_pools(self.pools, self.pool_by, size)
+            return pools.cluster, pools
+        if self.nodes is not None:
+            return read_cluster(self.nodes, size), None
+        if self.gpus is not None and self.gpus < 1:
+            raise UserError(f"--gpus must be at least 1, not {self.gpus}")
+        return (None if self.gpus is None else Cluster((self.gpus,), size)), None
+
+    def _recorded(self, jobs: Trace) -> Cluster:
+        """The machine that the trace was taken on."""
+        from gpuyard.core.model import Cluster
+
+        if jobs.capacity is None:
+            raise UserError(f"{jobs.source} does not say how many GPUs there were; give --gpus 8 or --nodes 4x8")
+        return Cluster((jobs.capacity,), parse_size(self.gpu_memory))
+
+
+def shared(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, whose first parameter is a `Setup`, the options that a setup is made of."""
+    hints = get_type_hints(Setup, include_extras=True)
+    given = [_parameter(f.name, f.default, hints[f.name]) for f in fields(Setup)]
+    own_hints = get_type_hints(command, include_extras=True)
+    own = [_parameter(p.name, p.default, own_hints[p.name]) for p in list(signature(command).parameters.values())[1:]]
+    names = [parameter.name for parameter in given]
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        setup = Setup(**{name: values.pop(name) for name in names})
+        command(setup, **values)
+
+    del call.__dict__["__wrapped__"]  # or the signature would be looked up there
+    parameters = [given[0], *own, *given[1:]]
+    call.__dict__["__signature__"] = Signature(parameters)
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> Parameter:
+    default = Parameter.empty if default is MISSING else default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def command_line() -> str:
+    """The command that the user gave."""
+    return shlex.join(["gpuyard", *sys.argv[1:]])
+
+
+def _duration(option: str, text: str) -> float:
+    seconds = parse_duration(text)
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"{option} must be 0 or more, not {text}")
+    return seconds
+
+
+def _read_pools(path: str, label: str, memory: float) -> Pools:
+    from gpuyard.sim.pools import Pools
+    from gpuyard.sim.traces.nodes import read_pools
+
+    return Pools.of(read_pools(path), label, memory)

@@ -1,0 +1,223 @@
+"""The same trace under several policies, in parallel; with seeds or windows, how sure the numbers are.
+
+A *run* is one simulation. Without seeds and windows there is one per policy, and its metrics are the answer. With more,
+a metric is the mean over the runs, and `<metric>_ci` its 95 % confidence interval by Student's t distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuyard.core.model import Cluster
+from gpuyard.errors import UserError
+from gpuyard.policyfile import make_planner
+from gpuyard.sim.curves import Spread
+from gpuyard.sim.intervals import interval
+from gpuyard.sim.parallel import Failure, Task, Watch, run_all
+from gpuyard.sim.result import Result
+from gpuyard.sim.simulate import Options
+from gpuyard.sim.summary import Groups, Summary, summarise
+from gpuyard.sim.trace import Trace
+
+RANKED_BY = "jct_mean"
+_COUNTS = ("jobs", "completed", "rejected")
+_SETTINGS = ("gpus", "quantum", "restart_cost", "round", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of a trace by time: jobs submitted from `since` on and before `until`."""
+
+    since: float = -np.inf
+    until: float = np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of each policy."""
+
+    cluster: Cluster
+    summaries: list[Summary]
+    """The best mean completion time first."""
+    failures: dict[str, str]
+    """Policies that could not be simulated to the end, and why."""
+    seeds: int = 1
+    windows: tuple[Window, ...] = (Window(),)
+    shown: int = 0
+    """The window that curves over time are of: the one with the most work."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of each policy, the best first."""
+        return [summary.metrics for summary in self.summaries]
+
+    @property
+    def repeated(self) -> bool:
+        """Whether there is more than one run to learn from."""
+        return self.seeds > 1 or len(self.windows) > 1
+
+
+def compare(
+    trace: Trace,
+    cluster: Cluster,
+    policies: Sequence[str],
+    options: Options | None = None,
+    *,
+    seeds: int = 1,
+    windows: int = 1,
+    jobs: int | None = None,
+    progress: Watch | None = None,
+    schedules: Path | None = None,
+) -> Comparison:
+    """Simulate all policies with `jobs` processes; with `schedules`, write each schedule to a folder in there.
+
+    `seeds` repeats what is random with that many seeds; `windows` cuts the trace into that many equal stretches of
+    time, each simulated by itself from an empty cluster.
+    """
+    options = options or Options()
+    parts = split(trace, windows)
+    _check_repeats(seeds, windows, schedules)
+    tasks = [
+        Task(policy, cluster, replace(options, seed=options.seed + k), part.since, part.until)
+        for policy in policies
+        for part in parts
+        for k in range(seeds if seeds > 1 and is_random(policy, options) else 1)
+    ]
+    keep = summary_of if schedules is None else partial(written_summary, schedules)
+    answers = run_all(trace, tasks, keep, jobs=jobs, progress=progress)
+    found: dict[str, list[tuple[Task, Summary | Failure]]] = {}
+    for task, answer in zip(tasks, answers, strict=True):
+        found.setdefault(task.policy, []).append((task, answer))
+    shown = _busiest(trace, parts)
+    failures = {p: why for p, runs in found.items() if (why := _failure(runs)) is not None}
+    summaries = [
+        together([run for _, run in runs if isinstance(run, Summary)], len(parts), shown)
+        for policy, runs in found.items()
+        if policy not in failures
+    ]
+    ranked = sorted(summaries, key=lambda s: (s.metrics[RANKED_BY] is None, s.metrics[RANKED_BY] or 0.0))
+    _differences(ranked, found)
+    return Comparison(cluster, ranked, failures, seeds, parts, shown)
+
+
+def _check_repeats(seeds: int, windows: int, schedules: Path | None) -> None:
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {seeds}")
+    if seeds > 1 and windows > 1:
+        raise UserError("give --seeds or --windows, not both: what they tell apart cannot be added up")
+    if schedules is not None and max(seeds, windows) > 1:
+        raise UserError("--schedules writes one schedule per policy; leave it out with --seeds or --windows")
+
+
+def summary_of(task: Task, result: Result, metrics: dict[str, Any]) -> Summary:
+    """What a worker sends back."""
+    return summarise(result, metrics)
+
+
+def written_summary(directory: Path, task: Task, result: Result, metrics: dict[str, Any]) -> Summary:
+    """Likewise, with the schedule in a folder named after the policy."""
+    from gpuyard.sim.writing import folder, write_schedule
+
+    write_schedule(result, metrics, directory / folder(task.policy))
+    return summarise(result, metrics)
+
+
+def is_random(policy: str, options: Options) -> bool:
+    """Whether the seed makes a difference: to the order, to the placement, or to what is known of run times."""
+    planner = make_planner(
+        policy, discipline=options.discipline, placement=options.placement, quantum=options.quantum, lenient=True
+    )
+    noisy = (options.estimate or "").startswith("noisy")
+    return noisy or planner.placement == "random" or "draw" in planner.policy.columns
+
+
+def split(trace: Trace, windows: int) -> tuple[Window, ...]:
+    """Equal stretches of the time in which jobs are submitted; those in which none is are left out."""
+    if windows < 1:
+        raise UserError(f"--windows must be at least 1, not {windows}")
+    if windows == 1 or not len(trace):
+        return (Window(),)
+    edges = np.linspace(trace.submit.min(), trace.submit.max(), windows + 1)
+    edges[-1] = np.inf
+    counts, _ = np.histogram(trace.submit, edges)
+    found = [Window(float(edges[k]), float(edges[k + 1])) for k in range(windows) if counts[k]]
+    if len(found) < 2:
+        raise UserError(f"--windows {windows}: all jobs are in one of them; the trace is too short to be cut up")
+    return tuple(found)
+
+
+def together(runs: Sequence[Summary], windows: int, shown: int) -> Summary:
+    """One summary of all runs of a policy: means with their intervals, distributions over all, curves of one run."""
+    if len(runs) == 1:
+        return runs[0]
+    repeats = len(runs) // windows
+    shown_run = runs[shown * repeats]
+    groups = Groups.merged([run.groups for run in runs])
+    if repeats > 1:  # the same jobs, several times over
+        groups = replace(
+            groups, jobs=groups.jobs // repeats, gpu_seconds=groups.gpu_seconds / repeats,
+            wait=groups.wait / repeats, slowdown=groups.slowdown / repeats,
+        )  # fmt: skip
+    return replace(
+        shown_run,
+        metrics=means([run.metrics for run in runs], repeats),
+        jct=Spread.pooled([run.jct for run in runs]),
+        wait=Spread.pooled([run.wait for run in runs]),
+        slowdown=Spread.pooled([run.slowdown for run in runs]),
+        groups=groups,
+        rejected=next((run.rejected for run in runs if run.rejected), []),
+        chart=shown_run.chart if windows == 1 else None,
+    )
+
+
+def means(rows: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
+    """The mean of every metric, with its interval; counts are added up, and `repeats` runs had the same jobs."""
+    found: dict[str, Any] = {"runs": len(rows)}
+    for key, value in rows[0].items():
+        values = [row[key] for row in rows if isinstance(row[key], int | float)]
+        if key in _SETTINGS or isinstance(value, str):
+            found[key] = value
+        elif key in _COUNTS:
+            found[key] = sum(values) // repeats
+        elif len(values) > 1:
+            ends = interval(values)
+            found[key] = ends.mean
+            if key != "jobs_per_second":
+                found[f"{key}_ci"] = [ends.low, ends.high]
+        elif not isinstance(value, dict):
+            found[key] = values[0] if values else None
+    return found
+
+
+def _failure(runs: Sequence[tuple[Task, Summary | Failure]]) -> str | None:
+    return next((run.message for _, run in runs if isinstance(run, Failure)), None)
+
+
+def _busiest(trace: Trace, parts: Sequence[Window]) -> int:
+    work = trace.run * trace.gpus
+    return int(np.argmax([work[(trace.submit >= part.since) & (trace.submit < part.until)].sum() for part in parts]))
+
+
+def _differences(ranked: Sequence[Summary], found: dict[str, list[tuple[Task, Summary | Failure]]]) -> None:
+    """How much longer jobs take than under the best policy, run by run: windows differ more than policies do."""
+    best = _values(found[ranked[0].policy]) if ranked else []
+    for summary in ranked[1:]:
+        own = _values(found[summary.policy])
+        count = max(len(own), len(best))
+        # A single run stands for every seed: its policy has nothing random.
+        pairs = zip(own * (count // len(own)), best * (count // len(best)), strict=True)
+        gaps = [value - other for value, other in pairs if value is not None and other is not None]
+        if len(gaps) > 1:
+            ends = interval(gaps)
+            summary.metrics[f"{RANKED_BY}_diff"] = ends.mean
+            summary.metrics[f"{RANKED_BY}_diff_ci"] = [ends.low, ends.high]
+
+
+def _values(runs: Sequence[tuple[Task, Summary | Failure]]) -> list[float | None]:
+    return [run.metrics[RANKED_BY] for _, run in runs if isinstance(run, Summary)]

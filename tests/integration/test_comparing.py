@@ -1,0 +1,118 @@
+"""`compare`, `sweep` and pools on the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def gpuyard(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuyard", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Path:
+    path = tmp_path / "four.csv"
+    path.write_text("job,submit,run,gpus\n1,2,6,1\n2,0,8,1\n3,1,7,1\n4,3,3,1\n")
+    return path
+
+
+def test_compare_with_windows_seeds_and_schedules(tmp_path: Path) -> None:
+    rows = "".join(f"{n},{7 * n},{10 + 13 * n % 40},{1 + n % 3}\n" for n in range(50))
+    (tmp_path / "w.csv").write_text("job,submit,run,gpus\n" + rows)
+    common = ["compare", "w.csv", "--gpus", "4", "--policies", "fcfs,lottery", "--jobs", "2"]
+    done = gpuyard(*common, "--seeds", "3", "--json", "--out", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"trace", "gpus", "nodes", "results", "runs"}
+    by_policy = {row["policy"]: row for row in found["results"]}
+    low, high = by_policy["lottery"]["jct_mean_ci"]
+    assert low <= by_policy["lottery"]["jct_mean"] <= high
+    assert "jct_mean_ci" not in by_policy["fcfs"]
+    assert "±" in (tmp_path / "r" / "report.html").read_text()
+    shown = gpuyard(*common, "--windows", "2", cwd=tmp_path).stdout
+    assert "means over 2 windows" in shown
+    assert "±" in shown
+    done = gpuyard(*common, "--out", "s", "--schedules", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "s" / "lottery" / "jobs.csv").read_text().splitlines()) > 40
+
+
+def test_compare_goes_on_when_a_policy_fails_and_says_so(four: Path, tmp_path: Path) -> None:
+    options = ["--gpus", "1", "--restart-cost", "30", "--json"]
+    done = gpuyard("compare", four, "--policies", "fcfs,rr", *options, cwd=tmp_path)
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert [row["policy"] for row in found["results"]] == ["fcfs"]
+    assert found["errors"][0]["policy"] == "rr"
+    assert "error: rr: a restart costs 30 s" in done.stderr
+    alone = gpuyard("compare", four, "--policies", "rr", *options, cwd=tmp_path)
+    assert (alone.returncode, alone.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--schedules"], "give --out DIR"),
+        (["--seeds", "2", "--windows", "2"], "not both"),
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--windows", "0"], "--windows must be at least 1"),
+        (["--policies", ","], "names no policy"),
+    ],
+)
+def test_a_mistake_in_a_comparison(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
+    done = gpuyard("compare", four, "--gpus", "1", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pools_rounds_and_restart_costs(tmp_path: Path) -> None:
+    (tmp_path / "w.csv").write_text(
+        "job,submit,run,gpus,label_vc\n1,0,40,8,a\n2,5,10,8,a\n3,5,10,8,b\n4,5,10,1,c\n5,61,10,16,b\n"
+    )
+    (tmp_path / "pools.csv").write_text("vc,node num\na,1\nb,2\n")
+    options = ["--pools", "pools.csv", "--round", "60", "--restart-cost", "7/30/60", "--policy", "srtf"]
+    done = gpuyard("simulate", "w.csv", *options, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["gpus"], found["rejected"], found["round"], found["restart_cost"]) == (24, 1, 60, "7/30/60")
+    assert (found["pools"]["a"]["jct_max"], found["pools"]["b"]["makespan"]) == (65, 125)
+
+
+def test_sweep_prints_a_table_and_writes_the_curve(four: Path, tmp_path: Path) -> None:
+    common = ["sweep", str(four), "--vary", "gpus=1:3:1", "--policies", "fcfs,sjf"]
+    shown = gpuyard(*common, "--out", "s", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "15.5s" in shown.stdout
+    assert {path.name for path in (tmp_path / "s").iterdir()} == {"sweep.csv", "sweep.json", "sweep.png", "sweep.svg"}
+    found = json.loads(gpuyard(*common, "--json", cwd=tmp_path).stdout)
+    assert (found["vary"], found["values"], found["metric"]) == ("gpus", [1, 2, 3], "jct_mean")
+    assert [row["jct_mean"] for row in found["results"]][:2] == [15.5, 13.5]
+    assert found["results"] == [
+        row | {"jobs_per_second": found["results"][k]["jobs_per_second"]}
+        for k, row in enumerate(json.loads((tmp_path / "s" / "sweep.json").read_text())["results"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--vary"),
+        (["--vary", "gpus=8", "--gpus", "4"], "leave out --gpus"),
+        (["--vary", "gpus=x"], "whole numbers"),
+        (["--vary", "load=1", "--gpus", "1", "--metric", "jct"], "there is no metric 'jct'"),
+        (["--vary", "lod=1", "--gpus", "1"], "did you mean 'load'"),
+        (["--vary", "load=1"], "--gpus 8 or --nodes 4x8"),
+    ],
+)
+def test_a_mistake_in_a_sweep(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
+    done = gpuyard("sweep", four, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
