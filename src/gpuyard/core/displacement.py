@@ -12,7 +12,9 @@ import numpy as np
 from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.nodes import most_idle, nodes_for
 from gpuyard.core.placement import claim, fits, fits_in_place, release, settle
-from gpuyard.core.pool import CONSOLIDATE, Counts, Ints, Site, on_copy, restore, takes_any
+from gpuyard.core.pool import CONSOLIDATE, INTERPRETED, Counts, Ints, Site, on_copy, restore, takes_any
+
+_MANY = 64  # from here on, the interpreter is quicker to leave jobs out at once than to pass over them one by one
 
 
 def displace(
@@ -57,10 +59,10 @@ def displace(
         found = settle(site, row, spot)
         if not found and behind < n:
             if not site.fine and counted != behind:
-                if spoiled:
-                    _recount(behind, counted, holders, victim, held)
-                else:
+                if counted == n:
                     _count(behind, holders, flat, held)
+                else:
+                    _recount(behind, counted, holders, victim, held)
                 counted = behind
             found = _make_room(row, behind, held, holders, site, victim) and settle(site, row, spot)
             spoiled = spoiled or found
@@ -71,7 +73,11 @@ def displace(
             i = len(order)
         elif any_gpu:
             limit = demand.gpus[row]
-            if not site.fine:
+            if behind == n and not spoiled and not site.fine:
+                limit = min(limit, sum(site.pool.idle) + 1)  # all that is left is what is idle
+            if limit <= 1 and not site.fine:
+                i = len(order)
+            elif INTERPRETED and len(order) - i > _MANY and not site.fine:
                 small = demand.gpus[order[i:]] < limit
                 order, keys, i = order[i:][small], keys[i:][small], 0
 
@@ -128,12 +134,7 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
     if site.fine:
         return _make_room_by_trial(row, behind, held, holders, site, victim)
     if one_node and k > pool.size[0] and k > pool.size[most_idle(pool.size)]:
-        reach = pool.idle.copy()
-        for n in range(len(held)):
-            reach[n] += held[n]
-        if len(nodes_for(site.code, pool.size, reach, k, site.salt)) == 0:
-            return False
-        return _make_room_by_trial(row, behind, held, holders, site, victim)
+        return _in_reach(k, held, site) and _make_room_by_trial(row, behind, held, holders, site, victim)
     room = 0  # how much may be given back: nodes that have enough, or GPUs beyond those needed
     for n in range(len(held)):
         reach = pool.idle[n] + held[n]
@@ -146,6 +147,14 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
         pool.idle[n] += held[n]
     _spare_by_count(k, one_node, room, behind, held, holders, pool.idle, victim)
     return True
+
+
+def _in_reach(k: int, held: Counts, site: Site) -> bool:
+    """Whether k GPUs could be had if all who may be stopped were."""
+    reach = site.pool.idle.copy()
+    for n in range(len(held)):
+        reach[n] += held[n]
+    return len(nodes_for(site.code, site.pool.size, reach, k, site.salt)) > 0
 
 
 def _spare_by_count(

@@ -21,6 +21,9 @@ Flags = npt.NDArray[np.bool_]
 Counts = Any
 """A number for each node: an array, or a list, which the interpreter walks several times faster."""
 
+INTERPRETED = True
+"""Whether loops are run by Python; where they are compiled, this is false."""
+
 FIRST, PACK, SPREAD, CONSOLIDATE, RANDOM, PACKING, CLUSTERING, FGD = range(8)
 PLACEMENTS = {
     "first": FIRST,

@@ -43,6 +43,9 @@ class _WholeGpus(ast.NodeTransformer):
         self.generic_visit(node)
         return ast.Constant(False) if node.attr == "fine" else node
 
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(False) if node.id == "INTERPRETED" and isinstance(node.ctx, ast.Load) else node
+
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         return ast.Constant(True) if isinstance(node.func, ast.Name) and node.func.id == "takes_any" else node
@@ -93,6 +96,7 @@ def _until_left(statements: list[ast.stmt]) -> list[ast.stmt]:
 LEAN = frozenset(
     """
     choose_nodes best_fit most_idle needs_one_node some_node_has add_gpus settle claim release bins_taken start fill
+    _take_in _plan displace _holders_before _next_victim _recount _add_bins _make_room _spare_by_count is_full add_piece
     next_end add_end remove_end _before _stand _rise _sink
     _lowest_bit _down next_row _set_front put_in take_out first_row smallest
     _place_in expect expect_no_more give_gpus _give_lowest take_gpus run_from

@@ -101,7 +101,7 @@ def run(trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floa
                                  not bool(trace.preemptible.all()), policy.improves, seed, every)
         desk = preempting.new_desk(gpus, len(cluster.nodes), n, max(len(cols), len(ccols)))
         t3 = time.thread_time()
-        pieces = yard.new_pieces(n + 16, int(offset[-1]) + 16)
+        pieces = yard.new_pieces(n + gpus + 1, int(offset[-1]) + gpus + 1)
         lib.run_preempting(work, site, yd, ck, fx, line.new_line(n), pieces, desk, rules, rank, chg)
     else:
         keys = policy.rank(state, rows, 0.0)
@@ -118,5 +118,5 @@ def run(trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floa
         Placements(yd.gpus, offset[1:]), why, Segments(job, yd.gpus, yd.start[job], yd.end[job]),
     )  # fmt: skip
     t5 = time.thread_time()
-    print(f"order {t1 - t0:.4f} rank {t2 - t1:.4f} prep {t3 - t2:.4f} kernel {t4 - t3:.4f} result {t5 - t4:.4f} preempt {yd.preemptions.sum()}")
+    print(f"order {t1 - t0:.4f} rank {t2 - t1:.4f} prep {t3 - t2:.4f} kernel {t4 - t3:.4f} result {t5 - t4:.4f} preempt {yd.preemptions.sum()} {desk.counts if policy.preemptive else 0}")
     return result

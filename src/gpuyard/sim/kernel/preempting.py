@@ -27,7 +27,7 @@ from gpuyard.sim.kernel.facts import (
     note_submitted,
 )
 from gpuyard.sim.kernel.line import Line, join, leave, line_length
-from gpuyard.sim.kernel.yard import Pieces, Work, Yard, add_piece, give_gpus, plan_salt, run_from, take_gpus
+from gpuyard.sim.kernel.yard import Pieces, Work, Yard, add_piece, give_gpus, is_full, longer, plan_salt, run_from, take_gpus
 
 
 class Rules(NamedTuple):
@@ -69,7 +69,8 @@ class Desk(NamedTuple):
     key: Floats
     """Of every row: its number in the queue."""
     counts: Ints
-    """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all who wait."""
+    """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all who wait; what
+    has happened at this instant."""
     waiting_of: Ints
     """How many wait for one GPU, two, and so on."""
     over: Floats
@@ -85,62 +86,85 @@ def new_desk(gpus: int, nodes: int, rows: int, columns: int) -> Desk:
         np.empty(2 * most, np.int64), np.empty(most, np.int64), np.empty(most), np.empty(most, np.int64),
         np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(most, np.int64),
         np.zeros(nodes, np.int64), np.zeros(nodes, np.int64), np.empty((max(columns, 1), most)), np.empty(rows),
-        np.zeros(3, np.int64), np.zeros(gpus + 1, np.int64), np.full(rows, -np.inf), np.array([-np.inf, -1.0, -np.inf]),
+        np.zeros(4, np.int64), np.zeros(gpus + 1, np.int64), np.full(rows, -np.inf), np.array([-np.inf, -1.0, -np.inf]),
     )  # fmt: skip
 
 
 def run_preempting(
     work: Work, site: Site, yard: Yard, clock: Clock, facts: Facts, line: Line, pieces: Pieces, desk: Desk,
     rules: Rules, rank: Rank, change: Rank,
-) -> int:  # fmt: skip
-    """Simulate a preemptive policy; returns the row that the policy had no number for, or -1."""
+) -> tuple[int, Pieces]:  # fmt: skip
+    """Simulate a preemptive policy; returns the row that it had no number for, or -1, and all stretches of time."""
     starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
     while True:
+        if is_full(pieces, len(desk.waiting_of)):
+            pieces = longer(pieces)
         now = next_instant(clock, work, yard, site.pool.idle, False)
         if now == np.inf:
-            return -1
-        for i in range(clock.counts[0]):
-            row = clock.finished[i]
-            pieces = add_piece(pieces, yard, row, facts.started[row], now)
-            note_finished(facts, row, now)
-        eventful = clock.counts[0] > 0
-        for row in range(clock.counts[1], clock.counts[2]):
-            if work.rejected[row]:
-                yard.done[0] += 1
-                continue
-            note_submitted(facts, row)
-            _queue_up(row, now, facts, line, desk, rules, rank)
-            if np.isnan(desk.key[row]):
-                return row
-            eventful = True
-        if not is_time_to_plan(clock, now, eventful, rules.every) or line_length(line) == 0:
+            return -1, pieces
+        wrong = _take_in(work, yard, clock, facts, line, pieces, desk, rules, rank, now)
+        if wrong < 0 and is_time_to_plan(clock, now, desk.counts[3] > 0, rules.every) and line_length(line) > 0:
+            if is_full(pieces, len(desk.waiting_of)):
+                pieces = longer(pieces)
+            wrong = _plan(work, site, yard, clock, facts, line, starts, pieces, desk, rules, rank, change, now)
+        if wrong >= 0:
+            return wrong, pieces
+
+
+def _take_in(
+    work: Work, yard: Yard, clock: Clock, facts: Facts, line: Line, pieces: Pieces, desk: Desk, rules: Rules,
+    rank: Rank, now: float,
+) -> int:  # fmt: skip
+    """Book who has finished and who has arrived; returns a row without a number, or -1."""
+    for i in range(clock.counts[0]):
+        row = clock.finished[i]
+        add_piece(pieces, yard, row, facts.started[row], now)
+        note_finished(facts, row, now)
+    desk.counts[3] = clock.counts[0]
+    for row in range(clock.counts[1], clock.counts[2]):
+        if work.rejected[row]:
+            yard.done[0] += 1
             continue
-        site = Site(
-            site.demand, site.pool, site.code, plan_salt(site, rules.seed, facts.numbers[1]), site.fine, site.tasks
-        )
-        starts.size[0] = 0
-        desk.counts[1] = 0
-        if not rules.sliced and _everybody_starts(line, starts, site, yard, desk):
-            if not rules.improves:
-                desk.worst[2] = -np.inf
-        elif _nobody_stops(line, desk, rules, now):
-            _fill_up(site, yard, clock, facts, line, starts, desk, rules, change, now)
-        else:
-            wrong = _decide(site, yard, clock, facts, line, starts, desk, rules, rank, change, now)
-            if wrong >= 0:
-                return wrong
-            _forget_victims(desk)
-            for h in range(desk.counts[1]):
-                if desk.victim[h] == 1:
-                    row = desk.loose[h]
-                    pieces = add_piece(pieces, yard, row, facts.started[row], now)
-                    _stop(row, yard, facts, now)
-                    _queue_up(row, now, facts, line, desk, rules, rank)
-        _begin_all(work, site, yard, facts, line, starts, desk, now)
-        if rules.sliced:
-            for h in range(desk.counts[1]):
-                if desk.victim[h] == 0:
-                    note_renewed(facts, desk.loose[h], now)
+        note_submitted(facts, row)
+        _queue_up(row, now, facts, line, desk, rules, rank)
+        if np.isnan(desk.key[row]):
+            return row
+        desk.counts[3] += 1
+    return -1
+
+
+def _plan(
+    work: Work, site: Site, yard: Yard, clock: Clock, facts: Facts, line: Line, starts: Starts, pieces: Pieces,
+    desk: Desk, rules: Rules, rank: Rank, change: Rank, now: float,
+) -> int:  # fmt: skip
+    """Make a plan and carry it out; returns a row without a number, or -1."""
+    site = Site(
+        site.demand, site.pool, site.code, plan_salt(site, rules.seed, facts.numbers[1]), site.fine, site.tasks
+    )
+    starts.size[0] = 0
+    desk.counts[1] = 0
+    if not rules.sliced and _everybody_starts(line, starts, site, yard, desk):
+        if not rules.improves:
+            desk.worst[2] = -np.inf
+    elif _nobody_stops(line, desk, rules, now):
+        _fill_up(site, yard, clock, facts, line, starts, desk, rules, change, now)
+    else:
+        wrong = _decide(site, yard, clock, facts, line, starts, desk, rules, rank, change, now)
+        if wrong >= 0:
+            return wrong
+        _forget_victims(desk)
+        for h in range(desk.counts[1]):
+            if desk.victim[h] == 1:
+                row = desk.loose[h]
+                add_piece(pieces, yard, row, facts.started[row], now)
+                _stop(row, yard, facts, now)
+                _queue_up(row, now, facts, line, desk, rules, rank)
+    _begin_all(work, site, yard, facts, line, starts, desk, now)
+    if rules.sliced:
+        for h in range(desk.counts[1]):
+            if desk.victim[h] == 0:
+                note_renewed(facts, desk.loose[h], now)
+    return -1
 
 
 def _queue_up(row: int, now: float, facts: Facts, line: Line, desk: Desk, rules: Rules, rank: Rank) -> None:

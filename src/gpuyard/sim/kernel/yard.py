@@ -204,12 +204,15 @@ def new_pieces(most: int, gpus: int) -> Pieces:
     )
 
 
-def add_piece(pieces: Pieces, yard: Yard, row: int, start: float, end: float) -> Pieces:
-    """Note a stretch of time; returns the same or, where there was no room left, a longer record."""
+def is_full(pieces: Pieces, gpus: int) -> bool:
+    """Whether there may be no room if all of so many GPUs are left at once."""
+    return pieces.sizes[0] + gpus > len(pieces.row) or pieces.sizes[1] + gpus > len(pieces.gpus)
+
+
+def add_piece(pieces: Pieces, yard: Yard, row: int, start: float, end: float) -> None:
+    """Note a stretch of time."""
     i, g = pieces.sizes[0], pieces.sizes[1]
     k = yard.offset[row + 1] - yard.offset[row]
-    if i == len(pieces.row) or g + k > len(pieces.gpus):
-        pieces = _longer(pieces)
     pieces.row[i] = row
     pieces.start[i] = start
     pieces.end[i] = end
@@ -217,10 +220,10 @@ def add_piece(pieces: Pieces, yard: Yard, row: int, start: float, end: float) ->
         pieces.gpus[g + j] = yard.gpus[yard.offset[row] + j]
     pieces.sizes[0] = i + 1
     pieces.sizes[1] = g + k
-    return pieces
 
 
-def _longer(pieces: Pieces) -> Pieces:
+def longer(pieces: Pieces) -> Pieces:
+    """The same with twice the room."""
     return Pieces(
         np.concatenate((pieces.row, pieces.row)),
         np.concatenate((pieces.start, pieces.start)),
