@@ -66,6 +66,10 @@ PoolsFile = Annotated[
     typer.Option("--pools", metavar="FILE", help="CSV of virtual clusters (vc,node num): each job stays in its own."),
 ]
 PoolBy = Annotated[str, typer.Option("--pool-by", metavar="LABEL", help="The label of a job that names its pool.")]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", help="auto, kernel (compiled, for large traces) or replay (event by event)."),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Out = Annotated[
@@ -93,6 +97,7 @@ class Setup:
     quantum: Quantum = None
     restart_cost: RestartCost = "0"
     round_: Round = "0"
+    engine: Engine = "auto"
     seed: Seed = 0
     format: Format = None
 
@@ -105,13 +110,14 @@ class Setup:
         cluster, pools = self._cluster()
         jobs = load_trace(self.trace, self.format, self.where, self.since, self.until, self.slice_)
         if not without_gpus:
-            jobs = jobs.with_gpus()
+            jobs = jobs.with_gpus().by_arrival()
         if cluster is None:
             cluster = self._recorded(jobs)
         return jobs, cluster, replace(options, pools=pools)
 
     def _options(self, lenient: bool) -> Options:
         from gpuyard.core.policy import check_discipline, check_placement
+        from gpuyard.sim.engines import check_engine
         from gpuyard.sim.restarts import parse_restart_cost
         from gpuyard.sim.simulate import Options
 
@@ -127,6 +133,7 @@ class Setup:
             restart_cost=parse_restart_cost(self.restart_cost),
             round_length=_duration("--round", self.round_),
             seed=self.seed,
+            engine=check_engine(self.engine),
             lenient=lenient,
         )
 

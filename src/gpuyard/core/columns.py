@@ -146,7 +146,8 @@ class Table:
 
     def attained(self, rows: Ints, now: float) -> Floats:
         """Seconds of progress so far, the present attempt included."""
-        return attained(self.progress[rows], self.started[rows], self.overhead[rows], now)
+        done: Floats = attained(self.progress[rows], self.started[rows], self.overhead[rows], now)
+        return done
 
 
 NEVER, RUNNING, ALWAYS = "never", "while running", "at any time"
@@ -169,11 +170,13 @@ def _stored(name: str, changes: str, doc: str) -> Column:
 
 def _wait(state: State, rows: Ints, now: float) -> Floats:
     table = state.table
-    return waited(table.submit[rows], table.held_for[rows], table.started[rows], now)
+    so_far: Floats = waited(table.submit[rows], table.held_for[rows], table.started[rows], now)
+    return so_far
 
 
 def _remaining(state: State, rows: Ints, now: float) -> Floats:
-    return remaining(state.table.estimate[rows], state.table.attained(rows, now))
+    left: Floats = remaining(state.table.estimate[rows], state.table.attained(rows, now))
+    return left
 
 
 def _requeued(state: State, rows: Ints, now: float) -> Floats:

@@ -148,13 +148,13 @@ def f4(estimate: A, gpus: A, submit: A) -> A:
     return estimate * np.sqrt(gpus) + 530_000.0 * _log10(submit)
 
 
-@policy
+@policy(one_way=True)
 def wfp3(wait: A, estimate: A, gpus: A, *, power: float = 3.0) -> A:
     """Long waiters first, relative to their length; wide jobs favoured (Tang et al., Cluster'09)."""
     return -((wait / estimate) ** power) * gpus
 
 
-@policy
+@policy(one_way=True)
 def unicep(wait: A, estimate: A, gpus: A) -> A:
     """Long waiters first; narrow, short jobs favoured (Tang et al., Cluster'09)."""
     # log2(1) is 0: the tiny term lets one-GPU jobs go first, as the formula means, without a division by zero.

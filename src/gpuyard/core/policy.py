@@ -48,6 +48,8 @@ class Policy:
     """Whether the quantum is a time slice, renewed or passed on when it is over."""
     improves: bool = False
     """Whether a job's number never grows while it runs: then an old number will do to see that it stays."""
+    one_way: bool = False
+    """Whether a job's number only falls, or only grows, while it waits: then two numbers bound all between them."""
     next_change: Policy | None = None
     """Seconds until a running job's rank changes by itself, as a function of the same kind."""
     check: Callable[..., None] | None = None
@@ -138,6 +140,7 @@ def define(
     quantum: float = 0.0,
     sliced: bool = False,
     improves: bool = False,
+    one_way: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Policy:
     """Make a policy of a function, or say what is wrong with its signature."""
@@ -172,6 +175,7 @@ def define(
         default_quantum=quantum,
         sliced=sliced,
         improves=improves,
+        one_way=one_way,
         check=check,
     )
 
@@ -186,6 +190,7 @@ def policy(
     quantum: float = 0.0,
     sliced: bool = False,
     improves: bool = False,
+    one_way: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Policy]: ...
 def policy(function: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -48,10 +48,10 @@ def replay(
     costs = np.zeros(len(trace)) if restart_cost is None else restart_cost
     check_timing(planner, costs, round_length)
     trace.check()
-    order = trace.arrival_order()
-    clock = _Clock(
-        trace.take(order), cluster, planner, estimates[order], costs[order], round_length, seed, log, progress
-    )
+    if not trace.in_order:
+        order = trace.arrival_order()
+        trace, estimates, costs = trace.take(order), estimates[order], costs[order]
+    clock = _Clock(trace, cluster, planner, estimates, costs, round_length, seed, log, progress)
     began = time.perf_counter()
     clock.run()
     return clock.result(time.perf_counter() - began)

@@ -11,10 +11,11 @@ from gpuyard.core.model import Cluster
 from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.errors import UserError
 from gpuyard.policyfile import make_planner
+from gpuyard.sim.engines import drive
 from gpuyard.sim.estimates import default_estimate, estimates
 from gpuyard.sim.metrics import Power, measure
 from gpuyard.sim.pools import Pools, replay_pools
-from gpuyard.sim.replay import Progress, in_rounds, replay
+from gpuyard.sim.replay import Progress, in_rounds
 from gpuyard.sim.restarts import RestartCost, format_restart_cost, restart_costs
 from gpuyard.sim.result import Result
 from gpuyard.sim.trace import Floats, Trace
@@ -35,6 +36,8 @@ class Options:
     power: Power = field(default_factory=Power)
     lenient: bool = False
     """Leave out a discipline that a preemptive policy cannot have, instead of refusing it."""
+    engine: str = "auto"
+    """Who simulates: kernel, replay, or whichever is quicker."""
     pools: Pools | None = None
     """Every pool is a cluster of its own; `simulate` is then given the cluster of all pools (`Pools.cluster`)."""
 
@@ -50,7 +53,7 @@ def simulate(
 ) -> tuple[Result, dict[str, Any]]:
     """Run a trace under a policy; returns the schedule and its metrics."""
     options = options or Options()
-    trace = trace.with_gpus()
+    trace = trace.with_gpus().by_arrival()
     planner = make_planner(
         policy,
         discipline=options.discipline,
@@ -61,7 +64,7 @@ def simulate(
     planner = in_rounds(planner, options.round_length)
     kind = options.estimate or default_estimate(trace)
     began = time.perf_counter()
-    result, parts = _schedule(trace, cluster, planner, options, kind, log, progress)
+    result, parts, engine = _schedule(trace, cluster, planner, options, kind, log, progress)
     metrics = measure(result, options.power)
     seconds = time.perf_counter() - began
     settings = _settings(planner, options, kind)
@@ -72,6 +75,7 @@ def simulate(
         "placement": planner.placement,
         "gpus": cluster.gpus,
         **settings,
+        "engine": engine,
     }
     metrics["jobs_per_second"] = len(trace) / seconds if seconds else None
     if parts:
@@ -89,24 +93,28 @@ def _schedule(
     kind: str,
     log: list[Event] | None,
     progress: Progress | None,
-) -> tuple[Result, dict[str, Result]]:
-    """The schedule and, where there are pools, that of each."""
+) -> tuple[Result, dict[str, Result], str]:
+    """The schedule, that of each pool where there are pools, and which engine it was."""
+    engines: set[str] = set()
 
     def run(jobs: Trace, where: Cluster, known: Floats, costs: Floats, report: Progress | None) -> Result:
         # A planner of its own for each pool: what can never fit is remembered, and differs from cluster to cluster.
         fresh = ordered(planner.policy, planner.discipline, planner.placement)
-        return replay(
-            jobs, where, fresh, estimates=known, restart_cost=costs, round_length=options.round_length,
-            seed=options.seed, log=log, progress=report,
+        result, engine = drive(
+            options.engine, jobs, where, fresh, estimates=known, restart_cost=costs,
+            round_length=options.round_length, seed=options.seed, log=log, progress=report,
         )  # fmt: skip
+        engines.add(engine)
+        return result
 
     known = estimates(trace, kind, options.seed)
     costs = restart_costs(trace.gpus, options.restart_cost)
     if options.pools is None:
-        return run(trace, cluster, known, costs, progress), {}
+        return run(trace, cluster, known, costs, progress), {}, engines.pop()
     if log is not None:
         raise UserError("an event log is of one cluster; leave out the log or the pools")
-    return replay_pools(run, trace, options.pools, known, costs, progress)
+    result, parts = replay_pools(run, trace, options.pools, known, costs, progress)
+    return result, parts, "+".join(sorted(engines))
 
 
 def _settings(planner: OrderedPlanner, options: Options, kind: str) -> dict[str, Any]:

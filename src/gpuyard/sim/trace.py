@@ -56,6 +56,8 @@ class Trace:
     format: str = "gpuyard"
     dropped: dict[str, int] = field(default_factory=dict)
     """Jobs left out by the format's own cleaning: {reason: count}."""
+    in_order: bool = False
+    """Whether jobs are known to be in the order of arrival."""
     capacity: int | None = None
     """GPUs (processors) of the machine the trace was taken on, where the file says so."""
 
@@ -138,6 +140,7 @@ class Trace:
         for name in _TEXTS:
             kept[name] = [kept[name][i] for i in chosen]
         kept["labels"] = {name: [texts[i] for i in chosen] for name, texts in self.labels.items()}
+        kept["in_order"] = False
         return Trace(**kept)
 
     def with_gpus(self) -> Trace:
@@ -171,6 +174,10 @@ class Trace:
         first = self.submit.min()
         submit = first + (self.submit - first) / factor
         return replace(self, submit=submit, deadline=self.deadline + (submit - self.submit))
+
+    def by_arrival(self) -> Trace:
+        """The same jobs in the order of arrival."""
+        return self if self.in_order else replace(self.take(self.arrival_order()), in_order=True)
 
     def arrival_order(self) -> npt.NDArray[np.intp]:
         """Positions by submit time, then id: as numbers where all ids are whole numbers, else file order."""

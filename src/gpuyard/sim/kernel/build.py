@@ -8,21 +8,17 @@ numba keeps its machine code beside it. So a change anywhere starts afresh, and 
 from __future__ import annotations
 
 import ast
-import fcntl
 import hashlib
 import importlib.util
 import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from gpuyard.errors import Bug
-
-Say = Callable[[str], None]
 
 
 def cache_home() -> Path:
@@ -94,22 +90,27 @@ def _until_left(statements: list[ast.stmt]) -> list[ast.stmt]:
 
 
 LEAN = frozenset(
-    """
-    choose_nodes best_fit most_idle needs_one_node some_node_has add_gpus settle claim release bins_taken start fill
-    _take_in _plan displace _holders_before _next_victim _recount _add_bins _make_room _spare_by_count is_full add_piece
-    next_end add_end remove_end _before _stand _rise _sink
-    _lowest_bit _down next_row _set_front put_in take_out first_row smallest
-    _place_in expect expect_no_more give_gpus _give_lowest take_gpus run_from
-    next_instant is_time_to_plan _arrived _plan_in_order plan_salt
-    line_length _find _move _to_the_middle join leave note_submitted note_started note_stopped note_preempted note_finished
-    note_renewed gather _gather_one _take _changing attained behind_all remaining waited
-    _queue_up _stop _everybody_starts _begin_all _nobody_stops _note_worst _some_fit _fill_up _displace _gather_work _sort_out _sort _decide _forget_ended _forget_victims _anybody_fits _lay_out _wake_at
-    """.split()
-)
+    (
+        "choose_nodes", "best_fit", "most_idle", "needs_one_node", "some_node_has", "add_gpus", "settle", "claim",
+        "release", "bins_taken", "start", "fill", "_book", "_number", "_plan_scored", "_renumber",
+        "_best", "_best_by_bounds", "_remove", "_runs", "_runs_no_more", "_take_in", "_plan", "displace",
+        "_holders_before", "_next_victim", "_recount", "_add_bins", "_make_room", "_spare_by_count", "is_full",
+        "add_piece", "next_end", "add_end", "remove_end", "_before", "_stand", "_rise", "_sink", "_lowest_bit", "_down",
+        "next_row", "_set_front", "put_in", "take_out", "first_row", "smallest", "_place_in", "expect",
+        "expect_no_more", "give_gpus", "_give_lowest", "take_gpus", "run_from", "next_instant", "round_after",
+        "is_time_to_plan", "_arrived", "_plan_in_order", "plan_salt", "line_length", "_find", "_move", "_to_the_middle",
+        "join", "leave", "note_submitted", "note_started", "note_stopped", "note_preempted", "note_finished",
+        "note_renewed", "gather", "_gather_one", "_take", "_changing", "attained", "behind_all", "remaining", "waited",
+        "_queue_up", "_stop", "_everybody_starts", "_begin_all", "_nobody_stops", "_note_worst", "asks_for_at_most",
+        "_fill_up", "_displace", "_gather_work", "_sort_out", "_sort", "_decide", "_forget_ended", "_forget_victims",
+        "_anybody_fits", "_lay_out", "_wake_at",
+    )
+)  # fmt: skip
 """Functions that allocate nothing and return no array: counting references would only cost time in them."""
 
 
-def merged_source(modules: Sequence[ModuleType], entries: Sequence[str]) -> str:
+@cache
+def merged_source(modules: tuple[ModuleType, ...], entries: tuple[str, ...]) -> str:
     """The modules in one, every function decorated; what is compiled for its own sake (`entries`) is kept on disk.
 
     Named tuples stay those of the modules, since callers make them. Bins are nodes throughout.
@@ -136,11 +137,10 @@ def merged_source(modules: Sequence[ModuleType], entries: Sequence[str]) -> str:
 
 def load(name: str, source: str) -> ModuleType:
     """The source as a module that lives in the cache directory, where numba finds what it compiled before."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    title = f"gpuyard_{name}_{digest}"
+    title = f"gpuyard_{name}_{_digest(source)}"
     if title in sys.modules:
         return sys.modules[title]
-    path = _written(cache_home() / "kernel" / digest / f"{name}.py", source)
+    path = _written(_path(name, source), source)
     spec = importlib.util.spec_from_file_location(title, path)
     if spec is None or spec.loader is None:
         raise Bug(f"{path} cannot be loaded")
@@ -165,15 +165,14 @@ def _written(path: Path, source: str) -> Path:
     return path
 
 
-def is_compiled(module: ModuleType, entry: str) -> bool:
+def is_compiled(name: str, source: str, entry: str) -> bool:
     """Whether an entry's machine code is on disk already."""
-    folder = Path(str(module.__file__)).parent / "__pycache__"
-    return any(folder.glob(f"{module.__name__.split('_')[1]}.{entry}-*.nbc"))
+    return any((_path(name, source).parent / "__pycache__").glob(f"{name}.{entry}-*.nbc"))
 
 
-@contextmanager
-def alone(module: ModuleType) -> Iterator[None]:
-    """Only one process compiles at a time; the others wait, and find it done."""
-    with open(Path(str(module.__file__)).with_suffix(".lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _path(name: str, source: str) -> Path:
+    return cache_home() / "kernel" / _digest(source) / f"{name}.py"
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()[:16]

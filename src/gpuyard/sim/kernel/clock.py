@@ -60,11 +60,19 @@ def next_instant(clock: Clock, work: Work, yard: Yard, idle: Ints, stepwise: boo
     return now
 
 
+def round_after(time: float, length: float) -> float:
+    """The first multiple of `length` at or after a time, as `replay.next_round` has it."""
+    count = np.floor(time / length)
+    while count * length < time:
+        count += 1.0
+    return float(count * length)
+
+
 def is_time_to_plan(clock: Clock, now: float, eventful: bool, every: float) -> bool:
     """Whether a plan is made at this instant; if so, the next wish is still to be made."""
     eventful = eventful or clock.due[0] == now
     if every > 0 and eventful:
-        clock.due[0] = min(clock.due[0], every * np.ceil(now / every))
+        clock.due[0] = min(clock.due[0] if clock.due[0] > now else np.inf, round_after(now, every))
         eventful = clock.due[0] <= now
     if eventful:
         clock.due[0] = np.inf

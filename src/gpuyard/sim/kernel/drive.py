@@ -1,29 +1,121 @@
-"""From a trace to a schedule with the compiled drivers."""
+"""From a trace to a schedule with the compiled drivers: what they can do, and how they are fed."""
 
 from __future__ import annotations
 
-import time
+import threading
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from gpuyard.core import discipline, displacement, formulas, nodes, placement, pool, reservation
-from gpuyard.core.columns import COLUMNS
+from gpuyard.core.columns import ALWAYS, COLUMNS
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.planner import OrderedPlanner
-from gpuyard.core.pool import Flags, Floats, Ints, Site
+from gpuyard.core.policy import Policy, PolicyError
+from gpuyard.core.pool import PACKING, Flags, Floats, Ints, Site
 from gpuyard.core.state import State
-from gpuyard.sim.kernel import build, clock, compiling, ends, facts, line, order, preempting, ranked, yard
+from gpuyard.errors import Bug
+from gpuyard.sim.kernel import build, clock, compiling, ends, facts, line, order, preempting, ranked, scored, yard
+from gpuyard.sim.replay import Progress, check_timing
 from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Trace
 
 MODULES = (
     pool, nodes, placement, formulas, discipline, displacement, reservation,
-    ends, yard, clock, order, line, facts, ranked, preempting,
+    ends, yard, clock, order, line, facts, ranked, scored, preempting,
 )  # fmt: skip
-ENTRIES = ("run_in_order", "run_backfilling", "run_preempting")
-CODES = {"strict": 0, "commit": 1, "skip": 2, "easy": 3, "easy-shadow": 4, "conservative": 5}
-LOADED: list[Any] = []
+ENTRIES = ("run_in_order", "run_backfilling", "run_scored", "run_preempting")
+_UNKNOWN_BEFOREHAND = frozenset({"virtual_finish", "turn", "requeued"})
+_DISCIPLINES = {
+    "strict": ranked.STRICT,
+    "commit": ranked.COMMIT,
+    "skip": ranked.SKIP,
+    "easy": ranked.EASY,
+    "easy-shadow": ranked.EASY_SHADOW,
+    "conservative": ranked.CONSERVATIVE,
+}
+
+
+def why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner) -> str | None:
+    """Why a simulation is not one for the compiled drivers; None if it is."""
+    policy = planner.policy
+    if planner.code >= PACKING:
+        return f"placement {planner.placement} looks at single GPUs"
+    if len(trace) and trace.compute.min() < 100:
+        return "jobs share GPUs"
+    if (cluster.cpus and trace.cpus.any()) or (cluster.host_memory and trace.host_memory.any()):
+        return "CPUs or host memory of nodes count"
+    if cluster.models and any(trace.gpu_types):
+        return "GPU models count"
+    if policy.preemptive and policy.changes == ALWAYS:
+        return f"ranks of policy {policy.name} change at any time, and it preempts"
+    if entry_for(planner) == "run_scored" and planner.discipline not in ("strict", "skip"):
+        return f"ranks of policy {policy.name} change while jobs wait, under discipline {planner.discipline}"
+    return None
+
+
+def entry_for(planner: OrderedPlanner) -> str:
+    """Which of the compiled drivers a planner is for."""
+    policy = planner.policy
+    if policy.preemptive:
+        return "run_preempting"
+    if not policy.static or _UNKNOWN_BEFOREHAND.intersection(policy.columns):
+        return "run_scored"
+    return "run_in_order" if planner.discipline in ("strict", "skip", "commit") else "run_backfilling"
+
+
+@cache
+def loops() -> ModuleType:
+    """The compiled loops; imports numba."""
+    return build.load("loops", build.merged_source(MODULES, ENTRIES))
+
+
+def is_compiled(planner: OrderedPlanner) -> bool:
+    """Whether the driver for this planner is on disk, from this version of the source."""
+    source = build.merged_source(MODULES, ENTRIES)
+    return build.is_compiled("loops", source, entry_for(planner))
+
+
+def drive(
+    trace: Trace,
+    cluster: Cluster,
+    planner: OrderedPlanner,
+    *,
+    estimates: Floats,
+    restart_cost: Floats,
+    round_length: float = 0.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Simulate a trace that is in the order of arrival, as `replay` does."""
+    check_timing(planner, restart_cost, round_length)
+    trace.check()
+    run = _Run(trace, cluster, planner, estimates, restart_cost, round_length, seed)
+    watched(run.call, run.yard.done, len(trace), progress)
+    return run.result()
+
+
+def watched(call: Callable[[], None], done: Ints, total: int, progress: Progress | None) -> None:
+    """Run a compiled loop beside this thread, so that progress can be told and Ctrl-C is heard."""
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:  # to be raised where somebody is listening
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+        if progress is not None:
+            progress(int(done[0]), total)
+    if failed:
+        raise failed[0]
 
 
 def _only(record: Any, *names: str) -> Any:
@@ -31,92 +123,183 @@ def _only(record: Any, *names: str) -> Any:
     return type(record)(*(value if name in names else None for name, value in record._asdict().items()))
 
 
-def run(trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats, seed: int = 0, restart=None, every=0.0) -> Result:
-    t0 = time.thread_time()
-    state = State(cluster, seed)
-    table = state.table
-    trace.check()
-    perm = trace.arrival_order()
-    if not np.array_equal(perm, np.arange(len(perm))):
-        trace = trace.take(perm)
-        estimates = estimates[perm]
-    t1 = time.thread_time()
-    n = len(trace)
-    users: dict[str, int] = {}
-    user = np.array([users.setdefault(u, len(users)) for u in trace.users])
-    table.load(
-        {
-            "submit": trace.submit, "gpus": trace.gpus, "estimate": estimates, "memory": trace.memory,
-            "compute": trace.compute, "priority": trace.priority, "weight": trace.weight, "tickets": trace.tickets,
-            "deadline": trace.deadline, "preemptible": trace.preemptible, "user": user,
-        }
-    )  # fmt: skip
-    rows = np.arange(n)
-    t2 = time.thread_time()
-    rejected = np.zeros(n, dtype=bool)
-    why: dict[int, str] = {}
-    for k in np.unique(trace.gpus):
-        reason = planner.refuses(state, Request(gpus=int(k), estimate=1.0))
-        if reason:
-            for row in np.flatnonzero(trace.gpus == k):
-                rejected[row] = True
-                why[int(row)] = reason
-    full = state.pool
-    gpus = cluster.gpus
-    offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(trace.gpus)))
-    yd = yard.Yard(
-        pool=_only(full, "first", "node", "tenants"),
-        lowest=full.first[:-1].copy(),
-        free=np.array([gpus]),
-        ends=ends.new_ends(gpus + 1, n),
-        start=np.full(n, np.nan),
-        end=np.full(n, np.nan),
-        preemptions=np.zeros(n, dtype=np.int64),
-        offset=offset,
-        gpus=np.empty(int(offset[-1]), dtype=np.int64),
-        nodes=np.empty(int(offset[-1]), dtype=np.int64),
-        done=np.zeros(1, dtype=np.int64),
-    )
-    site = Site(_only(table.demand, "gpus", "estimate"), _only(full, "size", "idle"), planner.code, 0, False, None)
-    work = yard.Work(trace.submit, trace.run, restart if restart is not None else np.zeros(n), rejected)
-    if not LOADED:
-        LOADED.append(build.load("loops", build.merged_source(MODULES, ENTRIES)))
-    lib = LOADED[0]
-    d = CODES[planner.discipline]
-    ck = clock.new_clock(gpus + 1)
-    policy = planner.policy
-    if policy.preemptive:
-        fx = facts.Facts(
-            **{name: getattr(table, name)[:n] for name in facts.Facts._fields if hasattr(table, name)},
-            named=np.array([u != "" for u in users]), usage=np.zeros(len(users)), last_finish=np.zeros(len(users)),
-            numbers=np.array([0, 0, seed]), virtual_time=np.zeros(1),
+class _Run:
+    """One simulation: its arrays, and which driver is called with them."""
+
+    def __init__(
+        self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats, restart: Floats,
+        every: float, seed: int,
+    ) -> None:  # fmt: skip
+        self.trace, self.cluster, self.planner = trace, cluster, planner
+        self.every, self.seed = every, seed
+        self.state = State(cluster, seed)
+        self.users: dict[str, int] = {}
+        self._load(estimates)
+        self.rejected = self._rejected()
+        n, gpus, full = len(trace), cluster.gpus, self.state.pool
+        refused = np.zeros(n, dtype=np.bool_)
+        refused[list(self.rejected)] = True
+        offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.where(refused, 0, trace.gpus))))
+        self.work = yard.Work(trace.submit, trace.run, restart, refused)
+        self.site = Site(
+            _only(self.state.table.demand, "gpus", "estimate"), _only(full, "size", "idle"), planner.code, 0, False,
+            None,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.clock = clock.new_clock(gpus + 1)
+        self.pieces: yard.Pieces | None = None
+        self.yard = yard.Yard(
+            pool=_only(full, "first", "node", "tenants"),
+            lowest=full.first[:-1].copy(),
+            free=np.array([gpus]),
+            ends=ends.new_ends(gpus + 1, n),
+            start=np.full(n, np.nan),
+            end=np.full(n, np.nan),
+            preemptions=np.zeros(n, dtype=np.int64),
+            offset=offset,
+            gpus=np.empty(int(offset[-1]), dtype=np.int64),
+            nodes=np.empty(int(offset[-1]), dtype=np.int64),
+            done=np.zeros(1, dtype=np.int64),
         )
-        codes = facts.COLUMN_CODES
-        cols = np.array([codes[c] for c in policy.columns], dtype=np.int64)
+
+    def _load(self, estimates: Floats) -> None:
+        """Fill the table of columns."""
+        trace = self.trace
+        columns: dict[str, Floats | Ints | Flags] = {
+            name: getattr(trace, name)
+            for name in ("submit", "gpus", "memory", "compute", "priority", "weight", "tickets", "deadline",
+                         "preemptible", "cpus", "host_memory")
+        }  # fmt: skip
+        columns["estimate"] = estimates
+        if {"user_usage", "virtual_finish"}.intersection(self.planner.policy.columns):
+            codes = self.users
+            columns["user"] = np.array([codes.setdefault(u, len(codes)) for u in trace.users], dtype=np.int64)
+        else:
+            self.users[""] = 0
+        self.state.table.load(columns)
+
+    def _rejected(self) -> dict[int, str]:
+        """Jobs that can never run on this cluster, and why."""
+        trace = self.trace
+        wishes = np.stack((trace.gpus.astype(np.float64), trace.memory)) if trace.memory.any() else trace.gpus[None, :]
+        kinds, kind = np.unique(wishes, axis=1, return_inverse=True) if len(wishes) > 1 else _kinds(trace.gpus)
+        found: dict[int, str] = {}
+        for i in range(kinds.shape[1]):
+            memory = float(kinds[1, i]) if len(kinds) > 1 else 0.0
+            reason = self.planner.refuses(self.state, Request(gpus=int(kinds[0, i]), memory=memory))
+            if reason is not None:
+                found |= dict.fromkeys(np.flatnonzero(kind.ravel() == i).tolist(), reason)
+        return dict(sorted(found.items()))
+
+    def call(self) -> None:
+        """Let the driver run."""
+        entry = entry_for(self.planner)
+        wrong = -1
+        if entry == "run_preempting":
+            wrong, self.pieces = self._preempting(getattr(loops(), entry))
+        elif entry == "run_scored":
+            wrong = self._scored(getattr(loops(), entry))
+        else:
+            kind = _DISCIPLINES[self.planner.discipline]
+            getattr(loops(), entry)(
+                self.work, self._order(), self.site, self.yard, self.clock, kind, self.seed, self.every
+            )
+        if wrong >= 0:
+            name = self.planner.policy.name
+            raise PolicyError(f"policy {name} returned 'not a number' for job {self.trace.ids[wrong]}")
+        if self.yard.done[0] < len(self.trace):
+            raise Bug("the simulation came to a halt with jobs waiting")
+
+    def _order(self) -> order.Order:
+        rows = np.arange(len(self.trace))
+        keys = self.planner.policy.rank(self.state, rows, 0.0)
+        rank = np.empty(len(rows), dtype=np.int64)
+        rank[np.argsort(keys, kind="stable")] = rows
+        return order.new_order(rank, self.trace.gpus)
+
+    def _facts(self) -> facts.Facts:
+        table, n = self.state.table, len(self.trace)
+        return facts.Facts(
+            **{name: getattr(table, name)[:n] for name in facts.Facts._fields if hasattr(table, name)},
+            named=np.array([user != "" for user in self.users]),
+            usage=np.zeros(len(self.users)),
+            last_finish=np.zeros(len(self.users)),
+            numbers=np.array([0, 0, self.seed]),
+            virtual_time=np.zeros(1),
+        )
+
+    def _scored(self, entry: Callable[..., int]) -> int:
+        policy = self.planner.policy
+        crowd = scored.new_crowd(len(self.trace), len(policy.columns), self.cluster.gpus, len(self.users))
+        return entry(
+            self.work, self.site, self.yard, self.clock, self._facts(), crowd, _codes(policy), _when(policy),
+            "user_usage" in policy.columns, self.planner.discipline == "strict", self.every,
+            compiling.compiled(policy),
+        )  # fmt: skip
+
+    def _preempting(self, entry: Callable[..., tuple[int, yard.Pieces]]) -> tuple[int, yard.Pieces]:
+        policy, n, gpus = self.planner.policy, len(self.trace), self.cluster.gpus
         change = policy.next_change
-        ccols = np.array([codes[c] for c in change.columns] if change else [], dtype=np.int64)
         rank = compiling.compiled(policy)
-        chg = compiling.compiled(change) if change else rank
-        rules = preempting.Rules(cols, ccols, change is not None, policy.quantum, policy.sliced, d == 0,
-                                 not bool(trace.preemptible.all()), policy.improves, seed, every)
-        desk = preempting.new_desk(gpus, len(cluster.nodes), n, max(len(cols), len(ccols)))
-        t3 = time.thread_time()
-        pieces = yard.new_pieces(n + gpus + 1, int(offset[-1]) + gpus + 1)
-        lib.run_preempting(work, site, yd, ck, fx, line.new_line(n), pieces, desk, rules, rank, chg)
-    else:
-        keys = policy.rank(state, rows, 0.0)
-        rk = np.empty(n, dtype=np.int64)
-        rk[np.argsort(keys, kind="stable")] = rows
-        queue = order.new_order(rk, trace.gpus)
-        t3 = time.thread_time()
-        entry = lib.run_in_order if d < 3 else lib.run_backfilling
-        entry(work, queue, site, yd, ck, d, seed, every)
-    t4 = time.thread_time()
-    job = np.repeat(rows, trace.gpus)
-    result = Result(
-        trace, cluster, planner.text, yd.start, yd.end, yd.preemptions,
-        Placements(yd.gpus, offset[1:]), why, Segments(job, yd.gpus, yd.start[job], yd.end[job]),
-    )  # fmt: skip
-    t5 = time.thread_time()
-    print(f"order {t1 - t0:.4f} rank {t2 - t1:.4f} prep {t3 - t2:.4f} kernel {t4 - t3:.4f} result {t5 - t4:.4f} preempt {yd.preemptions.sum()} {desk.counts if policy.preemptive else 0}")
-    return result
+        rules = preempting.Rules(
+            columns=_codes(policy),
+            change_columns=_codes(change) if change else np.empty(0, dtype=np.int64),
+            changes=change is not None,
+            quantum=policy.quantum,
+            sliced=policy.sliced,
+            strict=self.planner.discipline == "strict",
+            any_fixed=not bool(self.trace.preemptible.all()),
+            improves=policy.improves,
+            seed=self.seed,
+            every=self.every,
+        )
+        most = max(len(rules.columns), len(rules.change_columns))
+        return entry(
+            self.work, self.site, self.yard, self.clock, self._facts(), line.new_line(n),
+            yard.new_pieces(n + gpus + 1, int(self.yard.offset[-1]) + gpus + 1),
+            preempting.new_desk(gpus, len(self.cluster.nodes), n, most), rules, rank,
+            compiling.compiled(change) if change else rank,
+        )  # fmt: skip
+
+    def result(self) -> Result:
+        """What came of it."""
+        of = self.yard
+        if self.pieces is None:
+            rows = np.arange(len(self.trace))
+            job = np.repeat(rows, np.diff(of.offset))
+            segments = Segments(job, of.gpus, of.start[job], of.end[job])
+        else:
+            count, total = self.pieces.sizes
+            rows = self.pieces.row[:count]
+            sizes = self.trace.gpus[rows]
+            times = (np.repeat(values[:count], sizes) for values in (self.pieces.start, self.pieces.end))
+            segments = Segments(np.repeat(rows, sizes), self.pieces.gpus[:total], *times)
+        return Result(
+            trace=self.trace,
+            cluster=self.cluster,
+            policy=self.planner.text,
+            start=of.start,
+            end=of.end,
+            preemptions=of.preemptions,
+            placements=Placements(of.gpus, of.offset[1:]),
+            rejected=self.rejected,
+            segments=segments,
+        )
+
+
+def _kinds(gpus: Ints) -> tuple[Ints, Ints]:
+    sizes = np.flatnonzero(np.bincount(gpus)).astype(np.int64)
+    return sizes[None, :], np.searchsorted(sizes, gpus)
+
+
+def _codes(policy: Policy) -> Ints:
+    return np.array([facts.COLUMN_CODES[name] for name in policy.columns], dtype=np.int64)
+
+
+def _when(policy: Policy) -> int:
+    """How often a policy's numbers have to be worked out anew."""
+    moving = {name for name in policy.columns if COLUMNS[name].changes == ALWAYS}
+    if not moving:
+        return scored.ONCE
+    if moving == {"draw"}:
+        return scored.AT_STARTS
+    return scored.ONE_WAY if policy.one_way and moving == {"wait"} else scored.ALWAYS_ANEW

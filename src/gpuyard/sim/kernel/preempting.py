@@ -14,7 +14,7 @@ from gpuyard.core.discipline import Holders, Starts, bins_taken, new_starts, sta
 from gpuyard.core.displacement import displace
 from gpuyard.core.formulas import slice_over_at
 from gpuyard.core.placement import settle
-from gpuyard.core.pool import Flags, Floats, Ints, Site
+from gpuyard.core.pool import Floats, Ints, Site
 from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
 from gpuyard.sim.kernel.facts import (
     Facts,
@@ -27,7 +27,19 @@ from gpuyard.sim.kernel.facts import (
     note_submitted,
 )
 from gpuyard.sim.kernel.line import Line, join, leave, line_length
-from gpuyard.sim.kernel.yard import Pieces, Work, Yard, add_piece, give_gpus, is_full, longer, plan_salt, run_from, take_gpus
+from gpuyard.sim.kernel.yard import (
+    Pieces,
+    Work,
+    Yard,
+    add_piece,
+    asks_for_at_most,
+    give_gpus,
+    is_full,
+    longer,
+    plan_salt,
+    run_from,
+    take_gpus,
+)
 
 
 class Rules(NamedTuple):
@@ -138,9 +150,7 @@ def _plan(
     desk: Desk, rules: Rules, rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
     """Make a plan and carry it out; returns a row without a number, or -1."""
-    site = Site(
-        site.demand, site.pool, site.code, plan_salt(site, rules.seed, facts.numbers[1]), site.fine, site.tasks
-    )
+    site = Site(site.demand, site.pool, site.code, plan_salt(site, rules.seed, facts.numbers[1]), site.fine, site.tasks)
     starts.size[0] = 0
     desk.counts[1] = 0
     if not rules.sliced and _everybody_starts(line, starts, site, yard, desk):
@@ -218,25 +228,16 @@ def _note_worst(desk: Desk, key: float, row: int) -> None:
         desk.worst[1] = row
 
 
-def _some_fit(free: int, desk: Desk) -> bool:
-    """Whether any waiting job asks for no more GPUs than are idle."""
-    for k in range(1, min(free, len(desk.waiting_of) - 1) + 1):
-        if desk.waiting_of[k] > 0:
-            return True
-    return False
-
-
 def _fill_up(
     site: Site, yard: Yard, clock: Clock, facts: Facts, line: Line, starts: Starts, desk: Desk, rules: Rules,
     change: Rank, now: float,
 ) -> None:  # fmt: skip
     """Start who fits without anybody being stopped."""
-    if _some_fit(yard.free[0], desk):
+    if asks_for_at_most(yard.free[0], desk.waiting_of):
         _displace(0, site, yard, line, starts, desk, rules)
-    if line_length(line) > starts.size[0]:
-        if rules.changes:
-            desk.worst[2] = min(desk.worst[2], _wake_at(np.inf, starts, facts, desk, rules, change, now))
-            clock.due[0] = max(desk.worst[2], np.nextafter(now, np.inf))
+    if rules.changes and line_length(line) > starts.size[0]:
+        desk.worst[2] = min(desk.worst[2], _wake_at(np.inf, starts, facts, desk, rules, change, now))
+        clock.due[0] = max(desk.worst[2], np.nextafter(now, np.inf))
 
 
 def _displace(n: int, site: Site, yard: Yard, line: Line, starts: Starts, desk: Desk, rules: Rules) -> None:
@@ -377,7 +378,7 @@ def _sort(keys: Floats, rows: Ints, n: int) -> None:
 def _anybody_fits(line: Line, free: int, desk: Desk, facts: Facts) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it hold."""
     n = desk.counts[1]
-    if _some_fit(free, desk):
+    if asks_for_at_most(free, desk.waiting_of):
         return True
     behind = 0
     for i in range(n):

@@ -1,7 +1,7 @@
 """The compiled driver for policies whose order is known beforehand and that stop nobody.
 
-It chooses what the loops in `core.discipline` get to see, as `core.walks` does for single plans: most of a long queue is
-never looked at. Loops in numba's subset.
+It chooses what the loops in `core.discipline` get to see, as `core.walks` does for single plans: most of a long queue
+is never looked at. Loops in numba's subset.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuyard.core.discipline import NO_LIMIT, Starts, backfill, fill, new_starts, reserve, shadow_time
-from gpuyard.core.pool import RANDOM, Demand, Floats, Ints, Site, salted
+from gpuyard.core.pool import Demand, Floats, Ints, Site
 from gpuyard.core.reservation import conserve
 from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
 from gpuyard.sim.kernel.order import NONE, Order, first_row, next_row, put_in, smallest, take_out

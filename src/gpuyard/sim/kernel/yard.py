@@ -181,6 +181,14 @@ def run_from(yard: Yard, row: int, now: float, until: float) -> None:
     add_end(yard.ends, until, row)
 
 
+def asks_for_at_most(most: int, waiting_of: Ints) -> bool:
+    """Whether anybody waits for no more GPUs than that; `waiting_of` counts who waits for one GPU, two, and so on."""
+    k = 1
+    while k <= most and k < len(waiting_of) and waiting_of[k] == 0:
+        k += 1
+    return k <= most and k < len(waiting_of)
+
+
 def plan_salt(site: Site, seed: int, begun: int) -> int:
     """What random placement depends on in one plan: it draws anew after every start."""
     return salted(seed, begun) if site.code == RANDOM else 0
