@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import Any
+from dataclasses import replace
+
+import numpy as np
 
 from gpuyard.core.events import Event
 from gpuyard.core.model import Cluster
-from gpuyard.core.planner import OrderedPlanner
+from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.replay import Progress, replay
 from gpuyard.sim.result import Result
@@ -32,6 +34,22 @@ def check_engine(name: str) -> str:
     return name
 
 
+def choose(engine: str, trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None = None) -> str:
+    """Which engine runs this, ready to run; says so where the kernel was asked for and will not do it."""
+    if check_engine(engine) == "replay" or (engine == "auto" and (len(trace) < MANY or log is not None)):
+        return "replay"
+    reason = _why_not(trace, cluster, planner, log)
+    if reason is None and engine == "auto" and len(trace) < VERY_MANY and not _is_compiled(planner):
+        return "replay"
+    if reason is None:
+        reason = _made_ready(planner)
+    if reason is None:
+        return "kernel"
+    if engine == "kernel" or len(trace) >= VERY_MANY:
+        _say(f"the kernel does not do this ({reason}): replay runs it instead")
+    return "replay"
+
+
 def drive(
     engine: str,
     trace: Trace,
@@ -44,41 +62,53 @@ def drive(
     seed: int,
     log: list[Event] | None,
     progress: Progress | None,
-) -> tuple[Result, str]:
-    """Simulate a trace that is in the order of arrival; returns the schedule and which engine made it."""
-    common: dict[str, Any] = {
-        "estimates": estimates, "restart_cost": restart_cost, "round_length": round_length, "seed": seed,
-        "progress": progress,
-    }  # fmt: skip
-    if _wants_kernel(engine, trace, cluster, planner, log):
-        from gpuyard.sim.kernel.drive import drive as compiled
+) -> Result:
+    """Simulate a trace with the engine that was chosen."""
+    if engine == "replay":
+        return replay(
+            trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
+            seed=seed, log=log, progress=progress,
+        )  # fmt: skip
+    from gpuyard.sim.kernel import drive as kernel
 
+    return kernel.drive(
+        trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
+        seed=seed, progress=progress,
+    )  # fmt: skip
+
+
+_READY: dict[tuple[str, str], str | None] = {}
+
+
+def _made_ready(planner: OrderedPlanner) -> str | None:
+    """Load the kernel for a planner, or compile it, by simulating one job; returns why that cannot be done."""
+    from numba.core.errors import NumbaError
+
+    from gpuyard.sim.kernel import drive as kernel
+
+    key = kernel.entry_for(planner), planner.policy.text
+    if key not in _READY:
+        if not kernel.is_compiled(planner):
+            _say("compiling the kernel, which takes a minute or two; the next run will find it done ...")
+        one = replace(Trace.of([0.0], [1.0], [1]), in_order=True)
         try:
-            return compiled(trace, cluster, planner, **common), "kernel"
-        except _cannot_compile() as error:
-            reason = str(error).strip().splitlines()[0]
-            _say(f"policy {planner.policy.name} cannot be compiled ({reason}): replay runs it instead")
-    return replay(trace, cluster, planner, log=log, **common), "replay"
+            fresh = ordered(planner.policy, planner.discipline, planner.placement)
+            kernel.drive(one, Cluster((1,)), fresh, estimates=one.run, restart_cost=np.zeros(1))
+            _READY[key] = None
+        except NumbaError as error:
+            _READY[key] = f"policy {planner.policy.name} cannot be compiled: {_first_line(error)}"
+    return _READY[key]
 
 
-def _wants_kernel(
-    engine: str, trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None
-) -> bool:
-    """Whether the kernel is to run this; says so where it was expected to and will not, or must be compiled first."""
-    if check_engine(engine) == "replay" or (engine == "auto" and (len(trace) < MANY or log is not None)):
-        return False
-    reason = _why_not(trace, cluster, planner, log)
-    if reason is not None:
-        if engine == "kernel" or len(trace) >= VERY_MANY:
-            _say(f"the kernel does not do this ({reason}): replay runs it instead")
-        return False
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line and not line.startswith("Failed in nopython")), "unknown")
+
+
+def _is_compiled(planner: OrderedPlanner) -> bool:
     from gpuyard.sim.kernel.drive import is_compiled
 
-    if not is_compiled(planner):
-        if engine == "auto" and len(trace) < VERY_MANY:
-            return False
-        _say("compiling the kernel, which takes a minute or so; the next run will find it done ...")
-    return True
+    return is_compiled(planner)
 
 
 def _why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None) -> str | None:
@@ -89,13 +119,6 @@ def _why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[
     from gpuyard.sim.kernel.drive import why_not
 
     return why_not(trace, cluster, planner)
-
-
-def _cannot_compile() -> type[Exception]:
-    from numba.core.errors import NumbaError
-
-    error: type[Exception] = NumbaError
-    return error
 
 
 def _say(message: str) -> None:

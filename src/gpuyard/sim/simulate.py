@@ -11,7 +11,7 @@ from gpuyard.core.model import Cluster
 from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.errors import UserError
 from gpuyard.policyfile import make_planner
-from gpuyard.sim.engines import drive
+from gpuyard.sim.engines import choose, drive
 from gpuyard.sim.estimates import default_estimate, estimates
 from gpuyard.sim.metrics import Power, measure
 from gpuyard.sim.pools import Pools, replay_pools
@@ -63,8 +63,9 @@ def simulate(
     )
     planner = in_rounds(planner, options.round_length)
     kind = options.estimate or default_estimate(trace)
+    engine = choose(options.engine, trace, cluster, planner, log)
     began = time.perf_counter()
-    result, parts, engine = _schedule(trace, cluster, planner, options, kind, log, progress)
+    result, parts = _schedule(trace, cluster, planner, options, kind, engine, log, progress)
     metrics = measure(result, options.power)
     seconds = time.perf_counter() - began
     settings = _settings(planner, options, kind)
@@ -91,30 +92,27 @@ def _schedule(
     planner: OrderedPlanner,
     options: Options,
     kind: str,
+    engine: str,
     log: list[Event] | None,
     progress: Progress | None,
-) -> tuple[Result, dict[str, Result], str]:
-    """The schedule, that of each pool where there are pools, and which engine it was."""
-    engines: set[str] = set()
+) -> tuple[Result, dict[str, Result]]:
+    """The schedule and, where there are pools, that of each."""
 
     def run(jobs: Trace, where: Cluster, known: Floats, costs: Floats, report: Progress | None) -> Result:
         # A planner of its own for each pool: what can never fit is remembered, and differs from cluster to cluster.
         fresh = ordered(planner.policy, planner.discipline, planner.placement)
-        result, engine = drive(
-            options.engine, jobs, where, fresh, estimates=known, restart_cost=costs,
+        return drive(
+            engine, jobs, where, fresh, estimates=known, restart_cost=costs,
             round_length=options.round_length, seed=options.seed, log=log, progress=report,
         )  # fmt: skip
-        engines.add(engine)
-        return result
 
     known = estimates(trace, kind, options.seed)
     costs = restart_costs(trace.gpus, options.restart_cost)
     if options.pools is None:
-        return run(trace, cluster, known, costs, progress), {}, engines.pop()
+        return run(trace, cluster, known, costs, progress), {}
     if log is not None:
         raise UserError("an event log is of one cluster; leave out the log or the pools")
-    result, parts = replay_pools(run, trace, options.pools, known, costs, progress)
-    return result, parts, "+".join(sorted(engines))
+    return replay_pools(run, trace, options.pools, known, costs, progress)
 
 
 def _settings(planner: OrderedPlanner, options: Options, kind: str) -> dict[str, Any]:

@@ -8,12 +8,15 @@ numba keeps its machine code beside it. So a change anywhere starts afresh, and 
 from __future__ import annotations
 
 import ast
+import fcntl
 import hashlib
 import importlib.util
 import inspect
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -108,6 +111,16 @@ LEAN = frozenset(
 )  # fmt: skip
 """Functions that allocate nothing and return no array: counting references would only cost time in them."""
 
+INLINED = frozenset(
+    (
+        "next_instant", "is_time_to_plan", "_arrived", "_plan_in_order", "give_gpus", "take_gpus", "run_from", "fill",
+        "settle", "start", "put_in", "take_out", "first_row",
+        "_book", "_plan_scored", "_renumber", "_best", "_best_by_bounds", "_remove", "_gather_one", "_changing",
+        "note_submitted", "note_started", "note_stopped", "note_finished",
+    )
+)  # fmt: skip
+"""Functions of every event, which are passed so many arrays that passing them costs more than what they do."""
+
 
 @cache
 def merged_source(modules: tuple[ModuleType, ...], entries: tuple[str, ...]) -> str:
@@ -126,7 +139,8 @@ def merged_source(modules: tuple[ModuleType, ...], entries: tuple[str, ...]) -> 
                 if node.name in seen:
                     raise Bug(f"both {seen[node.name]} and {module.__name__} have a function {node.name}")
                 seen[node.name] = module.__name__
-                options = "nogil=True" + ", cache=True" * (node.name in entries) + f", _nrt={node.name not in LEAN}"
+                options = f"nogil=True, _nrt={node.name not in LEAN}"
+                options += ", cache=True" * (node.name in entries) + ", forceinline=True" * (node.name in INLINED)
                 node = _WholeGpus().visit(node)
                 node.decorator_list = [ast.parse(f"numba.njit({options})", mode="eval").body]
                 body.append(node)
@@ -168,6 +182,20 @@ def _written(path: Path, source: str) -> Path:
 def is_compiled(name: str, source: str, entry: str) -> bool:
     """Whether an entry's machine code is on disk already."""
     return any((_path(name, source).parent / "__pycache__").glob(f"{name}.{entry}-*.nbc"))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Only one process compiles at a time; the others wait, and find it done."""
+    try:
+        cache_home().mkdir(parents=True, exist_ok=True)
+        file = open(cache_home() / "compiling.lock", "w")  # noqa: SIM115
+    except OSError:  # nothing is shared where nothing can be written
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _path(name: str, source: str) -> Path:

@@ -53,13 +53,14 @@ def run_in_order(
     """Simulate strict, skip or commit."""
     starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
     notes = new_notes()
+    idle, counts, stuck = site.pool.idle, clock.counts, notes.stuck
     while True:
-        now = next_instant(clock, work, yard, site.pool.idle, discipline == COMMIT)
+        now = next_instant(clock, work, yard, idle, discipline == COMMIT)
         if now == np.inf:
             return
-        if clock.counts[0] > 0:
-            notes.stuck[0] = -1
-        eventful = _arrived(clock, work, order, yard) or clock.counts[0] > 0
+        if counts[0] > 0:
+            stuck[0] = -1
+        eventful = _arrived(clock, work, order, yard) or counts[0] > 0
         if is_time_to_plan(clock, now, eventful, every):
             _plan_in_order(work, order, site, yard, starts, notes, discipline, seed, now)
 

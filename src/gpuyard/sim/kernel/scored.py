@@ -39,7 +39,7 @@ class Crowd(NamedTuple):
     usage: Floats
     counts: Ints
     """How many wait; how many run; starts when numbers were drawn; closely looked at since bounds were set; what
-    has happened at this instant."""
+    has happened at this instant; the row that was the best the last time."""
     waiting_of: Ints
     """How many wait for one GPU, two, and so on."""
     horizon: Floats
@@ -51,7 +51,7 @@ def new_crowd(rows: int, columns: int, gpus: int, users: int) -> Crowd:
     return Crowd(
         np.empty(rows + 1, np.int64), np.empty(rows + 1), np.full(rows, -1, np.int64), np.empty(rows + 1, np.int64),
         np.empty(rows + 1), np.empty((max(columns, 1), rows + 1)), np.empty(gpus + 1, np.int64), np.zeros(users),
-        np.array([0, 0, -1, 0, 0]), np.zeros(gpus + 1, np.int64), np.array([-np.inf, 60.0]),
+        np.array([0, 0, -1, 0, 0, -1]), np.zeros(gpus + 1, np.int64), np.array([-np.inf, 60.0]),
     )  # fmt: skip
 
 
@@ -183,8 +183,11 @@ def _best(facts: Facts, crowd: Crowd, most: int) -> int:
 
 
 def _best_by_bounds(facts: Facts, crowd: Crowd, columns: Ints, rank: Rank, now: float, most: int) -> int:
-    """The same where bounds are known: first the number of the best bound, then all that could be better."""
-    crowd.near[0] = _best(facts, crowd, most)
+    """The same where bounds are known: first the number of the last best, then all that could be better."""
+    last = crowd.counts[5]
+    if last < 0 or crowd.place[last] < 0 or facts.gpus[last] > most:
+        last = _best(facts, crowd, most)
+    crowd.near[0] = last
     gather(facts, columns, crowd.near[:1], now, crowd.usage, crowd.values)
     rank(crowd.values, 1, crowd.near_keys)
     best, key = crowd.near[0], crowd.near_keys[0]
@@ -194,12 +197,16 @@ def _best_by_bounds(facts: Facts, crowd: Crowd, columns: Ints, rank: Rank, now: 
         if crowd.keys[i] <= reach and facts.gpus[crowd.rows[i]] <= most:
             crowd.near[n] = crowd.rows[i]
             n += 1
+    crowd.counts[5] = best
+    if n == 1:  # nobody but the last best
+        return best
     crowd.counts[3] += n
     gather(facts, columns, crowd.near[:n], now, crowd.usage, crowd.values)
     rank(crowd.values, n, crowd.near_keys)
     for i in range(n):
         if crowd.near_keys[i] < key or (crowd.near_keys[i] == key and crowd.near[i] < best):
             best, key = crowd.near[i], crowd.near_keys[i]
+    crowd.counts[5] = best
     return best
 
 

@@ -1,0 +1,182 @@
+"""The compiled kernel makes the schedules that replay makes: same starts, same ends, same GPUs.
+
+The first of these tests in a process loads the compiled loops, and compiles them where no cache has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuyard.core.model import Cluster
+from gpuyard.core.planner import OrderedPlanner, ordered
+from gpuyard.core.policies import POLICIES
+from gpuyard.core.policy import PolicyError, policy
+from gpuyard.policyfile import make_planner
+from gpuyard.sim.engines import choose
+from gpuyard.sim.replay import in_rounds, replay
+from gpuyard.sim.result import Result
+from gpuyard.sim.simulate import Options, simulate
+from gpuyard.sim.trace import Trace
+
+drive = pytest.importorskip("gpuyard.sim.kernel.drive", reason="numba is not installed, so there is no kernel")
+
+PLACEMENTS = ("first", "pack", "spread", "consolidate", "random")
+STATIC = ("fcfs", "sjf", "saf", "f1", "priority", "edf")
+MOVING = ("wfp3", "unicep", "fair", "lottery", "random", "wfq", "wfp3:power=-1")
+PREEMPTIVE = ("srtf", "srsf", "las:queues=5/20/60", "rr:quantum=3", "rr:quantum=3,arrivals=first", "las:quantum=4")
+PLANS = (
+    *(
+        f"{name}@{way}"
+        for name in STATIC
+        for way in ("strict", "skip", "commit", "easy", "easy-shadow", "conservative")
+    ),
+    *(f"{name}@{way}" for name in MOVING for way in ("strict", "skip")),
+    *(f"{name}@{way}" for name in PREEMPTIVE for way in ("strict", "skip")),
+)
+CLUSTERS = ((4, 2, 3), (8,), (4, 4, 4), (2, 2, 8, 1))
+
+
+def same(ours: Result, theirs: Result) -> None:
+    """Whether two schedules are one."""
+    np.testing.assert_array_equal(ours.start, theirs.start)
+    np.testing.assert_array_equal(ours.end, theirs.end)
+    np.testing.assert_array_equal(ours.preemptions, theirs.preemptions)
+    assert ours.placements == theirs.placements
+    assert ours.rejected == theirs.rejected
+    assert segments(ours) == segments(theirs)
+
+
+def segments(result: Result) -> list[tuple[float, ...]]:
+    held = result.segments
+    return sorted(zip(*(column.tolist() for column in (held.job, held.gpu, held.start, held.end)), strict=True))
+
+
+def both(
+    trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: np.ndarray, cost: float, every: float, seed: int
+) -> None:
+    """Simulate with either engine, and compare."""
+    trace = replace(trace, in_order=True)
+    every = 0.0 if planner.stepwise else every
+    planner = in_rounds(planner, every)
+    fresh = ordered(planner.policy, planner.discipline, planner.placement)
+    costs = np.full(len(trace), cost)
+    expected = replay(
+        trace, cluster, planner, estimates=estimates, restart_cost=costs, round_length=every, seed=seed
+    )  # fmt: skip
+    assert drive.why_not(trace, cluster, fresh) is None
+    same(
+        drive.drive(trace, cluster, fresh, estimates=estimates, restart_cost=costs, round_length=every, seed=seed),
+        expected,
+    )
+
+
+def workload(seed: int, n: int = 60) -> Trace:
+    rng = np.random.default_rng(seed)
+    run = rng.integers(1, 40, n) + (rng.random(n) if seed % 3 == 0 else 0.0)
+    return Trace.of(
+        np.sort(rng.integers(0, int(n * 2.2), n)),
+        run,
+        np.minimum(rng.integers(1, 9, n), rng.integers(1, 9, n)),
+        requested=run * rng.choice([0.5, 1, 3], n),
+        preemptible=rng.random(n) < (0.8 if seed % 2 else 1.1),
+        priority=rng.integers(0, 4, n),
+        users=[str(u) for u in rng.integers(0, 4, n)] if seed % 4 else None,
+        weight=rng.choice([1.0, 2.0, 3.0], n),
+        tickets=rng.choice([1.0, 2.0, 5.0], n),
+        deadline=rng.choice([50.0, 100.0, np.inf], n),
+    )
+
+
+@pytest.mark.parametrize("text", PLANS)
+def test_all_placements(text: str) -> None:
+    for seed in range(8):
+        trace = workload(seed)
+        estimates = trace.run if seed % 2 else trace.requested
+        for name in PLACEMENTS:
+            planner = make_planner(text, placement=name)
+            cost = 1.5 if seed % 2 else 0.0
+            both(trace, Cluster(CLUSTERS[seed % 4]), planner, estimates, cost, 7.0 if seed % 3 == 2 else 0.0, seed)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 9), st.sampled_from([0.5, 1.0, 2.0])),
+        min_size=1, max_size=25,
+    ),
+    st.sampled_from(PLANS), st.sampled_from(PLACEMENTS), st.sampled_from(CLUSTERS), st.integers(0, 3),
+)  # fmt: skip
+def test_any_small_trace(
+    jobs: list[tuple[int, int, int, float]], text: str, name: str, nodes: tuple[int, ...], seed: int
+) -> None:
+    submit, run, gpus, guess = (np.array(column, dtype=np.float64) for column in zip(*sorted(jobs), strict=True))
+    trace = Trace.of(submit, run, gpus.astype(np.int64))
+    both(trace, Cluster(nodes), make_planner(text, placement=name), run * guess, float(seed % 2), 0.0, seed)
+
+
+@pytest.mark.parametrize("text", ["fcfs", "sjf@skip", "saf@easy", "wfp3", "srtf", "las"])
+def test_real_jobs(text: str, traces: Path) -> None:
+    from gpuyard.sim.traces import read
+
+    trace = read(traces / "philly" / "philly_oct9_1000.csv").by_arrival()
+    both(trace, Cluster((8,) * 16), make_planner(text, placement="consolidate"), trace.run, 30.0, 0.0, 0)
+
+
+def test_every_policy_has_a_driver() -> None:
+    trace = workload(1)
+    assert [name for name in POLICIES if drive.why_not(trace, Cluster((8,)), make_planner(name)) is not None] == []
+
+
+def test_what_the_kernel_cannot_do_falls_back_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    half = Trace.of([0, 1], [5, 5], [1, 1], compute=[50, 50])
+    _, metrics = simulate(half, Cluster((1,)), "fcfs", Options(engine="kernel"))
+    assert metrics["engine"] == "replay"
+    assert metrics["makespan"] == 6
+    assert "the kernel does not do this (jobs share GPUs)" in capsys.readouterr().err
+
+
+def test_a_policy_that_numba_cannot_compile_falls_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text("import json\ndef odd(wait, gpus):\n    return gpus * len(json.dumps({}))\n")
+    _, metrics = simulate(workload(1), Cluster((8,)), f"{file}:odd", Options(engine="kernel"))
+    assert metrics["engine"] == "replay"
+    assert "cannot be compiled" in capsys.readouterr().err
+
+
+def test_a_users_own_policy_is_compiled(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import numpy as np\n"
+        "def scale(x, by):\n    return x * by\n"
+        "def mine(wait, estimate, *, by=2.0):\n    return np.where(wait > 10, -wait, scale(estimate, by))\n"
+    )
+    trace = workload(1)
+    kernel, metrics = simulate(trace, Cluster((8,)), f"{file}:mine:by=3", Options(engine="kernel"))
+    expected, _ = simulate(trace, Cluster((8,)), f"{file}:mine:by=3", Options(engine="replay"))
+    assert metrics["engine"] == "kernel"
+    same(kernel, expected)
+
+
+def test_not_a_number_is_the_policys_mistake() -> None:
+    @policy
+    def nothing(wait, estimate):  # type: ignore[no-untyped-def]
+        return (wait - wait) / (wait - wait)
+
+    trace = replace(workload(1), in_order=True)
+    with pytest.raises(PolicyError, match="returned 'not a number' for job 0"):
+        drive.drive(
+            trace, Cluster((8,)), ordered(nothing), estimates=trace.run, restart_cost=np.zeros(len(trace))
+        )  # fmt: skip
+
+
+def test_auto_takes_the_kernel_for_large_traces_only() -> None:
+    small, large = workload(1), workload(1, 20_000)
+    assert choose("auto", small, Cluster((8,)), make_planner("fcfs")) == "replay"
+    assert choose("auto", large, Cluster((8,)), make_planner("fcfs")) == "kernel"
+    assert choose("replay", large, Cluster((8,)), make_planner("fcfs")) == "replay"
