@@ -128,6 +128,14 @@ def test_real_jobs(text: str, traces: Path) -> None:
     both(trace, Cluster((8,) * 16), make_planner(text, placement="consolidate"), trace.run, 30.0, 0.0, 0)
 
 
+@pytest.mark.parametrize("text", ["sjf@easy", "srtf", "las", "wfp3@skip"])
+def test_a_busy_month(text: str, traces: Path) -> None:
+    from gpuyard.sim.traces import read
+
+    trace = read(traces / "philly" / "philly_oct9_20000.csv.gz").by_arrival().take(slice(0, 4000))
+    both(trace, Cluster((8,) * 28), make_planner(text, placement="consolidate"), trace.run, 0.0, 0.0, 0)
+
+
 def test_every_policy_has_a_driver() -> None:
     trace = workload(1)
     assert [name for name in POLICIES if drive.why_not(trace, Cluster((8,)), make_planner(name)) is not None] == []

@@ -101,15 +101,19 @@ def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int
 def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
     """When the head is expected to fit, and the site at that instant without it. Holders by expected end."""
     later = on_copy(site)
-    idle = later.pool.idle
-    k = site.demand.gpus[head]
-    any_gpu = takes_any(site.demand, head)
-    one_node = not site.fine and needs_one_node(site.code, site.pool.size, k)
+    return wait_for(head, holders, later), later
+
+
+def wait_for(head: int, holders: Holders, later: Site) -> float:
+    """Let holders leave, one instant after another, until the head fits; returns when that is."""
+    idle, k = later.pool.idle, later.demand.gpus[head]
+    any_gpu = takes_any(later.demand, head)
+    one_node = not later.fine and needs_one_node(later.code, later.pool.size, k)
     roomy = False  # whether some node has room for all of it
     free = sum(idle)
     n = len(holders.rows)
     for i in range(n):
-        spot = held_spot(holders, i)
+        spot = holders.bins[holders.begins[i] : holders.ends[i]]
         release(later, holders.rows[i], spot)
         free += len(spot)
         at = holders.until[i]
@@ -118,8 +122,8 @@ def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
         if (i + 1 < n and holders.until[i + 1] == at) or (any_gpu and free < k):
             continue
         if roomy or (not one_node and fits(later, head)):
-            return at, later
-    return np.inf, later
+            return float(at)
+    return np.inf
 
 
 def backfill(order: Ints, head: int, shadow: float, later: Site, now: float, site: Site, starts: Starts) -> None:

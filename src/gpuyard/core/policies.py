@@ -82,9 +82,9 @@ def fair(user_usage: A, weight: A) -> A:
     return user_usage / weight
 
 
-def _queue(service: A, queues: tuple[float, ...]) -> A:
+def _attained(service: A) -> A:
     # A job that is woken to drop must be found to have dropped, whatever the rounding of its clock.
-    return np.searchsorted(np.asarray(queues), service + 1e-6, side="right")
+    return service + 1e-6
 
 
 def _check_queues(queues: tuple[float, ...]) -> None:
@@ -95,13 +95,18 @@ def _check_queues(queues: tuple[float, ...]) -> None:
 @policy(name="las", preemptive=True, check=_check_queues)
 def _las(service: A, *, queues: tuple[float, ...] = (3250.0, 7200.0, 18000.0)) -> A:
     """Least attained service in discrete queues of GPU-seconds, preemptive (Tiresias' 2D-LAS, NSDI'19)."""
-    return _queue(service, queues).astype(np.float64)
+    level = 0.0 * service
+    for edge in queues:
+        level = level + (_attained(service) >= edge)
+    return level
 
 
 def _las_drops_in(service: A, gpus: A, *, queues: tuple[float, ...] = ()) -> A:
     """Seconds until a running job drops to the next queue."""
-    edges = np.append(np.asarray(queues), np.inf)
-    return (edges[_queue(service, queues)] - service) / gpus
+    next_edge = np.inf + service
+    for edge in queues:
+        next_edge = np.where((_attained(service) < edge) & (next_edge == np.inf), edge, next_edge)
+    return (next_edge - service) / gpus
 
 
 las = _las.when_changed(_las_drops_in)

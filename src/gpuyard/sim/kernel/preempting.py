@@ -236,7 +236,11 @@ def _fill_up(
     if asks_for_at_most(yard.free[0], desk.waiting_of):
         _displace(0, site, yard, line, starts, desk, rules)
     if rules.changes and line_length(line) > starts.size[0]:
-        desk.worst[2] = min(desk.worst[2], _wake_at(np.inf, starts, facts, desk, rules, change, now))
+        soon = _sort_out(site, facts, desk, rules, now)
+        for h in range(desk.counts[1]):
+            desk.victim[h] = 0
+        desk.worst[2] = _wake_at(soon, starts, facts, desk, rules, change, now)
+        _forget_victims(desk)
         clock.due[0] = max(desk.worst[2], np.nextafter(now, np.inf))
 
 

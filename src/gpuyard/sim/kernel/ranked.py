@@ -130,7 +130,7 @@ def run_backfilling(
     by_rank[order.rank] = np.arange(len(order.rank))
     begun, head, shadow = 0, -1, np.inf
     later = site
-    known = 0  # rows before this one were refused under the present reservation, and would be again
+    known = 0  # rows before this one were refused under the present reservation, and would be if nobody starts
     while True:
         now = next_instant(clock, work, yard, site.pool.idle, discipline == EASY_SHADOW)
         if now == np.inf:
@@ -168,10 +168,9 @@ def run_backfilling(
                 shadow, later = reserve(head, as_holders(expected, yard.nodes, now), site)
                 known = 0
             extra = sum(later.pool.idle) - site.demand.gpus[head]
-            if known == 0:
-                rows = _candidates(order, yard.free[0], head, now, shadow, extra, site.demand.estimate)
-            else:
-                rows = _newcomers(known, clock.counts[2], order, work, yard, now, shadow, extra, site.demand)
+            if known > 0 and not _may_be_new(known, clock.counts[2], work, yard, now, shadow, extra, site.demand):
+                continue
+            rows = _candidates(order, yard.free[0], head, now, shadow, extra, site.demand.estimate)
             known = clock.counts[2]
             backfill(_in_rank_order(rows, order, by_rank), head, shadow, later, now, site, starts)
         if starts.size[0] > 0:
@@ -184,15 +183,14 @@ def _start_heads(
     kept: int, starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Yard, now: float
 ) -> int:
     """Start the first of the queue while it fits; returns the one that does not, -1 if all did. Counts in `starts`."""
-    one = np.empty(1, dtype=np.int64)
     begun = 0
     head = -1
     while order.waiting[0] > 0:
         row = kept if kept >= 0 else first_row(order, NONE)
         kept = -1
         if site.demand.gpus[row] <= yard.free[0]:
-            one[0] = row
-            fill(one, True, NO_LIMIT, site, starts)
+            at = order.begin[order.set_of[row]] + order.at[row]
+            fill(order.row_at[at : at + 1], True, NO_LIMIT, site, starts)
         if starts.size[0] == 0:
             head = row
             break
@@ -221,19 +219,16 @@ def _candidates(order: Order, most: int, head: int, now: float, shadow: float, e
     return found[:size]
 
 
-def _newcomers(
-    begin: int, end: int, order: Order, work: Work, yard: Yard, now: float, shadow: float, extra: int, demand: Demand
-) -> Ints:
-    """The same for rows that arrived since the last plan."""
-    found = np.empty(end - begin, dtype=np.int64)
-    size = 0
+def _may_be_new(
+    begin: int, end: int, work: Work, yard: Yard, now: float, shadow: float, extra: int, demand: Demand
+) -> bool:
+    """Whether any row that arrived since the last plan is such a candidate; one that starts makes others move."""
     for row in range(begin, end):
-        waits = not work.rejected[row] and np.isnan(yard.start[row])
-        fits_now = demand.gpus[row] <= yard.free[0]
-        if waits and fits_now and (demand.gpus[row] <= extra or now + demand.estimate[row] <= shadow):
-            found[size] = row
-            size += 1
-    return found[:size]
+        if demand.gpus[row] > yard.free[0] or work.rejected[row] or not np.isnan(yard.start[row]):
+            continue
+        if demand.gpus[row] <= extra or now + demand.estimate[row] <= shadow:
+            return True
+    return False
 
 
 def _in_rank_order(rows: Ints, order: Order, by_rank: Ints) -> Ints:
