@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -344,7 +345,9 @@ def test_broken_compression(file: Callable[..., str]) -> None:
     for name, pack in packers.items():
         packed = pack(text)
         assert len(read(file(name, packed))) == 20_000
-        assert problem(file(name, packed[:-20])) == f"{name}: the compressed file is cut off"
+        assert re.fullmatch(
+            rf"{name}, after line \d+: the compressed file is cut off", problem(file(name, packed[:-20]))
+        )
         assert problem(file(name, packed[:20])) == f"{name}: the compressed file is cut off"
         middle = len(packed) // 2
         damaged = packed[:middle] + bytes(b ^ 0xFF for b in packed[middle : middle + 50]) + packed[middle + 50 :]

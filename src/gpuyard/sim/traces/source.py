@@ -65,10 +65,13 @@ class Source:
 
     def raw_lines(self) -> Iterator[tuple[int, str]]:
         """Numbered lines; bytes that are not UTF-8 stay in them as surrogates."""
+        number = 0
         try:
-            yield from enumerate(self._text(), 1)
+            for number, line in enumerate(self._text(), 1):
+                yield number, line
         except _BROKEN as error:
-            raise UserError(f"{self.name}: {_broken(error)}") from None
+            where = f"{self.name}, after line {number}" if number else self.name
+            raise UserError(f"{where}: {_broken(error)}") from None
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Numbered lines of UTF-8 text."""
