@@ -346,7 +346,7 @@ def test_broken_compression(file: Callable[..., str]) -> None:
         packed = pack(text)
         assert len(read(file(name, packed))) == 20_000
         assert re.fullmatch(
-            rf"{name}, after line \d+: the compressed file is cut off", problem(file(name, packed[:-20]))
+            rf"{name}(, after line \d+)?: the compressed file is cut off", problem(file(name, packed[:-20]))
         )
         assert problem(file(name, packed[:20])) == f"{name}: the compressed file is cut off"
         middle = len(packed) // 2
