@@ -291,6 +291,21 @@ def test_claim_and_release_leave_no_trace(wanted: list[Request], placement: str,
     assert as_lists(site) == empty
 
 
+def test_an_empty_node_is_exactly_empty_also_if_one_who_took_no_cpus_left_last() -> None:
+    state = State(Cluster((2,), cpus=(4,), host_memory=(32 * GIB,)))
+    wanted = [Request(compute=50.0, cpus=0.7), Request(compute=50.0, cpus=0.1), Request()]
+    rows = [state.table.add(0.0, request, 0) for request in wanted]
+    site = Site(state.table.demand, state.pool, PLACEMENTS["pack"], 5, True, state.table.tasks())
+    empty = as_lists(site)
+    spots = []
+    for row in rows:
+        spots.append(place(site, row))
+        claim(site, row, spots[-1])
+    for row, spot in zip(rows, spots, strict=True):
+        release(site, row, spot)
+    assert as_lists(site) == empty
+
+
 @pytest.mark.parametrize(
     "policy", ["fcfs@strict", "fcfs@skip", "sjf@easy", "fcfs@conservative", "srtf", "rr:quantum=3"]
 )
