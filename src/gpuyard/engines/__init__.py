@@ -1,0 +1,1 @@
+"""Where jobs run: one small protocol, and what speaks it."""

@@ -1,0 +1,147 @@
+"""The protocol between the daemon and whatever runs jobs: this machine, or a cluster.
+
+The daemon writes down that a job is to run (`Placed`) before it asks the engine, so it may die at any instant, and its
+next life asks again. That is why everything here is idempotent by (job, attempt): launching an attempt twice runs it
+once, and asking about an attempt that never began (`adopt`) makes sure that it never will.
+
+An engine reports what it sees and decides nothing. `tests/contract` has the suite that every engine must pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuyard.errors import GpuyardError
+
+
+class EngineError(GpuyardError):
+    """The engine cannot do this now; trying again later may help."""
+
+
+class LaunchRefused(GpuyardError):
+    """The job can never be launched as it is: its directory is missing, say. It fails with this as the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine with GPUs."""
+
+    name: str
+    gpus: tuple[str, ...]
+    """What `CUDA_VISIBLE_DEVICES` calls each of its GPUs, by index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The GPUs that an attempt runs on: on which node, and which of its GPUs."""
+
+    node: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a job is to whoever runs it. Commands are argument lists, never shell strings."""
+
+    job: str
+    command: tuple[str, ...]
+    directory: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The submitter's environment; the engine adds to it what tells the job its GPUs and its id."""
+    output_limit: int = 2**30
+    """Bytes of output that are kept: the beginning and the end, if there is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An attempt runs."""
+
+    job: str
+    attempt: int
+    at: float
+    """When it began, in seconds since the epoch."""
+    handle: str
+    """What the engine calls it: a process id, a cluster's job id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt is over, and nothing of it is left."""
+
+    job: str
+    attempt: int
+    at: float
+    code: int | None
+    """Exit code as the shell has it, 128 + n for signal n; None where it cannot be known."""
+    interrupted: bool = False
+    """Whether it ended with the machine, not by itself."""
+    message: str = ""
+    """What a user should know beyond the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeverBegan:
+    """An attempt did not begin, and will not: `launch` has been overtaken."""
+
+    job: str
+    attempt: int
+
+
+Report = Running | Ended | NeverBegan
+
+
+class Engine(Protocol):
+    """What runs jobs."""
+
+    def nodes(self) -> Sequence[Node]:
+        """The machines that there are."""
+        ...
+
+    def launch(self, task: Task, attempt: int, placement: Placement) -> None:
+        """Begin to run an attempt; once, however often it is called.
+
+        Raises `LaunchRefused` if it can never run, `EngineError` if trying again may help; in both cases nothing runs.
+        That it runs, or has failed to, is then reported by `observe`.
+        """
+        ...
+
+    def adopt(self, job: str, attempt: int) -> Report:
+        """What became of an attempt that an earlier life of the daemon may have launched; from now on it is observed."""
+        ...
+
+    def stop(self, job: str, attempt: int, grace: float) -> None:
+        """Ask an attempt to end, and make it end when `grace` seconds have passed; all of it, children included.
+
+        Returns at once; `observe` reports the end. Stopping what is over, or stopping twice, does nothing.
+        """
+        ...
+
+    def observe(self) -> list[Report]:
+        """What has happened since the last call. Returns at once."""
+        ...
+
+    def fileno(self) -> int:
+        """A file descriptor that becomes readable when there is something to observe."""
+        ...
+
+    def due(self) -> float | None:
+        """When `observe` wants to be called although `fileno` stays silent, on the monotonic clock; None: never."""
+        ...
+
+    def owner(self, pid: int) -> tuple[str, int] | None:
+        """The attempt that a process of this machine belongs to; None if it is nobody's."""
+        ...
+
+    def read_log(self, job: str, attempt: int, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of an attempt's output, from `offset` on; a negative offset counts from the end."""
+        ...
+
+    def log_size(self, job: str, attempt: int) -> int:
+        """How many bytes of output an attempt has written so far, whether all of them are kept or not."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; what runs goes on running."""
+        ...

@@ -1,0 +1,80 @@
+"""GPUs as the daemon sees them, whoever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuyard.errors import GpuyardError
+
+
+class GpusUnavailable(GpuyardError):
+    """The GPUs of this machine cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What does not change: one GPU, or one MIG device, which counts as a GPU of its own."""
+
+    index: int
+    """0, 1, 2 ...: the numbers that users see, in the order of the PCI bus."""
+    uuid: str
+    name: str
+    memory: int
+    """Bytes in all."""
+    simulated: bool = False
+
+    @property
+    def visible_as(self) -> str:
+        """What `CUDA_VISIBLE_DEVICES` calls it."""
+        return str(self.index) if self.simulated else self.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a GPU."""
+
+    pid: int
+    memory: int
+    """Bytes on this GPU; 0 where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look at a GPU told. None where the device does not say."""
+
+    index: int
+    lost: bool = False
+    """Whether it did not answer; then nothing else here counts."""
+    problem: str = ""
+    """What the driver said, if it did not answer."""
+    memory_used: int = 0
+    utilization: int | None = None
+    """Percent of the last sample period."""
+    temperature: int | None = None
+    power: float | None = None
+    """Watts."""
+    processes: tuple[Process, ...] = ()
+
+
+class Gpus(Protocol):
+    """A source of GPUs."""
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """All of them, by index. They stay the same while the source is open, also when one is lost."""
+        ...
+
+    @property
+    def simulated(self) -> bool:
+        """Whether they exist in this program only."""
+        ...
+
+    def read(self) -> list[Reading]:
+        """One reading of each device, by index. A device that fails is `lost`; this does not raise."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        ...
