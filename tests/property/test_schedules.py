@@ -21,7 +21,8 @@ from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.pool import PLACEMENTS
 from gpuyard.core.reasons import Resources
-from gpuyard.core.state import State, fold
+from gpuyard.core.state import State
+from gpuyard.core.transitions import fold
 from gpuyard.sim.restarts import RestartCost, restart_costs
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate

@@ -11,7 +11,8 @@ from gpuyard.core.events import Chosen, Event, Exited, Held, Placed, Rejected, S
 from gpuyard.core.model import GIB, Cluster, Phase, Request
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
-from gpuyard.core.state import State, fold
+from gpuyard.core.state import State
+from gpuyard.core.transitions import fold
 from gpuyard.errors import Bug, UserError
 from gpuyard.policyfile import make_planner
 

@@ -15,7 +15,8 @@ from gpuyard.core.placement import claim, place, release
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import never_fits
 from gpuyard.core.pool import PLACEMENTS, Pool, Site, new_pool
-from gpuyard.core.state import State, fold
+from gpuyard.core.state import State
+from gpuyard.core.transitions import fold
 from gpuyard.errors import UserError
 from gpuyard.policyfile import make_planner
 from gpuyard.sim.result import Result

@@ -14,17 +14,21 @@ from gpuyard.core.events import (
     Event,
     Exited,
     Held,
+    JobEvent,
     Placed,
     Preempted,
+    Recalled,
     Rejected,
     Released,
     Renewed,
+    Requeued,
     Started,
     Submitted,
 )
 from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.plan import Snapshot
-from gpuyard.core.state import TRANSITIONS, State, apply, fold
+from gpuyard.core.state import State
+from gpuyard.core.transitions import TRANSITIONS, apply, fold
 from gpuyard.errors import Bug
 
 TWO = Cluster((2,))
@@ -39,12 +43,15 @@ LIVES: dict[Phase | None, list[Event]] = {
 }
 LIVES[Phase.SUCCEEDED] = [*LIVES[Phase.RUNNING], Exited(2.0, "a", 1, 0)]
 LIVES[Phase.FAILED] = [*LIVES[Phase.RUNNING], Exited(2.0, "a", 1, 3)]
-EVENTS: dict[type[Event], Event] = {
+for _phase in (Phase.TIMEOUT, Phase.OOM, Phase.INTERRUPTED):
+    LIVES[_phase] = [*LIVES[Phase.RUNNING], Exited(2.0, "a", 1, None, cause=str(_phase))]
+EVENTS: dict[type[JobEvent], JobEvent] = {
     type(event): event
     for event in (
         Submitted(3.0, "a", Request(estimate=10.0)), Rejected(3.0, "a", "too large"), Held(3.0, "a"),
         Released(3.0, "a"), Cancelled(3.0, "a"), Chosen(3.0, "a", 9.0), Placed(3.0, "a", 2, (1,)),
         Started(3.0, "a", 1), Renewed(3.0, "a", 1), Preempted(3.0, "a", 1), Exited(3.0, "a", 1),
+        Requeued(3.0, "a", 1), Recalled(3.0, "a", 1, "cancelled"),
     )
 }  # fmt: skip
 
@@ -67,23 +74,28 @@ def run(job: str, start: float, gpus: tuple[int, ...], attempt: int = 1, overhea
 
 def test_every_phase_and_event_is_tried() -> None:
     assert set(LIVES) == {None, *Phase}
-    assert set(EVENTS) == set(get_args(Event))
+    assert set(EVENTS) == set(get_args(JobEvent))
     assert {kind for _, kind in TRANSITIONS} == set(EVENTS)
 
 
 @pytest.mark.parametrize(("before", "kind"), sorted(TRANSITIONS, key=str))
-def test_transitions(before: Phase | None, kind: type[Event]) -> None:
+def test_transitions(before: Phase | None, kind: type[JobEvent]) -> None:
     state = fold(TWO, LIVES[before])
     assert apply(state, EVENTS[kind]) is state
     assert phase(state, "a") is TRANSITIONS[before, kind]
 
 
-LATE = set(product((Phase.SUCCEEDED, Phase.FAILED), (Started, Renewed, Preempted, Exited)))
+LATE = set(
+    product(
+        (Phase.SUCCEEDED, Phase.FAILED, Phase.TIMEOUT, Phase.OOM, Phase.INTERRUPTED),
+        (Started, Renewed, Preempted, Requeued, Recalled, Exited),
+    )
+)
 """Reports on the last attempt of a job that is done: its process may tell things twice."""
 
 
 @pytest.mark.parametrize(("before", "kind"), sorted(LATE, key=str))
-def test_reports_on_an_attempt_that_is_over_are_ignored(before: Phase, kind: type[Event]) -> None:
+def test_reports_on_an_attempt_that_is_over_are_ignored(before: Phase, kind: type[JobEvent]) -> None:
     state = fold(TWO, LIVES[before])
     was = state.facts()
     assert apply(state, EVENTS[kind]).facts() == was
@@ -92,7 +104,7 @@ def test_reports_on_an_attempt_that_is_over_are_ignored(before: Phase, kind: typ
 @pytest.mark.parametrize(
     ("before", "kind"), [pair for pair in product(LIVES, EVENTS) if pair not in TRANSITIONS and pair not in LATE]
 )
-def test_everything_else_is_a_bug(before: Phase | None, kind: type[Event]) -> None:
+def test_everything_else_is_a_bug(before: Phase | None, kind: type[JobEvent]) -> None:
     state = fold(TWO, LIVES[before])
     was = fold(TWO, LIVES[before]).facts()
     with pytest.raises(Bug, match=rf"job a: {kind.__name__} cannot happen to a job that is {before or 'unknown'}"):

@@ -6,7 +6,8 @@ from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.plan import Plan, Planner, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.core.policy import Policy, PolicyError, policy
-from gpuyard.core.state import State, apply, fold
+from gpuyard.core.state import State
+from gpuyard.core.transitions import apply, fold
 
 __all__ = [
     "Cluster",

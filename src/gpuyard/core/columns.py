@@ -64,7 +64,8 @@ class Table:
     def __init__(self, cluster: Cluster) -> None:
         self.size = 0
         self.scopes = np.ones((1, cluster.gpus), dtype=bool)
-        self._scope_rows: dict[tuple[tuple[int, ...], str], int] = {}
+        self.scope_rows: dict[tuple[tuple[int, ...], str], int] = {}
+        """Where in `scopes` each wish for certain GPUs or models is."""
         self._models = [
             m.casefold() for m, size in zip(cluster.models, cluster.nodes, strict=False) for _ in range(size)
         ]
@@ -110,8 +111,7 @@ class Table:
         self.started[row] = np.inf
         self.cpus[row] = request.cpus if self._counts_cpus else 0.0
         self.host_memory[row] = request.host_memory if self._counts_host else 0.0
-        if request.scope or (request.gpu_types and self._models):
-            self.scope[row] = self._scope_row(request.scope, request.gpu_types)
+        self.scope[row] = self.scope_row(request.scope, request.gpu_types)
         return row
 
     def load(self, columns: Mapping[str, Floats | Ints | Flags]) -> None:
@@ -122,17 +122,20 @@ class Table:
             self.size = len(values)
         self.started[:] = np.inf
 
-    def _scope_row(self, scope: tuple[int, ...], gpu_types: str) -> int:
+    def scope_row(self, scope: tuple[int, ...], gpu_types: str) -> int:
+        """Where in `scopes` a wish for certain GPUs or models is."""
+        if not scope and not (gpu_types and self._models):
+            return 0
         key = tuple(sorted(scope)), gpu_types
-        if key not in self._scope_rows:
+        if key not in self.scope_rows:
             allowed = np.zeros(self.scopes.shape[1], dtype=bool)
             allowed[[g for g in scope if g < len(allowed)] if scope else slice(None)] = True
             if gpu_types and self._models:
                 allowed &= suits(gpu_types, self._models)
             self.scopes = np.vstack((self.scopes, allowed))
-            self._scope_rows[key] = len(self.scopes) - 1
+            self.scope_rows[key] = len(self.scopes) - 1
             self.demand = self.demand._replace(scopes=self.scopes)
-        return self._scope_rows[key]
+        return self.scope_rows[key]
 
     def tasks(self) -> Tasks:
         """The usual jobs, judging by those submitted so far."""

@@ -12,7 +12,8 @@ from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.placement import claim, fits_in_place, release
 from gpuyard.core.plan import Plan, Planner, Snapshot
 from gpuyard.core.pool import Ints, on_copy
-from gpuyard.core.state import State, apply
+from gpuyard.core.state import State
+from gpuyard.core.transitions import apply
 from gpuyard.errors import Bug, UserError
 
 

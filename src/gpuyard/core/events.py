@@ -1,6 +1,6 @@
-"""Everything that can happen to a job. State is a fold of these, and history is nothing else.
+"""Everything that can happen to a job, and to the yard. State is a fold of these, and history is nothing else.
 
-Every event says when (`at`, seconds on the driver's clock) and to which job. Events that belong to one run
+Every event says when (`at`, seconds on the driver's clock), and those of a job say which. Events that belong to one run
 of a job carry its `attempt`, so that a late report of an earlier run can be told apart and ignored.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuyard.core.model import Request
+from gpuyard.core.model import Cluster, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,77 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class Requeued:
+    """An attempt came to nothing (it never began, or the machine went down), and the job waits again."""
+
+    at: float
+    job: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A job on GPUs was told to end: it was cancelled, or its time is over."""
+
+    at: float
+    job: str
+    attempt: int
+    cause: str
+    """How the job will have ended: `cancelled` or `timeout`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """A job's process ended."""
 
     at: float
     job: str
     attempt: int
-    code: int = 0
+    code: int | None = 0
+    """Exit code as the shell has it; None where it cannot be known."""
+    cause: str = ""
+    """`cancelled`, `timeout`, `oom` or `interrupted` where that is why; else the code says how it went."""
 
 
-Event = Submitted | Rejected | Held | Released | Cancelled | Chosen | Placed | Started | Renewed | Preempted | Exited
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A driver took the yard over, with these GPUs."""
+
+    at: float
+    cluster: Cluster
+    gpus: tuple[str, ...] = ()
+    """What identifies each GPU, by index."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """From now on plans follow another policy, discipline or placement."""
+
+    at: float
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpusWithdrawn:
+    """Nothing may be started on these GPUs until they are restored; what runs there goes on."""
+
+    at: float
+    gpus: tuple[int, ...]
+    cause: str
+    """`foreign`: somebody else uses them; `unknown`: they do not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpusRestored:
+    """GPUs may be used again."""
+
+    at: float
+    gpus: tuple[int, ...]
+
+
+JobEvent = (
+    Submitted | Rejected | Held | Released | Cancelled | Chosen | Placed | Started | Renewed | Preempted | Requeued
+    | Recalled | Exited
+)  # fmt: skip
+YardEvent = Opened | PolicySet | GpusWithdrawn | GpusRestored
+Event = JobEvent | YardEvent

@@ -24,7 +24,16 @@ class Phase(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    INTERRUPTED = "interrupted"
+    """The machine, or what ran the job, went down under it."""
     REJECTED = "rejected"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can happen to the job any more."""
+        return self not in (Phase.QUEUED, Phase.HELD, Phase.PLACED, Phase.RUNNING)
 
 
 def suits(gpu_types: str, models: list[str]) -> list[bool]:
@@ -94,6 +103,8 @@ class Cluster:
     """Bytes of each node's own memory; 0, or an empty tuple: not counted."""
     models: tuple[str, ...] = ()
     """GPU model of each node; an empty tuple: models do not matter."""
+    gpu_memory: tuple[float, ...] = ()
+    """Bytes of each GPU, where they differ; an empty tuple: all have `memory`."""
 
     def __post_init__(self) -> None:
         if not self.nodes or min(self.nodes) < 1:
@@ -105,6 +116,8 @@ class Cluster:
         for name in ("cpus", "host_memory", "models"):
             if len(getattr(self, name)) not in (0, len(self.nodes)):
                 raise UserError(f"a cluster of {len(self.nodes)} nodes needs {name} for each of them, or for none")
+        if len(self.gpu_memory) not in (0, self.gpus):
+            raise UserError(f"a cluster of {self.gpus} GPUs needs the memory of each of them, or of none")
         if not all(0 <= amount < math.inf for amount in (*self.cpus, *self.host_memory)):
             raise UserError("CPUs and host memory of a node must be 0 or more")
 
@@ -112,6 +125,11 @@ class Cluster:
     def gpus(self) -> int:
         """GPUs in all."""
         return sum(self.nodes)
+
+    @property
+    def most_memory(self) -> float:
+        """Bytes of the largest GPU."""
+        return max(self.gpu_memory, default=self.memory)
 
     @classmethod
     def parse(cls, text: str, memory: float = DEFAULT_GPU_MEMORY) -> Cluster:

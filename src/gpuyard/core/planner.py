@@ -89,8 +89,8 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
     wants = f"wants {request.gpus} GPU{'s' if request.gpus > 1 else ''}"
     if request.gpus > cluster.gpus:
         return f"{wants}, the cluster has {cluster.gpus}"
-    if request.memory > cluster.memory:
-        return f"wants {format_size(request.memory)} on each GPU, a GPU has {format_size(cluster.memory)}"
+    if request.memory > cluster.most_memory:
+        return f"wants {format_size(request.memory)} on each GPU, a GPU has {format_size(cluster.most_memory)}"
     if outside := [g for g in request.scope if not 0 <= g < cluster.gpus]:
         return f"wants GPU {outside[0]}, the cluster has GPUs 0 to {cluster.gpus - 1}"
     if request.scope and request.gpus > len(request.scope):

@@ -108,7 +108,7 @@ class Engine(Protocol):
         ...
 
     def adopt(self, job: str, attempt: int) -> Report:
-        """What became of an attempt that an earlier life of the daemon may have launched; from now on it is observed."""
+        """What became of an attempt that an earlier life of the daemon may have launched; observed from now on."""
         ...
 
     def stop(self, job: str, attempt: int, grace: float) -> None:

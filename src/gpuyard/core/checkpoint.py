@@ -1,0 +1,111 @@
+"""A state as plain values, and back: what a driver keeps so that a restart need not fold the whole log.
+
+Jobs that are over are left out, since nothing can happen to them any more; the others keep their order, so ties are
+decided as before. What the rows say is kept, what can be worked out of them is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuyard.core.columns import Table
+from gpuyard.core.model import Cluster, Phase
+from gpuyard.core.placement import claim
+from gpuyard.core.pool import NOBODY, takes_any
+from gpuyard.core.state import State
+from gpuyard.core.withdrawal import withdraw
+from gpuyard.errors import Bug
+
+_NUMBERS = ("now", "shadow", "starts", "virtual_time", "numbers")
+_COLUMNS = (*Table._FLOATS, "gpus", "user", "preemptible")
+
+
+def dump(state: State) -> dict[str, Any]:
+    """All that matters of a state, as values that JSON can hold (infinities are texts)."""
+    rows = [row for row, phase in enumerate(state.phase) if not phase.over]
+    wishes = {row: key for key, row in state.table.scope_rows.items()}
+    new_row = {row: n for n, row in enumerate(rows)}
+    return {
+        "seed": state.seed,
+        **{name: _plain(getattr(state, name)) for name in _NUMBERS},
+        "head": new_row.get(state.head, -1),
+        "users": list(state.user_of),
+        "used": [_plain(value) for value in state.used],
+        "last_finish": [_plain(value) for value in state.last_finish],
+        "withdrawn": [[gpu, cause] for gpu, cause in state.withdrawn.items()],
+        "recalled": [[new_row[row], cause] for row, cause in state.recalled.items()],
+        "ids": [state.ids[row] for row in rows],
+        "phase": [str(state.phase[row]) for row in rows],
+        "attempt": [state.attempt[row] for row in rows],
+        "spot": [state.spot[row].tolist() for row in rows],
+        "scope": [list(wishes.get(int(state.table.scope[row]), ((), ""))) for row in rows],
+        "columns": {name: [_plain(v) for v in getattr(state.table, name)[rows].tolist()] for name in _COLUMNS},
+    }
+
+
+def load(cluster: Cluster, data: dict[str, Any]) -> State:
+    """The state that was dumped, on these GPUs."""
+    state = State(cluster, data["seed"])
+    for name in _NUMBERS:
+        kind = type(getattr(state, name))
+        setattr(state, name, kind(data[name]))
+    state.head = data["head"]
+    state.user_of = {user: n for n, user in enumerate(data["users"])}
+    state.used = [float(value) for value in data["used"]]
+    state.last_finish = [float(value) for value in data["last_finish"]]
+    state.recalled = dict(data["recalled"])
+    _load_jobs(state, data)
+    for gpu, cause in data["withdrawn"]:
+        if gpu < cluster.gpus:
+            state.withdrawn[gpu] = cause
+            withdraw(state.pool, gpu)
+    return state
+
+
+def _load_jobs(state: State, data: dict[str, Any]) -> None:
+    table = state.table
+    state.ids = list(data["ids"])
+    state.row_of = {job: row for row, job in enumerate(state.ids)}
+    state.phase = [Phase(name) for name in data["phase"]]
+    state.attempt = list(data["attempt"])
+    state.spot = [np.array(spot, dtype=np.int64) if spot else NOBODY for spot in data["spot"]]
+    columns = {name: np.array(values, dtype=np.float64) for name, values in data["columns"].items()}
+    table.load(columns)
+    table.started[: table.size] = columns["started"]
+    for row, (scope, gpu_types) in enumerate(data["scope"]):
+        table.scope[row] = table.scope_row(tuple(scope), gpu_types)
+        state.shares = state.shares or not takes_any(table.demand, row)
+        if state.phase[row] is Phase.QUEUED:
+            state.waiting.add(row)
+        elif len(state.spot[row]):
+            claim(state.site(), row, state.spot[row])
+            state.occupant[state.spot[row]] = row
+            state.running.add(row)
+            state.fixed += not (table.preemptible[row] and table.started[row] < np.inf)
+
+
+def compact(state: State) -> None:
+    """Forget the rows of jobs that are over."""
+    _become(state, load(state.cluster, dump(state)))
+
+
+def move_to(state: State, cluster: Cluster) -> None:
+    """Carry a yard over to other GPUs; nothing may run on the former ones."""
+    if len(state.running):
+        raise Bug(f"the GPUs changed while job {state.ids[state.running.array[0]]} holds some")
+    state.withdrawn.clear()
+    _become(state, load(cluster, dump(state)))
+
+
+def _become(state: State, other: State) -> None:
+    other.version = state.version + 1
+    state.__dict__.update(other.__dict__)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: it is kept as a text that `float` reads."""
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(float(value))
+    return value

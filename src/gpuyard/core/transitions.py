@@ -1,0 +1,269 @@
+"""How a yard changes: the one table that says how a job moves from phase to phase, and what each event does.
+
+    (new)  --Submitted--> queued --Placed--> placed --Started--> running --Exited--> succeeded | failed
+                           ^  |                                    |
+                           |  |                                    |                | cancelled | timeout
+                           |  +--Held/Released, Cancelled,         |                | oom | interrupted
+                           |     Rejected, Chosen                  |
+                           +--------------Preempted, Requeued------+
+
+`apply` is the only way a state changes, live and when a log is folded, so that a restart, a what-if and a
+simulation cannot disagree. An event that the table does not know is a bug of the driver, and says so; a late event of
+an earlier attempt is not: processes report when they like, and such a report is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from gpuyard.core.checkpoint import move_to
+from gpuyard.core.events import (
+    Cancelled,
+    Chosen,
+    Event,
+    Exited,
+    GpusRestored,
+    GpusWithdrawn,
+    Held,
+    JobEvent,
+    Opened,
+    Placed,
+    PolicySet,
+    Preempted,
+    Recalled,
+    Rejected,
+    Released,
+    Renewed,
+    Requeued,
+    Started,
+    Submitted,
+)
+from gpuyard.core.model import Cluster, Phase
+from gpuyard.core.placement import claim, release
+from gpuyard.core.pool import NOBODY, takes_any
+from gpuyard.core.state import State
+from gpuyard.core.withdrawal import give_back, withdraw
+from gpuyard.errors import Bug
+
+TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
+    (None, Submitted): Phase.QUEUED,
+    (Phase.QUEUED, Rejected): Phase.REJECTED,
+    (Phase.QUEUED, Held): Phase.HELD,
+    (Phase.HELD, Released): Phase.QUEUED,
+    (Phase.QUEUED, Cancelled): Phase.CANCELLED,
+    (Phase.HELD, Cancelled): Phase.CANCELLED,
+    (Phase.QUEUED, Chosen): Phase.QUEUED,
+    (Phase.QUEUED, Placed): Phase.PLACED,
+    (Phase.PLACED, Started): Phase.RUNNING,
+    (Phase.PLACED, Preempted): Phase.QUEUED,
+    (Phase.PLACED, Requeued): Phase.QUEUED,
+    (Phase.PLACED, Recalled): Phase.PLACED,
+    (Phase.PLACED, Exited): Phase.SUCCEEDED,
+    (Phase.RUNNING, Renewed): Phase.RUNNING,
+    (Phase.RUNNING, Preempted): Phase.QUEUED,
+    (Phase.RUNNING, Requeued): Phase.QUEUED,
+    (Phase.RUNNING, Recalled): Phase.RUNNING,
+    (Phase.RUNNING, Exited): Phase.SUCCEEDED,
+}
+"""Exited leads to SUCCEEDED with code 0, to FAILED with any other, and to what its cause says where it has one."""
+
+
+def apply(state: State, event: Event) -> State:
+    """Let one event happen. The state is changed in place and returned."""
+    kind = type(event)
+    if isinstance(event, Opened | PolicySet | GpusWithdrawn | GpusRestored):
+        _YARD_EFFECTS[kind](state, event)
+        state.version += 1
+        state.now = max(state.now, event.at)
+        return state
+    row = state.row_of.get(event.job, -1)
+    before = state.phase[row] if row >= 0 else None
+    after = TRANSITIONS.get((before, kind))  # type: ignore[arg-type]
+    attempt = getattr(event, "attempt", None)
+    if before is not None and attempt is not None:
+        current = state.attempt[row]
+        if kind is Placed:
+            after = after if attempt > current else None
+        elif attempt < current or (attempt == current and before not in (Phase.PLACED, Phase.RUNNING)):
+            return state  # a late report on an attempt that is over
+        elif attempt > current:
+            after = None
+    if after is None:
+        raise Bug(f"job {event.job}: {kind.__name__} cannot happen to a job that is {before or 'unknown'}: {event}")
+    if before is None:
+        row = len(state.ids)
+    _EFFECTS[kind](state, row, event)
+    if isinstance(event, Exited) and (event.cause or event.code != 0):
+        after = Phase(event.cause) if event.cause else Phase.FAILED
+    state.phase[row] = after
+    state.version += 1
+    state.now = max(state.now, event.at)
+    return state
+
+
+def fold(cluster: Cluster, events: Iterable[Event], seed: int = 0) -> State:
+    """The state that a log of events leads to."""
+    state = State(cluster, seed)
+    for event in events:
+        apply(state, event)
+    return state
+
+
+def _submitted(state: State, row: int, event: Submitted) -> None:
+    request = event.request
+    user = state.user_of.setdefault(request.user, len(state.user_of))
+    if user == len(state.used):
+        state.used.append(0.0)
+        state.last_finish.append(0.0)
+    state.table.add(event.at, request, user)
+    state.shares = state.shares or not takes_any(state.table.demand, row)
+    state.ids.append(event.job)
+    state.row_of[event.job] = row
+    state.phase.append(Phase.QUEUED)
+    state.attempt.append(0)
+    state.spot.append(NOBODY)
+    state.waiting.add(row)
+    table = state.table
+    table.turn[row] = table.requeued[row] = state.next_number()
+    # Weighted fair queueing: a flow is a user, or the job itself where no user is known.
+    last = state.last_finish[user] if request.user else 0.0
+    table.virtual_start[row] = max(state.virtual_time, last)
+    table.virtual_finish[row] = table.virtual_start[row] + request.estimate / request.weight
+    if request.user and request.estimate < np.inf:  # an endless job must not hold its user back for ever
+        state.last_finish[user] = float(table.virtual_finish[row])
+
+
+def _rejected(state: State, row: int, event: Rejected) -> None:
+    _left_queue(state, row, event)
+    # A job that never runs must not push its user's later jobs back.
+    user = state.table.user[row]
+    if state.last_finish[user] == state.table.virtual_finish[row]:
+        state.last_finish[user] = float(state.table.virtual_start[row])
+
+
+def _left_queue(state: State, row: int, event: JobEvent) -> None:
+    if state.phase[row] is Phase.QUEUED:
+        state.waiting.remove(row)
+    if state.head == row:
+        state.head, state.shadow = -1, np.inf
+
+
+def _released(state: State, row: int, event: Released) -> None:
+    state.waiting.add(row)
+
+
+def _chosen(state: State, row: int, event: Chosen) -> None:
+    state.head, state.shadow = row, event.shadow
+
+
+def _placed(state: State, row: int, event: Placed) -> None:
+    _left_queue(state, row, event)
+    spot = np.array(event.gpus, dtype=np.int64)
+    claim(state.site(), row, spot)
+    state.spot[row] = spot
+    state.occupant[spot] = row
+    state.attempt[row] = event.attempt
+    state.running.add(row)
+    state.fixed += 1
+    state.starts += 1
+    state.table.turn[row] = state.next_number()
+    state.virtual_time = max(state.virtual_time, float(state.table.virtual_start[row]))
+
+
+def _started(state: State, row: int, event: Started) -> None:
+    state.table.started[row] = state.table.slice_started[row] = event.at
+    state.table.overhead[row] = event.overhead
+    state.fixed -= bool(state.table.preemptible[row])
+
+
+def _renewed(state: State, row: int, event: Renewed) -> None:
+    state.table.slice_started[row] = event.at
+    state.table.turn[row] = state.next_number()
+
+
+def _stopped(state: State, row: int, at: float) -> None:
+    """Take a job off its GPUs and book what it had."""
+    table = state.table
+    release(state.site(), row, state.spot[row])
+    state.occupant[state.spot[row]] = -1
+    state.spot[row] = NOBODY
+    state.running.remove(row)
+    started = float(table.started[row])
+    state.fixed -= not (table.preemptible[row] and started < np.inf)
+    if started < np.inf:
+        table.progress[row] += max(at - started - float(table.overhead[row]), 0.0)
+        table.held_for[row] += at - started
+        state.used[table.user[row]] += (at - started) * float(table.gpus[row])
+    table.started[row] = np.inf
+    state.recalled.pop(row, None)
+
+
+def _requeued(state: State, row: int, event: Requeued) -> None:
+    progress = float(state.table.progress[row])
+    _preempted(state, row, event)
+    state.table.progress[row] = progress  # what was done is lost
+
+
+def _recalled(state: State, row: int, event: Recalled) -> None:
+    state.recalled.setdefault(row, event.cause)
+
+
+def _preempted(state: State, row: int, event: Preempted | Requeued) -> None:
+    _stopped(state, row, event.at)
+    state.table.requeued[row] = state.next_number()
+    state.waiting.add(row)
+
+
+def _exited(state: State, row: int, event: Exited) -> None:
+    _stopped(state, row, event.at)
+    if state.table.virtual_finish[row] < np.inf:
+        state.virtual_time = max(state.virtual_time, float(state.table.virtual_finish[row]))
+
+
+def _opened(state: State, event: Opened) -> None:
+    if event.cluster != state.cluster:
+        move_to(state, event.cluster)
+
+
+def _policy_set(state: State, event: PolicySet) -> None:
+    state.head, state.shadow = -1, np.inf  # the head was the former policy's choice
+
+
+def _gpus_withdrawn(state: State, event: GpusWithdrawn) -> None:
+    for gpu in event.gpus:
+        if gpu not in state.withdrawn:
+            withdraw(state.pool, gpu)
+        state.withdrawn[gpu] = event.cause
+
+
+def _gpus_restored(state: State, event: GpusRestored) -> None:
+    for gpu in event.gpus:
+        if state.withdrawn.pop(gpu, None) is not None:
+            give_back(state.pool, gpu)
+
+
+_YARD_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
+    Opened: _opened,
+    PolicySet: _policy_set,
+    GpusWithdrawn: _gpus_withdrawn,
+    GpusRestored: _gpus_restored,
+}
+
+_EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
+    Submitted: _submitted,
+    Rejected: _rejected,
+    Held: _left_queue,
+    Released: _released,
+    Cancelled: _left_queue,
+    Chosen: _chosen,
+    Placed: _placed,
+    Started: _started,
+    Renewed: _renewed,
+    Preempted: _preempted,
+    Requeued: _requeued,
+    Recalled: _recalled,
+    Exited: _exited,
+}

@@ -1,0 +1,25 @@
+"""GPUs on which nothing may be started for now, whoever runs there."""
+
+from __future__ import annotations
+
+from gpuyard.core.pool import Pool
+
+_OUT_OF_REACH = 1e6  # percent: more than any share leaves, and little enough to be added and taken away exactly
+
+
+def withdraw(pool: Pool, gpu: int) -> None:
+    """Put a tenant on a GPU that leaves no room beside it; those who are there stay, and may leave."""
+    pool.idle[pool.node[gpu]] -= pool.tenants[gpu] == 0
+    pool.tenants[gpu] += 1
+    pool.compute[gpu] -= _OUT_OF_REACH
+
+
+def give_back(pool: Pool, gpu: int) -> None:
+    """Take that tenant away."""
+    pool.tenants[gpu] -= 1
+    pool.compute[gpu] += _OUT_OF_REACH
+    if pool.tenants[gpu] == 0:
+        pool.idle[pool.node[gpu]] += 1
+        pool.compute[gpu] = 100.0
+        pool.memory[gpu] = pool.total[gpu]
+        pool.kind[gpu] = 0
