@@ -1,0 +1,118 @@
+"""Where things are, and what a yard is to do: flags come first, then the environment, then a file, then defaults.
+
+The file is TOML: `config.toml` in ~/.config/gpuyard, or /etc/gpuyard for root. Every setting has an environment variable,
+`GPUYARD_` and its name in capitals.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gpuyard.errors import UserError, suggest
+from gpuyard.units import parse_duration, parse_size
+
+SOCKET_NAME = "gpuyard.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be set. A field's type says how its text is read."""
+
+    data_dir: Path
+    """Where the store and the jobs' output are."""
+    socket: Path
+    """Where the daemon listens."""
+    simulate_gpus: str = ""
+    """Simulated GPUs in place of real ones, as in 4x16G."""
+    policy: str = "priority"
+    discipline: str = "easy"
+    placement: str = "pack"
+    default_estimate: float = 86400.0
+    """Seconds that a job is taken to run if it has neither an estimate nor a time limit."""
+    grace: float = 10.0
+    """Seconds between asking a job to end and making it end."""
+    output_limit: int = 2**30
+    """Bytes of output that are kept of each attempt."""
+
+    @property
+    def database(self) -> Path:
+        """The store."""
+        return self.data_dir / "gpuyard.db"
+
+    @property
+    def jobs_dir(self) -> Path:
+        """Where attempts leave their output."""
+        return self.data_dir / "jobs"
+
+
+def settings(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+    """What is set, by flags (those that are not None), the environment and the file."""
+    environment = os.environ if environment is None else environment
+    found: dict[str, Any] = {**_from_file(_file(environment)), **_from_environment(environment)}
+    found |= {name: value for name, value in (flags or {}).items() if value is not None}
+    own_place = "data_dir" in found
+    data_dir = Path(found.pop("data_dir", _data_home(environment))).expanduser().absolute()
+    beside = data_dir if own_place else _runtime_home(environment, data_dir)
+    socket = Path(found.pop("socket", beside / SOCKET_NAME)).expanduser().absolute()
+    return Settings(data_dir, socket, **{name: _read(name, value) for name, value in found.items()})
+
+
+def _read(name: str, value: Any) -> Any:
+    """A setting's value from what a person wrote."""
+    if not isinstance(value, str):
+        return value
+    if name in ("default_estimate", "grace"):
+        return parse_duration(value)
+    return int(parse_size(value)) if name == "output_limit" else value
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    names = {f"GPUYARD_{field.name.upper()}": field.name for field in fields(Settings)}
+    return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    known = [field.name for field in fields(Settings)]
+    for name in found:
+        if name not in known:
+            raise UserError(f"{path}: there is no setting '{name}'{suggest(name, known)}")
+    return found
+
+
+def _file(environment: Mapping[str, str]) -> Path:
+    if given := environment.get("GPUYARD_CONFIG"):
+        return Path(given)
+    if _is_root():
+        return Path("/etc/gpuyard/config.toml")
+    return _xdg(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
+def _data_home(environment: Mapping[str, str]) -> Path:
+    return Path("/var/lib/gpuyard") if _is_root() else _xdg(environment, "XDG_DATA_HOME", ".local/share")
+
+
+def _runtime_home(environment: Mapping[str, str], data_dir: Path) -> Path:
+    if _is_root():
+        return Path("/run/gpuyard")
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "gpuyard" if runtime else data_dir
+
+
+def _xdg(environment: Mapping[str, str], variable: str, default: str) -> Path:
+    home = environment.get("HOME") or str(Path.home())
+    return Path(environment.get(variable) or Path(home) / default) / "gpuyard"
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
