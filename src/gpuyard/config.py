@@ -1,7 +1,7 @@
 """Where things are, and what a yard is to do: flags come first, then the environment, then a file, then defaults.
 
-The file is TOML: `config.toml` in ~/.config/gpuyard, or /etc/gpuyard for root. Every setting has an environment variable,
-`GPUYARD_` and its name in capitals.
+The file is TOML: `config.toml` in ~/.config/gpuyard, or /etc/gpuyard for root. Every setting has an environment
+variable, `GPUYARD_` and its name in capitals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Settings:
     simulate_gpus: str = ""
     """Simulated GPUs in place of real ones, as in 4x16G."""
     policy: str = "priority"
-    discipline: str = "easy"
+    discipline: str = ""
+    """How strictly the policy's order is kept; easy, unless the policy preempts."""
     placement: str = "pack"
     default_estimate: float = 86400.0
     """Seconds that a job is taken to run if it has neither an estimate nor a time limit."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
-from gpuyard.core.discipline import reserve
+from gpuyard.core.discipline import held_spot, reserve
 from gpuyard.core.draft import Draft, overdue_end_soon
-from gpuyard.core.placement import fits
-from gpuyard.core.pool import Ints
+from gpuyard.core.placement import claim, fits, release
+from gpuyard.core.pool import Ints, on_copy
 from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
 from gpuyard.core.reservation import book, earliest, new_profile
 from gpuyard.errors import Bug
@@ -29,6 +31,28 @@ def explain(draft: Draft, discipline: str, version: int) -> dict[str, Reason]:
     return {state.ids[row]: reason for row, reason in zip(order.tolist(), reasons, strict=True)}
 
 
+def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
+    """Running jobs that would have to end before a waiting one fits, and when each is expected to.
+
+    As few as will do, by expected end; all of them, if even that is not enough.
+    """
+    holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
+    site = on_copy(draft.site)
+    left: list[int] = []
+    for i in range(len(holders.rows)):
+        if fits(site, row):
+            break
+        release(site, int(holders.rows[i]), held_spot(holders, i))
+        left.append(i)
+    for i in left[::-1] if fits(site, row) else []:
+        claim(site, int(holders.rows[i]), held_spot(holders, i))
+        if fits(site, row):
+            left.remove(i)
+        else:
+            release(site, int(holders.rows[i]), held_spot(holders, i))
+    return [(int(holders.rows[i]), float(holders.until[i])) for i in left]
+
+
 def _kept_head(draft: Draft) -> int:
     state = draft.snapshot.state
     if draft.plan.chosen is not None:
@@ -38,7 +62,8 @@ def _kept_head(draft: Draft) -> int:
 
 def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Resources:
     known = expected_at if expected_at is not None and np.isfinite(expected_at) else None
-    return Resources(int(draft.demand.gpus[row]), draft.idle, known)
+    withdrawn = draft.snapshot.state.withdrawn.values()
+    return Resources(int(draft.demand.gpus[row]), draft.idle, known, Counter(withdrawn))
 
 
 def _by_resources(draft: Draft, order: Ints) -> list[Reason]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_WITHDRAWN = {"foreign": "in use by others", "unknown": "not answering"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +16,15 @@ class Resources:
     idle: int
     expected_at: float | None = None
     """When enough is expected to be free, where the discipline reserves for it."""
+    withdrawn: Mapping[str, int] = field(default_factory=dict)
+    """How many GPUs cannot be used, by cause."""
 
     def __str__(self) -> str:
         wants = f"needs {self.gpus} GPU{'s' if self.gpus > 1 else ''}, {self.idle} idle"
         if self.gpus <= self.idle:
             wants += ", but not where it could use them"
+        for cause, count in self.withdrawn.items():
+            wants += f", {count} {_WITHDRAWN.get(cause, cause)}"
         return wants + (f"; expected to fit at {self.expected_at:g}" if self.expected_at is not None else "")
 
 

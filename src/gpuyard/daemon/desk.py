@@ -1,0 +1,149 @@
+"""What people may ask of the yard. Everything here runs in the yard's own thread.
+
+A refusal is raised before anything is recorded, so it costs nothing and leaves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuyard.core.draft import Draft
+from gpuyard.core.events import Cancelled, Held, Released, Submitted
+from gpuyard.core.explain import blockers
+from gpuyard.core.model import Phase, Request
+from gpuyard.core.plan import Snapshot
+from gpuyard.core.reasons import Reason
+from gpuyard.daemon.store import hashed
+from gpuyard.daemon.views import Work
+from gpuyard.daemon.yard import Yard
+from gpuyard.errors import UserError
+from gpuyard.policyfile import make_planner
+
+
+class NoSuchJob(UserError):
+    """There is no such job."""
+
+
+class NotNow(UserError):
+    """That cannot be done to a job in its present state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job waits."""
+
+    reason: Reason
+    ahead: list[str]
+    """Waiting jobs that go first, in order."""
+    blockers: list[tuple[str, float]]
+    """Running jobs that would have to end first, and when each is expected to."""
+
+
+class Desk:
+    """Where requests are made."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        self._reasons: dict[str, Reason] = {}
+        self._reasons_of = -1
+
+    def submit(self, work: Work, request: Request, environment: Mapping[str, str], hold: bool = False) -> str:
+        """Take a job in; returns its id."""
+        yard = self._yard
+        refusal = yard.planner.refuses(yard.state, request)
+        if refusal is not None:
+            raise UserError(f"this job can never run here: it {refusal}")
+        key, content = hashed(environment)
+        yard.environments[key] = content
+        now, job = yard.clock.now(), yard.next_id()
+        yard.record(Submitted(now, job, request), work=replace(work, environment=key).to_json())
+        if hold:
+            yard.record(Held(now, job))
+        return job
+
+    def cancel(self, job: str, grace: float | None = None, by: str = "") -> None:
+        """Give a job up, whether it waits or runs."""
+        yard, now = self._yard, self._yard.clock.now()
+        phase = self._phase(job)
+        who = {"by": by} if by else {}
+        if phase in (Phase.PLACED, Phase.RUNNING):
+            yard.recall(job, "cancelled", now, grace, **who)
+        else:
+            yard.record(Cancelled(now, job), **who)
+
+    def hold(self, job: str) -> None:
+        """Keep a waiting job from being chosen."""
+        phase = self._phase(job)
+        if phase in (Phase.PLACED, Phase.RUNNING):
+            raise NotNow(f"job {job} runs already; only a waiting job can be held")
+        if phase is Phase.QUEUED:
+            self._yard.record(Held(self._yard.clock.now(), job))
+
+    def release(self, job: str) -> None:
+        """Let a held job be chosen again."""
+        if self._phase(job) is Phase.HELD:
+            self._yard.record(Released(self._yard.clock.now(), job))
+
+    def set_policy(self, text: str, discipline: str | None, placement: str | None, by: str = "") -> str:
+        """Plan by another policy from now on; what is not said stays as it is. Returns it in full."""
+        yard = self._yard
+        former = yard.planner
+        planner = make_planner(
+            text,
+            discipline=discipline or former.discipline,
+            placement=placement or former.placement,
+            lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
+        )
+        yard.use(planner, yard.clock.now(), **({"by": by} if by else {}))
+        return planner.text
+
+    def reasons(self) -> dict[str, Reason]:
+        """Why each waiting job waits, in the order of the policy."""
+        yard = self._yard
+        if self._reasons_of != yard.state.version:
+            self._reasons = yard.make_plan(yard.clock.now()).held
+            self._reasons_of = yard.state.version
+        return self._reasons
+
+    def explain(self, job: str) -> Why | None:
+        """Why a job waits; None if it does not, or is held."""
+        if self._phase(job) is not Phase.QUEUED:
+            return None
+        reasons = self.reasons()
+        if job not in reasons:  # it starts in this very moment
+            return None
+        yard = self._yard
+        draft = Draft(Snapshot(yard.state, yard.clock.now()), yard.planner.policy, yard.planner.code, 0)
+        found = blockers(draft, yard.state.row_of[job])
+        ahead = list(reasons)[: list(reasons).index(job)]
+        return Why(reasons[job], ahead, [(yard.state.ids[row], until) for row, until in found])
+
+    def facts(self) -> dict[str, Any]:
+        """How the yard does."""
+        yard = self._yard
+        spans = [1000 * seconds for seconds in yard.plan_seconds]
+        plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
+        return {"policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn)}
+
+    def _phase(self, job: str) -> Phase:
+        """Where a job stands, if anything can still be done to it."""
+        state = self._yard.state
+        row = state.row_of.get(job)
+        if row is None:
+            number = int(job) if job.isdigit() else 0
+            if 0 < number <= self._yard.store.jobs:
+                raise NotNow(f"job {job} is over")
+            raise NoSuchJob(f"there is no job {job} (gpuyard ps lists them)")
+        if state.phase[row].over:
+            raise NotNow(f"job {job} is over: it has {_ENDED.get(state.phase[row], str(state.phase[row]))}")
+        return state.phase[row]
+
+
+_ENDED = {
+    Phase.CANCELLED: "been cancelled",
+    Phase.TIMEOUT: "run out of time",
+    Phase.OOM: "run out of memory",
+    Phase.INTERRUPTED: "been interrupted",
+}

@@ -1,0 +1,44 @@
+-- gpuyard's store, version 1. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
+
+CREATE TABLE events (
+    seq     INTEGER PRIMARY KEY,  -- 1, 2, 3 ...: the order in which things happened
+    at      REAL    NOT NULL,     -- seconds since the epoch, on the daemon's clock
+    kind    TEXT    NOT NULL,     -- the event's name
+    job     TEXT,                 -- none for what happens to the whole yard
+    attempt INTEGER,
+    data    TEXT    NOT NULL      -- the rest, as JSON; empty if there is none
+);
+CREATE INDEX events_of_job ON events (job, seq) WHERE job IS NOT NULL;
+
+-- Environments of jobs, which are much alike: kept once each, under a hash of their content.
+CREATE TABLE environments (
+    hash    TEXT PRIMARY KEY,
+    content TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- What the events say of each job.
+CREATE TABLE jobs (
+    number     INTEGER PRIMARY KEY,  -- the order of submission
+    id         TEXT    NOT NULL UNIQUE,
+    name       TEXT    NOT NULL,
+    user       TEXT    NOT NULL,
+    state      TEXT    NOT NULL,
+    attempt    INTEGER NOT NULL,
+    gpus       TEXT    NOT NULL,     -- indices, with commas between them
+    exit_code  INTEGER,
+    submitted  REAL    NOT NULL,
+    started    REAL,
+    ended      REAL,
+    priority   REAL    NOT NULL,
+    message    TEXT    NOT NULL,     -- how it ended, where that needs words
+    recalled   TEXT    NOT NULL,     -- what it was told to end for
+    work       TEXT    NOT NULL      -- what it asked for, as JSON
+);
+CREATE INDEX jobs_open ON jobs (number) WHERE ended IS NULL;
+CREATE INDEX jobs_over ON jobs (ended) WHERE ended IS NOT NULL;
+
+-- The state of the yard after the event `seq`, so that a start need not read the whole log.
+CREATE TABLE checkpoint (
+    seq  INTEGER PRIMARY KEY,
+    data TEXT NOT NULL
+);

@@ -1,0 +1,258 @@
+"""The store: one SQLite file that holds the log, and what follows from it.
+
+One thread writes, a batch of records at a time: one transaction, one fsync, and only then is anything acknowledged
+(WAL, synchronous=FULL). The views of the jobs are written in the same transaction, so they can never disagree with the
+log; `rebuild` makes them anew. Others read through connections of their own, which see whole transactions only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpuyard.core import checkpoint
+from gpuyard.core.events import Opened, Submitted
+from gpuyard.core.model import Cluster
+from gpuyard.core.state import State
+from gpuyard.core.transitions import apply
+from gpuyard.daemon import views
+from gpuyard.daemon.journal import Record, Row, decode, encode, with_tuples
+from gpuyard.daemon.views import JobView, fold_view
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.faults import point
+
+VERSION = 1
+_SCHEMA = Path(__file__).with_name("schema.sql")
+_INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
+_UPDATE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in views.CHANGING)} WHERE number = ?"
+
+
+class StoreFailing(GpuyardError):
+    """The store cannot be written."""
+
+
+class Store:
+    """The writer's end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = _connect(path)
+        self.last = self._number("SELECT max(seq) FROM events")
+        self.last_at = float(self._connection.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
+        self.jobs = self._number("SELECT max(number) FROM jobs")
+        """The number of the job that was submitted last."""
+        self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
+        """The views of all jobs that are not over."""
+        self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[Record], environments: Mapping[str, str] | None = None) -> None:
+        """Write records and what follows from them; on disk when this returns, or not at all."""
+        seen: dict[str, JobView] = {}
+        number = self.jobs
+        for record in records:
+            if record.job is not None:
+                number += isinstance(record.event, Submitted)
+                view = fold_view(seen.get(record.job) or self.open.get(record.job), number, record)
+                if view is not None:  # else a late report on a job that is over
+                    seen[record.job] = view
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO events (seq, at, kind, job, attempt, data) VALUES (?, ?, ?, ?, ?, ?)",
+                [(self.last + n, *encode(record)) for n, record in enumerate(records, 1)],
+            )
+            point("store:events")
+            if environments:
+                connection.executemany("INSERT OR IGNORE INTO environments VALUES (?, ?)", environments.items())
+            connection.executemany(_INSERT, [views.to_row(v) for v in seen.values() if v.number > self.jobs])
+            connection.executemany(
+                _UPDATE, [views.to_row(v, (*views.CHANGING, "number")) for v in seen.values() if v.number <= self.jobs]
+            )
+            point("store:views")
+        point("store:committed")
+        self.last += len(records)
+        self.jobs = number
+        self.last_at = max([self.last_at, *(record.event.at for record in records)])
+        for job, view in seen.items():
+            if view.over:
+                self.open.pop(job, None)
+            else:
+                self.open[job] = view
+
+    def keep(self, state: State) -> None:
+        """Keep the state as it is after the last event, so that the next start is quick."""
+        with self._transaction() as connection:
+            text = json.dumps({"cluster": _cluster(state.cluster), **checkpoint.dump(state)})
+            connection.execute("DELETE FROM checkpoint")
+            connection.execute("INSERT INTO checkpoint VALUES (?, ?)", (self.last, text))
+        self.checkpointed = self.last
+
+    def rebuild(self) -> int:
+        """Make the views anew from the log; returns how many jobs there are."""
+        found: dict[str, JobView] = {}
+        for _, record in self.records():
+            if record.job is not None:
+                view = fold_view(found.get(record.job), len(found) + 1, record)
+                if view is not None:
+                    found[record.job] = view
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM jobs")
+            connection.execute("DELETE FROM checkpoint")
+            connection.executemany(_INSERT, (views.to_row(view) for view in found.values()))
+        self.open = {view.id: view for view in found.values() if not view.over}
+        self.checkpointed = 0
+        return len(found)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise StoreFailing(_sentence(self.path, error)) from error
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def records(self, after: int = 0) -> Iterator[tuple[int, Record]]:
+        """The log from some event on."""
+        found = self._connection.execute(
+            "SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ? ORDER BY seq", (after,)
+        )
+        for seq, *row in found:
+            yield seq, decode(Row(*row))
+
+    def load(self) -> State | None:
+        """The state that the log leads to; None where nothing has happened yet."""
+        state: State | None = None
+        found = self._connection.execute("SELECT seq, data FROM checkpoint ORDER BY seq DESC LIMIT 1").fetchone()
+        if found is not None:
+            data = json.loads(found[1])
+            state = checkpoint.load(Cluster(**with_tuples(data.pop("cluster"))), data)
+        for _, record in self.records(found[0] if found else 0):
+            if state is None:
+                if not isinstance(record.event, Opened):
+                    raise UserError(f"{self.path} does not begin like a log of gpuyard; move it away to start anew")
+                state = State(record.event.cluster)
+            apply(state, record.event)
+        return state
+
+    def latest(self, kind: str) -> Iterator[Record]:
+        """Events of one kind, the latest first."""
+        found = self._connection.execute(
+            "SELECT at, kind, job, attempt, data FROM events WHERE kind = ? ORDER BY seq DESC", (kind,)
+        )
+        return (decode(Row(*row)) for row in found)
+
+    def environment(self, key: str) -> dict[str, str]:
+        """The environment under a hash."""
+        found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+        return dict(json.loads(found[0])) if found else {}
+
+    def _views(self, where: str) -> Iterator[JobView]:
+        found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {where} ORDER BY number")
+        return map(views.from_row, found)
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0] or 0)
+
+
+class Reader:
+    """A reader's end: for one thread, and never in the writer's way."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+
+    def job(self, job: str) -> JobView | None:
+        """One job."""
+        return next(iter(self._select("WHERE id = ?", (job,))), None)
+
+    def jobs(
+        self, *, over: bool | None, wanted: Mapping[str, Any], limit: int = -1, ended_after: float | None = None
+    ) -> list[JobView]:
+        """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
+        terms = [f"{name} = ?" for name in wanted]
+        values = [*wanted.values()]
+        if over is not None:
+            terms.append(f"ended IS {'NOT NULL' if over else 'NULL'}")
+        if ended_after is not None:
+            terms.append("ended >= ?")
+            values.append(ended_after)
+        where = f"WHERE {' AND '.join(terms)}" if terms else ""
+        order = "ORDER BY ended DESC, number DESC" if over else "ORDER BY number"
+        return self._select(f"{where} {order} LIMIT ?", (*values, limit))
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+
+    def events(self, after: int, limit: int, job: str | None = None) -> list[tuple[int, Row]]:
+        """Events from one on, of all jobs or of one."""
+        of_job, values = (" AND job = ?", (job,)) if job is not None else ("", ())
+        found = self._connection.execute(
+            f"SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ?{of_job} ORDER BY seq LIMIT ?",
+            (after, *values, limit),
+        )
+        return [(seq, Row(*row)) for seq, *row in found]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def _select(self, rest: str, values: Iterable[Any]) -> list[JobView]:
+        found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {rest}", tuple(values))
+        return list(map(views.from_row, found))
+
+
+def hashed(environment: Mapping[str, str]) -> tuple[str, str]:
+    """An environment as the store keeps it: its hash, and its content."""
+    content = json.dumps(dict(sorted(environment.items())), separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()[:32], content
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open the store, make it if there is none, and bring an older one up to date."""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if version > VERSION:
+            raise UserError(f"{path} was written by a newer version of gpuyard; use that version")
+        if version == 0 and tables:
+            raise UserError(f"{path} is a database, but not one of gpuyard; move it away, or use another --data-dir")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        if version == 0:
+            connection.executescript(f"BEGIN;\n{_SCHEMA.read_text()}\nPRAGMA user_version = {VERSION};\nCOMMIT;")
+    except sqlite3.Error as error:
+        raise UserError(_sentence(path, error)) from error
+    return connection
+
+
+def _sentence(path: Path, error: sqlite3.Error) -> str:
+    """What is wrong with the store, and what to do."""
+    text = str(error)
+    if "full" in text:
+        return f"the disk that holds {path} is full; free some space, nothing is lost"
+    if "readonly" in text or "unable to open" in text:
+        return f"{path} cannot be written ({text}); check its permissions, and whether its disk is mounted read-only"
+    if "malformed" in text or "not a database" in text:
+        return f"{path} is damaged ({text}); put back a backup, or move it away to start anew"
+    return f"{path}: {text}"
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    return {name: getattr(cluster, name) for name in Cluster.__dataclass_fields__}

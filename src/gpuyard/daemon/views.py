@@ -1,0 +1,160 @@
+"""What the log says of a job, in the form that people ask for it: a fold over its events, one view per job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from gpuyard.core.events import (
+    Cancelled,
+    Exited,
+    Held,
+    Placed,
+    Preempted,
+    Recalled,
+    Released,
+    Requeued,
+    Started,
+    Submitted,
+)
+from gpuyard.core.model import Phase
+from gpuyard.daemon.journal import Record, finite, with_tuples
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a job is to run, and how: all that its submitter said, but for what a policy looks at (`Request`)."""
+
+    command: tuple[str, ...]
+    directory: str
+    environment: str = ""
+    """Hash of the environment, which is kept by itself."""
+    name: str = ""
+    tags: tuple[str, ...] = ()
+    time_limit: float | None = None
+    """Seconds after which it is made to end."""
+    grace: float = 10.0
+    """Seconds between asking it to end and making it end."""
+    requeue: bool = False
+    """Whether it waits again if the machine goes down under it."""
+    output_limit: int = 2**30
+    estimated: bool = True
+    """Whether the user said how long it will run, if only by a time limit; else a default is assumed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Only what is not the default."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Work:
+        """The work that `to_json` told of."""
+        return cls(**with_tuples(data))
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as it stands."""
+
+    number: int
+    id: str
+    name: str
+    user: str
+    state: str
+    submitted: float
+    priority: float
+    work: Mapping[str, Any] = field(default_factory=dict)
+    """`Work`, and the numbers of the request, as JSON has them."""
+    attempt: int = 0
+    gpus: tuple[int, ...] = ()
+    exit_code: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    message: str = ""
+    recalled: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can happen to it any more."""
+        return self.ended is not None
+
+
+def fold_view(view: JobView | None, number: int, record: Record) -> JobView | None:
+    """The view of a job after one more event; None while there is none."""
+    event, details = record.event, record.details
+    if isinstance(event, Submitted):
+        return _new(number, event, details)
+    if view is None:
+        return None
+    if isinstance(event, Held):
+        return replace(view, state="held")
+    if isinstance(event, Released):
+        return replace(view, state="queued")
+    if isinstance(event, Cancelled):
+        return replace(view, state="cancelled", ended=event.at, message=details.get("message", ""))
+    if isinstance(event, Placed):
+        return replace(view, state="running", attempt=event.attempt, gpus=event.gpus, message="")
+    if getattr(event, "attempt", view.attempt) != view.attempt or view.over:
+        return view  # a late report on an attempt that is over
+    if isinstance(event, Started):
+        return replace(view, started=event.at)
+    if isinstance(event, Recalled):
+        return replace(view, recalled=view.recalled or event.cause)
+    if isinstance(event, Preempted | Requeued):
+        message = details.get("message", "")
+        return replace(view, state="queued", gpus=(), started=None, recalled="", message=message)
+    if isinstance(event, Exited):
+        state = event.cause or (Phase.SUCCEEDED if event.code == 0 else Phase.FAILED)
+        message = details.get("message", "")
+        return replace(view, state=str(state), exit_code=event.code, ended=event.at, message=message)
+    return view
+
+
+def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:
+    request = event.request
+    work = {
+        **details.get("work", {}),
+        "gpu_count": request.gpus,
+        "estimate": finite(request.estimate),
+        "gpu_memory": request.memory or None,
+        "from": list(request.scope) or None,
+    }
+    name = details.get("work", {}).get("name", "")
+    return JobView(number, event.job, name, request.user, "queued", event.at, request.priority, work)
+
+
+_WORK = frozenset(f.name for f in fields(Work))
+
+
+def work_of(view: JobView) -> Work:
+    """What a job is to run, out of its view."""
+    return Work.from_json({name: value for name, value in view.work.items() if name in _WORK})
+
+
+COLUMNS = tuple(f.name for f in fields(JobView))
+"""The columns of the table `jobs`."""
+
+
+FIXED = ("id", "name", "user", "submitted", "priority", "work")
+"""Those that no event changes."""
+CHANGING = tuple(name for name in COLUMNS if name not in (*FIXED, "number"))
+
+
+def to_row(view: JobView, columns: tuple[str, ...] = COLUMNS) -> list[Any]:
+    """Columns of a view, as the table has them."""
+    return [_TO_ROW[name](getattr(view, name)) if name in _TO_ROW else getattr(view, name) for name in columns]
+
+
+def from_row(row: tuple[Any, ...]) -> JobView:
+    """A row of the table as a view."""
+    found = dict(zip(COLUMNS, row, strict=True))
+    found["gpus"] = tuple(int(index) for index in found["gpus"].split(",") if index)
+    found["work"] = json.loads(found["work"])
+    return JobView(**found)
+
+
+_TO_ROW: dict[str, Callable[[Any], Any]] = {
+    "gpus": lambda gpus: ",".join(map(str, gpus)),
+    "work": lambda work: json.dumps(work, separators=(",", ":")),
+}

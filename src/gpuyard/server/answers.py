@@ -1,0 +1,152 @@
+"""What goes out: jobs, GPUs and reasons as JSON has them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
+from gpuyard.daemon.desk import Why
+from gpuyard.daemon.journal import Row
+from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.views import JobView
+from gpuyard.units import format_duration
+
+
+def iso(at: float | None) -> str | None:
+    """A time as people and programs read it: ISO-8601 with the zone."""
+    return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
+
+
+def job_json(view: JobView, reason: Reason | None = None) -> dict[str, Any]:
+    """A job."""
+    work = view.work
+    return {
+        "id": view.id,
+        "name": view.name,
+        "user": view.user,
+        "state": view.state,
+        "reason": sentence(reason) if reason is not None else _how_it_stands(view),
+        "attempt": view.attempt,
+        "gpus": list(view.gpus),
+        "exit_code": view.exit_code,
+        "submitted_at": iso(view.submitted),
+        "started_at": iso(view.started),
+        "ended_at": iso(view.ended),
+        "gpu_count": work["gpu_count"],
+        "priority": view.priority,
+        "command": work.get("command", []),
+        "directory": work.get("directory", ""),
+        "tags": work.get("tags", []),
+        "estimate": work["estimate"] if work.get("estimated", True) else None,
+        "time_limit": work.get("time_limit"),
+        "gpu_memory": work["gpu_memory"],
+        "message": view.message or None,
+    }
+
+
+def _how_it_stands(view: JobView) -> str | None:
+    """A sentence on a job that does not wait for its turn."""
+    if view.state == "held":
+        return f"held until it is released (gpuyard release {view.id})"
+    if view.state == "running" and view.recalled:
+        return f"told to end: {view.recalled}"
+    if view.state == "timeout":
+        limit = view.work.get("time_limit")
+        return "ran out of time" + (f": its limit was {format_duration(limit)}" if limit else "")
+    if view.message:
+        return view.message
+    if view.state != "failed":
+        return None
+    if view.exit_code is None:
+        return "its exit code is not known"
+    number = view.exit_code - 128
+    if number > 0 and number in set(signal.Signals):
+        return f"exit code {view.exit_code} (signal {number}, {signal.Signals(number).name})"
+    return f"exit code {view.exit_code}"
+
+
+def sentence(reason: Reason) -> str:
+    """A reason in words, with times that people know."""
+    if isinstance(reason, Resources):
+        text = str(Resources(reason.gpus, reason.idle, None, reason.withdrawn))
+        return text + (f"; expected to fit at {_clock(reason.expected_at)}" if reason.expected_at is not None else "")
+    if isinstance(reason, Reserved):
+        return f"would fit, but could delay job {reason.behind}, due at {_clock(reason.until)}"
+    return str(reason)
+
+
+def _clock(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError):
+        return "no time that can be told"
+
+
+def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) -> dict[str, Any]:
+    """Why a job waits, with numbers, and what would have to end first."""
+    found: dict[str, Any] = {
+        "id": view.id,
+        "state": view.state,
+        "reason": job_json(view, why.reason if why else None)["reason"] or f"it is {view.state}",
+        "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
+        "details": {},
+        "expected_at": None,
+        "ahead": [],
+        "must_end_first": [],
+    }
+    if why is None:
+        return found
+    found["code"] = type(why.reason).__name__
+    found["ahead"] = why.ahead
+    if isinstance(why.reason, Resources):
+        found["details"] = {
+            "gpus": why.reason.gpus,
+            "idle": why.reason.idle,
+            "withdrawn": dict(why.reason.withdrawn),
+        }
+        found["expected_at"] = iso(why.reason.expected_at)
+    elif isinstance(why.reason, Priority):
+        found["details"] = {"behind": why.reason.behind, "ahead": why.reason.ahead}
+    else:
+        found["details"] = {"behind": why.reason.behind, "until": iso(why.reason.until)}
+    for job, until in why.blockers:
+        other = others.get(job)
+        if other is not None:
+            known = other.work.get("estimated", True)
+            found["must_end_first"].append(
+                {
+                    "id": job, "name": other.name, "user": other.user, "gpus": list(other.gpus),
+                    "expected_at": iso(until) if known else None,
+                }
+            )  # fmt: skip
+    return found
+
+
+def gpus_json(machine: Machine, views: list[JobView]) -> list[dict[str, Any]]:
+    """The GPUs, and who is on them."""
+    found = []
+    for device, reading, verdict in machine.readings():
+        jobs = [view.id for view in views if view.state == "running" and device.index in view.gpus]
+        state = "ours" if jobs and verdict.state == "free" else verdict.state
+        state = "free" if device.simulated and not jobs else state
+        found.append(
+            {
+                "index": device.index, "uuid": device.uuid, "name": device.name, "state": state,
+                "memory_total": device.memory, "memory_used": reading.memory_used, "utilization": reading.utilization,
+                "temperature": reading.temperature, "power": reading.power, "jobs": jobs, "why": verdict.why,
+                "simulated": device.simulated,
+            }
+        )  # fmt: skip
+    return found
+
+
+def event_json(seq: int, row: Row) -> dict[str, Any]:
+    """An event of the log."""
+    data = json.loads(row.data) if row.data else {}
+    details = data.pop("details", {})
+    details.get("work", {}).pop("environment", None)
+    return {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt, **data, **details}

@@ -1,0 +1,315 @@
+"""The routes. Small reads are answered here, larger ones in a thread, and what changes the yard by the yard's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from gpuyard import __version__
+from gpuyard.config import Settings
+from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
+from gpuyard.daemon.store import Reader, StoreFailing
+from gpuyard.daemon.views import JobView
+from gpuyard.daemon.yard import Yard
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.server.answers import event_json, explain_json, gpus_json, iso, job_json
+from gpuyard.server.models import Cancellation, PolicyChoice, Submission
+from gpuyard.server.watch import Watch
+
+_LONGEST_WAIT = 30.0
+_LOG_LOOK = 0.1  # seconds between looks at a log that somebody follows
+_MOST_LOG = 2**22
+
+Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for it.")]
+Limit = Annotated[int, Query(ge=1, le=1_000_000)]
+
+
+class Forbidden(GpuyardError):
+    """You may not do that."""
+
+
+_STATUS = {NoSuchJob: 404, NotNow: 409, StoreFailing: 503, Forbidden: 403, UserError: 422}
+
+
+class Api:
+    """The routes of one yard."""
+
+    def __init__(self, yard: Yard, settings: Settings, shutdown: Callable[[], None]) -> None:
+        self.yard, self.settings, self._shutdown = yard, settings, shutdown
+        self.desk = Desk(yard)
+        self.watch = Watch()
+        self.since = time.time()
+        self._own = threading.local()
+        yard.on_commit = self.watch.committed
+        self.router = APIRouter(prefix="/api/v1", dependencies=[Depends(_only_the_owner)])
+        add = self.router.add_api_route
+        add("/jobs", self.submit, methods=["POST"], status_code=201)
+        add("/jobs", self.jobs, methods=["GET"])
+        add("/jobs/{job}", self.job, methods=["GET"])
+        add("/jobs/{job}/cancel", self.cancel, methods=["POST"])
+        add("/jobs/{job}/hold", self.hold, methods=["POST"])
+        add("/jobs/{job}/release", self.release, methods=["POST"])
+        add("/jobs/{job}/log", self.log, methods=["GET"])
+        add("/jobs/{job}/explain", self.explain, methods=["GET"])
+        add("/history", self.history, methods=["GET"])
+        add("/events", self.events, methods=["GET"])
+        add("/gpus", self.gpus, methods=["GET"])
+        add("/policy", self.policy, methods=["GET"])
+        add("/policy", self.set_policy, methods=["PUT"])
+        add("/status", self.status, methods=["GET"])
+        add("/shutdown", self.shutdown, methods=["POST"], status_code=202)
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    async def submit(self, request: Request, given: Submission) -> Response:
+        """Take a job in. It is on disk when this answers."""
+        user = _user(request)
+        work, wish = given.work(self.settings), given.request(user, self.settings)
+        job = await self._ask(lambda: self.desk.submit(work, wish, given.environment, given.hold))
+        return _json({"id": job}, 201)
+
+    async def jobs(
+        self, all: bool = False, state: str = "", user: str = "", name: str = "", limit: Limit = 1_000_000
+    ) -> Response:
+        """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
+        wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
+        reasons = await self._look(self.desk.reasons)
+        return await asyncio.to_thread(self._listing, None if all else False, wanted, limit, reasons)
+
+    def _listing(self, over: bool | None, wanted: dict[str, str], limit: int, reasons: dict[str, Any]) -> Response:
+        found = self._reader.jobs(over=over, wanted=wanted)
+        place = {job: n for n, job in enumerate(reasons)}
+        found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
+        return _json({"jobs": [job_json(v, reasons.get(v.id) if v.state == "queued" else None) for v in found[:limit]]})
+
+    async def job(
+        self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
+    ) -> Response:
+        """One job; with `wait`, when it is over or has started, or the seconds are."""
+        end = time.monotonic() + wait
+        while True:
+            view = self._view(job)
+            left = end - time.monotonic()
+            if view.over or (for_ == "start" and view.started is not None) or left <= 0:
+                return await self._one(view)
+            await self.watch.wait(left, job)
+
+    async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
+        """Give a job up: it is asked to end, and made to when its grace is over."""
+        grace = how.grace if how else None
+        user = _user(request)
+        self._view(job)
+        await self._ask(lambda: self.desk.cancel(job, grace, user))
+        return await self._one(self._view(job))
+
+    async def hold(self, job: str) -> Response:
+        """Keep a waiting job from being chosen."""
+        self._view(job)
+        await self._ask(lambda: self.desk.hold(job))
+        return await self._one(self._view(job))
+
+    async def release(self, job: str) -> Response:
+        """Let a held job be chosen again."""
+        self._view(job)
+        await self._ask(lambda: self.desk.release(job))
+        return await self._one(self._view(job))
+
+    async def log(
+        self,
+        job: str,
+        offset: int = 0,
+        size: Annotated[int, Query(ge=1, le=_MOST_LOG)] = 2**16,
+        attempt: int = 0,
+        wait: Wait = 0.0,
+    ) -> Response:
+        """A piece of a job's output."""
+        end = time.monotonic() + wait
+        while True:
+            view = self._view(job)
+            which = attempt or view.attempt
+            after, data = self.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
+            if data or view.over or time.monotonic() >= end:
+                break
+            await self.watch.wait(min(_LOG_LOOK, max(0.001, end - time.monotonic())), job)
+        headers = {
+            "X-Next-Offset": str(after),
+            "X-Log-Size": str(self.yard.engine.log_size(job, which) if which else 0),
+            "X-Job-State": view.state,
+            "X-Attempt": str(which),
+        }
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+    async def explain(self, job: str) -> Response:
+        """Why a job waits, and what would have to end first."""
+        view = self._view(job)
+        why = None if view.over else await self._look(lambda: self.desk.explain(job))
+        return _json(explain_json(view, why, self.yard.store.open))
+
+    async def history(
+        self, limit: Limit = 1000, user: str = "", state: str = "", name: str = "", since: datetime | None = None
+    ) -> Response:
+        """Jobs that are over, the latest first."""
+        wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
+        after = since.timestamp() if since else None
+
+        def found() -> Response:
+            views = self._reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after)
+            return _json({"jobs": [job_json(view) for view in views]})
+
+        return await asyncio.to_thread(found)
+
+    async def events(
+        self, after: int = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000, job: str = "", wait: Wait = 0.0
+    ) -> Response:
+        """The log, from one event on."""
+        end = time.monotonic() + wait
+        while True:
+            found = self._reader.events(after, limit, job or None)
+            left = end - time.monotonic()
+            if found or left <= 0:
+                break
+            await self.watch.wait(left)
+        last = found[-1][0] if found else after
+        return _json({"events": [event_json(seq, row) for seq, row in found], "last": last})
+
+    # -- the yard ---------------------------------------------------------------------------------
+
+    async def gpus(self) -> Response:
+        """The GPUs, and who is on them."""
+        views = list(self.yard.store.open.values())
+        found = gpus_json(self.yard.machine, views)
+        return _json({"simulated": self.yard.machine.gpus.simulated, "gpus": found})
+
+    async def policy(self) -> Response:
+        """How plans are made."""
+        planner = self.yard.planner
+        return _json(
+            {
+                "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
+                "placement": planner.placement,
+            }
+        )  # fmt: skip
+
+    async def set_policy(self, request: Request, given: PolicyChoice) -> Response:
+        """Make plans another way from now on."""
+        user = _user(request)
+        await self._ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
+        return await self.policy()
+
+    async def status(self) -> Response:
+        """How the daemon does."""
+        failing = self.yard.failing
+        facts = await self._look(self.desk.facts)
+        counts = self._reader.counts()
+        states: dict[str, int] = {}
+        for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values())):
+            states[gpu["state"]] = states.get(gpu["state"], 0) + 1
+        return _json(
+            {
+                "version": __version__, "pid": os.getpid(), "since": iso(self.since),
+                "data_dir": str(self.settings.data_dir), "socket": str(self.settings.socket),
+                "simulated": self.yard.machine.gpus.simulated, "gpus": states, "policy": self.yard.planner.text,
+                "jobs": counts, "plan": facts["plan"],
+                "store": {"state": "failing" if failing else "ok", "problem": failing or None},
+            }
+        )  # fmt: skip
+
+    async def shutdown(self) -> Response:
+        """End the daemon. Jobs go on running, and the next daemon finds them."""
+        self._shutdown()
+        running = sum(view.state == "running" for view in self.yard.store.open.values())
+        return _json({"running": running}, 202)
+
+    # -- helpers ----------------------------------------------------------------------------------
+
+    async def _ask(self, command: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(self.yard.ask(command))
+
+    async def _look(self, command: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(self.yard.ask(command, changes=False))
+
+    @property
+    def _reader(self) -> Reader:
+        """A reader for this thread."""
+        if not hasattr(self._own, "reader"):
+            self._own.reader = Reader(self.settings.database)
+        reader: Reader = self._own.reader
+        return reader
+
+    def _view(self, job: str) -> JobView:
+        view = self._reader.job(job)
+        if view is None:
+            raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+        return view
+
+    async def _one(self, view: JobView) -> Response:
+        reasons = await self._look(self.desk.reasons) if view.state == "queued" else {}
+        return _json(job_json(view, reasons.get(view.id)))
+
+
+def make_app(api: Api) -> FastAPI:
+    """The application."""
+    app = FastAPI(title="gpuyard", version=__version__)
+    app.include_router(api.router)
+
+    @app.exception_handler(GpuyardError)
+    async def refused(request: Request, error: GpuyardError) -> Response:
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+        return _problem(status, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return _problem(422, "; ".join(_complaint(part) for part in error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def failed(request: Request, error: HTTPException) -> Response:
+        return _problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+
+    return app
+
+
+async def _only_the_owner(request: Request) -> None:
+    peer = getattr(request.state, "peer", None)
+    if peer is not None and peer.uid not in (0, os.geteuid()):
+        raise Forbidden(f"this daemon serves {_name(os.geteuid())} only; start one of your own")
+
+
+def _complaint(part: Any) -> str:
+    where = ".".join(str(step) for step in part["loc"] if step not in ("body", "query", "path"))
+    message = str(part["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def _problem(status: int, detail: str) -> Response:
+    body = json.dumps({"title": _TITLES.get(status, "Error"), "status": status, "detail": detail})
+    return Response(body, status, media_type="application/problem+json")
+
+
+_TITLES = {403: "Forbidden", 404: "Not found", 409: "Not possible now", 422: "Not valid", 503: "Cannot write"}
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(json.dumps(value, separators=(",", ":")), status, media_type="application/json")
+
+
+def _user(request: Request) -> str:
+    peer = getattr(request.state, "peer", None)
+    return _name(peer.uid if peer is not None else os.geteuid())
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,79 @@
+"""The Unix socket: made by us, with the mode that we want, and telling who is at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gpuyard.errors import UserError
+
+_LONGEST = 107  # bytes in the address of a Unix socket
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Peer(NamedTuple):
+    """The process at the other end, as the kernel says."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+class PeerProtocol(HttpToolsProtocol):
+    """HTTP, with the peer's credentials in the state of every request."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Ask the kernel who it is."""
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family == socket.AF_UNIX:
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            self.app_state: dict[str, Any] = {**self.app_state, "peer": Peer(*_CREDENTIALS.unpack(raw))}
+        super().connection_made(transport)
+
+
+@contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """An address for a socket's path, however long that is."""
+    if len(os.fsencode(path)) <= _LONGEST:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def listen(path: Path, mode: int) -> socket.socket:
+    """A listening socket at a path; one that a former daemon left behind is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with reachable(path) as address:
+        if _answers(address):
+            raise UserError(f"something listens at {path} already; choose another place with --socket")
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        former = os.umask(0o777 & ~mode)
+        try:
+            listener.bind(address)
+        finally:
+            os.umask(former)
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
+
+
+def _answers(address: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(address)
+        except OSError:
+            return False
+    return True

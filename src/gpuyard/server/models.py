@@ -1,0 +1,92 @@
+"""What comes in: requests, checked at the edge."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+
+from gpuyard.config import Settings
+from gpuyard.core.model import Request
+from gpuyard.daemon.views import Work
+from gpuyard.errors import UserError
+
+
+def _text(value: Any) -> str:
+    """Any text that a process can be given, also such as is not valid UTF-8 (surrogates stand for those bytes)."""
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    if "\0" in value:
+        raise ValueError("must not hold a NUL character")
+    return value
+
+
+Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
+
+
+class Submission(BaseModel):
+    """A job as its submitter describes it."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    command: Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
+    directory: Annotated[Text, Field(description="Where it runs: an absolute path.")]
+    environment: Annotated[dict[Text, Text], Field(description="All of its environment.")] = {}
+    name: Annotated[str, Field(max_length=200)] = ""
+    tags: list[str] = []
+    gpus: Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")] = None
+    from_: Annotated[list[int], Field(alias="from", description="Only these GPUs will do.")] = []
+    gpu_memory: Annotated[float | None, Field(gt=0, description="Bytes on each GPU: it shares GPUs by memory.")] = None
+    priority: Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")] = 0.0
+    estimate: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should take.")] = None
+    time_limit: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it may take.")] = None
+    grace: Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="Seconds from TERM to KILL.")] = None
+    requeue: bool = False
+    hold: bool = False
+
+    def work(self, settings: Settings) -> Work:
+        """What it is to run."""
+        if not self.directory.startswith("/"):
+            raise UserError(f"directory must be an absolute path, not '{self.directory}'")
+        if not self.command[0]:
+            raise UserError("the command is empty")
+        return Work(
+            command=tuple(self.command),
+            directory=self.directory,
+            name=self.name or self.command[0].rpartition("/")[2],
+            tags=tuple(self.tags),
+            time_limit=self.time_limit,
+            grace=settings.grace if self.grace is None else self.grace,
+            requeue=self.requeue,
+            output_limit=settings.output_limit,
+            estimated=self.estimate is not None or self.time_limit is not None,
+        )
+
+    def request(self, user: str, settings: Settings) -> Request:
+        """What a policy may know of it."""
+        estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
+        return Request(
+            gpus=self.gpus or len(self.from_) or 1,
+            estimate=min(estimate, self.time_limit or math.inf),
+            memory=self.gpu_memory or 0.0,
+            compute=0.0 if self.gpu_memory else 100.0,
+            priority=self.priority,
+            user=user,
+            preemptible=False,
+            scope=tuple(self.from_),
+        )
+
+
+class Cancellation(BaseModel):
+    """How to end a job."""
+
+    grace: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+
+
+class PolicyChoice(BaseModel):
+    """How to plan from now on."""
+
+    policy: str
+    discipline: str | None = None
+    placement: str | None = None

@@ -1,0 +1,116 @@
+"""`gpuyard serve`: a store, an engine, GPUs, the yard and the API, put together and taken apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from gpuyard import __version__
+from gpuyard.config import Settings
+from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.store import Store
+from gpuyard.daemon.yard import Yard
+from gpuyard.engines.local import LocalEngine
+from gpuyard.errors import UserError
+from gpuyard.gpus.find import open_gpus
+from gpuyard.server.api import Api, make_app
+from gpuyard.server.listen import PeerProtocol, listen
+
+log = logging.getLogger("gpuyard")
+
+
+def serve(settings: Settings) -> None:
+    """Run the daemon until it is told to end. What it cannot begin with is a `UserError`."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    os.umask(0o077)
+    with ExitStack() as stack:
+        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stack.enter_context(_alone(settings.data_dir))
+        gpus = open_gpus(settings.simulate_gpus or None)
+        stack.callback(gpus.close)
+        store = Store(settings.database)
+        stack.callback(store.close)
+        engine = LocalEngine(settings.jobs_dir, [device.visible_as for device in gpus.devices])
+        stack.callback(engine.close)
+        machine = Machine(gpus, engine)
+        yard = Yard(store, engine, machine, settings)
+        yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
+        kind = "simulated GPU" if gpus.simulated else "GPU"
+        count = len(gpus.devices)
+        log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
+                 yard.planner.text, settings.data_dir)  # fmt: skip
+        asyncio.run(_serve(yard, settings))
+
+
+@contextmanager
+def _alone(data_dir: Path) -> Iterator[None]:
+    """Be the only daemon on a data directory."""
+    with open(data_dir / "daemon.lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            pid = file.read().strip()
+            raise UserError(
+                f"a daemon runs on {data_dir} already (process {pid or 'unknown'}); "
+                "use it, end it with gpuyard down, or choose another --data-dir"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+async def _serve(yard: Yard, settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    listener = listen(settings.socket, 0o600)
+    api = Api(yard, settings, lambda: _end(server))
+    config = uvicorn.Config(
+        make_app(api), http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        timeout_graceful_shutdown=2, backlog=1024,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    server.capture_signals = _no_signals  # type: ignore[method-assign]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _end, server)
+    failed: list[BaseException] = []
+    thread = threading.Thread(target=_run, args=(yard, failed, lambda: loop.call_soon_threadsafe(_end, server)))
+    thread.start()
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        yard.stop()
+        await asyncio.to_thread(thread.join)
+        settings.socket.unlink(missing_ok=True)
+    if failed:
+        raise failed[0]
+    log.info("ended; jobs go on running")
+
+
+def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> None:
+    """The yard's thread. If it fails, the daemon must end: a daemon that plans nothing helps nobody."""
+    try:
+        yard.run()
+    except BaseException as error:
+        log.exception("the yard failed")
+        failed.append(error)
+        tell()
+
+
+def _end(server: uvicorn.Server) -> None:
+    server.should_exit = True
+
+
+@contextmanager
+def _no_signals() -> Iterator[None]:
+    """Signals are handled by the loop."""
+    yield
