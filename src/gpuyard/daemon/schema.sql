@@ -1,4 +1,4 @@
--- gpuyard's store, version 1. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
+-- gpuyard's store, version 2. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
 
 CREATE TABLE events (
     seq     INTEGER PRIMARY KEY,  -- 1, 2, 3 ...: the order in which things happened
@@ -9,6 +9,7 @@ CREATE TABLE events (
     data    TEXT    NOT NULL      -- the rest, as JSON; empty if there is none
 );
 CREATE INDEX events_of_job ON events (job, seq) WHERE job IS NOT NULL;
+CREATE INDEX events_of_yard ON events (kind, seq) WHERE job IS NULL;
 
 -- Environments of jobs, which are much alike: kept once each, under a hash of their content.
 CREATE TABLE environments (
@@ -36,6 +37,7 @@ CREATE TABLE jobs (
 );
 CREATE INDEX jobs_open ON jobs (number) WHERE ended IS NULL;
 CREATE INDEX jobs_over ON jobs (ended) WHERE ended IS NOT NULL;
+CREATE INDEX jobs_by_state ON jobs (state);
 
 -- The state of the yard after the event `seq`, so that a start need not read the whole log.
 CREATE TABLE checkpoint (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,8 @@ from gpuyard.daemon.views import JobView, fold_view
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 
-VERSION = 1
-_SCHEMA = Path(__file__).with_name("schema.sql")
+VERSION = 2
+_HERE = Path(__file__).parent
 _INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
 _UPDATE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in views.CHANGING)} WHERE number = ?"
 
@@ -42,13 +43,17 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = _connect(path)
-        self.last = self._number("SELECT max(seq) FROM events")
-        self.last_at = float(self._connection.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
-        self.jobs = self._number("SELECT max(number) FROM jobs")
-        """The number of the job that was submitted last."""
-        self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
-        """The views of all jobs that are not over."""
-        self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
+        with _readable(path):
+            self.last = self._number("SELECT max(seq) FROM events")
+            self.last_at = float(
+                self._number("SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)")
+            )
+            """When the last event happened, or a little later."""
+            self.jobs = self._number("SELECT max(number) FROM jobs")
+            """The number of the job that was submitted last."""
+            self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
+            """The views of all jobs that are not over."""
+            self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -137,6 +142,10 @@ class Store:
 
     def load(self) -> State | None:
         """The state that the log leads to; None where nothing has happened yet."""
+        with _readable(self.path):
+            return self._folded()
+
+    def _folded(self) -> State | None:
         state: State | None = None
         found = self._connection.execute("SELECT seq, data FROM checkpoint ORDER BY seq DESC LIMIT 1").fetchone()
         if found is not None:
@@ -151,9 +160,9 @@ class Store:
         return state
 
     def latest(self, kind: str) -> Iterator[Record]:
-        """Events of one kind, the latest first."""
+        """What happened to the whole yard, of one kind, the latest first."""
         found = self._connection.execute(
-            "SELECT at, kind, job, attempt, data FROM events WHERE kind = ? ORDER BY seq DESC", (kind,)
+            "SELECT at, kind, job, attempt, data FROM events WHERE kind = ? AND job IS NULL ORDER BY seq DESC", (kind,)
         )
         return (decode(Row(*row)) for row in found)
 
@@ -167,7 +176,7 @@ class Store:
         return map(views.from_row, found)
 
     def _number(self, query: str) -> int:
-        return int(self._connection.execute(query).fetchone()[0] or 0)
+        return math.ceil(self._connection.execute(query).fetchone()[0] or 0)
 
 
 class Reader:
@@ -225,7 +234,7 @@ def hashed(environment: Mapping[str, str]) -> tuple[str, str]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the store, make it if there is none, and bring an older one up to date."""
-    try:
+    with _readable(path):
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -236,10 +245,24 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if version == 0:
-            connection.executescript(f"BEGIN;\n{_SCHEMA.read_text()}\nPRAGMA user_version = {VERSION};\nCOMMIT;")
+            _run_script(connection, _HERE / "schema.sql", VERSION)
+        for step in range(version + 1, VERSION + 1) if version else ():
+            _run_script(connection, _HERE / "upgrades" / f"{step}.sql", step)
+    return connection
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Where reading fails, say what to do."""
+    try:
+        yield
     except sqlite3.Error as error:
         raise UserError(_sentence(path, error)) from error
-    return connection
+
+
+def _run_script(connection: sqlite3.Connection, script: Path, version: int) -> None:
+    """All of a script, or nothing of it."""
+    connection.executescript(f"BEGIN;\n{script.read_text()}\nPRAGMA user_version = {version};\nCOMMIT;")
 
 
 def _sentence(path: Path, error: sqlite3.Error) -> str:
