@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.trace import Trace
-from gpuyard.sim.traces import batsim, gavel, helios, openb, pai, philly, pollux, sacct, swf, table, tiresias
+from gpuyard.sim.traces import batsim, gavel, helios, history, openb, pai, philly, pollux, sacct, swf, table, tiresias
 from gpuyard.sim.traces.info import describe
 from gpuyard.sim.traces.source import Source, open_source
 from gpuyard.sim.traces.writing import WRITERS, write
@@ -49,17 +49,26 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def read(path: str | Path, format: str | None = None) -> Trace:
-    """Read a trace file, or standard input for `-`; `format` overrides what the file looks like."""
-    name, option = _named(format) if format is not None else (None, "")
+    """Read a trace file, standard input for `-`, or the log of the local yard for `history`.
+
+    `format` overrides what the file looks like.
+    """
+    if format is None and (store := history.store_of(path)):
+        trace = history.read(store)
+    else:
+        trace = _read_file(path, *(_named(format) if format is not None else (None, "")))
+    if not len(trace):
+        reasons = ", ".join(f"{count} dropped: {reason}" for reason, count in trace.dropped.items())
+        raise UserError(f"{trace.source} holds no jobs{f' to use ({reasons})' if reasons else ''}")
+    return trace
+
+
+def _read_file(path: str | Path, name: str | None, option: str) -> Trace:
     with open_source(path) as source:
         if "\0" in source.head:
             raise UserError(f"{source.name} is not a text file")
         source.option = option
-        trace = FORMATS[name or _recognised(source)].read(source)
-    if not len(trace):
-        reasons = ", ".join(f"{count} dropped: {reason}" for reason, count in trace.dropped.items())
-        raise UserError(f"{source.name} holds no jobs{f' to use ({reasons})' if reasons else ''}")
-    return trace
+        return FORMATS[name or _recognised(source)].read(source)
 
 
 def _named(text: str) -> tuple[str, str]:
