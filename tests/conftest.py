@@ -1,4 +1,4 @@
-"""What tests share: where the real traces are, and hypothesis profiles."""
+"""What tests share: where the real traces are, GPUs that are made up, and hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.fake_nvml import FakeNvml, build
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -34,3 +36,18 @@ def trace_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         return name
 
     return make
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a made-up NVML; without a compiler the test is skipped."""
+    folder = build(tmp_path_factory.mktemp("nvml"))
+    if folder is None:
+        pytest.skip("no C compiler to build the made-up NVML with; apt-get install gcc libc6-dev")
+    return folder
+
+
+@pytest.fixture
+def fake_nvml(nvml_library: Path, tmp_path: Path) -> FakeNvml:
+    """A machine without GPUs, but with a driver; add some."""
+    return FakeNvml(nvml_library, tmp_path)

@@ -20,9 +20,10 @@ class Device:
     index: int
     """0, 1, 2 ...: the numbers that users see, in the order of the PCI bus."""
     uuid: str
+    """Empty for a GPU that has not answered since the source was opened; it gets its own once it does."""
     name: str
     memory: int
-    """Bytes in all."""
+    """Bytes in all; 0 where that is not known."""
     simulated: bool = False
 
     @property
@@ -38,6 +39,8 @@ class Process:
     pid: int
     memory: int
     """Bytes on this GPU; 0 where that is not known."""
+    graphics: bool = False
+    """Whether it only draws, as a desktop does, and computes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,10 @@ class Gpus(Protocol):
 
     @property
     def devices(self) -> Sequence[Device]:
-        """All of them, by index. They stay the same while the source is open, also when one is lost."""
+        """All of them, by index. They stay the same while the source is open, also when one is lost.
+
+        One that was lost from the beginning, without a UUID, is replaced by what it is once it answers.
+        """
         ...
 
     @property

@@ -1,0 +1,15 @@
+"""The GPUs of this machine, or simulated ones."""
+
+from __future__ import annotations
+
+from gpuyard.gpus.base import Gpus
+from gpuyard.gpus.simulated import SimulatedGpus
+
+
+def open_gpus(simulate: str | None = None) -> Gpus:
+    """Simulated GPUs as `simulate` describes them, or else those that NVML finds; raises `GpusUnavailable`."""
+    if simulate is not None:
+        return SimulatedGpus.parse(simulate)
+    from gpuyard.gpus.nvml import NvmlGpus  # only who has real GPUs needs NVIDIA's bindings in memory
+
+    return NvmlGpus()

@@ -1,0 +1,141 @@
+"""NVIDIA GPUs, through NVML.
+
+A GPU keeps its index from the beginning to the end, whatever happens to it: it may be lost and come back, and the whole
+driver may go and be loaded again. Handles do not outlive that, so they are looked up anew, by UUID.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+import pynvml
+
+from gpuyard.gpus import driver
+from gpuyard.gpus.base import Device, GpusUnavailable, Reading
+from gpuyard.gpus.driver import Found, Silent
+
+_VANISHED = "the driver does not find it any more"
+_TRY = "or try gpuyard without GPUs: --simulate-gpus 4x16G"
+_NONE = "the NVIDIA driver finds no GPU, or only GPUs in MIG mode without MIG devices; see what nvidia-smi -L says"
+_ADVICE = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no NVIDIA driver is installed (libnvidia-ml.so.1 is missing); install it",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded; see what nvidia-smi says",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver was updated but the old one still runs; reboot",
+    pynvml.NVML_ERROR_NO_PERMISSION: "the NVIDIA driver refuses access; see who may use /dev/nvidia*",
+}
+
+
+class NvmlGpus:
+    """The GPUs of this machine."""
+
+    simulated = False
+
+    def __init__(
+        self,
+        *,
+        retry_driver: float = 5.0,
+        retry_gpu: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open the driver, and again every so many seconds while all of it, or one GPU, does not answer.
+
+        Opening it can take seconds where nobody else keeps the GPUs awake, hence the longer wait for a single one.
+        """
+        self._retry_driver, self._retry_gpu, self._clock = retry_driver, retry_gpu, clock
+        self._down = ""  # why no GPU answers, if none does
+        self._any_lost = False
+        self._opened_at = clock()
+        try:
+            pynvml.nvmlInit()
+            found = driver.find_devices()
+        except pynvml.NVMLError as error:
+            self.close()
+            advice = _ADVICE.get(error.value, f"NVML fails ({error}); see what nvidia-smi says")
+            raise GpusUnavailable(f"{advice}, {_TRY}") from error
+        if not found:
+            self.close()
+            raise GpusUnavailable(f"{_NONE}, {_TRY}")
+        self._devices = [
+            Device(index, one.uuid, one.name, one.memory)
+            if isinstance(one, Found)
+            else Device(index, "", "NVIDIA GPU that does not answer", 0)
+            for index, one in enumerate(found)
+        ]
+        self._found: list[Found | None] = [one if isinstance(one, Found) else None for one in found]
+        # why a device without a handle does not answer
+        self._problems = [one.problem if isinstance(one, Silent) else "" for one in found]
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """All of them, by index."""
+        return tuple(self._devices)
+
+    def read(self) -> list[Reading]:
+        """One reading of each device, by index; never raises."""
+        retry = self._retry_driver if self._down else self._retry_gpu
+        if (self._down or self._any_lost) and self._clock() - self._opened_at >= retry:
+            self._reopen()
+        readings = [self._read(index) for index in range(len(self._devices))]
+        if self._down:  # perhaps since the middle of this
+            readings = [Reading(device.index, lost=True, problem=self._down) for device in self._devices]
+        self._any_lost = any(reading.lost for reading in readings)
+        return readings
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def _read(self, index: int) -> Reading:
+        found = self._found[index]
+        if self._down or found is None:
+            return Reading(index, lost=True, problem=self._down or self._problems[index])
+        try:
+            return _look(index, found)
+        except pynvml.NVMLError as error:
+            if driver.is_driver_gone(error):
+                self._down = f"the NVIDIA driver does not answer: {error}"
+            return Reading(index, lost=True, problem=str(error))
+
+    def _reopen(self) -> None:
+        self._opened_at = self._clock()
+        self.close()
+        try:
+            pynvml.nvmlInit()
+            found = driver.find_devices()
+        except pynvml.NVMLError as error:
+            self._down = f"the NVIDIA driver does not answer: {error}"
+            return
+        self._down = ""
+        silent = [one.problem for one in found if isinstance(one, Silent)]
+        self._match([one for one in found if isinstance(one, Found)], silent[0] if silent else _VANISHED)
+
+    def _match(self, found: list[Found], problem: str) -> None:
+        """Give every device its new handle; a GPU that was lost from the beginning becomes the first unknown one."""
+        by_uuid = {one.uuid: one for one in found}
+        known = {device.uuid for device in self._devices}
+        unknown = [one for one in found if one.uuid not in known and not one.is_mig]
+        for index, device in enumerate(self._devices):
+            if not device.uuid and unknown:
+                new = unknown.pop(0)
+                self._devices[index] = device = Device(index, new.uuid, new.name, new.memory)
+            self._found[index] = by_uuid.get(device.uuid)
+            self._problems[index] = problem
+
+
+def _look(index: int, found: Found) -> Reading:
+    if driver.uuid_of(found.handle) != found.uuid:
+        return Reading(index, lost=True, problem="it was taken apart; restart gpuyard to see its new MIG devices")
+    if not found.is_mig and driver.is_in_mig_mode(found.chip):
+        return Reading(index, lost=True, problem="it is in MIG mode now; restart gpuyard to see its MIG devices")
+    return Reading(
+        index,
+        memory_used=driver.memory_of(found.handle)[1],
+        # a MIG device shares the sensors of its GPU, and NVML does not tell how busy or how thirsty a part is
+        utilization=None if found.is_mig else driver.utilization_of(found.handle),
+        temperature=driver.temperature_of(found.chip),
+        power=None if found.is_mig else driver.power_of(found.chip),
+        processes=driver.processes_of(found.handle),
+    )

@@ -1,0 +1,99 @@
+"""Whose a GPU is: free, ours, somebody else's, or unknown. A pure judgement of one reading.
+
+In doubt a GPU is not free: nothing is started on a GPU that does not answer, or that is busy by a hand we cannot see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuyard.gpus.base import Device, Process, Reading
+from gpuyard.units import format_size
+
+State = Literal["free", "ours", "foreign", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeRule:
+    """When a GPU without processes counts as free."""
+
+    utilization: float = 10.0
+    """Percent that it may be busy."""
+    memory_share: float = 0.001
+    """Share of its memory that may be taken ..."""
+    memory: float = 50 * 2**20
+    """... or less than these bytes, whichever is more."""
+    graphics_share: float = 0.05
+    """Processes that only draw do not count while they and all else take less than this share of the memory."""
+    settle: float = 5.0
+    """Seconds after our job left in which only processes count: memory and utilization take that long to follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whose a GPU is, and why."""
+
+    state: State
+    why: str
+
+
+def _plain(pid: int) -> str:
+    return f"process {pid}"
+
+
+def judge(
+    device: Device,
+    reading: Reading,
+    owner_of: Callable[[int], object | None],
+    *,
+    placed: bool,
+    since_left: float | None = None,
+    rule: FreeRule | None = None,
+    describe: Callable[[int], str] = _plain,
+) -> Verdict:
+    """Whose this GPU is.
+
+    `owner_of` knows our processes, also those of an attempt that is over; `placed` says whether a job of ours is to be
+    on this GPU now; `since_left` is how many seconds ago the last one left it; `describe` names a process.
+    """
+    rule = rule or FreeRule()
+    if reading.lost or not device.uuid:
+        said = reading.problem if reading.problem != "GPU is lost" else ""
+        return Verdict("unknown", f"GPU is lost: {said}" if said else "GPU is lost")
+    ours = [process for process in reading.processes if owner_of(process.pid) is not None]
+    others = [process for process in reading.processes if process not in ours]
+    drawing = _drawing(device, others, rule)
+    if foreign := [process for process in others if process not in drawing]:
+        return Verdict("foreign", _name(foreign, describe))
+    if placed:
+        return Verdict("ours", "a job of ours is placed here")
+    if ours:
+        return Verdict("ours", f"{describe(ours[0].pid)} is of a job of ours that has no place here, or is over")
+    if since_left is not None and since_left < rule.settle:
+        return Verdict("free", "our job has just left it")
+    return _unseen(device, reading, rule, desktop=bool(drawing))
+
+
+def _drawing(device: Device, others: list[Process], rule: FreeRule) -> list[Process]:
+    """Processes that only draw, all of them or none: together they must be small."""
+    drawing = [process for process in others if process.graphics]
+    small = sum(process.memory for process in drawing) < rule.graphics_share * device.memory
+    return drawing if small else []
+
+
+def _name(foreign: list[Process], describe: Callable[[int], str]) -> str:
+    largest = max(foreign, key=lambda process: process.memory)
+    uses = f"uses {format_size(largest.memory)}" if largest.memory else "is on it"
+    more = f"; {len(foreign) - 1} more" if len(foreign) > 1 else ""
+    return f"{describe(largest.pid)} {uses}{more}"
+
+
+def _unseen(device: Device, reading: Reading, rule: FreeRule, *, desktop: bool) -> Verdict:
+    """Without a process to be seen, memory and utilization tell; a desktop takes more than its processes admit to."""
+    busy, taken = reading.utilization or 0, reading.memory_used
+    share = max(rule.memory_share, rule.graphics_share) if desktop else rule.memory_share
+    if busy <= rule.utilization and (taken <= share * device.memory or taken < rule.memory):
+        return Verdict("free", "no process, idle")
+    return Verdict("foreign", f"in use: {busy} % busy, {format_size(taken)} taken, by a process that cannot be seen")
