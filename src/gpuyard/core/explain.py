@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
@@ -60,6 +61,15 @@ def _kept_head(draft: Draft) -> int:
     return state.head if state.head not in draft.found_rows else -1
 
 
+def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[Reason]:
+    """Reasons of many jobs: those who ask for the same wait for the same reason, which is found once."""
+    demand = draft.demand
+    wishes = (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host)
+    kinds = list(zip(*(wish[rows].tolist() for wish in wishes), strict=True))
+    found = {kind: reason(row) for kind, row in dict(zip(kinds, rows.tolist(), strict=True)).items()}
+    return [found[kind] for kind in kinds]
+
+
 def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Resources:
     known = expected_at if expected_at is not None and np.isfinite(expected_at) else None
     withdrawn = draft.snapshot.state.withdrawn.values()
@@ -67,7 +77,7 @@ def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Resource
 
 
 def _by_resources(draft: Draft, order: Ints) -> list[Reason]:
-    return [_lacks(draft, row) for row in order.tolist()]
+    return _by_kind(draft, order, lambda row: _lacks(draft, row))
 
 
 def _behind_head(draft: Draft, order: Ints) -> list[Reason]:
@@ -80,11 +90,9 @@ def _around_head(draft: Draft, order: Ints) -> list[Reason]:
     head = int(order[0])
     holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
     shadow, _ = reserve(head, holders, draft.site)
-    name = draft.snapshot.job(head)
-    return [
-        _lacks(draft, head, shadow),
-        *(Reserved(name, shadow) if fits(draft.site, row) else _lacks(draft, row) for row in order[1:].tolist()),
-    ]
+    reserved = Reserved(draft.snapshot.job(head), shadow)
+    others = _by_kind(draft, order[1:], lambda row: reserved if fits(draft.site, row) else _lacks(draft, row))
+    return [_lacks(draft, head, shadow), *others]
 
 
 def _by_reservation(draft: Draft, order: Ints) -> list[Reason]:
