@@ -1,7 +1,44 @@
-"""Points where a test may have the process killed."""
+"""Places where tests let the process die: every instant between two writes that a sudden end could separate.
+
+`GPUYARD_FAULT=NAME[:N]` kills the process with SIGKILL when it comes to that point for the N-th time (default: first).
+`GPUYARD_FAULT_LOG=FILE` writes down each point passed, so that a test can find out which points there are.
+Both are read once, when this module is imported; without them a point costs one comparison.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping
+
+
+class Faults:
+    """What the environment asks for, and how often each point was passed."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        wish = environment.get("GPUYARD_FAULT", "")
+        name, _, count = wish.rpartition(":")
+        self._name, self._count = (name, int(count)) if count.isdigit() else (wish, 1)
+        self._log = environment.get("GPUYARD_FAULT_LOG", "")
+        self._passed: Counter[str] = Counter()
+        self.wanted = bool(self._name or self._log)
+
+    def arrive(self, name: str) -> None:
+        """Write the point down, and die if it is the one."""
+        self._passed[name] += 1
+        if self._log:
+            with open(self._log, "a", encoding="utf-8") as log:
+                log.write(f"{name}\n")
+        if name == self._name and self._passed[name] == self._count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+_faults = Faults(os.environ)
+_wanted = _faults.wanted
+
 
 def point(name: str) -> None:
-    """Nothing, unless a test says otherwise."""
+    """A place where a test may let this process die."""
+    if _wanted:
+        _faults.arrive(name)

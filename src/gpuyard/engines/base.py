@@ -108,7 +108,10 @@ class Engine(Protocol):
         ...
 
     def adopt(self, job: str, attempt: int) -> Report:
-        """What became of an attempt that an earlier life of the daemon may have launched; observed from now on."""
+        """What became of an attempt that an earlier life of the daemon may have launched; it is observed from now on.
+
+        Of one that is over, but has left something behind, it says `Running`: `Ended` follows when all of it is gone.
+        """
         ...
 
     def stop(self, job: str, attempt: int, grace: float) -> None:
@@ -134,8 +137,12 @@ class Engine(Protocol):
         """The attempt that a process of this machine belongs to; None if it is nobody's."""
         ...
 
-    def read_log(self, job: str, attempt: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of an attempt's output, from `offset` on; a negative offset counts from the end."""
+    def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
+        """Up to `size` bytes of an attempt's output from `offset` on, and the offset to read on from.
+
+        A negative offset counts from the end. Where bytes were left out to keep to the limit, the answer begins with a
+        line that says how many (which comes on top of `size`), and goes on with what follows them.
+        """
         ...
 
     def log_size(self, job: str, attempt: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, overload
 
 from gpuyard.errors import GpuyardError
 
@@ -84,3 +84,22 @@ class Gpus(Protocol):
     def close(self) -> None:
         """Let go of the driver."""
         ...
+
+
+class Visible(Sequence[str]):
+    """What `CUDA_VISIBLE_DEVICES` calls each GPU, as of now: one that was lost from the beginning may come back."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+
+    def __len__(self) -> int:
+        return len(self._gpus.devices)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [device.visible_as for device in self._gpus.devices[index]]
+        return self._gpus.devices[index].visible_as

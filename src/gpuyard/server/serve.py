@@ -21,6 +21,7 @@ from gpuyard.daemon.store import Store
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.local import LocalEngine
 from gpuyard.errors import UserError
+from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
 from gpuyard.server.api import Api, make_app
 from gpuyard.server.listen import PeerProtocol, listen
@@ -39,7 +40,7 @@ def serve(settings: Settings) -> None:
         stack.callback(gpus.close)
         store = Store(settings.database)
         stack.callback(store.close)
-        engine = LocalEngine(settings.jobs_dir, [device.visible_as for device in gpus.devices])
+        engine = LocalEngine(settings.jobs_dir, Visible(gpus))
         stack.callback(engine.close)
         machine = Machine(gpus, engine)
         yard = Yard(store, engine, machine, settings)

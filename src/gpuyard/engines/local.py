@@ -1,0 +1,397 @@
+"""The engine that runs jobs on this machine, as processes that outlive the daemon.
+
+Each attempt has a directory with its claim (`pid`), its end (`exit`) and its output; see `wrapper` for how they come
+about. Nothing else is recorded, so this engine knows after a restart all that it knew before.
+
+There are no threads and no sleeping: the end of a wrapper makes a pidfd readable, those are in one epoll, whose own
+file descriptor is `fileno`. What takes time (a job that begins, one that is to end) is looked after by `observe`,
+which `due` asks for. An attempt is over when its wrapper is gone *and* nothing that the job started is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpuyard import faults
+from gpuyard.engines import output, processes, wrapper
+from gpuyard.engines.base import EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Task
+from gpuyard.engines.cgroups import Cgroup, Cgroups, Membership, find_cgroups
+from gpuyard.engines.runs import WRAPPER_GRACE, Run, interrupted, never_ran
+from gpuyard.engines.spawning import spawn
+from gpuyard.errors import Bug
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_CLAIM_PATIENCE = 0.25  # seconds to wait for somebody who is between creating the claim and writing it
+_TRIM_EVERY = 1.0
+
+
+class LocalEngine:
+    """Runs jobs on this machine. One thread may use it at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        devices: Sequence[str],
+        node: str | None = None,
+        *,
+        cgroups: bool | None = None,
+    ) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = directory.resolve()
+        self._name = node or socket.gethostname()
+        self._devices = devices
+        self._life = processes.life()
+        self._cgroups = _find_cgroups(self._directory, cgroups)
+        self._membership = Membership(self._directory)
+        self._census = processes.Census()
+        self._epoll = select.epoll()
+        self._runs: dict[tuple[str, int], Run] = {}
+        self._wrappers: dict[int, Run] = {}
+        self._held: dict[int, Run] = {}
+        self._beginning: set[Run] = set()
+        self._ending: set[Run] = set()
+        self._reports: list[Report] = []
+        self._trim_at = 0.0
+        self._can_trim = True
+
+    def nodes(self) -> Sequence[Node]:
+        """This machine."""
+        return (Node(self._name, tuple(self._devices)),)
+
+    def fileno(self) -> int:
+        """Readable when a wrapper has ended."""
+        return self._epoll.fileno()
+
+    def launch(self, task: Task, attempt: int, placement: Placement) -> None:
+        """Start the wrapper of an attempt, unless there is a claim to it already."""
+        if (task.job, attempt) in self._runs:
+            return
+        folder = self._make_folder(task.job, attempt)
+        if wrapper.read_claim(folder) is not None:
+            self._reports.append(self.adopt(task.job, attempt))
+            return
+        if placement.node != self._name or any(gpu not in range(len(self._devices)) for gpu in placement.gpus):
+            raise EngineError(f"{self._name} has no GPUs {placement.gpus} of {placement.node}")
+        wrapper.check(task)
+        faults.point("launch:before-cgroup")
+        cgroup = self._cgroups.of(task.job, attempt) if self._cgroups else None
+        if cgroup:
+            cgroup.create()
+        faults.point("launch:before-spawn")
+        arguments = wrapper.command_line(task, folder, self._life, cgroup.path if cgroup else "")
+        environment = wrapper.environment(task, attempt, placement, self._devices, folder)
+        try:
+            pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log")
+        except (EngineError, LaunchRefused):
+            if cgroup:
+                cgroup.remove()
+            raise
+        faults.point("launch:spawned")
+        run = Run(task.job, attempt, folder, pid, cgroup, task.output_limit, pidfd=pidfd)
+        self._keep(run)
+        self._beginning.add(run)
+
+    def adopt(self, job: str, attempt: int) -> Report:
+        """What became of an attempt, by its files; if it never began, it is claimed so that it never will."""
+        if known := self._runs.get((job, attempt)):
+            return known.running()
+        folder = self._make_folder(job, attempt)
+        claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
+        if claim is None:
+            faults.point("adopt:before-fence")
+            if not _fence(folder):
+                claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
+            faults.point("adopt:fenced")
+        if isinstance(claim, wrapper.Claim):
+            return self._adopt_claimed(job, attempt, folder, claim)
+        if claim == wrapper.INCOMPLETE:
+            return self._adopt_incomplete(job, attempt, folder)
+        return self._give_up(job, attempt)
+
+    def _adopt_claimed(self, job: str, attempt: int, folder: Path, claim: wrapper.Claim) -> Report:
+        if claim.life != self._life:
+            return interrupted(job, attempt, folder)
+        pid, cgroup = claim.wrapper.pid, Cgroup(claim.cgroup) if claim.cgroup else None
+        run = Run(job, attempt, folder, pid, cgroup, claim.limit, claim=claim)
+        run.pidfd = processes.hold(pid, claim.wrapper.started)
+        if run.pidfd is not None:
+            self._keep(run)
+            return run.running()
+        run.witnessed = False
+        run.conclude(None)
+        if cgroup and cgroup.remove():
+            self._trim_log(run)
+            return run.report()
+        self._keep(run)
+        self._ending.add(run)
+        return run.running()
+
+    def _adopt_incomplete(self, job: str, attempt: int, folder: Path) -> Report:
+        """The claim is not written out: its wrapper lives and is slow, or it died and ran nothing."""
+        if wrapper.claimed_before_boot(folder):
+            return interrupted(job, attempt, folder)
+        for pid in self._census.take([processes.Suspect(str(folder))])[str(folder)]:
+            if (pidfd := processes.hold(pid)) is not None:
+                run = Run(job, attempt, folder, pid, None, Task(job, (), "").output_limit, pidfd=pidfd)
+                self._keep(run)
+                self._beginning.add(run)
+                return run.running()
+        return self._give_up(job, attempt)
+
+    def _give_up(self, job: str, attempt: int) -> NeverBegan:
+        if self._cgroups:
+            self._cgroups.of(job, attempt).remove()
+        return NeverBegan(job, attempt)
+
+    def stop(self, job: str, attempt: int, grace: float) -> None:
+        """Let `observe` ask the processes of an attempt to end, and kill them after `grace` seconds."""
+        run = self._runs.get((job, attempt))
+        if run is None:
+            return
+        if run.claim is None:
+            with suppress(EngineError):  # if it has not begun, it will not; if the disk is full, it is killed instead
+                _fence(run.folder)
+        run.stop(time.monotonic() + grace)
+        self._ending.add(run)
+
+    def observe(self) -> list[Report]:
+        """Look after all attempts that begin or end just now, and tell what has happened."""
+        for pidfd, _ in self._epoll.poll(0):
+            self._wrapper_ended(self._held[pidfd])
+        now = time.monotonic()
+        for run in [run for run in self._beginning if run.look_at <= now]:
+            self._look_at_beginning(run, now)
+        self._look_at_endings([run for run in self._ending if run.look_at <= now], now)
+        self._trim(now)
+        reports, self._reports = self._reports, []
+        return reports
+
+    def due(self) -> float | None:
+        """When something that begins or ends is to be looked at, or the output of what runs."""
+        if self._reports:
+            return time.monotonic()
+        times = [run.look_at for run in self._beginning | self._ending]
+        if self._runs and self._can_trim:
+            times.append(self._trim_at)
+        return min(times, default=None)
+
+    def owner(self, pid: int) -> tuple[str, int] | None:
+        """By its cgroup; else by its session or an ancestor, if that is a wrapper; else by its environment."""
+        if found := self._membership.owner(pid):
+            return found
+        process = processes.look(pid)
+        for _ in range(64):
+            if process is None or process.pid <= 1:
+                break
+            if run := self._wrappers.get(process.pid) or self._wrappers.get(process.session):
+                return run.job, run.attempt
+            process = processes.look(process.parent)
+        return self._parse_folder(processes.mark_of(pid))
+
+    def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
+        """Up to `size` bytes of output and the offset to read on from; a line stands for what was left out."""
+        return output.read(self._folder(job, attempt) / "output.log", offset, size)
+
+    def log_size(self, job: str, attempt: int) -> int:
+        """How many bytes of output were written, kept or not."""
+        return output.size(self._folder(job, attempt) / "output.log")
+
+    def close(self) -> None:
+        """Let go of all wrappers; they and their jobs go on."""
+        for pidfd in self._held:
+            os.close(pidfd)
+        for kept in (self._held, self._wrappers, self._runs, self._beginning, self._ending):
+            kept.clear()
+        self._epoll.close()
+        if self._cgroups:
+            self._cgroups.close()
+
+    # How an attempt begins
+
+    def _folder(self, job: str, attempt: int) -> Path:
+        if not _NAME.fullmatch(job):
+            raise Bug(f"'{job}' cannot be the name of a job's directory")
+        return self._directory / job / str(attempt)
+
+    def _make_folder(self, job: str, attempt: int) -> Path:
+        folder = self._folder(job, attempt)
+        try:
+            for path in (folder.parent, folder):
+                with suppress(FileExistsError):
+                    path.mkdir(mode=0o700)
+        except OSError as error:
+            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
+        return folder
+
+    def _parse_folder(self, mark: str | None) -> tuple[str, int] | None:
+        parts = Path(mark).parts[-2:] if mark else ()
+        if len(parts) != 2 or not parts[1].isdigit() or not _NAME.fullmatch(parts[0]):
+            return None
+        return (parts[0], int(parts[1])) if str(self._directory / parts[0] / parts[1]) == mark else None
+
+    def _keep(self, run: Run) -> None:
+        self._runs[run.job, run.attempt] = run
+        if run.pidfd is not None:
+            self._wrappers[run.pid] = run
+            self._held[run.pidfd] = run
+            self._epoll.register(run.pidfd, select.EPOLLIN)
+
+    def _forget(self, run: Run) -> None:
+        self._runs.pop((run.job, run.attempt), None)
+        self._beginning.discard(run)
+        self._ending.discard(run)
+
+    def _look_at_beginning(self, run: Run, now: float) -> None:
+        """Report that it runs as soon as its wrapper has claimed it."""
+        claim = wrapper.read_claim(run.folder)
+        if isinstance(claim, wrapper.Claim) and claim.wrapper.pid == run.pid:
+            run.claim = claim
+            if claim.cgroup:
+                run.cgroup = Cgroup(claim.cgroup)
+            self._beginning.discard(run)
+            self._reports.append(run.running())
+        else:
+            run.rest(now)
+
+    # How it ends
+
+    def _wrapper_ended(self, run: Run) -> None:
+        assert run.pidfd is not None
+        status = processes.reap(run.pidfd)
+        self._epoll.unregister(run.pidfd)
+        del self._held[run.pidfd], self._wrappers[run.pid]
+        os.close(run.pidfd)
+        run.pidfd = None
+        faults.point("end:reaped")
+        if run.claim is None:
+            self._look_at_beginning(run, time.monotonic())
+        self._beginning.discard(run)
+        if run.claim is None:
+            self._never_claimed(run, status)
+        else:
+            run.conclude(status)
+            self._ending.add(run)
+
+    def _never_claimed(self, run: Run, status: int | None) -> None:
+        """Its wrapper is gone and did not run the job: another one does, or nobody may, or it failed."""
+        with suppress(EngineError):
+            _fence(run.folder)
+        claim = wrapper.read_claim(run.folder)
+        self._forget(run)
+        if isinstance(claim, wrapper.Claim):
+            self._reports.append(self.adopt(run.job, run.attempt))
+            return
+        if run.cgroup:
+            run.cgroup.remove()
+        self._reports.append(never_ran(run, status))
+
+    def _look_at_endings(self, runs: Sequence[Run], now: float) -> None:
+        counted = []
+        for run in runs:
+            if run.cgroup is None:
+                counted.append(run)
+            elif run.ended and run.cgroup.remove():
+                self._finish(run)
+            else:
+                self._advance(run, run.cgroup.members(), now)
+        if not counted:
+            return
+        allowed = self._census.next(urgent=any(run.urgent(now) for run in counted))
+        if now < allowed:
+            for run in counted:
+                run.look_at = allowed
+            return
+        for run, members in self._take_census(counted, now):
+            if run.ended and not members:
+                self._finish(run)
+            else:
+                self._advance(run, members, now)
+
+    def _take_census(self, runs: Sequence[Run], now: float) -> list[tuple[Run, list[int]]]:
+        """Who is left. What is to be killed is halted and counted again: what it forked meanwhile is found as well."""
+        for run in runs:
+            if now >= run.kill_at:
+                run.halt_group()
+        members = self._census.take([run.suspect() for run in runs])
+        doomed = [run for run in runs if now >= run.kill_at and members[str(run.folder)]]
+        if doomed:
+            for run in doomed:
+                processes.send(members[str(run.folder)], signal.SIGSTOP)
+            members |= self._census.take([run.suspect() for run in doomed])
+        return [(run, members[str(run.folder)]) for run in runs]
+
+    def _advance(self, run: Run, members: Sequence[int], now: float) -> None:
+        """One step towards the end: ask, wait, kill."""
+        if now >= run.kill_at:
+            self._kill(run, members, now)
+        elif members and not run.asked:
+            run.asked = True
+            run.leftovers = len(members) if run.ended else 0
+            processes.send(members, signal.SIGTERM, signal.SIGCONT)
+            run.signal_wrapper(signal.SIGCONT)
+        run.rest(now)
+
+    def _kill(self, run: Run, members: Sequence[int], now: float) -> None:
+        if run.cgroup:
+            run.cgroup.kill()
+        processes.send(members, signal.SIGKILL)
+        run.signal_wrapper(signal.SIGCONT)
+        if not members and run.pidfd is not None and now >= run.kill_at + WRAPPER_GRACE:
+            logger.warning("the wrapper of job %s, attempt %s, does not end; it is killed", run.job, run.attempt)
+            run.signal_wrapper(signal.SIGKILL)
+
+    def _finish(self, run: Run) -> None:
+        faults.point("end:cleared")
+        self._trim_log(run)
+        self._forget(run)
+        self._reports.append(run.report())
+
+    # The output
+
+    def _trim(self, now: float) -> None:
+        if now < self._trim_at:
+            return
+        self._trim_at = now + _TRIM_EVERY
+        for run in self._runs.values():
+            self._trim_log(run)
+
+    def _trim_log(self, run: Run) -> None:
+        if not self._can_trim:
+            return
+        try:
+            output.trim(run.log, run.limit)
+        except output.HolesUnsupported:
+            self._can_trim = False
+            logger.warning("output is not limited: the file system of %s cannot punch holes", self._directory)
+        except OSError as error:
+            logger.warning("cannot limit the output in %s: %s", run.log, error.strerror)
+
+
+def _find_cgroups(directory: Path, wanted: bool | None) -> Cgroups | None:
+    if wanted is False:
+        return None
+    try:
+        return find_cgroups(directory)
+    except EngineError as error:
+        if wanted:
+            raise
+        logger.warning("jobs run without cgroups; processes that hide from their job may outlive it: %s", error)
+        return None
+
+
+def _fence(folder: Path) -> bool:
+    try:
+        return wrapper.fence(folder)
+    except OSError as error:
+        raise EngineError(f"cannot write to {folder}: {error.strerror}") from error

@@ -1,0 +1,94 @@
+"""A job's output: one plain file, so that it never blocks the job, and kept within a limit all the same.
+
+The job appends to the file by itself. When it has grown beyond its limit, its middle is taken out by punching a hole,
+which gives the blocks back to the disk and leaves every offset as it was: the beginning and the end stay readable,
+whoever follows the output keeps its place, and the job notices nothing. Where the file system knows no holes, the
+file is left alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+_PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
+_HEAD = 2**20
+_BLOCK = 4096
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class HolesUnsupported(OSError):
+    """The file system cannot give back a part of a file."""
+
+
+def open_log(path: Path) -> int:
+    """A file descriptor that appends to the output; the file is made if need be."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def trim(path: Path, limit: int) -> None:
+    """Take out the middle of a file that holds more than `limit` bytes; raises `HolesUnsupported`."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return
+    if min(status.st_size, status.st_blocks * 512) <= limit:
+        return
+    block = status.st_blksize if _BLOCK < status.st_blksize <= limit // 8 else _BLOCK
+    head = min(_HEAD, limit // 10) // block * block
+    tail = (limit - head) // block * block
+    end = -(-status.st_size // block) * block - tail
+    if end > head:
+        _punch(path, head, end - head)
+
+
+def _punch(path: Path, offset: int, length: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if _libc.fallocate(file, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(length)):
+            number = ctypes.get_errno()
+            kind = HolesUnsupported if number in (errno.EOPNOTSUPP, errno.ENOSYS) else OSError
+            raise kind(number, os.strerror(number), str(path))
+    finally:
+        os.close(file)
+
+
+def size(path: Path) -> int:
+    """How many bytes have been written, kept or not; 0 if there is no file."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def read(path: Path, offset: int, length: int) -> tuple[int, bytes]:
+    """Up to `length` bytes from `offset` on, and where to read on.
+
+    What was taken out is not read as zeros: a line tells how many bytes there were, and the text after them follows.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0, b""
+    try:
+        end = os.fstat(file).st_size
+        begin = max(0, end + offset) if offset < 0 else min(offset, end)  # a job may cut its own output short
+        data = _seek(file, begin, os.SEEK_DATA, end)
+        notice = f"\n[gpuyard: {data - begin} bytes left out]\n".encode() if data > begin else b""
+        until = min(data + length, _seek(file, data, os.SEEK_HOLE, end))
+        text = os.pread(file, until - data, data)
+        return data + len(text), notice + text
+    finally:
+        os.close(file)
+
+
+def _seek(file: int, offset: int, what: int, end: int) -> int:
+    """Where the next data, or the next hole, begins; `end` if there is none."""
+    try:
+        return min(end, os.lseek(file, offset, what))
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            return end
+        raise

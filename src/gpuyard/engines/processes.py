@@ -1,0 +1,196 @@
+"""Processes of this machine, as /proc and pidfds show them.
+
+A process id is reused after its process is gone. So a process is identified by its id *and* its start time, and held
+by a pidfd: open the pidfd first, then compare the start time; after that the pidfd means this process and no other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MARK = "GPUYARD_RUN"
+"""The environment variable that tells which attempt, of which engine, a process belongs to."""
+
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
+
+
+class Process(NamedTuple):
+    """One line of `/proc/PID/stat`."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    kernel: bool
+    """Whether it is a thread of the kernel's own."""
+    started: int
+    """In clock ticks since the machine started."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has ended, and only waits to be reaped."""
+        return self.state in "ZX"
+
+
+def parse_stat(line: bytes) -> Process:
+    """A line of `/proc/PID/stat`; the name in it may hold spaces and parentheses."""
+    pid, _, rest = line.partition(b" (")
+    state, parent, group, session, _, _, flags, *more = rest[rest.rindex(b")") + 2 :].split(None, 20)
+    kernel = bool(int(flags) & _KERNEL_THREAD)
+    return Process(int(pid), state.decode(), int(parent), int(group), int(session), kernel, int(more[12]))
+
+
+def read_proc(pid: int, name: str) -> bytes | None:
+    """The contents of `/proc/PID/NAME`; None if the process is gone or not ours to look at."""
+    try:
+        file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        chunks = []
+        while chunk := os.read(file, 65536):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    except OSError:  # ESRCH: it ended between open and read
+        return None
+    finally:
+        os.close(file)
+
+
+def look(pid: int) -> Process | None:
+    """The process with this id; None if there is none."""
+    line = read_proc(pid, "stat")
+    return parse_stat(line) if line else None
+
+
+def mark_of(pid: int) -> str | None:
+    """The attempt directory in the environment that a process was started with."""
+    environment = read_proc(pid, "environ")
+    prefix = os.fsencode(f"{MARK}=")
+    for entry in (environment or b"").split(b"\0"):
+        if entry.startswith(prefix):
+            return os.fsdecode(entry[len(prefix) :])
+    return None
+
+
+def life() -> str:
+    """What tells one life of this machine, or of this container, from the next.
+
+    The boot id alone does not see that a container was started anew, which ends its processes just as well.
+    """
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    first = look(1)
+    return f"{boot}:{first.started if first else 0}"
+
+
+def hold(pid: int, started: int | None = None) -> int | None:
+    """A pidfd of the process `pid`, if it is the one that started then; None if that one is gone."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    process = look(pid)
+    if process is None or started not in (None, process.started):
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def reap(pidfd: int) -> int | None:
+    """The exit code of a child that has ended, -n if signal n ended it; None if it was not our child."""
+    try:
+        result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def send(pids: Iterable[int], *signals: signal.Signals) -> None:
+    """Send signals to processes; those that are gone meanwhile are passed over."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):  # a set-user-id program may be out of reach
+            for number in signals:
+                os.kill(pid, number)
+
+
+def everyone() -> dict[int, Process]:
+    """All processes that live, but for the kernel's threads."""
+    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process and not process.dead and not process.kernel}
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """An attempt that a census looks for: by its directory, and by its wrapper where that is certain."""
+
+    folder: str
+    leader: int | None = None
+    """The wrapper's process id, which leads the session; None where that id may be somebody else's by now."""
+    started: int | None = None
+    """The wrapper's start time."""
+
+
+class Census:
+    """Who belongs to which attempt, where no cgroup tells: found by walking /proc, which costs 40 us per process.
+
+    It pays to look for many attempts at once, and not too often: a census may be taken when 20 times as long as the
+    last one took has passed (5 % of one core), or a second; when something is to be killed, sooner.
+    """
+
+    def __init__(self) -> None:
+        self._cost = 0.0
+        self._taken = float("-inf")
+
+    def next(self, *, urgent: bool = False) -> float:
+        """When it may be taken again, on the monotonic clock."""
+        return self._taken + min(1.0, max(0.01, (2 if urgent else 20) * self._cost))
+
+    def take(self, suspects: Collection[Suspect]) -> dict[str, list[int]]:
+        """The living processes of each attempt, by its directory; its wrapper is not among them."""
+        begun = time.monotonic()
+        processes = everyone()
+        processes.pop(os.getpid(), None)  # started out of a job, the daemon carries its mark: it is not to end itself
+        members = _sort_out(processes, suspects)
+        self._taken = time.monotonic()
+        self._cost = self._taken - begun
+        return members
+
+
+def _sort_out(processes: Mapping[int, Process], suspects: Collection[Suspect]) -> dict[str, list[int]]:
+    members: dict[str, list[int]] = {suspect.folder: [] for suspect in suspects}
+    leaders = {suspect.leader: suspect.folder for suspect in suspects if _certain(suspect, processes)}
+    belongs: dict[int, str] = {}
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process.pid)
+        folder = leaders.get(process.session) or leaders.get(process.group) or mark_of(process.pid)
+        if folder in members:
+            belongs[process.pid] = folder
+    pending = list(belongs)
+    while pending:
+        parent = pending.pop()
+        for child in children.get(parent, ()):
+            if child not in belongs:
+                belongs[child] = belongs[parent]
+                pending.append(child)
+    for pid, folder in belongs.items():
+        if pid not in leaders:
+            members[folder].append(pid)
+    return members
+
+
+def _certain(suspect: Suspect, processes: Mapping[int, Process]) -> bool:
+    if suspect.leader is None:
+        return False
+    namesake = processes.get(suspect.leader)
+    return namesake is None or namesake.started == suspect.started

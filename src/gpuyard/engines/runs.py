@@ -1,0 +1,158 @@
+"""One attempt on this machine: what is known of it, and how its end is brought about and told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuyard.engines import wrapper
+from gpuyard.engines.base import Ended, Running
+from gpuyard.engines.cgroups import Cgroup
+from gpuyard.engines.processes import Suspect
+
+LEFTOVER_GRACE = 1.0
+"""Seconds between TERM and KILL for what a job that ended by itself has left running."""
+WRAPPER_GRACE = 1.0
+"""Seconds that a wrapper gets to write down the end when everything of its job is gone."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """An attempt whose wrapper was started, or adopted."""
+
+    job: str
+    attempt: int
+    folder: Path
+    pid: int
+    """The wrapper's."""
+    cgroup: Cgroup | None
+    limit: int
+    claim: wrapper.Claim | None = None
+    pidfd: int | None = None
+    """Holds the wrapper; None when it has ended."""
+    witnessed: bool = True
+    """Whether we saw the wrapper alive; if not, its process id may be somebody else's by now."""
+    stopping: bool = False
+    asked: bool = False
+    """Whether its processes were asked to end."""
+    kill_at: float = float("inf")
+    """When they are killed, on the monotonic clock."""
+    ended: Ended | None = None
+    """What is to be reported when nothing is left."""
+    leftovers: int = 0
+    look_at: float = 0.0
+    """When to look after it again, if it begins or ends just now."""
+    _pause: float = field(default=_SHORTEST_PAUSE)
+
+    @property
+    def log(self) -> Path:
+        """Its output."""
+        return self.folder / "output.log"
+
+    def running(self) -> Running:
+        """The report that it runs."""
+        at = self.claim.at if self.claim else time.time()
+        return Running(self.job, self.attempt, at, str(self.pid))
+
+    def suspect(self) -> Suspect:
+        """What a census may know it by."""
+        if not self.witnessed:
+            return Suspect(str(self.folder))
+        return Suspect(str(self.folder), self.pid, self.claim.wrapper.started if self.claim else None)
+
+    def stop(self, deadline: float) -> None:
+        """Note that it is to end, and to be killed at the deadline."""
+        self.stopping = True
+        self.kill_at = min(self.kill_at, deadline)
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Look after it at once."""
+        self.look_at, self._pause = 0.0, _SHORTEST_PAUSE
+
+    def urgent(self, now: float) -> bool:
+        """Whether it is worth some effort to find its processes now."""
+        return now >= self.kill_at or (self.stopping and not self.asked)
+
+    def rest(self, now: float) -> None:
+        """Look after it again in a while: soon at first, then less and less often."""
+        self.look_at = now + self._pause
+        longest = _LONGEST_PAUSE if now < self.kill_at + 1 else 1.0  # what cannot be killed hangs in a driver
+        self._pause = min(longest, 2 * self._pause)
+        if self.asked and self.ended is None and now < self.kill_at:
+            self.look_at = self.kill_at  # its wrapper tells us, should it end before
+
+    def signal_wrapper(self, number: signal.Signals) -> None:
+        """Send a signal to the wrapper, if it lives."""
+        if self.pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+    def halt_group(self) -> None:
+        """Halt the whole process group, wrapper included, in one go: who only forks cannot outrun that."""
+        if self.pidfd is not None:  # else the group's number may be somebody else's by now
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGSTOP)
+
+    def conclude(self, status: int | None) -> None:
+        """Note how it ended: as its wrapper wrote down; else by the status of the wrapper, if it was our child."""
+        self.ended = verdict(self.job, self.attempt, self.folder, status)
+        if not self.stopping:
+            self.kill_at = time.monotonic() + LEFTOVER_GRACE
+        self.hurry()
+
+    def report(self) -> Ended:
+        """The end, when nothing is left."""
+        assert self.ended is not None
+        if not self.leftovers or self.stopping:
+            return self.ended
+        left = "1 process that it had" if self.leftovers == 1 else f"{self.leftovers} processes that it had"
+        message = "; ".join(filter(None, (self.ended.message, f"ended {left} left running")))
+        return Ended(self.job, self.attempt, self.ended.at, self.ended.code, self.ended.interrupted, message)
+
+
+def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
+    """How a claimed attempt ended, now that its wrapper is gone."""
+    if written := wrapper.read_exit(folder):
+        problem = {126: "cannot be executed", 127: "command not found"}.get(written.code, "")
+        message = f"{problem}: {written.missing}" if written.missing else ""
+        return Ended(job, attempt, written.at, written.code, message=message)
+    if status is None:
+        message = "how it ended is not known: its wrapper was killed"
+    elif status < 0:
+        message = f"its wrapper was killed by {_signal_name(-status)}"
+        status = 128 - status
+    else:
+        message = "its exit code could not be written to the disk"
+    return Ended(job, attempt, time.time(), status, message=message)
+
+
+def never_ran(run: Run, status: int | None) -> Ended:
+    """The end of an attempt whose wrapper did not come to run the job."""
+    if run.stopping:
+        return Ended(run.job, run.attempt, time.time(), 128 + signal.SIGTERM, message="stopped before it began")
+    how = f"was killed by {_signal_name(-status)}" if status and status < 0 else f"ended with code {status}"
+    return Ended(run.job, run.attempt, time.time(), None, message=f"it did not begin: its wrapper {how} (disk full?)")
+
+
+def interrupted(job: str, attempt: int, folder: Path) -> Ended:
+    """The end of an attempt that began in an earlier life of the machine: its own, or the machine's.
+
+    When that was nobody wrote down; the last sign of life is the nearest that can be known.
+    """
+    if written := wrapper.read_exit(folder):
+        return verdict(job, attempt, folder, written.code)
+    signs = [path.stat().st_mtime for path in (folder / "pid", folder / "output.log") if path.exists()]
+    return Ended(job, attempt, max(signs), None, interrupted=True, message="it ended with the machine")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,53 @@
+"""Start a process that outlives us, and say whose fault it is if that cannot be done."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from gpuyard.engines import output
+from gpuyard.engines.base import EngineError, LaunchRefused
+
+
+def spawn(arguments: list[str], environment: dict[str, str], directory: str, log: Path) -> tuple[int, int]:
+    """Start a process in a session of its own, with its output appended to `log`: its id, and a pidfd that holds it."""
+    try:
+        file = output.open_log(log)
+    except OSError as error:
+        raise EngineError(f"cannot write to {log}: {error.strerror}") from error
+    try:
+        process = subprocess.Popen(
+            arguments,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _whose_fault(error, directory) from error
+    finally:
+        os.close(file)
+    process.returncode = 0  # it is reaped by its pidfd; this object is to leave it alone
+    return process.pid, _hold(process.pid)
+
+
+def _whose_fault(error: OSError, directory: str) -> EngineError | LaunchRefused:
+    if error.errno == errno.E2BIG:
+        return LaunchRefused("the command and its environment are longer than this system allows")
+    if error.filename == directory and error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO):
+        return LaunchRefused(f"the directory {directory} cannot be entered: {error.strerror}")
+    return EngineError(f"cannot start a process: {error.strerror}")
+
+
+def _hold(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:  # nobody would notice its end: better that it does not begin
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise EngineError(f"cannot watch a process: {error.strerror}") from error
