@@ -1,7 +1,7 @@
 """Where things are, and what a yard is to do: flags come first, then the environment, then a file, then defaults.
 
-The file is TOML: `config.toml` in ~/.config/gpuyard, or /etc/gpuyard for root. Every setting has an environment variable,
-`GPUYARD_` and its name in capitals.
+The file is TOML: `config.toml` in ~/.config/gpuyard, or /etc/gpuyard for root. Every setting has an environment
+variable, `GPUYARD_` and its name in capitals.
 """
 
 from __future__ import annotations
