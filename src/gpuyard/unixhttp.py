@@ -30,18 +30,11 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def request(
-    path: str,
-    method: str,
-    target: str,
-    body: bytes = b"",
-    timeout: float = 30.0,
-    content_type: str = "application/json",
-) -> Answer:
+def request(path: str, method: str, target: str, body: bytes = b"", timeout: float = 30.0) -> Answer:
     """Send one request to the server that listens at a path."""
     head = f"{method} {target} HTTP/1.0\r\nHost: gpuyard\r\n"
     if body or method in ("POST", "PUT"):
-        head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout)
