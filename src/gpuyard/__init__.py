@@ -12,6 +12,7 @@ _LAZY = {
     "Trace": "gpuyard.sim.trace",
     "read_trace": "gpuyard.sim.traces",
     "simulate": "gpuyard.sim.simulate",
+    "Client": "gpuyard.client",
 }
 
 

@@ -8,14 +8,16 @@ import sys
 def main() -> None:
     """Run a command; a user's mistake ends in one sentence and exit code 2, never in a traceback."""
     from gpuyard.cli.app import app
-    from gpuyard.errors import Bug, UserError
+    from gpuyard.errors import Bug, GpuyardError, UserError
 
     try:
-        app()
+        app(prog_name="gpuyard")
     except UserError as error:
         _fail(str(error), 2)
     except Bug as error:
         _fail(f"internal error: {error} (this is a bug in gpuyard; please report it with the command you ran)", 1)
+    except GpuyardError as error:
+        _fail(str(error), 1)
     except BrokenPipeError:  # the reader has seen enough, as in `gpuyard ... | head`
         sys.stderr.close()
         sys.exit(0)

@@ -6,22 +6,65 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli import compare, demo, policies, simulate, sweep, trace, workload
+from gpuyard.cli.lazy import Entry, LazyGroup
+from gpuyard.cli.yard import DataDir, Socket
+
+
+class Commands(LazyGroup):
+    """Every command, as the help shows it; a test holds these lines to what the commands say of themselves."""
+
+    headings = {  # noqa: RUF012
+        "Jobs": {
+            "submit": Entry("submit:submit", "Queue a command and print its job's id.", True),
+            "run": Entry("run:run", "Queue a command, follow its output, and end with its exit code.", True),
+            "ps": Entry("ps:ps", "List running and waiting jobs, in the order in which they are to start."),
+            "logs": Entry("logs:logs", "Print a job's output."),
+            "cancel": Entry("cancel:cancel", "End jobs: those that wait now, those that run after a grace period."),
+            "hold": Entry("cancel:hold", "Keep waiting jobs from being started."),
+            "release": Entry("cancel:release", "Let held jobs be started again."),
+            "wait": Entry("wait:wait", "Wait until jobs are over; the exit code tells how they ended."),
+            "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
+            "history": Entry("history:history", "List the jobs that are over, the newest first."),
+        },
+        "The yard": {
+            "up": Entry("up:up", "Start the daemon in the background."),
+            "down": Entry("up:down", "End the daemon; jobs go on, and the next daemon takes them up."),
+            "serve": Entry("up:serve", "Run the daemon in the foreground."),
+            "status": Entry("status:status", "Tell how the daemon is: its GPUs, its queue, its policy, its store."),
+            "gpus": Entry("gpus:gpus", "List the GPUs, and who is on them."),
+            "policy": Entry("policy:app", "Show or change the policy that decides which job is next."),
+        },
+        "The simulator": {
+            "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),
+            "compare": Entry(
+                "compare:compare",
+                "Run the same trace under several policies, and rank them by mean completion time.",
+            ),
+            "sweep": Entry(
+                "sweep:sweep",
+                "Vary load, GPUs or a setting, and run the policies at every value (fcfs, sjf, srtf and las if none is "
+                "named).",
+            ),
+            "policies": Entry("policies:app", "List the policies, or check your own."),
+            "trace": Entry("trace:app", "Look at a trace, or convert it."),
+            "workload": Entry("workload:app", "Make up a workload."),
+            "demo": Entry(
+                "demo:demo", "Compare all policies on 4 simulated GPUs and a seeded workload, and write a report."
+            ),
+        },
+    }
+
 
 app = typer.Typer(
+    cls=Commands,
     name="gpuyard",
-    help="Simulate how a policy schedules GPU jobs, on real traces or made-up ones.",
+    help="A queue for GPU jobs, and a simulator of how policies schedule them.",
+    epilog="Begin with: gpuyard up; gpuyard submit --gpus 1 -- python train.py; gpuyard ps",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("simulate")(simulate.simulate)
-app.command("compare")(compare.compare)
-app.command("sweep")(sweep.sweep)
-app.add_typer(policies.app, name="policies")
-app.add_typer(trace.app, name="trace")
-app.add_typer(workload.app, name="workload")
-app.command("demo")(demo.demo)
 
 
 def _version(asked: bool) -> None:
@@ -34,6 +77,8 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
+    data_dir: DataDir = None,
+    socket: Socket = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,

@@ -11,6 +11,7 @@ import typer
 
 from gpuyard.cli import options as o
 from gpuyard.cli import output
+from gpuyard.cli.sharing import Json, shared
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Policies = Annotated[
 Jobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Simulate N policies at a time (all CPUs).")]
 
 
-@o.shared
+@shared
 def compare(
     setup: o.Setup,
     policies: Policies = None,
@@ -37,7 +38,7 @@ def compare(
     windows: Annotated[
         int, typer.Option("--windows", metavar="N", help="Cut the trace by time into N, run each; gives intervals.")
     ] = 1,
-    json: o.Json = False,
+    json: Json = False,
     out: o.Out = None,
     schedules: Annotated[
         bool, typer.Option("--schedules", help="With --out: also write every policy's jobs.csv and segments.csv.")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, replace
-from inspect import Parameter, Signature, signature
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -71,7 +68,6 @@ Engine = Annotated[
     typer.Option("--engine", help="auto, kernel (compiled, for large traces) or replay (event by event)."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Also write tables and plots there.")
 ]
@@ -161,31 +157,6 @@ class Setup:
         if jobs.capacity is None:
             raise UserError(f"{jobs.source} does not say how many GPUs there were; give --gpus 8 or --nodes 4x8")
         return Cluster((jobs.capacity,), parse_size(self.gpu_memory))
-
-
-def shared(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, whose first parameter is a `Setup`, the options that a setup is made of."""
-    hints = get_type_hints(Setup, include_extras=True)
-    given = [_parameter(f.name, f.default, hints[f.name]) for f in fields(Setup)]
-    own_hints = get_type_hints(command, include_extras=True)
-    own = [_parameter(p.name, p.default, own_hints[p.name]) for p in list(signature(command).parameters.values())[1:]]
-    names = [parameter.name for parameter in given]
-
-    @functools.wraps(command)
-    def call(**values: Any) -> None:
-        setup = Setup(**{name: values.pop(name) for name in names})
-        command(setup, **values)
-
-    del call.__dict__["__wrapped__"]  # or the signature would be looked up there
-    parameters = [given[0], *own, *given[1:]]
-    call.__dict__["__signature__"] = Signature(parameters)
-    call.__annotations__ = {p.name: p.annotation for p in parameters}
-    return call
-
-
-def _parameter(name: str, default: Any, annotation: Any) -> Parameter:
-    default = Parameter.empty if default is MISSING else default
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def command_line() -> str:

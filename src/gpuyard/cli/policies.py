@@ -9,7 +9,7 @@ import typer
 
 from gpuyard.cli import output
 
-app = typer.Typer(help="List the policies, or check your own.", invoke_without_command=True)
+app = typer.Typer(help="List the policies, or check your own.", invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.callback()

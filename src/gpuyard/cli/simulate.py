@@ -8,13 +8,14 @@ import typer
 
 from gpuyard.cli import options as o
 from gpuyard.cli import output
+from gpuyard.cli.sharing import Json, shared
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
     from gpuyard.sim.result import Result
 
 
-@o.shared
+@shared
 def simulate(
     setup: o.Setup,
     policy: Annotated[
@@ -28,7 +29,7 @@ def simulate(
             help="Fill the cluster: jobs arrive until they want FACTOR x its GPUs (1.3), and none leaves.",
         ),
     ] = None,
-    json: o.Json = False,
+    json: Json = False,
     out: o.Out = None,
 ) -> None:
     """Run a trace under one policy, and tell how it went."""

@@ -10,6 +10,7 @@ import typer
 from gpuyard.cli import options as o
 from gpuyard.cli import output
 from gpuyard.cli.compare import Jobs, Policies, chosen_policies
+from gpuyard.cli.sharing import Json, shared
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT = ["fcfs", "sjf", "srtf", "las"]
 
 
-@o.shared
+@shared
 def sweep(
     setup: o.Setup,
     vary: Annotated[
@@ -33,7 +34,7 @@ def sweep(
         int, typer.Option("--seeds", metavar="N", help="Repeat what is random with N seeds; gives intervals.")
     ] = 1,
     jobs: Jobs = None,
-    json: o.Json = False,
+    json: Json = False,
     out: o.Out = None,
 ) -> None:
     """Vary load, GPUs or a setting, and run the policies at every value (fcfs, sjf, srtf and las if none is named)."""

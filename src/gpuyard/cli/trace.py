@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.options import Json
 from gpuyard.cli.selecting import Format, Since, Slice, TraceArg, Until, Where, load_trace
+from gpuyard.cli.sharing import Json
 from gpuyard.errors import UserError
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 
-app = typer.Typer(help="Look at a trace, or convert it.", no_args_is_help=True)
+app = typer.Typer(help="Look at a trace, or convert it.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("info")

@@ -13,7 +13,7 @@ from gpuyard.cli.options import GpuMemory, Seed
 from gpuyard.errors import UserError
 from gpuyard.units import parse_size
 
-app = typer.Typer(help="Make up a workload.", no_args_is_help=True)
+app = typer.Typer(help="Make up a workload.", no_args_is_help=True, rich_markup_mode=None)
 
 
 class Kind(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -21,15 +21,15 @@ def iso(at: float | None) -> str | None:
     return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
-def job_json(view: JobView, reason: Reason | None = None) -> dict[str, Any]:
-    """A job."""
+def job_json(view: JobView, reason: Reason | None = None, times: bool = True) -> dict[str, Any]:
+    """A job; without `times`, its reason does not say when, since nobody knows how long others will run."""
     work = view.work
     return {
         "id": view.id,
         "name": view.name,
         "user": view.user,
         "state": view.state,
-        "reason": sentence(reason) if reason is not None else _how_it_stands(view),
+        "reason": sentence(reason, times) if reason is not None else _how_it_stands(view),
         "attempt": view.attempt,
         "gpus": list(view.gpus),
         "exit_code": view.exit_code,
@@ -69,14 +69,22 @@ def _how_it_stands(view: JobView) -> str | None:
     return f"exit code {view.exit_code}"
 
 
-def sentence(reason: Reason) -> str:
-    """A reason in words, with times that people know."""
+def sentence(reason: Reason, times: bool = True) -> str:
+    """A reason in words, with times that people know, or without."""
     if isinstance(reason, Resources):
         text = str(Resources(reason.gpus, reason.idle, None, reason.withdrawn))
-        return text + (f"; expected to fit at {_clock(reason.expected_at)}" if reason.expected_at is not None else "")
+        if times and reason.expected_at is not None:
+            text += f"; expected to fit at {_clock(reason.expected_at)}"
+        return text
     if isinstance(reason, Reserved):
-        return f"would fit, but could delay job {reason.behind}, due at {_clock(reason.until)}"
+        due = f", due at {_clock(reason.until)}" if times else ", which has waited longer"
+        return f"would fit, but could delay job {reason.behind}{due}"
     return str(reason)
+
+
+def times_are_known(views: Iterable[JobView]) -> bool:
+    """Whether everybody who runs has said how long that will take."""
+    return all(view.work.get("estimated", True) for view in views if view.state == "running")
 
 
 def _clock(at: float) -> str:
@@ -88,10 +96,11 @@ def _clock(at: float) -> str:
 
 def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) -> dict[str, Any]:
     """Why a job waits, with numbers, and what would have to end first."""
+    times = times_are_known(others.values())
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": job_json(view, why.reason if why else None)["reason"] or f"it is {view.state}",
+        "reason": job_json(view, why.reason if why else None, times)["reason"] or f"it is {view.state}",
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,
@@ -108,11 +117,11 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
             "idle": why.reason.idle,
             "withdrawn": dict(why.reason.withdrawn),
         }
-        found["expected_at"] = iso(why.reason.expected_at)
+        found["expected_at"] = iso(why.reason.expected_at) if times else None
     elif isinstance(why.reason, Priority):
         found["details"] = {"behind": why.reason.behind, "ahead": why.reason.ahead}
     else:
-        found["details"] = {"behind": why.reason.behind, "until": iso(why.reason.until)}
+        found["details"] = {"behind": why.reason.behind, "until": iso(why.reason.until) if times else None}
     for job, until in why.blockers:
         other = others.get(job)
         if other is not None:

@@ -23,7 +23,7 @@ from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.server.answers import event_json, explain_json, gpus_json, iso, job_json
+from gpuyard.server.answers import event_json, explain_json, gpus_json, iso, job_json, times_are_known
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.watch import Watch
 
@@ -91,7 +91,8 @@ class Api:
         found = self._reader.jobs(over=over, wanted=wanted)
         place = {job: n for n, job in enumerate(reasons)}
         found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
-        return _json({"jobs": [job_json(v, reasons.get(v.id) if v.state == "queued" else None) for v in found[:limit]]})
+        times = times_are_known(found)
+        return _json({"jobs": [job_json(v, reasons.get(v.id), times) for v in found[:limit]]})
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
@@ -255,7 +256,7 @@ class Api:
 
     async def _one(self, view: JobView) -> Response:
         reasons = await self._look(self.desk.reasons) if view.state == "queued" else {}
-        return _json(job_json(view, reasons.get(view.id)))
+        return _json(job_json(view, reasons.get(view.id), times_are_known(self.yard.store.open.values())))
 
 
 def make_app(api: Api) -> FastAPI:

@@ -33,10 +33,10 @@ class Submission(BaseModel):
     command: Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
     directory: Annotated[Text, Field(description="Where it runs: an absolute path.")]
     environment: Annotated[dict[Text, Text], Field(description="All of its environment.")] = {}
-    name: Annotated[str, Field(max_length=200)] = ""
+    name: Annotated[str | None, Field(max_length=200, description="The command's own, if not said.")] = None
     tags: list[str] = []
     gpus: Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")] = None
-    from_: Annotated[list[int], Field(alias="from", description="Only these GPUs will do.")] = []
+    from_: Annotated[list[int] | None, Field(alias="from", description="Only these GPUs will do.")] = None
     gpu_memory: Annotated[float | None, Field(gt=0, description="Bytes on each GPU: it shares GPUs by memory.")] = None
     priority: Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")] = 0.0
     estimate: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should take.")] = None
@@ -67,14 +67,14 @@ class Submission(BaseModel):
         """What a policy may know of it."""
         estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
         return Request(
-            gpus=self.gpus or len(self.from_) or 1,
+            gpus=self.gpus or len(self.from_ or ()) or 1,
             estimate=min(estimate, self.time_limit or math.inf),
             memory=self.gpu_memory or 0.0,
             compute=0.0 if self.gpu_memory else 100.0,
             priority=self.priority,
             user=user,
             preemptible=False,
-            scope=tuple(self.from_),
+            scope=tuple(self.from_ or ()),
         )
 
 

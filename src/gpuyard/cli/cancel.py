@@ -1,0 +1,73 @@
+"""`gpuyard cancel`, `hold` and `release`: what is done to several jobs, each for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli import output
+from gpuyard.cli.sharing import shared
+from gpuyard.cli.yard import JobIds, Yard
+from gpuyard.client import NoDaemon
+from gpuyard.errors import GpuyardError
+
+if TYPE_CHECKING:
+    from gpuyard.client import Job
+
+Json = Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")]
+
+
+@shared
+def cancel(
+    yard: Yard,
+    jobs: JobIds,
+    grace: Annotated[
+        str | None,
+        typer.Option("--grace", metavar="TIME", help="Between asking and killing (what the job or the yard says)."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """End jobs: those that wait now, those that run after a grace period."""
+    from gpuyard.cli.submit import duration
+
+    seconds = duration("--grace", grace)
+    client = yard.client()
+    _each(jobs, lambda job: client.cancel(job, seconds), _cancelled, json)
+
+
+@shared
+def hold(yard: Yard, jobs: JobIds, json: Json = False) -> None:
+    """Keep waiting jobs from being started."""
+    _each(jobs, yard.client().hold, lambda job: job["state"], json)
+
+
+@shared
+def release(yard: Yard, jobs: JobIds, json: Json = False) -> None:
+    """Let held jobs be started again."""
+    _each(jobs, yard.client().release, lambda job: job["state"], json)
+
+
+def _cancelled(job: Job) -> str:
+    return "asked to end" if job["state"] == "running" else job["state"]
+
+
+def _each(jobs: list[str], act: Callable[[str], Job], describe: Callable[[Job], str], json: bool) -> None:
+    """Do it to every job; one that cannot be done is told, and does not keep the others from it."""
+    done: list[Job] = []
+    for id in dict.fromkeys(jobs):
+        try:
+            done.append(act(id))
+        except NoDaemon:
+            raise
+        except GpuyardError as error:
+            output.say(f"gpuyard: error: {error}")
+        else:
+            output.say(f"job {id}: {describe(done[-1])}")
+    if json:
+        from gpuyard.cli.table import print_rows
+
+        print_rows(done)
+    if len(done) < len(dict.fromkeys(jobs)):
+        raise typer.Exit(1)

@@ -1,0 +1,48 @@
+"""`gpuyard gpus`: the GPUs, and who is on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuyard.cli import output
+from gpuyard.cli.sharing import Json, shared
+from gpuyard.cli.yard import Yard
+
+if TYPE_CHECKING:
+    from gpuyard.client import Gpu
+
+
+@shared
+def gpus(yard: Yard, json: Json = False) -> None:
+    """List the GPUs, and who is on them."""
+    from gpuyard.cli.table import print_rows, print_table
+
+    found = yard.client().gpus()
+    if json:
+        print_rows(found["gpus"])
+        return
+    if found["simulated"]:
+        output.say(f"{output.many(len(found['gpus']), 'simulated GPU')}: no real GPU is used")
+    heads = ("INDEX", "NAME", "STATE", "MEMORY", "UTIL", "JOBS", "WHY")
+    print_table(heads, [_row(gpu, found["simulated"]) for gpu in found["gpus"]])
+
+
+def _row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
+    name = gpu["name"]
+    if simulated and "simulated" not in name.lower():
+        name = f"{name} (simulated)"
+    return (
+        str(gpu["index"]),
+        name,
+        gpu["state"],
+        f"{_size(gpu['memory_used'])}/{_size(gpu['memory_total'])}",
+        "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
+        ",".join(gpu["jobs"]) or "-",
+        gpu["why"] or "",
+    )
+
+
+def _size(size: int | None) -> str:
+    from gpuyard.units import format_size
+
+    return "-" if size is None else format_size(size)

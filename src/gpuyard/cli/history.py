@@ -1,0 +1,74 @@
+"""`gpuyard history`: what is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli import output
+from gpuyard.cli.ps import Name, State, User
+from gpuyard.cli.sharing import Json, shared
+from gpuyard.cli.yard import Yard
+from gpuyard.errors import UserError
+
+if TYPE_CHECKING:
+    from gpuyard.client import Job
+
+
+@shared
+def history(
+    yard: Yard,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
+    state: State = None,
+    user: User = None,
+    name: Name = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="WHEN", help="Ended since: a date, a time, or 24h for a day ago.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the jobs that are over, the newest first."""
+    from gpuyard.cli.table import print_rows, print_table
+
+    begin = None if since is None else _instant(since)
+    jobs = yard.client().history(limit=limit, user=user, state=state, name=name, since=begin)
+    if json:
+        print_rows(jobs)
+        return
+    print_table(("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ENDED", "TIME", "REASON"), map(_row, jobs))
+    if not jobs:
+        output.say("no job is over")
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    from gpuyard.cli.table import clock, elapsed, indices
+
+    return (
+        job["id"],
+        job["name"] or (job["command"][0].rpartition("/")[2] if job["command"] else "-"),
+        job["user"],
+        job["state"],
+        "-" if job["exit_code"] is None else str(job["exit_code"]),
+        indices(job["gpus"]) if job["gpus"] else f"({job['gpu_count']})",
+        clock(job["ended_at"]),
+        elapsed(job["started_at"], job["ended_at"]),
+        job["reason"] or "",
+    )
+
+
+def _instant(text: str) -> str:
+    """ISO-8601 with a zone, from what people write."""
+    from datetime import UTC, datetime, timedelta
+
+    from gpuyard.cli.table import instant
+    from gpuyard.units import parse_duration
+
+    try:
+        return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
+    except (UserError, OverflowError):
+        pass
+    try:
+        return instant(text).isoformat()
+    except ValueError as error:
+        raise UserError(f"--since '{text}' is no time; write 2026-11-03, '2026-11-03 14:00' or 24h") from error

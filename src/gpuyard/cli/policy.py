@@ -1,0 +1,69 @@
+"""`gpuyard policy`: who is next, and who says so."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from gpuyard.cli import output
+from gpuyard.cli.sharing import Json, shared
+from gpuyard.cli.yard import Yard
+
+app = typer.Typer(
+    help="Show or change the policy that decides which job is next.", invoke_without_command=True, rich_markup_mode=None
+)
+
+
+@app.callback()
+@shared
+def policy(context: typer.Context, yard: Yard, json: Json = False) -> None:
+    """Show or change the policy that decides which job is next."""
+    if context.invoked_subcommand is None:
+        _show(yard, json)
+
+
+@app.command("show")
+@shared
+def show(yard: Yard, json: Json = False) -> None:
+    """Show the policy that decides."""
+    _show(yard, json)
+
+
+@app.command("set")
+@shared
+def set_(
+    yard: Yard,
+    text: Annotated[
+        str,
+        typer.Argument(metavar="POLICY", help="name[:key=value,...][@discipline[@placement]], or ./mine.py:my_policy."),
+    ],
+    discipline: Annotated[str | None, typer.Option("--discipline", help="Who may go ahead (gpuyard policies).")] = None,
+    placement: Annotated[str | None, typer.Option("--placement", help="Which GPUs (gpuyard policies).")] = None,
+    json: Json = False,
+) -> None:
+    """Let another policy decide from now on."""
+    client = yard.client()
+    client.set_policy(absolute(text), discipline=discipline, placement=placement)
+    now = client.policy()
+    if json:
+        output.print_json(now)
+    else:
+        output.say(f"from now on, {now['policy']} decides")
+
+
+def absolute(text: str) -> str:
+    """The policy's text with the whole path of its file, if it has one: the daemon is somewhere else."""
+    path, ending, rest = text.partition(".py:")
+    return os.path.abspath(os.path.expanduser(path)) + ending + rest if ending else text
+
+
+def _show(yard: Yard, json: bool) -> None:
+    from gpuyard.cli.table import clock
+
+    now = yard.client().policy()
+    if json:
+        output.print_json(now)
+    else:
+        print(f"{now['policy']} (since {clock(now['since'])})" if now.get("since") else now["policy"])

@@ -1,0 +1,91 @@
+"""`gpuyard ps`: the queue."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli import output
+from gpuyard.cli.sharing import Json, shared
+from gpuyard.cli.yard import Yard
+
+if TYPE_CHECKING:
+    from gpuyard.client import Client, Job
+
+_SHOWN = 40
+"""Waiting jobs that a terminal shows."""
+_ASKED = 200
+"""Jobs that are asked for when a terminal shows only the first."""
+
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="S",
+        help="Only these: queued held running succeeded failed cancelled timeout oom interrupted.",
+    ),
+]
+User = Annotated[str | None, typer.Option("--user", metavar="U", help="Only this user's jobs.")]
+Name = Annotated[str | None, typer.Option("--name", metavar="N", help="Only jobs of this name.")]
+
+
+@shared
+def ps(
+    yard: Yard,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="All there are, those that are over as well.")] = False,
+    state: State = None,
+    user: User = None,
+    name: Name = None,
+    json: Json = False,
+) -> None:
+    """List running and waiting jobs, in the order in which they are to start."""
+    client = yard.client()
+    brief = sys.stdout.isatty() and not (json or all_ or state or user or name)
+    jobs = client.jobs(all=all_, state=state, user=user, name=name, limit=_ASKED if brief else None)
+    if json:
+        from gpuyard.cli.table import print_rows
+
+        print_rows(jobs)
+        return
+    more = 0
+    if brief:
+        jobs, more = _first(client, jobs)
+    print_jobs(jobs)
+    if more:
+        output.say(f"... and {more:,} more (gpuyard ps | less shows them all)")
+    elif not jobs:
+        output.say("no jobs" if all_ or state or user or name else "no job runs or waits")
+
+
+def _first(client: Client, jobs: list[Job]) -> tuple[list[Job], int]:
+    """Those that run and the first that wait, and how many more there are."""
+    running = sum(job["state"] == "running" for job in jobs)
+    shown = jobs[: running + _SHOWN]
+    total = len(jobs)
+    if total >= _ASKED:
+        counts = client.status()["jobs"]
+        total = max(total, sum(counts.get(state, 0) for state in ("running", "queued", "held")))
+    return shown, total - len(shown)
+
+
+def print_jobs(jobs: list[Job]) -> None:
+    """The table of jobs; TIME is how long a job has run, or waited if it has not started."""
+    from gpuyard.cli.table import print_table
+
+    print_table(("ID", "NAME", "USER", "STATE", "GPUS", "TIME", "REASON"), map(_row, jobs))
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    from gpuyard.cli.table import elapsed, indices
+
+    return (
+        job["id"],
+        job["name"] or (job["command"][0].rpartition("/")[2] if job["command"] else "-"),
+        job["user"],
+        job["state"],
+        indices(job["gpus"]) if job["gpus"] else f"({job['gpu_count']})",
+        elapsed(job["started_at"] or job["submitted_at"], job["ended_at"]),
+        job["reason"] or "",
+    )

@@ -1,0 +1,91 @@
+"""Plain tables: quick for ten thousand rows, and safe to look at whatever people call their jobs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuyard.units import format_duration
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> None:
+    """Print aligned columns; no line is longer than `width`, or than the terminal's."""
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    print("\n".join(lines(heads, rows, width)))
+
+
+def lines(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
+    """The lines of a table; the last column takes what is left of the width."""
+    cells = [list(heads), *([visible(cell) for cell in row] for row in rows)]
+    widths = [max(map(columns, column)) for column in zip(*cells, strict=True)]
+    found = ("  ".join(pad(cell, size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return [line if width is None else cut(line, width) for line in found]
+
+
+def visible(text: str) -> str:
+    """The text on one line, without anything that a terminal would obey."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes; letters of East Asia take two, marks on letters none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def pad(text: str, size: int) -> str:
+    """The text, filled up with blanks."""
+    return text + " " * (size - columns(text))
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or as much of it as there is room for, and a mark that there is more."""
+    if columns(text) <= width:
+        return text
+    taken = 0
+    for position, letter in enumerate(text):
+        taken += _columns(letter)
+        if taken > width - 1:
+            return f"{text[:position]}…"
+    return text
+
+
+def _columns(letter: str) -> int:
+    import unicodedata
+
+    if unicodedata.combining(letter):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A JSON list on stdout, one object a line: quick to write, and to read for people and for grep."""
+    print("[" + ",\n ".join(json.dumps(row, ensure_ascii=False) for row in rows) + "]")
+
+
+def indices(gpus: Sequence[int]) -> str:
+    """GPUs in a cell: `0,2`."""
+    return ",".join(map(str, gpus))
+
+
+def elapsed(begin: str | None, end: str | None = None) -> str:
+    """A cell with the time between two instants, or until now."""
+    if begin is None:
+        return "-"
+    last = instant(end) if end else datetime.now(UTC)
+    return format_duration(max(round((last - instant(begin)).total_seconds()), 0))
+
+
+def clock(text: str | None) -> str:
+    """An instant as people here read it: `2026-11-03 14:05`."""
+    return instant(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
+
+
+def instant(text: str) -> datetime:
+    """An instant from ISO-8601; without a zone it is one of this machine's."""
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.astimezone()

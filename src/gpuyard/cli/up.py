@@ -1,0 +1,147 @@
+"""`gpuyard serve`, `up` and `down`: the daemon comes and goes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli import output
+from gpuyard.cli.policy import absolute
+from gpuyard.cli.sharing import shared
+from gpuyard.cli.yard import Yard
+from gpuyard.client import Client, NoDaemon
+from gpuyard.errors import GpuyardError
+
+if TYPE_CHECKING:
+    from gpuyard.config import Settings
+
+_PATIENCE = 60.0
+"""Seconds that a daemon may take to come or to go."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print the daemon's status as JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a daemon can be told when it starts; what is left out comes from the environment and the settings' file."""
+
+    simulate_gpus: Annotated[
+        str | None, typer.Option("--simulate-gpus", metavar="4x16G", help="Simulated GPUs in place of real ones.")
+    ] = None
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="Who is next; gpuyard policies lists them (priority).")
+    ] = None
+    discipline: Annotated[str | None, typer.Option("--discipline", help="Who may go ahead (easy).")] = None
+    placement: Annotated[str | None, typer.Option("--placement", help="Which GPUs (pack).")] = None
+
+    def flags(self) -> dict[str, str]:
+        """What is given, by the setting's name."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return given | ({"policy": absolute(self.policy)} if self.policy else {})
+
+
+@shared
+def serve(yard: Yard, rules: Rules) -> None:
+    """Run the daemon in the foreground."""
+    settings = yard.settings(**rules.flags())
+    importlib.import_module("gpuyard.server.serve").serve(settings)
+
+
+@shared
+def up(yard: Yard, rules: Rules, json: Json = False) -> None:
+    """Start the daemon in the background."""
+    settings = yard.settings(**rules.flags())
+    client = Client(settings.socket)
+    try:
+        found, started = client.status(), False
+    except NoDaemon:
+        found, started = _start(settings, client, rules)
+    if rules.flags() and not started:
+        output.say("gpuyard: warning: it was up already, so the flags change nothing; gpuyard down comes first")
+    if json:
+        output.print_json(found)
+    else:
+        from gpuyard.cli.status import describe_gpus
+
+        what = f"{describe_gpus(found)}, policy {found['policy']}, pid {found['pid']}"
+        print(f"gpuyard {'is up' if started else 'was up already'}: {what}, socket {settings.socket}")
+
+
+@shared
+def down(yard: Yard, json: Json = False) -> None:
+    """End the daemon; jobs go on, and the next daemon takes them up."""
+    client = yard.client()
+    try:
+        found = client.status()
+    except NoDaemon:
+        output.say(f"no daemon answers at {client.socket}; there is nothing to end")
+        return
+    client.shutdown()
+    end = time.monotonic() + _PATIENCE
+    while _is_alive(found["pid"]) or _answers(client):
+        if time.monotonic() > end:
+            raise GpuyardError(f"the daemon (pid {found['pid']}) has not ended within {_PATIENCE:.0f} s; see its log")
+        time.sleep(0.02)
+    running = found["jobs"].get("running", 0)
+    if json:
+        output.print_json(found)
+    else:
+        print("gpuyard is down" + (f"; {output.many(running, 'job')} go on running" if running else "; no job runs"))
+
+
+def _start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:
+    """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = settings.data_dir / "daemon.log"
+    command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
+    command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
+    for name, value in rules.flags().items():
+        command += [f"--{name.replace('_', '-')}", value]
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as sink:
+        begin = sink.tell()
+        daemon = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd="/", start_new_session=True
+        )
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        died = daemon.poll() is not None  # looked at first: it may lose a race against another that now answers
+        try:
+            return client.status(), not died
+        except NoDaemon:
+            if died:
+                _tell_end(log, begin)
+                raise GpuyardError("the daemon ended as it started; its last words are above") from None
+        time.sleep(0.02)
+    raise GpuyardError(f"the daemon (pid {daemon.pid}) does not answer after {_PATIENCE:.0f} s; see {log}")
+
+
+def _tell_end(log: Path, begin: int) -> None:
+    """The last lines that the daemon wrote."""
+    with log.open("rb") as stream:
+        stream.seek(begin)
+        for line in stream.read().decode(errors="replace").splitlines()[-20:]:
+            output.say(line)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _answers(client: Client) -> bool:
+    try:
+        client.status()
+    except GpuyardError:
+        return False
+    return True

@@ -1,0 +1,365 @@
+"""A client of the daemon: what the command line uses, and scripts may.
+
+from gpuyard import Client
+
+yard = Client()
+job = yard.submit(["python", "train.py"], gpus=2)
+print(yard.wait(job)["state"])
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
+from urllib.parse import quote, urlencode
+
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.unixhttp import Answer, NoDaemon, request
+
+__all__ = [
+    "OVER",
+    "Client",
+    "Explanation",
+    "Gpu",
+    "Invalid",
+    "Job",
+    "LogPart",
+    "Machine",
+    "NoDaemon",
+    "Refused",
+    "Wishes",
+]
+
+OVER = frozenset(("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted"))
+"""The states in which a job has ended."""
+
+_POLL = 30.0
+"""The longest that the daemon lets one request wait, in seconds."""
+
+
+class Refused(GpuyardError):
+    """The daemon said no."""
+
+    def __init__(self, status: int, message: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Invalid(Refused, UserError):
+    """The daemon cannot make sense of the request."""
+
+
+class Job(TypedDict):
+    """A job, as the daemon tells of it; times are ISO-8601, durations seconds, sizes bytes."""
+
+    id: str
+    name: str | None
+    user: str
+    state: str
+    reason: str | None
+    attempt: int
+    gpus: list[int]
+    exit_code: int | None
+    submitted_at: str
+    started_at: str | None
+    ended_at: str | None
+    gpu_count: int
+    priority: float
+    command: list[str]
+    directory: str
+    tags: list[str]
+    estimate: float | None
+    time_limit: float | None
+    gpu_memory: int | None
+    message: str | None
+
+
+class Wishes(TypedDict, total=False):
+    """What may be asked for a job."""
+
+    name: str | None
+    tags: Sequence[str]
+    gpus: int
+    among: Sequence[int] | None
+    """Only GPUs with these indices."""
+    gpu_memory: int | None
+    """Bytes: share a GPU with others, by memory."""
+    priority: float
+    """Higher runs first."""
+    estimate: float | None
+    time_limit: float | None
+    grace: float | None
+    """Seconds between asking the job to end and making it end."""
+    requeue: bool
+    """Run it again if a reboot interrupts it."""
+    hold: bool
+    """Queue it, but do not start it before it is released."""
+
+
+class Gpu(TypedDict):
+    """A GPU and who is on it."""
+
+    index: int
+    uuid: str
+    name: str
+    state: str
+    memory_total: int | None
+    memory_used: int | None
+    utilization: float | None
+    temperature: float | None
+    power: float | None
+    jobs: list[str]
+    why: str | None
+
+
+class Machine(TypedDict):
+    """The GPUs, and whether they are made up."""
+
+    simulated: bool
+    gpus: list[Gpu]
+
+
+class Blocker(TypedDict):
+    """A job that has to end first."""
+
+    id: str
+    name: str | None
+    user: str
+    gpus: list[int]
+    expected_at: str | None
+
+
+class Explanation(TypedDict):
+    """Why a job waits."""
+
+    id: str
+    state: str
+    reason: str | None
+    code: str | None
+    details: dict[str, Any]
+    expected_at: str | None
+    ahead: list[str]
+    must_end_first: list[Blocker]
+
+
+class LogPart(NamedTuple):
+    """A piece of a job's output, and where the next one begins."""
+
+    data: bytes
+    next_offset: int
+    size: int
+    state: str
+    attempt: int
+
+
+class Client:
+    """Talks to the daemon of a data directory, or at a socket; by default to the one that the settings name."""
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        if socket is None:
+            from gpuyard.config import settings
+
+            socket = settings({"data_dir": data_dir}).socket
+        self.socket = os.fspath(socket)
+        self.timeout = timeout
+
+    def submit(
+        self,
+        command: Sequence[str],
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        **wishes: Unpack[Wishes],
+    ) -> str:
+        """Queue a command and return the job's id; it runs here and with this environment, unless told otherwise."""
+        if isinstance(command, str):
+            raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
+        if environment is None:
+            environment, left_out = own_environment()
+            if left_out:
+                warnings.warn(f"left out of the job's environment, not UTF-8: {', '.join(left_out)}", stacklevel=2)
+        wanted: dict[str, Any] = {
+            "command": list(command),
+            "directory": os.path.abspath(directory or os.curdir),
+            "environment": dict(environment),
+            **wishes,
+        }
+        if "among" in wanted:
+            wanted["from"] = wanted.pop("among")
+        return str(self._ask("POST", "/jobs", wanted)["id"])
+
+    def jobs(
+        self,
+        *,
+        all: bool = False,
+        state: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+    ) -> list[Job]:
+        """The open jobs in the queue's order, those that run first; with `all` the ones that are over as well."""
+        found = self._get("/jobs", all="true" if all else None, state=state, user=user, name=name, limit=limit)
+        return cast("list[Job]", found["jobs"])
+
+    def job(self, id: str, *, wait: float = 0.0, until: Literal["over", "start"] = "over") -> Job:
+        """One job; with `wait` not before it is over (or started), or so many seconds (at most 30) have passed."""
+        if wait <= 0:
+            return cast(Job, self._get(_of(id)))
+        wait = min(wait, _POLL)
+        return cast(Job, self._get(_of(id), patience=wait, wait=f"{wait:.3f}", **{"for": until}))
+
+    def wait(self, id: str, timeout: float | None = None) -> Job:
+        """The job when it is over; a TimeoutError if that takes longer than `timeout` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _POLL if end is None else end - time.monotonic()
+            job = self.job(id, wait=max(left, 0.0))
+            if job["state"] in OVER:
+                return job
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(f"job {id} is not over after {timeout:.6g} seconds; it is {job['state']}")
+
+    def cancel(self, id: str, grace: float | None = None) -> Job:
+        """End a job: now if it waits; else it is asked to, and made to after `grace` seconds."""
+        return cast(Job, self._ask("POST", f"{_of(id)}/cancel", {"grace": grace}))
+
+    def hold(self, id: str) -> Job:
+        """Keep a waiting job from being started."""
+        return cast(Job, self._ask("POST", f"{_of(id)}/hold", {}))
+
+    def release(self, id: str) -> Job:
+        """Let a held job be started again."""
+        return cast(Job, self._ask("POST", f"{_of(id)}/release", {}))
+
+    def log(
+        self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
+    ) -> LogPart:
+        """A piece of a job's output; an offset below 0 counts from its end. With `wait`, wait for more."""
+        wait = min(wait, _POLL)
+        query = _query(offset=offset, size=size, attempt=attempt, wait=f"{wait:.3f}" if wait > 0 else None)
+        answer = self._send("GET", f"{_of(id)}/log{query}", patience=wait)
+        headers = answer.headers
+        return LogPart(
+            answer.body,
+            int(headers.get("x-next-offset") or max(offset, 0) + len(answer.body)),
+            int(headers.get("x-log-size") or 0),
+            headers.get("x-job-state", ""),
+            int(headers.get("x-attempt") or 0),
+        )
+
+    def explain(self, id: str) -> Explanation:
+        """Why a job waits, and what has to end first."""
+        return cast(Explanation, self._get(f"{_of(id)}/explain"))
+
+    def gpus(self) -> Machine:
+        """The GPUs and who is on them."""
+        return cast(Machine, self._get("/gpus"))
+
+    def policy(self) -> dict[str, Any]:
+        """The policy that decides, and since when."""
+        return self._get("/policy")
+
+    def set_policy(self, policy: str, *, discipline: str | None = None, placement: str | None = None) -> dict[str, Any]:
+        """Let another policy decide from now on."""
+        return self._ask("PUT", "/policy", {"policy": policy, "discipline": discipline, "placement": placement})
+
+    def status(self) -> dict[str, Any]:
+        """How the daemon is."""
+        return self._get("/status")
+
+    def history(
+        self,
+        *,
+        limit: int | None = None,
+        user: str | None = None,
+        state: str | None = None,
+        name: str | None = None,
+        since: str | None = None,
+    ) -> list[Job]:
+        """Jobs that are over, the newest first."""
+        found = self._get("/history", limit=limit, user=user, state=state, name=name, since=since)
+        return cast("list[Job]", found["jobs"])
+
+    def events(self, after: int = 0, *, limit: int | None = None, wait: float = 0.0) -> dict[str, Any]:
+        """What happened after an event, by its number; with `wait`, wait for something to happen."""
+        wait = min(wait, _POLL)
+        return self._get("/events", patience=wait, after=after, limit=limit, wait=f"{wait:.3f}" if wait > 0 else None)
+
+    def shutdown(self) -> None:
+        """Let the daemon end; jobs go on running."""
+        self._send("POST", "/shutdown", b"{}")
+
+    def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
+        return _read(self._send("GET", target + _query(**query), patience=patience))
+
+    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return _read(self._send(method, target, encode(body)))
+
+    def _send(self, method: str, target: str, body: bytes = b"", patience: float = 0.0) -> Answer:
+        answer = request(self.socket, method, f"/api/v1{target}", body, self.timeout + patience)
+        if answer.status >= 400:
+            raise _refusal(answer)
+        return answer
+
+
+def own_environment() -> tuple[dict[str, str], list[str]]:
+    """The environment of this process without what is not UTF-8, and the names of what is left out."""
+    left_out = [name for name, value in os.environ.items() if not _is_text(name) or not _is_text(value)]
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    return kept, [name.encode("ascii", "backslashreplace").decode() for name in left_out]
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """A request's body; file names and words that are not UTF-8 cannot be sent."""
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError as error:
+        word = error.object[max(error.start - 20, 0) : error.end].encode("ascii", "backslashreplace").decode()
+        raise UserError(f"the command or its directory is not valid UTF-8 near '{word}'; rename that file") from error
+    except ValueError as error:
+        raise UserError("a number of the request is not finite; leave it out or give another") from error
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _of(id: str) -> str:
+    if not id:
+        raise UserError("'' is not a job's id; gpuyard ps lists them")
+    return f"/jobs/{quote(id, safe='')}"
+
+
+def _query(**values: Any) -> str:
+    given = {name: value for name, value in values.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _read(answer: Answer) -> dict[str, Any]:
+    try:
+        found = json.loads(answer.body or b"{}")
+    except ValueError as error:
+        raise GpuyardError("the daemon's answer is not JSON; is it gpuyard's, and of this version?") from error
+    return cast("dict[str, Any]", found)
+
+
+def _refusal(answer: Answer) -> Refused:
+    try:
+        problem = json.loads(answer.body)
+        text = problem.get("detail") or problem.get("title")
+    except (ValueError, AttributeError):
+        text = None
+    if not isinstance(text, str):
+        text = f"the daemon answered {answer.status}; see its log with gpuyard status"
+    kind = Invalid if answer.status in (400, 422) else Refused
+    return kind(answer.status, text)
