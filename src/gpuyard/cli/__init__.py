@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -10,6 +11,8 @@ def main() -> None:
     from gpuyard.cli.app import app
     from gpuyard.errors import Bug, GpuyardError, UserError
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     try:
         app(prog_name="gpuyard")
     except UserError as error:
