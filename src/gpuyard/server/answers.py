@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -75,7 +76,7 @@ _RECALLED = {"cancelled": "cancelled", "timeout": "out of time"}
 def sentence(reason: Reason, times: bool = True) -> str:
     """A reason in words, with times that people know, or without."""
     if isinstance(reason, Resources):
-        text = str(Resources(reason.gpus, reason.idle, None, reason.withdrawn))
+        text = str(replace(reason, expected_at=None))
         if times and reason.expected_at is not None:
             text += f"; expected to fit at {_clock(reason.expected_at)}"
         return text
@@ -120,6 +121,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
             "gpus": why.reason.gpus,
             "idle": why.reason.idle,
             "withdrawn": dict(why.reason.withdrawn),
+            "memory": why.reason.memory or None,
         }
         found["expected_at"] = iso(why.reason.expected_at) if times else None
     elif isinstance(why.reason, Priority):
