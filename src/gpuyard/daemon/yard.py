@@ -48,7 +48,8 @@ from gpuyard.policyfile import make_planner
 log = logging.getLogger("gpuyard")
 FALLBACK = "fcfs@strict@first"
 _RETRY = 1.0  # seconds between attempts to write, or to launch, where that failed
-_CHECKPOINT = 5_000  # events between checkpoints, when there is nothing else to do
+_FEW = 4
+_CHECKPOINTS = 5_000, 20_000  # events between checkpoints: when there is nothing else to do, and at most
 
 
 class Yard:
@@ -71,6 +72,7 @@ class Yard:
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
         self._pending: list[Record] = []
+        self._written: list[Record] = []
         self._newest = store.jobs
         self._launches: list[Placed] = []
         self._stops: list[tuple[str, int, float]] = []
@@ -124,8 +126,13 @@ class Yard:
             self._look_at_gpus(now)
             self._end_overdue(now)
             self._plan(now)
-        self._commit(answers)
-        self._carry_out()
+        if not self._commit(answers):
+            return
+        if len(self._launches) > _FEW:
+            self._answer(answers)
+            answers = []
+        self._carry_out()  # a few starts come before the answers: they are what people wait for
+        self._answer(answers)
 
     def _patience(self) -> float:
         """Seconds until something is due."""
@@ -172,29 +179,40 @@ class Yard:
                 answer.set_exception(error)
         return answers
 
-    def _commit(self, answers: list[tuple[Future[Any], Any]]) -> None:
-        """Write what has happened, and tell those who wait for it."""
+    def _commit(self, answers: list[tuple[Future[Any], Any]]) -> bool:
+        """Write what has happened; if that fails, tell those who wait for it."""
         records, self._pending = self._pending, []
         environments, self.environments = self.environments, {}
         try:
             if records:
                 self.store.append(records, environments)
-            elif self.store.last - self.store.checkpointed > _CHECKPOINT and not self._inbox:
-                compact(self.state)
-                self._planned = -1
-                self.store.keep(self.state)
+            behind = self.store.last - self.store.checkpointed
+            if behind > _CHECKPOINTS[1] or (behind > _CHECKPOINTS[0] and not records and not self._inbox):
+                self._checkpoint()
         except StoreFailing as error:
             log.error("%s", error)
             self.failing = str(error)
             self._launches, self._stops = [], []
             for answer, _ in answers:
                 answer.set_exception(error)
-            return
+            return False
+        self._written += records
+        return True
+
+    def _answer(self, answers: list[tuple[Future[Any], Any]]) -> None:
+        """Tell those who wait for it what has been written."""
         point("yard:before-answers")
         for answer, value in answers:
             answer.set_result(value)
+        records, self._written = self._written, []
         if records:
             self.on_commit(records)
+
+    def _checkpoint(self) -> None:
+        """Forget who is over, and keep the rest, so that the next start need not read the whole log."""
+        compact(self.state)
+        self._planned = -1
+        self.store.keep(self.state)
 
     def _try_again(self, now: float) -> None:
         """After a failure to write: go back to what is on disk, and see whether it can be written now."""
@@ -226,8 +244,7 @@ class Yard:
             )
         self.record(Opened(now, cluster, gpus), **details)
         self._choose_policy(now)
-        self._commit([])
-        if self.failing:
+        if not self._commit([]):
             raise UserError(self.failing)
 
     def _same_gpus(self, cluster: Cluster, gpus: tuple[str, ...]) -> bool:

@@ -37,6 +37,8 @@ class Run:
     """Holds the wrapper; None when it has ended."""
     witnessed: bool = True
     """Whether we saw the wrapper alive; if not, its process id may be somebody else's by now."""
+    ours: bool = False
+    """Whether this process launched it, and so saw all of its life."""
     stopping: bool = False
     asked: bool = False
     """Whether its processes were asked to end."""
