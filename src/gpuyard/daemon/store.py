@@ -166,6 +166,13 @@ class Store:
         )
         return (decode(Row(*row)) for row in found)
 
+    def placed_at(self, job: str) -> float:
+        """When a job was last given GPUs."""
+        found = self._connection.execute(
+            "SELECT at FROM events WHERE job = ? AND kind = 'Placed' ORDER BY seq DESC LIMIT 1", (job,)
+        ).fetchone()
+        return float(found[0]) if found else 0.0
+
     def environment(self, key: str) -> dict[str, str]:
         """The environment under a hash."""
         found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()

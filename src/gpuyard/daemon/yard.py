@@ -298,15 +298,20 @@ class Yard:
             self.record(Requeued(now, report.job, report.attempt))
             return
         if phase is Phase.PLACED:
-            begun = min(report.at, now) if isinstance(report, Running) else now
-            self.record(Started(begun, report.job, report.attempt), handle=getattr(report, "handle", ""))
+            handle = {"handle": report.handle} if isinstance(report, Running) else {}
+            self.record(Started(self._begun(report, now), report.job, report.attempt), **handle)
             self._watch_limit(row)
         if isinstance(report, Ended):
             self._ended(row, report, now)
 
+    def _begun(self, report: Running | Ended, now: float) -> float:
+        """When an attempt began, on our clock: not before it was placed, whatever the machine's clock says."""
+        seen = report.at if isinstance(report, Running) else report.began or report.at
+        return min(max(seen, self.store.placed_at(report.job)), now)
+
     def _ended(self, row: int, report: Ended, now: float) -> None:
         started = float(self.state.table.started[row])
-        at = min(max(report.at, started), now)
+        at = report.at if started <= report.at <= now else now
         self.machine.left(self.state.spot[row].tolist())
         cause = self.state.recalled.get(row, "interrupted" if report.interrupted else "")
         if cause == "interrupted" and self._work_of(report.job).requeue:
@@ -398,9 +403,8 @@ class Yard:
     def _launch(self, placed: Placed) -> None:
         work = self._work_of(placed.job)
         now = self.clock.now()
-        task = Task(
-            placed.job, work.command, work.directory, self.store.environment(work.environment), work.output_limit
-        )
+        environment = self.store.environment(work.environment)
+        task = Task(placed.job, work.command, work.directory, environment, work.output_limit, work.umask)
         try:
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:

@@ -93,7 +93,7 @@ class LocalEngine:
         arguments = wrapper.command_line(task, folder, self._life, cgroup.path if cgroup else "")
         environment = wrapper.environment(task, attempt, placement, self._devices, folder)
         try:
-            pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log")
+            pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log", task.umask)
         except (EngineError, LaunchRefused):
             if cgroup:
                 cgroup.remove()
