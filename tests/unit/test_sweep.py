@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ticks import least_gap
 
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
@@ -171,6 +172,26 @@ def test_a_wide_range_is_drawn_on_a_logarithmic_axis() -> None:
     axes = trend(module.Sweep(Axis("load", ("1", "6")), ["p"], rows, []), "jct_mean").axes[0]
     assert axes.get_yscale() == "log"
     assert "1 h" in [text.get_text() for text in axes.get_yticklabels()]
+
+
+@pytest.mark.parametrize(
+    ("axis", "scale"),
+    [
+        ("gpus=64,128,192,256", "linear"),
+        ("gpus=2,4,8,16,32,64,128,256,512,1024", "log"),
+        ("load=0.1:4:0.1", "linear"),
+        ("las.queues=1000/2000/3000,3250/7200,3250/7200/18000,2000/4000/8000/16000,3250/7200/9000", "linear"),
+    ],
+)
+def test_labels_of_the_values_do_not_touch(axis: str, scale: str) -> None:
+    varied = parse_axis(axis)
+    rows = [{"value": value, "policy": "p" * 30, "jct_max": 10.0} for value in varied.values]
+    figure = trend(module.Sweep(varied, ["p" * 30], rows, []), "jct_max")
+    axes = figure.axes[0]
+    assert axes.get_xscale() == scale
+    if axes.get_xticklabels()[0].get_rotation() == 0:
+        assert least_gap(figure, axes) > 3
+    assert axes.get_ylabel() == "Longest job completion time (s)"
 
 
 def test_files_of_a_sweep(trace: Trace, tmp_path: Path) -> None:
