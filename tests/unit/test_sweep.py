@@ -124,6 +124,7 @@ def test_seeds_give_intervals_for_what_is_random(trace: Trace) -> None:
     [
         ("power=1", ["fcfs"], "none of the policies has such a setting"),
         ("quantm=1", ["rr"], "did you mean 'quantum'"),
+        ("wfp3.power=1", ["fcfs"], "wfp3 is not among the policies; add it to --policies"),
         ("quantum=5", ["fcfs"], "none of the policies preempts"),
         ("load=0", ["fcfs"], "above 0"),
         ("load=x", ["fcfs"], "takes numbers"),
