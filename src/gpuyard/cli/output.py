@@ -68,7 +68,9 @@ def number(value: float | None) -> str:
     """A number for a table cell: two decimals, or three digits where that says more."""
     if value is None:
         return "-"
-    return f"{value:,.2f}" if 1 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
+    if abs(value) >= 1e5:
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:
