@@ -79,7 +79,7 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
         + (f", {metrics['dropped']:,} dropped when reading" if metrics["dropped"] else ""),
         f"makespan     {output.duration(metrics['makespan'])}",
         f"utilization  {output.percent(metrics['utilization'])}",
-        f"energy       {output.number(metrics['energy_kwh'])} kWh",
+        f"energy       {output.number(metrics['energy_kwh'])}{' kWh' if metrics['energy_kwh'] is not None else ''}",
         f"fairness     {output.number(metrics['fairness'])}",
         f"preemptions  {metrics['preemptions']:,}",
         f"speed        {metrics['jobs_per_second']:,.0f} jobs/s",
