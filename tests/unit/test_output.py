@@ -28,6 +28,11 @@ def test_a_ranking_fits_the_screen_and_names_its_policies(
     assert ("kWh" in shown) == (width == 180)
 
 
+def test_pools_are_told_where_there_are_any() -> None:
+    assert output.where({"gpus": 1}) == "1 simulated GPU"
+    assert output.where({"gpus": 2816, "pools": {"a": {}, "b": {}}}) == "2,816 simulated GPUs in 2 pools"
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

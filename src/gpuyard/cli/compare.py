@@ -121,8 +121,7 @@ def print_ranking(found: Comparison) -> None:
 
     screen = output.console()
     first = found.rows[0]
-    gpus = output.many(first["gpus"], "simulated GPU")
-    title = f"{output.many(first['jobs'], 'job')} on {gpus}, estimates {first['estimate']}"
+    title = f"{output.many(first['jobs'], 'job')} on {output.where(first)}, estimates {first['estimate']}"
     if len(found.windows) > 1:
         title += f"; means over {len(found.windows)} windows, ± 95 % confidence"
     elif found.seeds > 1:

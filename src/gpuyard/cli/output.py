@@ -59,6 +59,12 @@ def many(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def where(metrics: dict[str, Any]) -> str:
+    """`8 simulated GPUs`, or `120 simulated GPUs in 14 pools`."""
+    pools = f" in {many(len(metrics['pools']), 'pool')}" if metrics.get("pools") else ""
+    return many(metrics["gpus"], "simulated GPU") + pools
+
+
 def duration(value: float | None) -> str:
     """A duration for a table cell."""
     return "-" if value is None else format_duration(value)
