@@ -126,9 +126,10 @@ class Store:
             yield connection
             connection.execute("COMMIT")
         except sqlite3.Error as error:
+            raise StoreFailing(_sentence(self.path, error)) from error
+        finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise StoreFailing(_sentence(self.path, error)) from error
 
     # -- reading ----------------------------------------------------------------------------------
 

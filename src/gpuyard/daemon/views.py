@@ -155,7 +155,14 @@ def from_row(row: tuple[Any, ...]) -> JobView:
     return JobView(**found)
 
 
+def _printable(text: str) -> str:
+    """A text without what cannot be written as UTF-8, such as a file's name may hold."""
+    return text.encode(errors="replace").decode()
+
+
 _TO_ROW: dict[str, Callable[[Any], Any]] = {
     "gpus": lambda gpus: ",".join(map(str, gpus)),
+    "name": _printable,
+    "message": _printable,
     "work": lambda work: json.dumps(work, separators=(",", ":")),
 }
