@@ -94,7 +94,8 @@ def down(yard: Yard, json: Json = False) -> None:
     if json:
         output.print_json(found)
     else:
-        print("gpuyard is down" + (f"; {output.many(running, 'job')} go on running" if running else "; no job runs"))
+        goes = "goes on" if running == 1 else "go on"
+        print("gpuyard is down" + (f"; {output.many(running, 'job')} {goes} running" if running else "; no job runs"))
 
 
 def _start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:

@@ -35,6 +35,7 @@ from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
+from gpuyard.daemon.choosing import chosen
 from gpuyard.daemon.clock import Clock
 from gpuyard.daemon.journal import Record
 from gpuyard.daemon.machine import Machine
@@ -271,18 +272,11 @@ class Yard:
 
     def _choose_policy(self, now: float) -> None:
         """The policy of the configuration, unless people chose another since that was last changed."""
-        configured = self.planner.text
-        for n, record in enumerate(self.store.latest("PolicySet")):
-            if not isinstance(record.event, PolicySet):
-                continue
-            if n == 0:
-                latest = record.event.policy
-            if record.details.get("configured"):
-                if record.event.policy == configured:
-                    self.planner = make_planner(latest)
-                    return
-                break
-        self.record(PolicySet(now, configured), configured=True)
+        found = chosen(self.store.latest("PolicySet"), self.planner.text)
+        if found is None:
+            self.record(PolicySet(now, self.planner.text), configured=True)
+        else:
+            self.planner = found
 
     # -- what happens -----------------------------------------------------------------------------
 

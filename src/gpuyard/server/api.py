@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from gpuyard import __version__
+from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
 from gpuyard.daemon.store import Reader, StoreFailing
@@ -86,7 +87,8 @@ class Api:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         reasons = await self._look(self.desk.reasons)
-        return await asyncio.to_thread(self._listing, None if all else False, wanted, limit, reasons)
+        over = None if all or state in OVER else False
+        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons)
 
     def _listing(self, over: bool | None, wanted: dict[str, str], limit: int, reasons: dict[str, Any]) -> Response:
         found = self._reader.jobs(over=over, wanted=wanted)
@@ -194,12 +196,12 @@ class Api:
         return _json({"simulated": self.yard.machine.gpus.simulated, "gpus": found})
 
     async def policy(self) -> Response:
-        """How plans are made."""
-        planner = self.yard.planner
+        """How plans are made, and since when."""
+        planner, since = await self._look(self.desk.policy)
         return _json(
             {
                 "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
-                "placement": planner.placement,
+                "placement": planner.placement, "since": iso(since),
             }
         )  # fmt: skip
 
