@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +64,8 @@ def train(weights: Weights, pictures: Floats, digits: Ints) -> float:
 def save(path: Path, epoch: int, weights: Weights) -> None:
     """Write the checkpoint in one step, so that a job which is ended in the middle leaves the one before."""
     part = path.with_name(f"{path.stem}.part.npz")
-    np.savez(part, epoch=epoch, **weights)
+    content: dict[str, Any] = {"epoch": epoch, **weights}
+    np.savez(part, **content)
     part.replace(path)
 
 
