@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +41,9 @@ class Planned:
 
     def submit(self, client: Client, directory: Path, seed: int) -> str:
         """Queue it; its id."""
-        from gpuyard.client import own_environment
-
         script = examples() / f"{self.kind}.py"
         command = [sys.executable, str(script), "--epochs", str(self.epochs), "--seed", str(seed)]
-        environment = own_environment()[0] | _ONE_THREAD
+        environment = dict(os.environ) | _ONE_THREAD
         wishes: Wishes = {"name": self.name, "time_limit": _LONGEST, "grace": 2.0, **self.wishes}
         return client.submit(command, directory=directory, environment=environment, **wishes)
 
