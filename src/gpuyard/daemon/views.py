@@ -120,7 +120,7 @@ def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:
         "gpu_memory": request.memory or None,
         "from": list(request.scope) or None,
     }
-    name = details.get("work", {}).get("name", "")
+    name = details.get("work", {}).get("name", "").encode(errors="backslashreplace").decode()  # a database takes UTF-8
     return JobView(number, event.job, name, request.user, "queued", event.at, request.priority, work)
 
 

@@ -179,7 +179,10 @@ def read_claim(folder: Path) -> Claim | str | None:
     lines = content.split(b"\n")
     if len(lines) != 5 or lines[4] or b"\0" in content:  # a power cut may leave zeros
         return INCOMPLETE
-    return Claim(at, processes.parse_stat(lines[0]), lines[1].decode(), os.fsdecode(lines[2]), int(lines[3]))
+    try:
+        return Claim(at, processes.parse_stat(lines[0]), lines[1].decode(), os.fsdecode(lines[2]), int(lines[3]))
+    except ValueError:  # a job may write to any file of its user's
+        return INCOMPLETE
 
 
 def claimed_before_boot(folder: Path) -> bool:

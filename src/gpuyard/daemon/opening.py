@@ -1,0 +1,33 @@
+"""What a former life of the daemon left in the log that matters to the next one."""
+
+from __future__ import annotations
+
+from gpuyard.core.events import Opened, PolicySet
+from gpuyard.core.model import Cluster
+from gpuyard.core.state import State
+from gpuyard.daemon.store import Store
+from gpuyard.errors import UserError
+
+
+def check_gpus(store: Store, state: State, cluster: Cluster, gpus: tuple[str, ...]) -> None:
+    """Refuse other GPUs than before while jobs run on those."""
+    before = next((r.event for r in store.latest("Opened") if isinstance(r.event, Opened)), None)
+    if before is None or not len(state.running) or (before.cluster == cluster and before.gpus == gpus):
+        return
+    jobs = ", ".join(state.ids[row] for row in state.running.array)
+    raise UserError(
+        f"job {jobs} still runs on GPUs that the daemon would not have now ({cluster.gpus} in all, before "
+        f"{state.cluster.gpus}); start it with the former GPUs, or end the job first"
+    )
+
+
+def policy_in_force(store: Store, configured: str) -> str | None:
+    """The policy that people chose since the configured one was last changed; None where that one is to be set."""
+    latest = ""
+    for record in store.latest("PolicySet"):
+        if not isinstance(record.event, PolicySet):
+            continue
+        latest = latest or record.event.policy
+        if record.details.get("configured"):
+            return latest if record.event.policy == configured else None
+    return None
