@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
 from urllib.parse import quote, urlencode
@@ -184,14 +183,11 @@ class Client:
         """Queue a command and return the job's id; it runs here and with this environment, unless told otherwise."""
         if isinstance(command, str):
             raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
-        if environment is None:
-            environment, left_out = own_environment()
-            if left_out:
-                warnings.warn(f"left out of the job's environment, not UTF-8: {', '.join(left_out)}", stacklevel=2)
         wanted: dict[str, Any] = {
             "command": list(command),
             "directory": os.path.abspath(directory or os.curdir),
-            "environment": dict(environment),
+            "environment": dict(os.environ if environment is None else environment),
+            "umask": _umask(),
             **wishes,
         }
         if "among" in wanted:
@@ -312,26 +308,19 @@ class Client:
         return answer
 
 
-def own_environment() -> tuple[dict[str, str], list[str]]:
-    """The environment of this process without what is not UTF-8, and the names of what is left out."""
-    left_out = [name for name, value in os.environ.items() if not _is_text(name) or not _is_text(value)]
-    kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    return kept, [name.encode("ascii", "backslashreplace").decode() for name in left_out]
+def _umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    former = os.umask(0o077)
+    os.umask(former)
+    return former
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """A request's body; file names and words that are not UTF-8 cannot be sent."""
+    """A request's body. Bytes that are not UTF-8, in a file's name say, go as escaped surrogates, and arrive."""
     try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError as error:
-        word = error.object[max(error.start - 20, 0) : error.end].encode("ascii", "backslashreplace").decode()
-        raise UserError(f"the command or its directory is not valid UTF-8 near '{word}'; rename that file") from error
+        return json.dumps(body, allow_nan=False).encode()
     except ValueError as error:
         raise UserError("a number of the request is not finite; leave it out or give another") from error
-
-
-def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _of(id: str) -> str:

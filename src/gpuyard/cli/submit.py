@@ -63,15 +63,7 @@ class Request:
 
     def send(self, client: Client) -> str:
         """Queue it; the job's id. Mistakes are told before anything is sent."""
-        from gpuyard.client import own_environment
-
-        words = self._words()
-        directory = self._directory()
-        wishes = self._wishes()
-        environment, left_out = own_environment()
-        if left_out:
-            output.say(f"gpuyard: warning: left out of the job's environment, not UTF-8: {', '.join(left_out)}")
-        return client.submit(words, directory=directory, environment=environment, **wishes)
+        return client.submit(self._words(), directory=self._directory(), **self._wishes())
 
     def _words(self) -> list[str]:
         words = list(self.command or ())

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from gpuyard.core.events import Cancelled, Event, Exited
 
+_COARSE = 0.1  # seconds by which the times of files may lag behind
+
 
 class Clock:
     """Goes on from where a former life of the daemon stopped, and follows the time of day where that is ahead."""
@@ -44,7 +46,15 @@ class Times:
         """Nothing but what is written has happened."""
         self._latest = {}
 
-    def within(self, job: str, at: float, now: float) -> float:
-        """When something happened to a job: not before all that happened to it already, and not later than now."""
+    def began(self, job: str, at: float, now: float) -> float:
+        """When a job began, by the machine's clock: at the earliest when it was placed, at the latest now."""
+        return min(max(at, self._before(job)), now)
+
+    def ended(self, job: str, at: float, now: float) -> float:
+        """When a job ended, by the machine's clock; now, if that cannot be, since the clock was set back."""
+        before = self._before(job)
+        return max(at, before) if before - _COARSE <= at <= now else now
+
+    def _before(self, job: str) -> float:
         before = self._latest.get(job)
-        return min(max(at, self._written(job) if before is None else before), now)
+        return self._written(job) if before is None else before

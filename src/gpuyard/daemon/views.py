@@ -40,6 +40,7 @@ class Work:
     requeue: bool = False
     """Whether it waits again if the machine goes down under it."""
     output_limit: int = 2**30
+    umask: int = 0o022
     estimated: bool = True
     """Whether the user said how long it will run, if only by a time limit; else a default is assumed."""
 

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from gpuyard.config import Settings
-from gpuyard.core.checkpoint import compact
 from gpuyard.core.engine import validate
 from gpuyard.core.events import Chosen, Event, Exited, Opened, Placed, PolicySet, Recalled, Renewed, Requeued, Started
 from gpuyard.core.model import Cluster, Phase
@@ -34,6 +33,7 @@ from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
+from gpuyard.daemon.checkpoints import Checkpoints
 from gpuyard.daemon.clock import Clock, Times
 from gpuyard.daemon.inbox import Inbox
 from gpuyard.daemon.journal import Record
@@ -43,14 +43,14 @@ from gpuyard.daemon.opening import check_gpus, policy_in_force
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
 from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report, Running, Task
-from gpuyard.errors import Bug, GpuyardError, UserError
+from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 from gpuyard.policyfile import make_planner
 
 log = logging.getLogger("gpuyard")
 FALLBACK = "fcfs@strict@first"
 _RETRY = 1.0  # seconds between attempts to write, or to launch, where that failed
-_CHECKPOINT = 5_000  # events between checkpoints, when there is nothing else to do
+_FEW = 4
 
 
 class Yard:
@@ -73,11 +73,13 @@ class Yard:
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
         self._pending: list[Record] = []
+        self._written: list[Record] = []
         self._newest = store.jobs
         self._launches: list[Placed] = []
         self._stops: list[tuple[str, int, float]] = []
         self._limits = Limits()
         self._reports: list[Report] = []
+        self._checkpoints = Checkpoints(store)
         self._times = Times(store.latest_at)
         self._inbox = Inbox()
         self._poll = select.poll()
@@ -127,8 +129,13 @@ class Yard:
             self._look_at_gpus(now)
             self._end_overdue(now)
             self._plan(now)
-        self._commit(answers)
-        self._carry_out()
+        if not self._commit(answers):
+            return
+        if len(self._launches) > _FEW:
+            self._answer(answers)
+            answers = []
+        self._carry_out()  # a few starts come before the answers: they are what people wait for
+        self._answer(answers)
 
     def _patience(self) -> float:
         """Seconds until something is due."""
@@ -157,33 +164,34 @@ class Yard:
         self._newest += 1
         return str(self._newest)
 
-    def _commit(self, answers: list[tuple[Future[Any], Any]]) -> None:
-        """Write what has happened, and tell those who wait for it."""
+    def _commit(self, answers: list[tuple[Future[Any], Any]]) -> bool:
+        """Write what has happened; if that fails, tell those who wait for it."""
         records, self._pending = self._pending, []
         environments, self.environments = self.environments, {}
         try:
             if records:
                 self.store.append(records, environments)
-            elif self._checkpoint_is_due():
-                compact(self.state)
-                self._planned = -1
-                self.store.keep(self.state)
         except StoreFailing as error:
             log.error("%s", error)
             self._fail(error)
             for answer, _ in answers:
                 answer.set_exception(error)
-            return
+            return False
         if not self.failing:
             self._reports = []
+        self._written += records
+        if not self.failing and self._checkpoints.make(self.state, idle=not records and not self._inbox):
+            self._planned = -1
+        return True
+
+    def _answer(self, answers: list[tuple[Future[Any], Any]]) -> None:
+        """Tell those who wait for it what has been written."""
         point("yard:before-answers")
         for answer, value in answers:
             answer.set_result(value)
+        records, self._written = self._written, []
         if records:
             self.on_commit(records)
-
-    def _checkpoint_is_due(self) -> bool:
-        return not self.failing and not self._inbox and self.store.last - self.store.checkpointed > _CHECKPOINT
 
     def _fail(self, error: GpuyardError) -> None:
         """Give up what is not written, for now."""
@@ -195,7 +203,7 @@ class Yard:
     def _try_again(self) -> None:
         """After a failure to write: go back to what is on disk, and see whether it can be written now."""
         try:
-            self.state = self._loaded()
+            self.state = self.store.load() or self.state
             self._newest = self.store.jobs
             self.store.keep(self.state)
             self.recover(self.clock.now())
@@ -220,15 +228,8 @@ class Yard:
             self.planner = make_planner(former)
         else:
             self.record(PolicySet(now, self.planner.text), configured=True)
-        self._commit([])
-        if self.failing:
+        if not self._commit([]):
             raise UserError(self.failing)
-
-    def _loaded(self) -> State:
-        state = self.store.load()
-        if state is None:
-            raise Bug("the log is empty, although the yard was opened")
-        return state
 
     def recover(self, now: float) -> None:
         """Ask the engine about everybody who is on GPUs according to the log."""
@@ -273,8 +274,9 @@ class Yard:
             self._never_began(row, report, now)
             return
         if phase is Phase.PLACED:
-            begun = self._times.within(report.job, report.at, now) if isinstance(report, Running) else now
-            self.record(Started(begun, report.job, report.attempt), handle=getattr(report, "handle", ""))
+            seen = report.at if isinstance(report, Running) else report.began or report.at
+            handle = {"handle": report.handle} if isinstance(report, Running) else {}
+            self.record(Started(self._times.began(report.job, seen, now), report.job, report.attempt), **handle)
             self._watch_limit(row)
         if isinstance(report, Ended):
             self._ended(row, report, now)
@@ -288,7 +290,7 @@ class Yard:
             self.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
 
     def _ended(self, row: int, report: Ended, now: float) -> None:
-        at = self._times.within(report.job, report.at, now)
+        at = self._times.ended(report.job, report.at, now)
         self.machine.left(self.state.spot[row].tolist())
         cause = self.state.recalled.get(row, "interrupted" if report.interrupted else "")
         if cause == "interrupted" and self._work_of(report.job).requeue:
@@ -379,9 +381,8 @@ class Yard:
     def _launch(self, placed: Placed) -> None:
         work = self._work_of(placed.job)
         now = self.clock.now()
-        task = Task(
-            placed.job, work.command, work.directory, self.store.environment(work.environment), work.output_limit
-        )
+        environment = self.store.environment(work.environment)
+        task = Task(placed.job, work.command, work.directory, environment, work.output_limit, work.umask)
         try:
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:

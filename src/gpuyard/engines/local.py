@@ -55,6 +55,7 @@ class LocalEngine:
         self._cgroups = _find_cgroups(self._directory, cgroups)
         self._membership = Membership(self._directory)
         self._census = processes.Census()
+        self._adopts = processes.adopts_orphans()
         self._epoll = select.epoll()
         self._runs: dict[tuple[str, int], Run] = {}
         self._wrappers: dict[int, Run] = {}
@@ -92,13 +93,13 @@ class LocalEngine:
         arguments = wrapper.command_line(task, folder, self._life, cgroup.path if cgroup else "")
         environment = wrapper.environment(task, attempt, placement, self._devices, folder)
         try:
-            pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log")
+            pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log", task.umask)
         except (EngineError, LaunchRefused):
             if cgroup:
                 cgroup.remove()
             raise
         faults.point("launch:spawned")
-        run = Run(task.job, attempt, folder, pid, cgroup, task.output_limit, pidfd=pidfd)
+        run = Run(task.job, attempt, folder, pid, cgroup, task.output_limit, pidfd=pidfd, ours=True)
         self._keep(run)
         self._beginning.add(run)
 
@@ -299,7 +300,9 @@ class LocalEngine:
     def _look_at_endings(self, runs: Sequence[Run], now: float) -> None:
         counted = []
         for run in runs:
-            if run.cgroup is None:
+            if run.cgroup is None and run.ended and run.ours and not run.stopping and self._is_gone(run):
+                self._finish(run)
+            elif run.cgroup is None:
                 counted.append(run)
             elif run.ended and run.cgroup.remove():
                 self._finish(run)
@@ -317,6 +320,16 @@ class LocalEngine:
                 self._finish(run)
             else:
                 self._advance(run, members, now)
+
+    def _is_gone(self, run: Run) -> bool:
+        """Whether nothing is left of an attempt whose whole life we saw, told without looking at all processes.
+
+        Who left its process group and lost its parent is our child now; who did not, has an ancestor who did.
+        """
+        if not self._adopts or not processes.is_empty(run.pid):
+            return False
+        marks = (processes.mark_of(pid) for pid in processes.orphans(self._wrappers))
+        return all(mark is not None and mark != str(run.folder) for mark in marks)
 
     def _take_census(self, runs: Sequence[Run], now: float) -> list[tuple[Run, list[int]]]:
         """Who is left. What is to be killed is halted and counted again: what it forked meanwhile is found as well."""

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuyard.engines import wrapper
@@ -37,6 +37,8 @@ class Run:
     """Holds the wrapper; None when it has ended."""
     witnessed: bool = True
     """Whether we saw the wrapper alive; if not, its process id may be somebody else's by now."""
+    ours: bool = False
+    """Whether this process launched it, and so saw all of its life."""
     stopping: bool = False
     asked: bool = False
     """Whether its processes were asked to end."""
@@ -109,11 +111,12 @@ class Run:
     def report(self) -> Ended:
         """The end, when nothing is left."""
         assert self.ended is not None
+        ended = replace(self.ended, began=self.claim.at if self.claim else None)
         if not self.leftovers or self.stopping:
-            return self.ended
+            return ended
         left = "1 process that it had" if self.leftovers == 1 else f"{self.leftovers} processes that it had"
         message = "; ".join(filter(None, (self.ended.message, f"ended {left} left running")))
-        return Ended(self.job, self.attempt, self.ended.at, self.ended.code, self.ended.interrupted, message)
+        return replace(ended, message=message)
 
 
 def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
