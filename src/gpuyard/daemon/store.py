@@ -98,6 +98,7 @@ class Store:
         with self._transaction() as connection:
             text = json.dumps({"cluster": _cluster(state.cluster), **checkpoint.dump(state)})
             connection.execute("DELETE FROM checkpoint")
+            point("store:checkpoint")
             connection.execute("INSERT INTO checkpoint VALUES (?, ?)", (self.last, text))
         self.checkpointed = self.last
 
@@ -257,6 +258,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise UserError(f"{path} is a database, but not one of gpuyard; move it away, or use another --data-dir")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        point("store:opened")
         if version == 0:
             _run_script(connection, _HERE / "schema.sql", VERSION)
         for step in range(version + 1, VERSION + 1) if version else ():

@@ -189,6 +189,7 @@ class Yard:
         point("yard:before-answers")
         for answer, value in answers:
             answer.set_result(value)
+            point("yard:answered")
         records, self._written = self._written, []
         if records:
             self.on_commit(records)
@@ -376,6 +377,7 @@ class Yard:
             self._launch(placed)
             point("yard:launched")
         for job, attempt, grace in stops:
+            point("yard:before-stop")
             self.engine.stop(job, attempt, grace)
 
     def _launch(self, placed: Placed) -> None:

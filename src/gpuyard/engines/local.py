@@ -79,6 +79,7 @@ class LocalEngine:
         if (task.job, attempt) in self._runs:
             return
         folder = self._make_folder(task.job, attempt)
+        faults.point("launch:folder")
         if wrapper.read_claim(folder) is not None:
             self._reports.append(self.adopt(task.job, attempt))
             return
@@ -163,6 +164,7 @@ class LocalEngine:
         if run.claim is None:
             with suppress(EngineError):  # if it has not begun, it will not; if the disk is full, it is killed instead
                 _fence(run.folder)
+        faults.point("stop:fenced")
         run.stop(time.monotonic() + grace)
         self._ending.add(run)
 
@@ -288,6 +290,7 @@ class LocalEngine:
         """Its wrapper is gone and did not run the job: another one does, or nobody may, or it failed."""
         with suppress(EngineError):
             _fence(run.folder)
+        faults.point("end:fenced")
         claim = wrapper.read_claim(run.folder)
         self._forget(run)
         if isinstance(claim, wrapper.Claim):
