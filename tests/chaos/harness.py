@@ -73,17 +73,14 @@ def read_stamps(folder: Path) -> list[Stamp]:
 class Daemon:
     """`gpuyard serve` on a data directory, in as many lives as a test wants."""
 
-    def __init__(self, data_dir: Path, *options: str, gpus: str = f"{GPUS}x16G") -> None:
+    def __init__(self, data_dir: Path, *options: str, log: Path | None = None) -> None:
         self.data_dir = data_dir
+        self.log = log or data_dir.parent / f"{data_dir.name}.log"
+        """What it says, in all its lives."""
         self.client = Client(data_dir / "gpuyard.sock", timeout=PATIENCE)
         self.lives = 0
-        self._options = ["--data-dir", str(data_dir), "--simulate-gpus", gpus, *options]
+        self._options = ["--data-dir", str(data_dir), "--simulate-gpus", f"{GPUS}x16G", *options]
         self._processes: list[subprocess.Popen[bytes]] = []
-
-    @property
-    def log(self) -> Path:
-        """What it says, in all its lives."""
-        return self.data_dir.parent / f"{self.data_dir.name}.log"
 
     def spawn(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Begin a life, without waiting for anything."""

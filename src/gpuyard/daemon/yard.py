@@ -286,7 +286,8 @@ class Yard:
         """It waits again; unless it was told to end, which it was before it began."""
         cause = self.state.recalled.get(row)
         if cause is None:
-            self.record(Requeued(now, report.job, report.attempt))
+            details = {"message": report.message} if report.message else {}
+            self.record(Requeued(now, report.job, report.attempt), **details)
         else:
             self.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
 

@@ -280,7 +280,7 @@ class LocalEngine:
         if run.claim is None:
             self._look_at_beginning(run, time.monotonic())
         self._beginning.discard(run)
-        if run.claim is None:
+        if run.claim is None and not wrapper.read_exit(run.folder):  # it may have run, and destroyed its claim
             self._never_claimed(run, status)
         else:
             run.conclude(status)
