@@ -9,13 +9,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.harness import Stamp, exit_code
-
 from gpuyard.core.checkpoint import dump
 from gpuyard.daemon.store import Reader, Store
 from gpuyard.daemon.views import JobView
-
-_BY_ITSELF = ("succeeded", "failed")
+from tests.chaos.harness import Stamp, exit_code
 
 
 def jobs_of(database: Path) -> dict[str, JobView]:

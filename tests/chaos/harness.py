@@ -106,7 +106,8 @@ class Daemon:
                 return
             except NoDaemon:
                 living = [process for process in self._processes if process.poll() is None]
-                assert living and time.monotonic() < deadline, f"no daemon:\n{self.words()}"
+                assert living, f"it has ended:\n{self.words()}"
+                assert time.monotonic() < deadline, f"it does not come up:\n{self.words()}"
                 time.sleep(0.01)
 
     def words(self) -> str:

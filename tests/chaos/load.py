@@ -8,9 +8,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.harness import job_command
-
 from gpuyard.client import Client, NoDaemon, Refused
+from tests.chaos.harness import job_command
 
 
 @dataclass(slots=True)

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.harness import GPUS, PATIENCE, job_command
-
 from gpuyard import faults
 from gpuyard.config import settings
 from gpuyard.core.model import Request
@@ -32,6 +30,7 @@ from gpuyard.engines.local import LocalEngine
 from gpuyard.engines.processes import adopt_orphans
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.simulated import SimulatedGpus
+from tests.chaos.harness import GPUS, PATIENCE, job_command
 
 
 class Customer:
@@ -41,8 +40,8 @@ class Customer:
         self._place, self._yard, self._desk = place, yard, Desk(yard)
         self._reader = Reader(place / "data" / "gpuyard.db")
 
-    def submit(self, length: float | Path, hold: bool = False, **more: Any) -> str:
-        work = Work(tuple(job_command(self._place / "stamps", length)), **{"directory": "/", "grace": 2.0} | more)
+    def submit(self, length: float | Path, hold: bool = False, time_limit: float | None = None) -> str:
+        work = Work(tuple(job_command(self._place / "stamps", length)), "/", grace=2.0, time_limit=time_limit)
         variables = {"PATH": "/usr/bin:/bin"}
         job: str = self._ask(lambda: self._desk.submit(work, Request(estimate=1.0), variables, hold))
         self._tell("submitted", job)

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from gpuyard.client import Refused
 from tests.chaos.checks import check_projections, check_starts, check_times
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 from tests.contract.engine import alive
-
-from gpuyard.client import Refused
 
 VARIABLES = {"PATH": "/usr/bin:/bin"}
 

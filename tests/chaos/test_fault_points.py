@@ -9,14 +9,21 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chaos.checks import check_acknowledged, check_ends, check_gpus, check_projections, check_starts, check_times
-from tests.chaos.checks import jobs_of
+
+from tests.chaos.checks import (
+    check_acknowledged,
+    check_ends,
+    check_gpus,
+    check_projections,
+    check_starts,
+    check_times,
+    jobs_of,
+)
 from tests.chaos.harness import SOURCES, Daemon, read_stamps
 from tests.conftest import REPOSITORY
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from gpuyard.client import Refused
 from tests.chaos.checks import check_all, jobs_of
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 from tests.chaos.load import Clients, Told
 from tests.contract.engine import alive
-
-from gpuyard.client import Refused
 
 KILLS = int(os.environ.get("GPUYARD_CHAOS_KILLS", "12"))
 SEED = int(os.environ.get("GPUYARD_CHAOS_SEED", "0")) or random.randrange(1, 10**6)

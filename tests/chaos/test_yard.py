@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.chaos.checks import check_projections, check_times, jobs_of
 
 from gpuyard.config import settings
 from gpuyard.core.events import Exited, Started
@@ -32,6 +31,7 @@ from gpuyard.engines.base import (
 )
 from gpuyard.errors import UserError
 from gpuyard.gpus.simulated import SimulatedGpus
+from tests.chaos.checks import check_projections, check_times, jobs_of
 
 
 class Scripted:
@@ -338,7 +338,7 @@ def test_no_job_goes_back_in_time_when_the_clock_does(place: Place, monkeypatch:
 
 def test_a_name_that_is_not_text(place: Place) -> None:
     place.submit(name="caf\udce9")
-    assert place.job().name == "caf\\udce9"
+    assert place.job().name == "caf?"
     place.end()
 
 

@@ -602,7 +602,7 @@ def test_it_says_once_that_there_are_no_cgroups(
     def fail(_: Path) -> None:
         raise EngineError("no cgroup2 file system is mounted")
 
-    monkeypatch.setattr("gpuyard.engines.local.find_cgroups", fail)
+    monkeypatch.setattr("gpuyard.engines.cgroups.find_cgroups", fail)
     with caplog.at_level(logging.WARNING):
         engine = LocalEngine(tmp_path, ())
     engine.close()

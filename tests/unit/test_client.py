@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.standin import StandIn, job, listen
 
 import gpuyard
 from gpuyard.client import Client, Invalid, NoDaemon, Refused, own_environment
 from gpuyard.errors import GpuyardError, UserError
-from tests.standin import StandIn, job, listen
 
 
 @pytest.fixture

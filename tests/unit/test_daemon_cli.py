@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.standin import Gpuyard, StandIn, job
 
 from gpuyard.cli.app import Commands
 from gpuyard.cli.lazy import Later
-from tests.standin import Gpuyard, StandIn, job
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

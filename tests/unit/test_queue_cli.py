@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.standin import Gpuyard, StandIn, job
 
 from gpuyard.cli.table import cut, lines
-from tests.standin import Gpuyard, StandIn, job
 
 
 def test_submit_prints_the_id_and_sends_what_was_asked(yard: StandIn, gpuyard: Gpuyard, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_tables_fit_the_terminal_and_align_wide_letters() -> None:
 def test_gpus_says_that_they_are_simulated(yard: StandIn, gpuyard: Gpuyard) -> None:
     done = gpuyard("gpus")
     assert "4 simulated GPUs: no real GPU is used" in done.err
-    assert done.out.splitlines()[1].split() == "0 Simulated 16G free 0/16G 0% - no process".split()
+    assert done.out.splitlines()[1].split() == ["0", "Simulated", "16G", "free", "0/16G", "0%", "-", "no", "process"]
     assert [gpu["index"] for gpu in json.loads(gpuyard("gpus", "--json").out)] == [0, 1, 2, 3]
 
 

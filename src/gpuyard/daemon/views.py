@@ -121,7 +121,7 @@ def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:
         "gpu_memory": request.memory or None,
         "from": list(request.scope) or None,
     }
-    name = details.get("work", {}).get("name", "").encode(errors="backslashreplace").decode()  # a database takes UTF-8
+    name = details.get("work", {}).get("name", "")
     return JobView(number, event.job, name, request.user, "queued", event.at, request.priority, work)
 
 
@@ -155,7 +155,14 @@ def from_row(row: tuple[Any, ...]) -> JobView:
     return JobView(**found)
 
 
+def _printable(text: str) -> str:
+    """A text without what cannot be written as UTF-8, such as a file's name may hold."""
+    return text.encode(errors="replace").decode()
+
+
 _TO_ROW: dict[str, Callable[[Any], Any]] = {
     "gpus": lambda gpus: ",".join(map(str, gpus)),
+    "name": _printable,
+    "message": _printable,
     "work": lambda work: json.dumps(work, separators=(",", ":")),
 }

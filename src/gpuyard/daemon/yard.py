@@ -85,8 +85,7 @@ class Yard:
         self._poll = select.poll()
         self._poll.register(self._inbox.fileno(), select.POLLIN)
         self._poll.register(engine.fileno(), select.POLLIN)
-        self._wake_at = np.inf
-        self._planned = -1
+        self._wake_at, self._planned = np.inf, -1
         self._quiet_until = self._retry_at = 0.0
         self._stopping = False
 
@@ -286,8 +285,7 @@ class Yard:
         """It waits again; unless it was told to end, which it was before it began."""
         cause = self.state.recalled.get(row)
         if cause is None:
-            details = {"message": report.message} if report.message else {}
-            self.record(Requeued(now, report.job, report.attempt), **details)
+            self.record(Requeued(now, report.job, report.attempt), message=report.message)
         else:
             self.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
 

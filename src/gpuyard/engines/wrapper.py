@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuyard.engines import processes
-from gpuyard.engines.base import LaunchRefused, Placement, Task
+from gpuyard.engines.base import EngineError, LaunchRefused, Placement, Task
 
 SHELL = "/bin/sh"
 
@@ -165,6 +165,8 @@ def fence(folder: Path) -> bool:
             file.write(f"{FENCED}\n")
     except FileExistsError:
         return False
+    except OSError as error:
+        raise EngineError(f"cannot write to {folder}: {error.strerror}") from error
     return True
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
@@ -309,6 +310,7 @@ def _user(request: Request) -> str:
     return _name(peer.uid if peer is not None else os.geteuid())
 
 
+@cache
 def _name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name

@@ -97,6 +97,7 @@ async def _serve(yard: Yard, settings: Settings) -> None:
     config = uvicorn.Config(
         make_app(api), http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
+        proxy_headers=False, server_header=False, date_header=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.capture_signals = _no_signals  # type: ignore[method-assign]

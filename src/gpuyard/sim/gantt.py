@@ -148,7 +148,7 @@ def _shown(result: Result) -> tuple[Segments, tuple[float, float], list[str]]:
     keep = all_.end > all_.start
     if result.cluster.gpus > MAX_ROWS:
         keep &= all_.gpu < MAX_ROWS
-        notes.append(f"first {MAX_ROWS} of {result.cluster.gpus} GPUs")
+        notes.append(f"first {MAX_ROWS} of {result.cluster.gpus:,} GPUs")
     kept = _pick(all_, keep)
     low, high = 0.0, last
     if len(kept) > MAX_SEGMENTS:

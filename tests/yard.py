@@ -1,0 +1,140 @@
+"""A real daemon on simulated GPUs, and its commands as people call them: real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpuyard.client import Client, Job, NoDaemon
+from gpuyard.errors import GpuyardError
+
+PATIENCE = 60.0
+"""Seconds after which something that should happen counts as not happening: far more than it takes."""
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def until(condition: Callable[[], Any], what: str = "it") -> Any:
+    """What the condition says once it says something; a failure if it never does."""
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:.0f} s"
+        time.sleep(0.01)
+    return found
+
+
+class Yard:
+    """A data directory, the daemon on it, and the commands."""
+
+    def __init__(self, data_dir: Path, cwd: Path) -> None:
+        self.data_dir, self.cwd = data_dir, cwd
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.client = Client(data_dir=data_dir)
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
+        self.environment = outside | {
+            "GPUYARD_DATA_DIR": str(data_dir),
+            "GPUYARD_CONFIG": str(data_dir / "none.toml"),
+        }
+
+    def popen(self, *arguments: str | Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Begin a command."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpuyard", *map(str, arguments)],
+            cwd=self.cwd, env={**self.environment, **(more or {})},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        )  # fmt: skip
+
+    def __call__(self, *arguments: str | Path, more: Mapping[str, str] | None = None) -> Done:
+        """Run a command to its end."""
+        return finish(self.popen(*arguments, more=more))
+
+    def json(self, *arguments: str | Path) -> Any:
+        """What a command that succeeds prints with --json."""
+        done = self(*arguments, "--json")
+        assert done.code == 0, done
+        return json.loads(done.out)
+
+    def submit(self, *arguments: str | Path) -> str:
+        """Queue a command; the job's id."""
+        done = self("submit", *arguments)
+        assert (done.code, done.err) == (0, ""), done
+        return done.out.strip()
+
+    def wait(self, id: str) -> Job:
+        """The job when it is over."""
+        return self.client.wait(id, timeout=PATIENCE)
+
+    def await_output(self, id: str, text: bytes) -> None:
+        """Return once the job has written this: then it has come that far."""
+        until(lambda: text in self.client.log(id).data, f"job {id} writing {text!r}")
+
+    def serve(self, *arguments: str) -> None:
+        """Start the daemon, and wait until it answers."""
+        command = [sys.executable, "-m", "gpuyard", "serve", "--simulate-gpus", "4x16G", *arguments]
+        with (self.data_dir / "daemon.log").open("ab") as log:
+            self.daemon = subprocess.Popen(
+                command, cwd=self.cwd, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        until(self._answers, "an answer of the daemon")
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End the daemon by a signal."""
+        assert self.daemon is not None
+        self.daemon.send_signal(number)
+        self.daemon.wait(PATIENCE)
+
+    def clear(self) -> None:
+        """Let no job be left."""
+        for job in self.client.jobs():
+            with contextlib.suppress(GpuyardError):  # it may end by itself meanwhile
+                self.client.cancel(job["id"], grace=0)
+        until(lambda: not self.client.jobs(), "the end of all jobs")
+
+    def _answers(self) -> bool:
+        assert self.daemon is not None
+        assert self.daemon.poll() is None, (self.data_dir / "daemon.log").read_text()
+        try:
+            self.client.status()
+        except NoDaemon:
+            return False
+        return True
+
+
+def finish(process: subprocess.Popen[str]) -> Done:
+    """Wait for a command's end."""
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    return Done(process.returncode, out, err)
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Yard]:
+    """A yard in a folder, with its daemon up; no daemon and no job is left of it."""
+    (folder / "data").mkdir(mode=0o700)
+    (folder / "here").mkdir()
+    found = Yard(folder / "data", folder / "here")
+    found.serve()
+    try:
+        yield found
+        if found.daemon is None or found.daemon.poll() is not None:
+            found.serve()
+        found.clear()
+    finally:
+        if found.daemon is not None and found.daemon.poll() is None:
+            found.end()
