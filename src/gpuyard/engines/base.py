@@ -87,10 +87,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class NeverBegan:
-    """An attempt did not begin, and will not: `launch` has been overtaken."""
+    """An attempt did not begin, and will not: `launch` has been overtaken, or came to nothing."""
 
     job: str
     attempt: int
+    message: str = ""
+    """Why, where that is worth telling."""
 
 
 Report = Running | Ended | NeverBegan

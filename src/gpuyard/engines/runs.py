@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuyard.engines import wrapper
-from gpuyard.engines.base import Ended, Running
+from gpuyard.engines.base import Ended, NeverBegan, Running
 from gpuyard.engines.cgroups import Cgroup
 from gpuyard.engines.processes import Suspect
 
@@ -135,12 +135,12 @@ def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
     return Ended(job, attempt, time.time(), status, message=message)
 
 
-def never_ran(run: Run, status: int | None) -> Ended:
-    """The end of an attempt whose wrapper did not come to run the job."""
+def never_ran(run: Run, status: int | None) -> Ended | NeverBegan:
+    """What is to be said of an attempt whose wrapper did not come to run the job. The job is not to blame."""
     if run.stopping:
         return Ended(run.job, run.attempt, time.time(), 128 + signal.SIGTERM, message="stopped before it began")
     how = f"was killed by {_signal_name(-status)}" if status and status < 0 else f"ended with code {status}"
-    return Ended(run.job, run.attempt, time.time(), None, message=f"it did not begin: its wrapper {how} (disk full?)")
+    return NeverBegan(run.job, run.attempt, f"it did not begin: its wrapper {how} (disk full?)")
 
 
 def interrupted(job: str, attempt: int, folder: Path) -> Ended:

@@ -38,14 +38,16 @@ def serve(settings: Settings) -> None:
     os.umask(0o077)
     sys.setswitchinterval(_SWITCH)
     with ExitStack() as stack:
-        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        stack.enter_context(_alone(settings.data_dir))
+        with _usable(settings.data_dir):
+            settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack.enter_context(_alone(settings.data_dir))
         gpus = open_gpus(settings.simulate_gpus or None)
         stack.callback(gpus.close)
         store = Store(settings.database)
         stack.callback(store.close)
         adopt_orphans()
-        engine = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups)
+        with _usable(settings.data_dir):
+            engine = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups)
         stack.callback(engine.close)
         machine = Machine(gpus, engine)
         yard = Yard(store, engine, machine, settings)
@@ -55,6 +57,18 @@ def serve(settings: Settings) -> None:
         log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
                  yard.planner.text, settings.data_dir)  # fmt: skip
         asyncio.run(_serve(yard, settings))
+
+
+@contextmanager
+def _usable(data_dir: Path) -> Iterator[None]:
+    """Where the data directory cannot be used, say what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"the data directory {data_dir} cannot be used ({error.strerror or error}); "
+            "check its permissions and its disk, or choose another --data-dir"
+        ) from error
 
 
 @contextmanager
