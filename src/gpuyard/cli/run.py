@@ -29,7 +29,7 @@ def run(yard: Yard, request: Request) -> None:
         ended = patiently(client.wait, job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
         output.say(told(ended))
-    raise typer.Exit(exit_code(ended))
+    raise SystemExit(exit_code(ended))  # not typer.Exit: 130 would be taken for our own interruption
 
 
 def _await_start(client: Client, id: str) -> None:

@@ -91,7 +91,7 @@ def _yard() -> Iterator[tuple[Client, Path]]:
         yield client, folder
     except KeyboardInterrupt:
         output.say("interrupted: the jobs and the daemon are ended")
-        raise
+        raise SystemExit(130) from None
     finally:
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
         _clear(client)
