@@ -6,8 +6,6 @@ import signal
 import time
 from types import FrameType, TracebackType
 
-import typer
-
 from gpuyard.cli import output
 from gpuyard.cli.following import exit_code, follow, patiently, told
 from gpuyard.cli.sharing import shared
