@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-simulator bench-queue clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
@@ -20,8 +20,13 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.installed-dev
+bench: bench-simulator bench-queue
+
+bench-simulator: $(VENV)/.installed-dev
 	$(BIN)/python bench/simulator.py $(ARGS)
+
+bench-queue: $(VENV)/.installed-dev
+	$(BIN)/python bench/queue.py $(ARGS)
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("gpuyard needs Python 3.11 or newer; try make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

@@ -188,6 +188,7 @@ class Client:
             "command": list(command),
             "directory": os.path.abspath(directory or os.curdir),
             "environment": dict(os.environ if environment is None else environment),
+            "umask": _umask(),
             **wishes,
         }
         if "among" in wanted:
@@ -308,10 +309,17 @@ class Client:
         return answer
 
 
+def _umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    former = os.umask(0o077)
+    os.umask(former)
+    return former
+
+
 def encode(body: Mapping[str, Any]) -> bytes:
-    """A request's body, in ASCII: bytes that are no UTF-8, for which Python has surrogates, get through as well."""
+    """A request's body. Bytes that are not UTF-8, in a file's name say, go as escaped surrogates, and arrive."""
     try:
-        return json.dumps(body, allow_nan=False).encode("ascii")
+        return json.dumps(body, allow_nan=False).encode()
     except ValueError as error:
         raise UserError("a number of the request is not finite; leave it out or give another") from error
 

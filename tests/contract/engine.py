@@ -122,7 +122,7 @@ class EngineContract:
         ended = watch.until(Ended, "1")
         running, last = watch.reports
         assert isinstance(running, Running)
-        assert last == ended == Ended("1", 1, ended.at, 0)
+        assert last == ended == Ended("1", 1, ended.at, 0, began=running.at)
         assert before - 1 <= running.at <= ended.at <= time.time() + 1
         assert running.handle
 

@@ -342,8 +342,10 @@ engine.launch(Task("1", ("/bin/sh", "-c", script), work), 1, Placement("here", (
 
 def _dying_daemon(watch: Watch, script: str, fault: str) -> None:
     """Let another process launch a job and die at that point."""
+    assert isinstance(watch.engine, LocalEngine)
     with_cgroups = str(watch.engine._cgroups is not None)
-    arguments = [sys.executable, "-c", DAEMON, _folder(watch).parents[1], watch.directory, with_cgroups, script]
+    folders = str(_folder(watch).parents[1]), str(watch.directory)
+    arguments = [sys.executable, "-c", DAEMON, *folders, with_cgroups, script]
     environment = {"PYTHONPATH": str(SOURCES), "GPUYARD_FAULT": fault}
     assert subprocess.run(arguments, env=environment, check=False).returncode == -signal.SIGKILL
 
@@ -458,6 +460,12 @@ def test_a_claim_that_nobody_will_write_out(watch: Watch) -> None:
     assert watch.engine.adopt("1", 1) == NeverBegan("1", 1)
 
 
+def test_a_claim_that_the_job_has_written_over(watch: Watch) -> None:
+    watch.shell("1", 'printf "not\\na\\nclaim\\nat all\\n" >|"$GPUYARD_RUN/pid"; exit 4')
+    assert watch.until(Ended, "1").code == 4
+    assert wrapper.read_claim(_folder(watch)) == wrapper.INCOMPLETE
+
+
 def test_a_claim_that_a_power_cut_has_emptied(watch: Watch) -> None:
     _folder(watch).mkdir(parents=True)
     (_folder(watch) / "pid").touch()
@@ -498,9 +506,7 @@ def test_a_claim_that_is_written_out_late(watch: Watch) -> None:
 def test_a_disk_too_full_to_claim(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wrapper, "SCRIPT", "exit 125")
     watch.launch("1", "true")
-    ended = watch.until(Ended, "1")
-    assert ended.code is None
-    assert ended.message.startswith("it did not begin: its wrapper ended with code 125")
+    assert watch.until(NeverBegan, "1").message.startswith("it did not begin: its wrapper ended with code 125")
     assert watch.engine.adopt("1", 1) == NeverBegan("1", 1)
 
 
@@ -598,7 +604,7 @@ def test_it_says_once_that_there_are_no_cgroups(
     def fail(_: Path) -> None:
         raise EngineError("no cgroup2 file system is mounted")
 
-    monkeypatch.setattr("gpuyard.engines.local.find_cgroups", fail)
+    monkeypatch.setattr("gpuyard.engines.cgroups.find_cgroups", fail)
     with caplog.at_level(logging.WARNING):
         engine = LocalEngine(tmp_path, ())
     engine.close()

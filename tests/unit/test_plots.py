@@ -12,6 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from tests.ticks import least_gap
 
 from gpuyard.core.model import Cluster
 from gpuyard.sim import curves, plots
@@ -107,6 +108,20 @@ def test_many_jobs_of_several_users_are_coloured_by_user() -> None:
     assert legend_texts(plots.gantt(many(60, 2, users=15)))[-1] == "6 other users"
 
 
+def test_colours_may_stand_for_kinds_of_jobs() -> None:
+    result = result_of(Trace.of([0, 0, 0], [9, 9, 9], [1, 1, 1]), (3,), [(0, 0, 0, 9), (1, 1, 0, 9), (2, 2, 0, 9)])
+    figure = plots.gantt(result, kinds=["cnn", "trees", "cnn"])
+    assert legend_texts(figure) == ["cnn", "trees"]
+    (collection,) = (c for c in figure.axes[0].collections if isinstance(c, PolyCollection))
+    first, second, third = np.asarray(collection.get_facecolor()).tolist()
+    assert first == third != second
+
+
+def test_gpus_of_one_machine_are_called_as_users_call_them() -> None:
+    axes = plots.gantt(result_of(Trace.of([0], [9], [1]), (2,), [(0, 1, 0, 9)])).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["GPU 0", "GPU 1"]
+
+
 def test_shares_of_a_gpu_are_stacked_without_overlap() -> None:
     trace = Trace.of([0, 0, 0, 10], [10, 30, 10, 20], [1, 1, 1, 1], compute=[30, 40, 30, 60])
     slices: list[Slice] = [(0, 0, 0, 10), (1, 0, 0, 30), (2, 0, 0, 10), (3, 0, 10, 30)]
@@ -199,6 +214,53 @@ def test_cdf_axis_is_logarithmic_over_more_than_two_decades() -> None:
         [(0, 0, 0, 1), (1, 0, 1, 1001), (2, 0, 1001, 1002)],
     )
     assert plots.cdfs([summarise(late)]).axes[1].get_xscale() == "symlog"
+
+
+@pytest.mark.parametrize("longest", [1e3, 1e5, 1e7, 5e8])
+@pytest.mark.parametrize("names", [["fcfs"], ["a", "b"], ["a", "x" * 44]])
+def test_labels_of_a_cdf_do_not_touch(longest: float, names: list[str]) -> None:
+    results = []
+    for k, name in enumerate(names):
+        trace = Trace.of([0, 0, 0], [1, longest - k, 1], [1, 1, 1])
+        slices: list[Slice] = [(0, 0, 0, 1), (1, 0, 1, 1 + longest - k), (2, 0, 1 + longest - k, 2 + longest - k)]
+        results.append(_named(result_of(trace, (1,), slices), name))
+    figure = plots.cdfs(results)
+    for axes in figure.axes:
+        assert len(axes.get_xticks()) > 2
+        assert least_gap(figure, axes) > 3
+
+
+def test_slowdowns_are_labelled_in_even_steps() -> None:
+    def labels(run: float, wait: float) -> list[str]:
+        trace = Trace.of([0, 0], [run, run], [1, 1], users=["a", "b"])
+        late = result_of(trace, (2,), [(0, 0, 0, run), (1, 1, wait, wait + run)])
+        axes = plots.by_group([summarise(late)]).axes[0]
+        return [text.get_text() for text in axes.get_xticklabels()]
+
+    assert labels(10, 99_980) == [
+        "1",
+        "2",
+        "5",
+        "10",
+        "20",
+        "50",
+        "100",
+        "200",
+        "500",
+        "1,000",
+        "2,000",
+        "5,000",
+        "10,000",
+    ]
+    assert labels(10, 99_999_980) == ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000", "10,000,000"]
+    assert labels(10, 10) == ["1", "1.2", "1.5", "2"]
+
+
+def test_jobs_waiting_are_whole_round_numbers() -> None:
+    axes = plots.queue_length([summarise(many(1070, 2))]).axes[0]
+    ticks = [text.get_text() for text in axes.get_yticklabels()]
+    assert ticks[:4] == ["0", "200", "400", "600"]
+    assert "1,000" in ticks
 
 
 def test_large_cdf_still_ends_at_one() -> None:

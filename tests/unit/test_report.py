@@ -15,10 +15,12 @@ import pytest
 import gpuyard
 from gpuyard.core.model import Cluster
 from gpuyard.sim.compare import Comparison, Window
+from gpuyard.sim.page import text_of
 from gpuyard.sim.report import COLUMNS, write_report
 from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.summary import Summary, summarise
 from gpuyard.sim.trace import Floats, Trace
+from gpuyard.sim.writing import sizes_text
 
 EVIL = "<script>alert('x')</script>&\"quoted\""
 
@@ -115,6 +117,39 @@ def test_rows_are_ranked_by_mean_jct_with_exact_seconds_at_hand(page: str) -> No
     assert body.index("sjf@") < body.index(">fcfs<")
     assert '<td data-v="7384.25" title="7384.25 s">2h 03m</td>' in body
     assert "<strong>sjf@easy@first</strong> has the lowest mean job completion time" in page
+
+
+def test_a_row_says_what_the_policy_leaves_open(tmp_path: Path) -> None:
+    text = write(tmp_path / "r.html", [make_summary("fcfs", discipline="strict", placement="<pack>")])
+    assert '<th scope="row">fcfs<small>strict, &lt;pack&gt;</small></th>' in text
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (10_578.15, "number", "10,578"),
+        (1234.56, "number", "1,235"),
+        (1.0474, "number", "1.047"),
+        (5.0, "rate", "18,000"),
+        (0.0042, "rate", "15.12"),
+    ],
+)
+def test_numbers_are_written_out(value: float, kind: str, text: str) -> None:
+    assert text_of(value, kind) == text
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ({}, "none"),
+        ({1: 3}, "1 (100% of jobs)"),
+        ({1: 9_990, 2: 6, 8: 4}, "1 (100% of jobs), 2 (<0.1%), 8 (<0.1%)"),
+        ({1: 50, 2: 20, 4: 10, 8: 9, 16: 6, 32: 4, 2048: 1},
+         "1 (50% of jobs), 2 (20%), 4 (10%), 8 (9.0%), 16 (6.0%), up to 2,048"),
+    ],
+)  # fmt: skip
+def test_sizes_are_told_by_how_frequent_they_are(counts: dict[int, int], text: str) -> None:
+    assert sizes_text(counts) == text
 
 
 def test_best_value_of_each_column_is_marked(page: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ticks import least_gap
 
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
@@ -123,6 +124,7 @@ def test_seeds_give_intervals_for_what_is_random(trace: Trace) -> None:
     [
         ("power=1", ["fcfs"], "none of the policies has such a setting"),
         ("quantm=1", ["rr"], "did you mean 'quantum'"),
+        ("wfp3.power=1", ["fcfs"], "wfp3 is not among the policies; add it to --policies"),
         ("quantum=5", ["fcfs"], "none of the policies preempts"),
         ("load=0", ["fcfs"], "above 0"),
         ("load=x", ["fcfs"], "takes numbers"),
@@ -171,6 +173,26 @@ def test_a_wide_range_is_drawn_on_a_logarithmic_axis() -> None:
     axes = trend(module.Sweep(Axis("load", ("1", "6")), ["p"], rows, []), "jct_mean").axes[0]
     assert axes.get_yscale() == "log"
     assert "1 h" in [text.get_text() for text in axes.get_yticklabels()]
+
+
+@pytest.mark.parametrize(
+    ("axis", "scale"),
+    [
+        ("gpus=64,128,192,256", "linear"),
+        ("gpus=2,4,8,16,32,64,128,256,512,1024", "log"),
+        ("load=0.1:4:0.1", "linear"),
+        ("las.queues=1000/2000/3000,3250/7200,3250/7200/18000,2000/4000/8000/16000,3250/7200/9000", "linear"),
+    ],
+)
+def test_labels_of_the_values_do_not_touch(axis: str, scale: str) -> None:
+    varied = parse_axis(axis)
+    rows = [{"value": value, "policy": "p" * 30, "jct_max": 10.0} for value in varied.values]
+    figure = trend(module.Sweep(varied, ["p" * 30], rows, []), "jct_max")
+    axes = figure.axes[0]
+    assert axes.get_xscale() == scale
+    if axes.get_xticklabels()[0].get_rotation() == 0:
+        assert least_gap(figure, axes) > 3
+    assert axes.get_ylabel() == "Longest job completion time (s)"
 
 
 def test_files_of_a_sweep(trace: Trace, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.ticks import least_gap
 
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.trace_plots import _wanted, arrivals, demand_over_time, gpu_sizes, run_times, write_plots
@@ -74,3 +75,24 @@ def test_axes() -> None:
     assert demand_over_time(DATED, 20).axes[0].get_ylim()[1] > 20
     assert [axis.get_ylabel() for axis in run_times(DATED).axes] == ["Jobs", "Share of jobs that run no longer"]
     assert [text.get_text() for text in gpu_sizes(DATED).axes[0].get_xticklabels()] == ["1", "2", "8"]
+
+
+@pytest.mark.parametrize(
+    ("shortest", "longest", "expected"),
+    [
+        (5, 20, ["5 s", "10 s", "15 s", "20 s"]),
+        (100, 110, ["100 s", "102 s", "104 s", "106 s", "108 s", "110 s"]),
+        (50, 500, ["2 min", "4 min", "6 min", "8 min"]),
+        (1, 7200, ["1 s", "10 s", "1 min", "10 min", "1 h"]),
+    ],
+)
+def test_run_times_are_labelled_with_round_numbers(shortest: float, longest: float, expected: list[str]) -> None:
+    figure = run_times(Trace.of([0, 0], [shortest, longest], [1, 1]))
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == expected
+    assert least_gap(figure, figure.axes[0]) > 3
+
+
+def test_a_label_of_the_demand_says_where_it_stands() -> None:
+    axes = demand_over_time(Trace.of(np.zeros(19), np.arange(1, 20), np.ones(19, dtype=int))).axes[0]
+    for place, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True):
+        assert float(label.get_text()) == place

@@ -188,6 +188,10 @@ def test_memory_alone_is_a_share_by_memory(file: Callable[..., str]) -> None:
     ("header", "said"),
     [
         ("job,submit,run,gpu", "a.csv, line 1: unknown column 'gpu'; did you mean 'gpus'?"),
+        (
+            "job,submit,run,gpus,colour",
+            "a.csv, line 1: unknown column 'colour'; call it label_colour to keep it, or leave it out",
+        ),
         ("job,submit,run", "a.csv, line 1: the column 'gpus' is missing"),
         ("job,submit,run,gpus,run", "a.csv, line 1: the column 'run' is there twice"),
         ('job,"submit,run,gpus', "a.csv, line 1: a quotation mark is out of place or not closed"),
@@ -334,7 +338,9 @@ def test_files_that_are_no_traces(file: Callable[..., str], tmp_path: Path) -> N
     assert problem(file("a", bytes(range(256)) * 10)) == "a is not a text file"
     assert problem(file("a", "Grüße,1,2\n".encode("latin-1"))) == "a is not UTF-8 text"
     assert problem(file("a", CSV.encode() + b"\xff,0,1,1\n")) == "a, line 2: this is not UTF-8 text"
-    assert "does not look like a trace" in problem(file("a", "hello world\n"))
+    said = problem(file("a", "hello world\n"))
+    assert said.startswith("a does not look like a trace; if it is one, give --format swf, ")
+    assert said.endswith(" or batsim")
 
 
 def test_broken_compression(file: Callable[..., str]) -> None:
@@ -346,9 +352,10 @@ def test_broken_compression(file: Callable[..., str]) -> None:
         packed = pack(text)
         assert len(read(file(name, packed))) == 20_000
         assert re.fullmatch(
-            rf"{name}(, after line \d+)?: the compressed file is cut off", problem(file(name, packed[:-20]))
+            rf"{name}(, after line \d+)?: the compressed file is cut off; get it anew",
+            problem(file(name, packed[:-20])),
         )
-        assert problem(file(name, packed[:20])) == f"{name}: the compressed file is cut off"
+        assert problem(file(name, packed[:20])) == f"{name}: the compressed file is cut off; get it anew"
         middle = len(packed) // 2
         damaged = packed[:middle] + bytes(b ^ 0xFF for b in packed[middle : middle + 50]) + packed[middle + 50 :]
         assert problem(file(name, damaged)).startswith(f"{name}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any
+
+_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -14,7 +17,11 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     try:
-        app(prog_name="gpuyard")
+        # Not on its own: typer would put mistakes in boxes, many lines high.
+        code = app(prog_name="gpuyard", standalone_mode=False)
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except UserError as error:
         _fail(str(error), 2)
     except Bug as error:
@@ -28,7 +35,22 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", 2)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail("interrupted", _INTERRUPTED)
+    except Exception as error:
+        # By what it can do and not by its class: some versions of typer bring their own click.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail_usage(error)
+
+
+def _fail_usage(error: Any) -> None:
+    """A command line that cannot be parsed; without any command, the help has been shown already."""
+    message = error.format_message().strip()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(message, end="\n" if message else "", file=sys.stderr)
+        sys.exit(error.exit_code)
+    command = getattr(getattr(error, "ctx", None), "command_path", "gpuyard")
+    _fail(f"{message.rstrip('.')} (see {command} --help)", error.exit_code)
 
 
 def _fail(message: str, code: int) -> None:

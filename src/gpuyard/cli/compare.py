@@ -121,46 +121,69 @@ def print_ranking(found: Comparison) -> None:
     from rich.table import Table
 
     screen = output.console()
-    wide = screen.width >= 135
     first = found.rows[0]
-    gpus = output.many(first["gpus"], "simulated GPU")
-    title = f"{output.many(first['jobs'], 'job')} on {gpus}, estimates {first['estimate']}"
+    title = f"{output.many(first['jobs'], 'job')} on {output.where(first)}, estimates {first['estimate']}"
     if len(found.windows) > 1:
         title += f"; means over {len(found.windows)} windows, ± 95 % confidence"
     elif found.seeds > 1:
         title += f"; means over {found.seeds} seeds of what is random, ± 95 % confidence"
     table = Table(title=title, title_justify="left")
-    table.add_column("policy", overflow="fold", min_width=14)
-    shown = [column for column in _RANKING if wide or not column[3]]
-    for head, *_ in shown:
-        table.add_column(head, justify="right", no_wrap=True)
-    for row in found.rows:
-        row = row | {"where": f"{row['discipline']}@{row['placement']}"}
-        table.add_row(row["policy"], *(_cell(row, key, show) for _, key, show, _ in shown))
+    table.add_column("policy", overflow="fold", min_width=_LEAST_POLICY)
+    columns = _fitting(_columns(found), screen.width)
+    for head in columns:
+        table.add_column(head, justify="left" if head == "discipline" else "right", no_wrap=True)
+    for position, row in enumerate(found.rows):
+        table.add_row(row["policy"], *(cells[position] for cells in columns.values()))
     screen.print(table)
     best = found.summaries[0]
     output.say_rejected(best.rejected, best.metrics["rejected"])
 
 
+def _columns(found: Comparison) -> dict[str, list[str]]:
+    """The cells of every column, by its heading."""
+    rows = [row | {"where": f"{row['discipline']}@{row['placement']}"} for row in found.rows]
+    return {
+        head: [_cell(row, key, show) for row in rows]
+        for head, key, show in _RANKING
+        if head != "vs best" or found.repeated
+    }
+
+
+def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
+    """The columns that a screen has room for beside the policies; the first of `_SPARED` go first."""
+    shown = dict(columns)
+    for head in _SPARED:
+        if _LEAST_POLICY + 4 + sum(3 + max(len(head), *map(len, cells)) for head, cells in shown.items()) <= width:
+            break
+        shown.pop(head, None)
+    return shown
+
+
 def _cell(row: dict[str, Any], key: str, show: Callable[[Any], str]) -> str:
     ends = row.get(f"{key}_ci") if key in _WITH_INTERVAL else None
-    return show(row[key]) if ends is None else f"{show(row[key])} ± {show((ends[1] - ends[0]) / 2)}"
+    return show(row.get(key)) if ends is None else f"{show(row[key])} ± {show((ends[1] - ends[0]) / 2)}"
 
 
-_WITH_INTERVAL = ("jct_mean", "wait_mean", "slowdown_mean")
+_WITH_INTERVAL = ("jct_mean", "jct_mean_diff")
 """Others have theirs in the JSON and in the report: a screen is only so wide."""
 
-_RANKING: tuple[tuple[str, str, Callable[[Any], str], bool], ...] = (
-    ("discipline", "where", str, True),
-    ("JCT mean", "jct_mean", output.duration, False),
-    ("JCT p99", "jct_p99", output.duration, True),
-    ("wait mean", "wait_mean", output.duration, False),
-    ("wait max", "wait_max", output.duration, False),
-    ("slowdown", "slowdown_mean", output.number, False),
-    ("makespan", "makespan", output.duration, True),
-    ("util", "utilization", output.percent, False),
-    ("fairness", "fairness", output.number, True),
-    ("kWh", "energy_kwh", output.number, True),
-    ("preempt.", "preemptions", "{:,.0f}".format, True),
+_RANKING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("discipline", "where", str),
+    ("JCT mean", "jct_mean", output.duration),
+    ("vs best", "jct_mean_diff", output.duration),
+    ("JCT p99", "jct_p99", output.duration),
+    ("wait mean", "wait_mean", output.duration),
+    ("wait max", "wait_max", output.duration),
+    ("slowdown", "slowdown_mean", output.number),
+    ("makespan", "makespan", output.duration),
+    ("util", "utilization", output.percent),
+    ("fairness", "fairness", lambda value: "-" if value is None else f"{value:.3f}"),
+    ("kWh", "energy_kwh", output.number),
+    ("preempt.", "preemptions", "{:,.0f}".format),
 )
-"""Heading, metric, how to show it, and whether only a wide screen has room for it."""
+"""Heading, metric, and how to show it."""
+_SPARED = (
+    "kWh", "preempt.", "makespan", "fairness", "JCT p99", "discipline", "wait max", "util", "slowdown", "wait mean",
+)  # fmt: skip
+"""What a screen can do without, the first first."""
+_LEAST_POLICY = 14

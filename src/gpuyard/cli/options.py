@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gpuyard.sim.pools import Pools
     from gpuyard.sim.simulate import Options
     from gpuyard.sim.trace import Trace
+
+_Value = TypeVar("_Value")
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="One node of N GPUs: only their number counts.")]
 Nodes = Annotated[
@@ -126,7 +129,7 @@ class Setup:
             placement=self.placement or usual,
             estimate=self.estimate,
             quantum=None if self.quantum is None else _duration("--quantum", self.quantum),
-            restart_cost=parse_restart_cost(self.restart_cost),
+            restart_cost=_given("--restart-cost", parse_restart_cost, self.restart_cost),
             round_length=_duration("--round", self.round_),
             seed=self.seed,
             engine=check_engine(self.engine),
@@ -140,7 +143,7 @@ class Setup:
 
         if sum(given is not None for given in (self.gpus, self.nodes, self.pools)) > 1:
             raise UserError("give one of --gpus, --nodes and --pools, not both")
-        size = parse_size(self.gpu_memory)
+        size = _given("--gpu-memory", parse_size, self.gpu_memory)
         if self.pools is not None:
             pools = _read_pools(self.pools, self.pool_by, size)
             return pools.cluster, pools
@@ -165,10 +168,18 @@ def command_line() -> str:
 
 
 def _duration(option: str, text: str) -> float:
-    seconds = parse_duration(text)
+    seconds = _given(option, parse_duration, text)
     if not 0 <= seconds < float("inf"):
         raise UserError(f"{option} must be 0 or more, not {text}")
     return seconds
+
+
+def _given(option: str, parse: Callable[[str], _Value], text: str) -> _Value:
+    """The option's value; a mistake is told with the option's name."""
+    try:
+        return parse(text)
+    except UserError as error:
+        raise UserError(str(error) if option in str(error) else f"{option}: {error}") from None
 
 
 def _read_pools(path: str, label: str, memory: float) -> Pools:

@@ -59,6 +59,12 @@ def many(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def where(metrics: dict[str, Any]) -> str:
+    """`8 simulated GPUs`, or `120 simulated GPUs in 14 pools`."""
+    pools = f" in {many(len(metrics['pools']), 'pool')}" if metrics.get("pools") else ""
+    return many(metrics["gpus"], "simulated GPU") + pools
+
+
 def duration(value: float | None) -> str:
     """A duration for a table cell."""
     return "-" if value is None else format_duration(value)
@@ -68,7 +74,9 @@ def number(value: float | None) -> str:
     """A number for a table cell: two decimals, or three digits where that says more."""
     if value is None:
         return "-"
-    return f"{value:,.2f}" if 1 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
+    if abs(value) >= 1e5:
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 def simulate(
     setup: o.Setup,
     policy: Annotated[
-        str, typer.Option("--policy", help="name[:key=value,...][@discipline[@placement]], or file.py:function.")
+        str,
+        typer.Option(
+            "--policy",
+            help="A name, as sjf, rr:quantum=5 or sjf@easy@pack, or file.py:function.",
+        ),
     ] = "fcfs",
     inflate: Annotated[
         float | None,
@@ -62,7 +66,7 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
 
     settings = f"{metrics['discipline']}, {metrics['placement']}, estimates {metrics['estimate']}"
     table = Table(
-        title=f"{metrics['policy']} on {output.many(metrics['gpus'], 'simulated GPU')} ({settings})",
+        title=f"{metrics['policy']} on {output.where(metrics)} ({settings})",
         title_justify="left",
     )
     for name in ("", "mean", "median", "p95", "p99", "max"):
@@ -80,7 +84,7 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
         + (f", {metrics['dropped']:,} dropped when reading" if metrics["dropped"] else ""),
         f"makespan     {output.duration(metrics['makespan'])}",
         f"utilization  {output.percent(metrics['utilization'])}",
-        f"energy       {output.number(metrics['energy_kwh'])} kWh",
+        f"energy       {output.number(metrics['energy_kwh'])}{' kWh' if metrics['energy_kwh'] is not None else ''}",
         f"fairness     {output.number(metrics['fairness'])}",
         f"preemptions  {metrics['preemptions']:,}",
         f"speed        {metrics['jobs_per_second']:,.0f} jobs/s",

@@ -80,7 +80,7 @@ def _first_point(setup: o.Setup, axis: Axis) -> o.Setup:
     first = axis.texts[0]
     if axis.name == "nodes":
         return replace(setup, nodes=first.replace("+", ","))
-    if not first.isdecimal():
+    if not first.isdecimal() or int(first) < 1:
         raise UserError(f"--vary gpus takes whole numbers from 1 on, not {first}")
     return replace(setup, gpus=int(first))
 

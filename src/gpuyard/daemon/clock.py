@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+from gpuyard.core.events import Cancelled, Event, Exited
+
+_COARSE = 0.1  # seconds by which the times of files may lag behind
 
 
 class Clock:
@@ -18,3 +23,38 @@ class Clock:
         self._now = max(self._now + (ticks - self._ticks), time.time())
         self._ticks = ticks
         return self._now
+
+
+class Times:
+    """When something last happened to each job, so that what others date by their own clocks stays in order."""
+
+    def __init__(self, written: Callable[[str], float]) -> None:
+        self._written = written
+        self._latest: dict[str, float] = {}
+
+    def note(self, event: Event) -> None:
+        """This happens now."""
+        job = getattr(event, "job", None)
+        if job is None:
+            return
+        if isinstance(event, Exited | Cancelled):
+            self._latest.pop(job, None)
+        else:
+            self._latest[job] = event.at
+
+    def forget(self) -> None:
+        """Nothing but what is written has happened."""
+        self._latest = {}
+
+    def began(self, job: str, at: float, now: float) -> float:
+        """When a job began, by the machine's clock: at the earliest when it was placed, at the latest now."""
+        return min(max(at, self._before(job)), now)
+
+    def ended(self, job: str, at: float, now: float) -> float:
+        """When a job ended, by the machine's clock; now, if that cannot be, since the clock was set back."""
+        before = self._before(job)
+        return max(at, before) if before - _COARSE <= at <= now else now
+
+    def _before(self, job: str) -> float:
+        before = self._latest.get(job)
+        return self._written(job) if before is None else before

@@ -16,6 +16,7 @@ from gpuyard.core.model import Phase, Request
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.reasons import Reason
+from gpuyard.core.state import State
 from gpuyard.daemon.store import hashed
 from gpuyard.daemon.views import Work
 from gpuyard.daemon.yard import Yard
@@ -48,7 +49,7 @@ class Desk:
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
         self._reasons: dict[str, Reason] = {}
-        self._reasons_of = -1
+        self._reasons_of: tuple[State, int] | None = None
 
     def submit(self, work: Work, request: Request, environment: Mapping[str, str], hold: bool = False) -> str:
         """Take a job in; returns its id."""
@@ -107,9 +108,9 @@ class Desk:
     def reasons(self) -> dict[str, Reason]:
         """Why each waiting job waits, in the order of the policy."""
         yard = self._yard
-        if self._reasons_of != yard.state.version:
+        if self._reasons_of != (yard.state, yard.state.version):
             self._reasons = yard.make_plan(yard.clock.now()).held
-            self._reasons_of = yard.state.version
+            self._reasons_of = yard.state, yard.state.version
         return self._reasons
 
     def explain(self, job: str) -> Why | None:

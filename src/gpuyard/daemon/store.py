@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from gpuyard.core import checkpoint
 from gpuyard.core.events import Opened, Submitted
@@ -30,6 +30,7 @@ from gpuyard.faults import point
 VERSION = 2
 _HERE = Path(__file__).parent
 _INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
+_DAMAGED = "put back a backup, or move it away to start anew"
 _UPDATE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in views.CHANGING)} WHERE number = ?"
 
 
@@ -45,10 +46,8 @@ class Store:
         self._connection = _connect(path)
         with _readable(path):
             self.last = self._number("SELECT max(seq) FROM events")
-            self.last_at = float(
-                self._number("SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)")
-            )
-            """When the last event happened, or a little later."""
+            self.last_at = self._last_at()
+            """When the last event happened."""
             self.jobs = self._number("SELECT max(number) FROM jobs")
             """The number of the job that was submitted last."""
             self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
@@ -99,6 +98,7 @@ class Store:
         with self._transaction() as connection:
             text = json.dumps({"cluster": _cluster(state.cluster), **checkpoint.dump(state)})
             connection.execute("DELETE FROM checkpoint")
+            point("store:checkpoint")
             connection.execute("INSERT INTO checkpoint VALUES (?, ?)", (self.last, text))
         self.checkpointed = self.last
 
@@ -126,9 +126,11 @@ class Store:
             yield connection
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
             raise StoreFailing(_sentence(self.path, error)) from error
+        finally:
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):  # what cannot be undone now is not there for the next who opens the file
+                    connection.execute("ROLLBACK")
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -143,7 +145,10 @@ class Store:
     def load(self) -> State | None:
         """The state that the log leads to; None where nothing has happened yet."""
         with _readable(self.path):
-            return self._folded()
+            try:
+                return self._folded()
+            except (ValueError, LookupError, TypeError) as error:
+                raise UserError(f"{self.path} is damaged ({error!r}); {_DAMAGED}") from error
 
     def _folded(self) -> State | None:
         state: State | None = None
@@ -166,6 +171,15 @@ class Store:
         )
         return (decode(Row(*row)) for row in found)
 
+    def _last_at(self) -> float:
+        found = self._connection.execute("SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)")
+        return float(found.fetchone()[0] or 0.0)
+
+    def latest_at(self, job: str) -> float:
+        """When something last happened to a job."""
+        found = self._connection.execute("SELECT at FROM events WHERE job = ? ORDER BY seq DESC LIMIT 1", (job,))
+        return float((found.fetchone() or (0.0,))[0])
+
     def environment(self, key: str) -> dict[str, str]:
         """The environment under a hash."""
         found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
@@ -176,14 +190,14 @@ class Store:
         return map(views.from_row, found)
 
     def _number(self, query: str) -> int:
-        return math.ceil(self._connection.execute(query).fetchone()[0] or 0)
+        return int(self._connection.execute(query).fetchone()[0] or 0)
 
 
 class Reader:
     """A reader's end: for one thread, and never in the writer's way."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+        self._connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
 
     def job(self, job: str) -> JobView | None:
         """One job."""
@@ -244,6 +258,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise UserError(f"{path} is a database, but not one of gpuyard; move it away, or use another --data-dir")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        point("store:opened")
         if version == 0:
             _run_script(connection, _HERE / "schema.sql", VERSION)
         for step in range(version + 1, VERSION + 1) if version else ():
@@ -273,7 +288,7 @@ def _sentence(path: Path, error: sqlite3.Error) -> str:
     if "readonly" in text or "unable to open" in text:
         return f"{path} cannot be written ({text}); check its permissions, and whether its disk is mounted read-only"
     if "malformed" in text or "not a database" in text:
-        return f"{path} is damaged ({text}); put back a backup, or move it away to start anew"
+        return f"{path} is damaged ({text}); {_DAMAGED}"
     return f"{path}: {text}"
 
 

@@ -40,6 +40,7 @@ class Work:
     requeue: bool = False
     """Whether it waits again if the machine goes down under it."""
     output_limit: int = 2**30
+    umask: int = 0o022
     estimated: bool = True
     """Whether the user said how long it will run, if only by a time limit; else a default is assumed."""
 
@@ -154,7 +155,14 @@ def from_row(row: tuple[Any, ...]) -> JobView:
     return JobView(**found)
 
 
+def _printable(text: str) -> str:
+    """A text without what cannot be written as UTF-8, such as a file's name may hold."""
+    return text.encode(errors="replace").decode()
+
+
 _TO_ROW: dict[str, Callable[[Any], Any]] = {
     "gpus": lambda gpus: ",".join(map(str, gpus)),
+    "name": _printable,
+    "message": _printable,
     "work": lambda work: json.dumps(work, separators=(",", ":")),
 }

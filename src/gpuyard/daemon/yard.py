@@ -9,14 +9,13 @@ A turn goes:
 
 So nothing is acknowledged, launched or stopped that is not on disk, and a submit and its placement share one fsync. The
 process may be killed anywhere: what was not written did not happen, and what was written but not done is done by the
-next life (`recover`). If writing fails, what is in memory is thrown away and read again from disk.
+next life (`recover`). If writing fails, what is in memory is thrown away and read again from disk; only the engine's
+reports are kept until they are written, since nobody would tell us again.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
-import os
 import select
 import time
 from collections import deque
@@ -27,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from gpuyard.config import Settings
-from gpuyard.core.checkpoint import compact
 from gpuyard.core.engine import validate
 from gpuyard.core.events import Chosen, Event, Exited, Opened, Placed, PolicySet, Recalled, Renewed, Requeued, Started
 from gpuyard.core.model import Cluster, Phase
@@ -35,21 +33,24 @@ from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.daemon.choosing import chosen
-from gpuyard.daemon.clock import Clock
+from gpuyard.daemon.checkpoints import Checkpoints
+from gpuyard.daemon.clock import Clock, Times
+from gpuyard.daemon.inbox import Inbox
 from gpuyard.daemon.journal import Record
+from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.opening import check_gpus, policy_in_force
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
 from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report, Running, Task
-from gpuyard.errors import Bug, UserError
+from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 from gpuyard.policyfile import make_planner
 
 log = logging.getLogger("gpuyard")
 FALLBACK = "fcfs@strict@first"
 _RETRY = 1.0  # seconds between attempts to write, or to launch, where that failed
-_CHECKPOINT = 5_000  # events between checkpoints, when there is nothing else to do
+_FEW = 4
 
 
 class Yard:
@@ -72,18 +73,20 @@ class Yard:
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
         self._pending: list[Record] = []
+        self._written: list[Record] = []
         self._newest = store.jobs
         self._launches: list[Placed] = []
         self._stops: list[tuple[str, int, float]] = []
-        self._limits: list[tuple[float, str, int]] = []
-        self._inbox: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._limits = Limits()
+        self._reports: list[Report] = []
+        self._checkpoints = Checkpoints(store)
+        self._times = Times(store.latest_at)
+        self._inbox = Inbox()
         self._poll = select.poll()
-        self._poll.register(self._bell, select.POLLIN)
+        self._poll.register(self._inbox.fileno(), select.POLLIN)
         self._poll.register(engine.fileno(), select.POLLIN)
-        self._wake_at = np.inf
-        self._planned = -1
-        self._quiet_until = 0.0
+        self._wake_at, self._planned = np.inf, -1
+        self._quiet_until = self._retry_at = 0.0
         self._stopping = False
 
     # -- from other threads -----------------------------------------------------------------------
@@ -93,15 +96,12 @@ class Yard:
 
         What changes nothing is answered also while nothing can be written.
         """
-        answer: Future[Any] = Future()
-        self._inbox.append((command, changes, answer))
-        os.eventfd_write(self._bell, 1)
-        return answer
+        return self._inbox.put(command, changes)
 
     def stop(self) -> None:
         """End the loop after this turn. Jobs go on running."""
         self._stopping = True
-        os.eventfd_write(self._bell, 1)
+        self._inbox.ring()
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -109,107 +109,110 @@ class Yard:
         """Turn after turn, until told to stop."""
         while not self._stopping:
             self.turn(self._patience())
-        if not self.failing:
-            self.store.keep(self.state)
+        self._commit([])  # what has happened since, so that the state is no further than the log
+        try:
+            if not self.failing:
+                self.store.keep(self.state)
+        except StoreFailing as error:  # the next start takes longer, and that is all
+            log.warning("%s", error)
 
     def turn(self, patience: float) -> None:
         """One turn, beginning at the latest after so many seconds."""
         self._poll.poll(max(0.0, patience) * 1000)
-        now = self.clock.now()
-        if self.failing:
-            self._try_again(now)
-        answers = self._hear()
+        if self.failing and time.monotonic() >= self._retry_at:
+            self._try_again()
+        answers = self._inbox.hear(self.failing)
+        now = self.clock.now()  # after what was asked, which has times of its own
+        self._observe(now)
         if not self.failing:
-            for report in self.engine.observe():
-                self._note(report, now)
             self._look_at_gpus(now)
             self._end_overdue(now)
             self._plan(now)
-        self._commit(answers)
-        self._carry_out()
+        if not self._commit(answers):
+            return
+        if len(self._launches) > _FEW:
+            self._answer(answers)
+            answers = []
+        self._carry_out()  # a few starts come before the answers: they are what people wait for
+        self._answer(answers)
 
     def _patience(self) -> float:
         """Seconds until something is due."""
         if self._pending or self._inbox:
             return 0.0
-        if self.failing:
-            return _RETRY
-        ticks, now = time.monotonic(), self.clock.now()
-        due = [self._wake_at - now, self.machine.due() - ticks]
-        if self._limits:
-            due.append(self._limits[0][0] - now)
+        ticks = time.monotonic()
+        due = [ticks + 3600.0]
         if (engine := self.engine.due()) is not None:
-            due.append(engine - ticks)
-        if self._quiet_until > ticks:
-            due.append(self._quiet_until - ticks)
-        return max(0.0, min(*due, 3600.0))
+            due.append(engine)
+        if self.failing:
+            due.append(self._retry_at)
+        else:
+            due += [ticks + self._wake_at - self.clock.now(), self.machine.due(), self._limits.due()]
+            if self._quiet_until > ticks:
+                due.append(self._quiet_until)
+        return max(0.0, min(due) - ticks)
 
     def record(self, event: Event, **details: Any) -> None:
         """Let an event happen; it is written at the end of the turn."""
         apply(self.state, event)
         self._pending.append(Record(event, details))
+        self._times.note(event)
 
     def next_id(self) -> str:
         """A name for a new job: its number."""
         self._newest += 1
         return str(self._newest)
 
-    def _hear(self) -> list[tuple[Future[Any], Any]]:
-        """Do what was asked for; the answers wait until it is written."""
-        try:
-            os.eventfd_read(self._bell)
-        except BlockingIOError:  # nobody rang
-            return []
-        answers: list[tuple[Future[Any], Any]] = []
-        while self._inbox:
-            command, changes, answer = self._inbox.popleft()
-            if not answer.set_running_or_notify_cancel():
-                continue
-            try:
-                if self.failing and changes:
-                    raise StoreFailing(self.failing)
-                answers.append((answer, command()))
-            except Exception as error:  # theirs to handle; a refusal has recorded nothing
-                answer.set_exception(error)
-        return answers
-
-    def _commit(self, answers: list[tuple[Future[Any], Any]]) -> None:
-        """Write what has happened, and tell those who wait for it."""
+    def _commit(self, answers: list[tuple[Future[Any], Any]]) -> bool:
+        """Write what has happened; if that fails, tell those who wait for it."""
         records, self._pending = self._pending, []
         environments, self.environments = self.environments, {}
         try:
             if records:
                 self.store.append(records, environments)
-            elif self.store.last - self.store.checkpointed > _CHECKPOINT and not self._inbox:
-                compact(self.state)
-                self._planned = -1
-                self.store.keep(self.state)
         except StoreFailing as error:
             log.error("%s", error)
-            self.failing = str(error)
-            self._launches, self._stops = [], []
+            self._fail(error)
             for answer, _ in answers:
                 answer.set_exception(error)
-            return
+            return False
+        if not self.failing:
+            self._reports = []
+        self._written += records
+        if not self.failing and self._checkpoints.make(self.state, idle=not records and not self._inbox):
+            self._planned = -1
+        return True
+
+    def _answer(self, answers: list[tuple[Future[Any], Any]]) -> None:
+        """Tell those who wait for it what has been written."""
         point("yard:before-answers")
         for answer, value in answers:
             answer.set_result(value)
+            point("yard:answered")
+        records, self._written = self._written, []
         if records:
             self.on_commit(records)
 
-    def _try_again(self, now: float) -> None:
+    def _fail(self, error: GpuyardError) -> None:
+        """Give up what is not written, for now."""
+        self.failing = str(error)
+        self._pending, self._launches, self._stops = [], [], []
+        self._times.forget()
+        self._retry_at = time.monotonic() + _RETRY
+
+    def _try_again(self) -> None:
         """After a failure to write: go back to what is on disk, and see whether it can be written now."""
-        self.state = self._loaded()
-        self._newest = self.store.jobs
         try:
+            self.state = self.store.load() or self.state
+            self._newest = self.store.jobs
             self.store.keep(self.state)
-        except StoreFailing as error:
-            self.failing = str(error)
+            self.recover(self.clock.now())
+        except (StoreFailing, UserError, EngineError) as error:
+            self._fail(error)
             return
         log.info("the store can be written again")
         self.failing = ""
         self._wake_at, self._planned = np.inf, -1
-        self.recover(now)
 
     # -- beginning and recovery -------------------------------------------------------------------
 
@@ -219,49 +222,45 @@ class Yard:
         state = self.store.load()
         self.state = state if state is not None else State(cluster)
         self.recover(now)
-        if len(self.state.running) and state is not None and not self._same_gpus(cluster, gpus):
-            jobs = ", ".join(self.state.ids[row] for row in self.state.running.array)
-            raise UserError(
-                f"job {jobs} still runs on GPUs that the daemon would not have now ({cluster.gpus} in all, before "
-                f"{state.cluster.gpus}); start it with the former GPUs, or end the job first"
-            )
+        check_gpus(self.store, self.state, cluster, gpus)
         self.record(Opened(now, cluster, gpus), **details)
-        self._choose_policy(now)
-        self._commit([])
-        if self.failing:
+        if (former := policy_in_force(self.store, self.planner.text)) is not None:
+            self.planner = former
+        else:
+            self.record(PolicySet(now, self.planner.text), configured=True)
+        if not self._commit([]):
             raise UserError(self.failing)
-
-    def _same_gpus(self, cluster: Cluster, gpus: tuple[str, ...]) -> bool:
-        before = next((r.event for r in self.store.latest("Opened") if isinstance(r.event, Opened)), None)
-        return before is None or (before.cluster == cluster and before.gpus == gpus)
-
-    def _loaded(self) -> State:
-        state = self.store.load()
-        if state is None:
-            raise Bug("the log is empty, although the yard was opened")
-        return state
 
     def recover(self, now: float) -> None:
         """Ask the engine about everybody who is on GPUs according to the log."""
+        for report in self._reports:  # first: of these the engine knows no more
+            self._note(report, now)
         for row in self.state.running.array.tolist():
             job, attempt = self.state.ids[row], self.state.attempt[row]
             self._note(self.engine.adopt(job, attempt), now)
             point("yard:adopted")
             if row in self.state.recalled and self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
                 self._stops.append((job, attempt, self._work_of(job).grace))
-        self._limits = []
+        self._limits = Limits()
         for row in self.state.running.array.tolist():
             self._watch_limit(row)
 
-    def _choose_policy(self, now: float) -> None:
-        """The policy of the configuration, unless people chose another since that was last changed."""
-        found = chosen(self.store.latest("PolicySet"), self.planner.text)
-        if found is None:
-            self.record(PolicySet(now, self.planner.text), configured=True)
-        else:
-            self.planner = found
-
     # -- what happens -----------------------------------------------------------------------------
+
+    def _observe(self, now: float) -> None:
+        """See what the engine saw. While nothing can be written, that waits."""
+        try:
+            reports = self.engine.observe()
+        except EngineError as error:
+            log.warning("%s", error)
+            return
+        self._reports += reports
+        if self.failing:
+            return
+        for report in reports:
+            self._note(report, now)
+            if isinstance(report, NeverBegan):  # something is wrong with this machine: do not try in a frenzy
+                self._quiet_until = time.monotonic() + _RETRY
 
     def _note(self, report: Report, now: float) -> None:
         """What the engine saw becomes events."""
@@ -272,18 +271,26 @@ class Yard:
         if phase not in (Phase.PLACED, Phase.RUNNING):
             return
         if isinstance(report, NeverBegan):
-            self.record(Requeued(now, report.job, report.attempt))
+            self._never_began(row, report, now)
             return
         if phase is Phase.PLACED:
-            begun = min(report.at, now) if isinstance(report, Running) else now
-            self.record(Started(begun, report.job, report.attempt), handle=getattr(report, "handle", ""))
+            seen = report.at if isinstance(report, Running) else report.began or report.at
+            handle = {"handle": report.handle} if isinstance(report, Running) else {}
+            self.record(Started(self._times.began(report.job, seen, now), report.job, report.attempt), **handle)
             self._watch_limit(row)
         if isinstance(report, Ended):
             self._ended(row, report, now)
 
+    def _never_began(self, row: int, report: NeverBegan, now: float) -> None:
+        """It waits again; unless it was told to end, which it was before it began."""
+        cause = self.state.recalled.get(row)
+        if cause is None:
+            self.record(Requeued(now, report.job, report.attempt), message=report.message)
+        else:
+            self.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
+
     def _ended(self, row: int, report: Ended, now: float) -> None:
-        started = float(self.state.table.started[row])
-        at = min(max(report.at, started), now)
+        at = self._times.ended(report.job, report.at, now)
         self.machine.left(self.state.spot[row].tolist())
         cause = self.state.recalled.get(row, "interrupted" if report.interrupted else "")
         if cause == "interrupted" and self._work_of(report.job).requeue:
@@ -301,11 +308,10 @@ class Yard:
         started, job = float(self.state.table.started[row]), self.state.ids[row]
         limit = self._work_of(job).time_limit
         if limit is not None and started < np.inf:
-            heapq.heappush(self._limits, (started + limit, job, self.state.attempt[row]))
+            self._limits.watch(job, self.state.attempt[row], started + limit - self.clock.now())
 
     def _end_overdue(self, now: float) -> None:
-        while self._limits and self._limits[0][0] <= now:
-            _, job, attempt = heapq.heappop(self._limits)
+        for job, attempt in self._limits.over():
             row = self.state.row_of.get(job, -1)
             if row >= 0 and self.state.attempt[row] == attempt and self.state.phase[row] is Phase.RUNNING:
                 self.recall(job, "timeout", now)
@@ -370,14 +376,14 @@ class Yard:
             self._launch(placed)
             point("yard:launched")
         for job, attempt, grace in stops:
+            point("yard:before-stop")
             self.engine.stop(job, attempt, grace)
 
     def _launch(self, placed: Placed) -> None:
         work = self._work_of(placed.job)
         now = self.clock.now()
-        task = Task(
-            placed.job, work.command, work.directory, self.store.environment(work.environment), work.output_limit
-        )
+        environment = self.store.environment(work.environment)
+        task = Task(placed.job, work.command, work.directory, environment, work.output_limit, work.umask)
         try:
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:
@@ -387,8 +393,7 @@ class Yard:
             self.record(Requeued(now, placed.job, placed.attempt), message=f"cannot be launched now: {error}")
             self._quiet_until = time.monotonic() + _RETRY
         else:
-            for report in self.engine.observe():
-                self._note(report, self.clock.now())
+            self._observe(self.clock.now())
 
     def _work_of(self, job: str) -> Work:
         return work_of(self.store.open[job])

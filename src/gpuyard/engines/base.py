@@ -52,6 +52,8 @@ class Task:
     """The submitter's environment; the engine adds to it what tells the job its GPUs and its id."""
     output_limit: int = 2**30
     """Bytes of output that are kept: the beginning and the end, if there is more."""
+    umask: int = 0o022
+    """What the files that it makes may not permit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,18 @@ class Ended:
     """Whether it ended with the machine, not by itself."""
     message: str = ""
     """What a user should know beyond the code."""
+    began: float | None = None
+    """When it began, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeverBegan:
-    """An attempt did not begin, and will not: `launch` has been overtaken."""
+    """An attempt did not begin, and will not: `launch` has been overtaken, or came to nothing."""
 
     job: str
     attempt: int
+    message: str = ""
+    """Why, where that is worth telling."""
 
 
 Report = Running | Ended | NeverBegan

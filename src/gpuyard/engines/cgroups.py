@@ -130,6 +130,19 @@ def find_cgroups(directory: Path) -> Cgroups:
     raise EngineError(problem)
 
 
+def cgroups_if(directory: Path, wanted: bool | None) -> Cgroups | None:
+    """The cgroups of an engine: if they are wanted, if there are not to be any, or (None) if they can be had."""
+    if wanted is False:
+        return None
+    try:
+        return find_cgroups(directory)
+    except EngineError as error:
+        if wanted:
+            raise
+        logger.warning("jobs run without cgroups; processes that hide from their job may outlive it: %s", error)
+        return None
+
+
 def _mount() -> str:
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         for line in mounts:

@@ -24,7 +24,7 @@ from pathlib import Path
 from gpuyard import faults
 from gpuyard.engines import output, processes, wrapper
 from gpuyard.engines.base import EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Task
-from gpuyard.engines.cgroups import Cgroup, Cgroups, Membership, find_cgroups
+from gpuyard.engines.cgroups import Cgroup, Membership, cgroups_if
 from gpuyard.engines.runs import WRAPPER_GRACE, Run, interrupted, never_ran
 from gpuyard.engines.spawning import spawn
 from gpuyard.errors import Bug
@@ -52,9 +52,10 @@ class LocalEngine:
         self._name = node or socket.gethostname()
         self._devices = devices
         self._life = processes.life()
-        self._cgroups = _find_cgroups(self._directory, cgroups)
+        self._cgroups = cgroups_if(self._directory, cgroups)
         self._membership = Membership(self._directory)
         self._census = processes.Census()
+        self._adopts = processes.adopts_orphans()
         self._epoll = select.epoll()
         self._runs: dict[tuple[str, int], Run] = {}
         self._wrappers: dict[int, Run] = {}
@@ -78,6 +79,7 @@ class LocalEngine:
         if (task.job, attempt) in self._runs:
             return
         folder = self._make_folder(task.job, attempt)
+        faults.point("launch:folder")
         if wrapper.read_claim(folder) is not None:
             self._reports.append(self.adopt(task.job, attempt))
             return
@@ -92,13 +94,13 @@ class LocalEngine:
         arguments = wrapper.command_line(task, folder, self._life, cgroup.path if cgroup else "")
         environment = wrapper.environment(task, attempt, placement, self._devices, folder)
         try:
-            pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log")
+            pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log", task.umask)
         except (EngineError, LaunchRefused):
             if cgroup:
                 cgroup.remove()
             raise
         faults.point("launch:spawned")
-        run = Run(task.job, attempt, folder, pid, cgroup, task.output_limit, pidfd=pidfd)
+        run = Run(task.job, attempt, folder, pid, cgroup, task.output_limit, pidfd=pidfd, ours=True)
         self._keep(run)
         self._beginning.add(run)
 
@@ -110,7 +112,7 @@ class LocalEngine:
         claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
         if claim is None:
             faults.point("adopt:before-fence")
-            if not _fence(folder):
+            if not wrapper.fence(folder):
                 claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
             faults.point("adopt:fenced")
         if isinstance(claim, wrapper.Claim):
@@ -161,7 +163,8 @@ class LocalEngine:
             return
         if run.claim is None:
             with suppress(EngineError):  # if it has not begun, it will not; if the disk is full, it is killed instead
-                _fence(run.folder)
+                wrapper.fence(run.folder)
+        faults.point("stop:fenced")
         run.stop(time.monotonic() + grace)
         self._ending.add(run)
 
@@ -277,7 +280,7 @@ class LocalEngine:
         if run.claim is None:
             self._look_at_beginning(run, time.monotonic())
         self._beginning.discard(run)
-        if run.claim is None:
+        if run.claim is None and not wrapper.read_exit(run.folder):  # it may have run, and destroyed its claim
             self._never_claimed(run, status)
         else:
             run.conclude(status)
@@ -286,7 +289,8 @@ class LocalEngine:
     def _never_claimed(self, run: Run, status: int | None) -> None:
         """Its wrapper is gone and did not run the job: another one does, or nobody may, or it failed."""
         with suppress(EngineError):
-            _fence(run.folder)
+            wrapper.fence(run.folder)
+        faults.point("end:fenced")
         claim = wrapper.read_claim(run.folder)
         self._forget(run)
         if isinstance(claim, wrapper.Claim):
@@ -299,7 +303,9 @@ class LocalEngine:
     def _look_at_endings(self, runs: Sequence[Run], now: float) -> None:
         counted = []
         for run in runs:
-            if run.cgroup is None:
+            if run.cgroup is None and run.ended and run.ours and not run.stopping and self._is_gone(run):
+                self._finish(run)
+            elif run.cgroup is None:
                 counted.append(run)
             elif run.ended and run.cgroup.remove():
                 self._finish(run)
@@ -318,6 +324,16 @@ class LocalEngine:
             else:
                 self._advance(run, members, now)
 
+    def _is_gone(self, run: Run) -> bool:
+        """Whether nothing is left of an attempt whose whole life we saw, told without looking at all processes.
+
+        Who left its process group and lost its parent is our child now; who did not, has an ancestor who did.
+        """
+        if not self._adopts or not processes.is_empty(run.pid):
+            return False
+        marks = (processes.mark_of(pid) for pid in processes.orphans(self._wrappers))
+        return all(mark is not None and mark != str(run.folder) for mark in marks)
+
     def _take_census(self, runs: Sequence[Run], now: float) -> list[tuple[Run, list[int]]]:
         """Who is left. What is to be killed is halted and counted again: what it forked meanwhile is found as well."""
         for run in runs:
@@ -335,8 +351,8 @@ class LocalEngine:
         """One step towards the end: ask, wait, kill."""
         if now >= run.kill_at:
             self._kill(run, members, now)
-        elif members and not run.asked:
-            run.asked = True
+        elif members and (not run.asked or now >= run.ask_again):
+            run.ask(now)
             run.leftovers = len(members) if run.ended else 0
             processes.send(members, signal.SIGTERM, signal.SIGCONT)
             run.signal_wrapper(signal.SIGCONT)
@@ -376,22 +392,3 @@ class LocalEngine:
             logger.warning("output is not limited: the file system of %s cannot punch holes", self._directory)
         except OSError as error:
             logger.warning("cannot limit the output in %s: %s", run.log, error.strerror)
-
-
-def _find_cgroups(directory: Path, wanted: bool | None) -> Cgroups | None:
-    if wanted is False:
-        return None
-    try:
-        return find_cgroups(directory)
-    except EngineError as error:
-        if wanted:
-            raise
-        logger.warning("jobs run without cgroups; processes that hide from their job may outlive it: %s", error)
-        return None
-
-
-def _fence(folder: Path) -> bool:
-    try:
-        return wrapper.fence(folder)
-    except OSError as error:
-        raise EngineError(f"cannot write to {folder}: {error.strerror}") from error

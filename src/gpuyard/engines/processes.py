@@ -6,6 +6,7 @@ by a pidfd: open the pidfd first, then compare the start time; after that the pi
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -17,6 +18,8 @@ from typing import NamedTuple
 MARK = "GPUYARD_RUN"
 """The environment variable that tells which attempt, of which engine, a process belongs to."""
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of linux/prctl.h
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 
 
@@ -121,6 +124,42 @@ def send(pids: Iterable[int], *signals: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):  # a set-user-id program may be out of reach
             for number in signals:
                 os.kill(pid, number)
+
+
+def adopt_orphans() -> None:
+    """From now on, what loses its parent below us becomes our child, not that of the first process."""
+    if _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot become the parent of orphans")
+
+
+def adopts_orphans() -> bool:
+    """Whether that is so."""
+    answer = ctypes.c_int(0)
+    return _libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0) == 0 and answer.value == 1
+
+
+def orphans(known: Collection[int]) -> list[int]:
+    """Our children that we did not start; those that have ended are reaped on the way."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        found |= {int(pid) for pid in (read_proc(os.getpid(), f"task/{thread}/children") or b"").split()}
+    living = []
+    for pid in found.difference(known):
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                living.append(pid)
+    return living
+
+
+def is_empty(group: int) -> bool:
+    """Whether no process is left in a process group."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # somebody is there, out of our reach
+        return False
+    return False
 
 
 def everyone() -> dict[int, Process]:

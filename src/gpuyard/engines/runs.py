@@ -6,11 +6,11 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuyard.engines import wrapper
-from gpuyard.engines.base import Ended, Running
+from gpuyard.engines.base import Ended, NeverBegan, Running
 from gpuyard.engines.cgroups import Cgroup
 from gpuyard.engines.processes import Suspect
 
@@ -18,6 +18,8 @@ LEFTOVER_GRACE = 1.0
 """Seconds between TERM and KILL for what a job that ended by itself has left running."""
 WRAPPER_GRACE = 1.0
 """Seconds that a wrapper gets to write down the end when everything of its job is gone."""
+_YOUNG = 0.2
+"""Seconds after its beginning in which an attempt may still be a shell between its fork and its job."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
 
@@ -37,9 +39,13 @@ class Run:
     """Holds the wrapper; None when it has ended."""
     witnessed: bool = True
     """Whether we saw the wrapper alive; if not, its process id may be somebody else's by now."""
+    ours: bool = False
+    """Whether this process launched it, and so saw all of its life."""
     stopping: bool = False
     asked: bool = False
     """Whether its processes were asked to end."""
+    ask_again: float = float("inf")
+    """When to ask once more: a shell that is about to become the job may have missed it."""
     kill_at: float = float("inf")
     """When they are killed, on the monotonic clock."""
     ended: Ended | None = None
@@ -85,7 +91,13 @@ class Run:
         longest = _LONGEST_PAUSE if now < self.kill_at + 1 else 1.0  # what cannot be killed hangs in a driver
         self._pause = min(longest, 2 * self._pause)
         if self.asked and self.ended is None and now < self.kill_at:
-            self.look_at = self.kill_at  # its wrapper tells us, should it end before
+            self.look_at = min(self.kill_at, self.ask_again)  # its wrapper tells us, should it end before
+
+    def ask(self, now: float) -> None:
+        """Note that its processes are asked to end, for the first time or once more."""
+        young = self.claim is not None and time.time() - self.claim.at < _YOUNG
+        self.ask_again = now + _YOUNG if young and not self.asked else float("inf")
+        self.asked = True
 
     def signal_wrapper(self, number: signal.Signals) -> None:
         """Send a signal to the wrapper, if it lives."""
@@ -109,11 +121,12 @@ class Run:
     def report(self) -> Ended:
         """The end, when nothing is left."""
         assert self.ended is not None
+        ended = replace(self.ended, began=self.claim.at if self.claim else None)
         if not self.leftovers or self.stopping:
-            return self.ended
+            return ended
         left = "1 process that it had" if self.leftovers == 1 else f"{self.leftovers} processes that it had"
         message = "; ".join(filter(None, (self.ended.message, f"ended {left} left running")))
-        return Ended(self.job, self.attempt, self.ended.at, self.ended.code, self.ended.interrupted, message)
+        return replace(ended, message=message)
 
 
 def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
@@ -132,12 +145,12 @@ def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
     return Ended(job, attempt, time.time(), status, message=message)
 
 
-def never_ran(run: Run, status: int | None) -> Ended:
-    """The end of an attempt whose wrapper did not come to run the job."""
+def never_ran(run: Run, status: int | None) -> Ended | NeverBegan:
+    """What is to be said of an attempt whose wrapper did not come to run the job. The job is not to blame."""
     if run.stopping:
         return Ended(run.job, run.attempt, time.time(), 128 + signal.SIGTERM, message="stopped before it began")
     how = f"was killed by {_signal_name(-status)}" if status and status < 0 else f"ended with code {status}"
-    return Ended(run.job, run.attempt, time.time(), None, message=f"it did not begin: its wrapper {how} (disk full?)")
+    return NeverBegan(run.job, run.attempt, f"it did not begin: its wrapper {how} (disk full?)")
 
 
 def interrupted(job: str, attempt: int, folder: Path) -> Ended:

@@ -12,7 +12,7 @@ from gpuyard.engines import output
 from gpuyard.engines.base import EngineError, LaunchRefused
 
 
-def spawn(arguments: list[str], environment: dict[str, str], directory: str, log: Path) -> tuple[int, int]:
+def spawn(arguments: list[str], environment: dict[str, str], directory: str, log: Path, umask: int) -> tuple[int, int]:
     """Start a process in a session of its own, with its output appended to `log`: its id, and a pidfd that holds it."""
     try:
         file = output.open_log(log)
@@ -27,6 +27,7 @@ def spawn(arguments: list[str], environment: dict[str, str], directory: str, log
             stdout=file,
             stderr=file,
             start_new_session=True,
+            umask=umask,
         )
     except OSError as error:
         raise _whose_fault(error, directory) from error

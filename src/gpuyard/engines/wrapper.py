@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuyard.engines import processes
-from gpuyard.engines.base import LaunchRefused, Placement, Task
+from gpuyard.engines.base import EngineError, LaunchRefused, Placement, Task
 
 SHELL = "/bin/sh"
 
@@ -165,6 +165,8 @@ def fence(folder: Path) -> bool:
             file.write(f"{FENCED}\n")
     except FileExistsError:
         return False
+    except OSError as error:
+        raise EngineError(f"cannot write to {folder}: {error.strerror}") from error
     return True
 
 
@@ -179,7 +181,10 @@ def read_claim(folder: Path) -> Claim | str | None:
     lines = content.split(b"\n")
     if len(lines) != 5 or lines[4] or b"\0" in content:  # a power cut may leave zeros
         return INCOMPLETE
-    return Claim(at, processes.parse_stat(lines[0]), lines[1].decode(), os.fsdecode(lines[2]), int(lines[3]))
+    try:
+        return Claim(at, processes.parse_stat(lines[0]), lines[1].decode(), os.fsdecode(lines[2]), int(lines[3]))
+    except ValueError:  # a job may write to any file of its user's
+        return INCOMPLETE
 
 
 def claimed_before_boot(folder: Path) -> bool:

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
 from gpuyard.client import OVER
@@ -37,11 +39,7 @@ Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wa
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
-class Forbidden(GpuyardError):
-    """You may not do that."""
-
-
-_STATUS = {NoSuchJob: 404, NotNow: 409, StoreFailing: 503, Forbidden: 403, UserError: 422}
+_STATUS = {NoSuchJob: 404, NotNow: 409, StoreFailing: 503, UserError: 422}
 
 
 class Api:
@@ -54,8 +52,13 @@ class Api:
         self.since = time.time()
         self._own = threading.local()
         yard.on_commit = self.watch.committed
-        self.router = APIRouter(prefix="/api/v1", dependencies=[Depends(_only_the_owner)])
-        add = self.router.add_api_route
+
+    def add_to(self, app: FastAPI) -> None:
+        """Make the routes known."""
+
+        def add(path: str, *arguments: Any, **options: Any) -> None:
+            app.add_api_route(f"/api/v1{path}", *arguments, **options)
+
         add("/jobs", self.submit, methods=["POST"], status_code=201)
         add("/jobs", self.jobs, methods=["GET"])
         add("/jobs/{job}", self.job, methods=["GET"])
@@ -270,7 +273,8 @@ class Api:
 def make_app(api: Api) -> FastAPI:
     """The application."""
     app = FastAPI(title="gpuyard", version=__version__)
-    app.include_router(api.router)
+    api.add_to(app)
+    app.add_middleware(OnlyTheOwner)
 
     @app.exception_handler(GpuyardError)
     async def refused(request: Request, error: GpuyardError) -> Response:
@@ -288,10 +292,20 @@ def make_app(api: Api) -> FastAPI:
     return app
 
 
-async def _only_the_owner(request: Request) -> None:
-    peer = getattr(request.state, "peer", None)
-    if peer is not None and peer.uid not in (0, os.geteuid()):
-        raise Forbidden(f"this daemon serves {_name(os.geteuid())} only; start one of your own")
+class OnlyTheOwner:
+    """Nobody but root and the daemon's own user is answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at who is at the other end, where the kernel tells."""
+        peer = scope.get("state", {}).get("peer")
+        if peer is None or peer.uid in (0, os.geteuid()):
+            await self._app(scope, receive, send)
+        else:
+            refusal = _problem(403, f"this daemon serves {_name(os.geteuid())} only; start one of your own")
+            await refusal(scope, receive, send)
 
 
 def _complaint(part: Any) -> str:
@@ -321,6 +335,7 @@ def _user(request: Request) -> str:
     return _name(peer.uid if peer is not None else os.geteuid())
 
 
+@cache
 def _name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name

@@ -52,6 +52,7 @@ class Submission(BaseModel):
     estimate: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should take.")] = None
     time_limit: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it may take.")] = None
     grace: Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="Seconds from TERM to KILL.")] = None
+    umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
     requeue: bool = False
     hold: bool = False
 
@@ -70,6 +71,7 @@ class Submission(BaseModel):
             grace=settings.grace if self.grace is None else self.grace,
             requeue=self.requeue,
             output_limit=settings.output_limit,
+            umask=self.umask,
             estimated=self.estimate is not None or self.time_limit is not None,
         )
 

@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.local import LocalEngine
+from gpuyard.engines.processes import adopt_orphans
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
@@ -27,20 +29,25 @@ from gpuyard.server.api import Api, make_app
 from gpuyard.server.listen import PeerProtocol, listen
 
 log = logging.getLogger("gpuyard")
+_SWITCH = 0.0005  # seconds until a thread of this process lets the other go on; 5 ms would delay every start
 
 
 def serve(settings: Settings) -> None:
     """Run the daemon until it is told to end. What it cannot begin with is a `UserError`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     os.umask(0o077)
+    sys.setswitchinterval(_SWITCH)
     with ExitStack() as stack:
-        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        stack.enter_context(_alone(settings.data_dir))
+        with _usable(settings.data_dir):
+            settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack.enter_context(_alone(settings.data_dir))
         gpus = open_gpus(settings.simulate_gpus or None)
         stack.callback(gpus.close)
         store = Store(settings.database)
         stack.callback(store.close)
-        engine = LocalEngine(settings.jobs_dir, Visible(gpus))
+        adopt_orphans()
+        with _usable(settings.data_dir):
+            engine = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups)
         stack.callback(engine.close)
         machine = Machine(gpus, engine)
         yard = Yard(store, engine, machine, settings)
@@ -50,6 +57,18 @@ def serve(settings: Settings) -> None:
         log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
                  yard.planner.text, settings.data_dir)  # fmt: skip
         asyncio.run(_serve(yard, settings))
+
+
+@contextmanager
+def _usable(data_dir: Path) -> Iterator[None]:
+    """Where the data directory cannot be used, say what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"the data directory {data_dir} cannot be used ({error.strerror or error}); "
+            "check its permissions and its disk, or choose another --data-dir"
+        ) from error
 
 
 @contextmanager
@@ -77,7 +96,8 @@ async def _serve(yard: Yard, settings: Settings) -> None:
     api = Api(yard, settings, lambda: _end(server))
     config = uvicorn.Config(
         make_app(api), http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
-        timeout_graceful_shutdown=2, backlog=1024,
+        timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
+        proxy_headers=False, server_header=False, date_header=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.capture_signals = _no_signals  # type: ignore[method-assign]

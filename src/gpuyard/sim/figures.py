@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
 import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from gpuyard.sim.result import Result
 
 INK = "#2b2b2b"
+Tick = tuple[float, str]
+"""Where it stands, and what it says."""
+_CHARACTER = 5.3
+_APART = 5.0
+"""In points, at the size of tick labels: the width of a character, and the least room between two labels."""
 _RC = {
     "font.size": 9.0,
     "axes.titlesize": 10.5,
@@ -94,6 +102,31 @@ def time_unit(span: float) -> tuple[float, str]:
     return 86400.0, "days"
 
 
+def room_for(axes: Axes, ticks: Sequence[Tick], width: float) -> bool:
+    """Whether labels can stand side by side on an x axis that is `width` points wide, its scale and limits set."""
+    ticks = sorted(ticks)
+    scale = axes.xaxis.get_transform()
+    left, right = scale.transform(np.array(axes.get_xlim()))
+    places = (scale.transform(np.array([at for at, _ in ticks])) - left) / (right - left) * width
+    halves = [_CHARACTER * len(text) / 2 for _, text in ticks]
+    return all(places[k] - halves[k] >= places[k - 1] + halves[k - 1] + _APART for k in range(1, len(ticks)))
+
+
+def label_x(axes: Axes, ticks: Sequence[Tick]) -> None:
+    """These ticks on the x axis, and no others."""
+    ticks = sorted(ticks)
+    axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([text for _, text in ticks])
+
+
+def count_axis(axes: Axes) -> None:
+    """A y axis for numbers of things, from 0: whole, round, and with commas."""
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
 def first_submit(result: Result) -> float:
     """Where the time axis starts."""
     return float(result.trace.submit.min()) if len(result.trace) else 0.0
@@ -103,6 +136,11 @@ def shorten(text: str, length: int) -> str:
     """At most this many characters; the end counts as much as the beginning (ids differ there)."""
     text = " ".join(text.split())
     return text if len(text) <= length else f"{text[: length - 6]}…{text[-5:]}"
+
+
+def capital(text: str) -> str:
+    """The text as it stands at the beginning of a title or beside an axis."""
+    return text[:1].upper() + text[1:]
 
 
 def clean(text: str) -> str:

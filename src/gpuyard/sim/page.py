@@ -39,7 +39,7 @@ thead th:first-child{background:var(--card)}
 th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid var(--accent)}
 th[aria-sort=ascending] button::after{content:" \\25B2"}
 th[aria-sort=descending] button::after{content:" \\25BC"}
-td small{display:block;color:var(--soft);font-size:.88em;font-weight:400}
+td small,th small{display:block;color:var(--soft);font-size:.88em;font-weight:400}
 tr.failed td{white-space:normal;text-align:left;color:var(--bad)}
 .failed-note{border-left:4px solid var(--bad);padding:.3rem .9rem;margin:1rem 0;background:var(--card)}
 td.best small{color:inherit}
@@ -115,7 +115,7 @@ def metric_table(columns: Sequence[Column], rows: Sequence[dict[str, Any]], sort
         for c in columns
     )
     body = "\n".join(
-        f'<tr><th scope="row">{breakable(str(row["policy"]))}</th>'
+        f'<tr><th scope="row">{breakable(str(row["policy"]))}{_how(row)}</th>'
         + "".join(_cell(column, row, best[column.key]) for column in columns)
         + "</tr>"
         for row in rows
@@ -127,6 +127,12 @@ def metric_table(columns: Sequence[Column], rows: Sequence[dict[str, Any]], sort
 
 
 _SORTED = ' aria-sort="ascending"'
+
+
+def _how(row: dict[str, Any]) -> str:
+    """What a policy's name leaves open and its numbers depend on: who may go ahead, and on which GPUs."""
+    parts = [str(row[key]) for key in ("discipline", "placement") if row.get(key)]
+    return f"<small>{escape(', '.join(parts))}</small>" if parts else ""
 
 
 def breakable(policy: str) -> str:
@@ -146,10 +152,10 @@ def text_of(value: float, kind: str) -> str:
     if kind == "percent":
         return f"{value:.1%}"
     if kind == "rate":
-        return f"{3600 * value:,.4g}"
+        return text_of(3600 * value, "number")
     if kind == "count":
         return f"{value:,.0f}" if value.is_integer() else f"{value:,.1f}"
-    return f"{value:,.0f}" if abs(value) >= 1e5 or value.is_integer() else f"{value:,.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1e4 or value.is_integer() else f"{value:,.4g}"
 
 
 def image(svg: bytes, caption: str, *, narrow: bool = False) -> str:

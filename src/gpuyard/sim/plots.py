@@ -11,10 +11,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from gpuyard.sim.curves import MAX_STEPS, Curve, Spread
-from gpuyard.sim.figures import clean, new_figure, save, shorten, styled, time_unit
+from gpuyard.sim.figures import (
+    Tick,
+    capital,
+    clean,
+    count_axis,
+    label_x,
+    new_figure,
+    room_for,
+    save,
+    shorten,
+    styled,
+    time_unit,
+)
 from gpuyard.sim.gantt import gantt
 from gpuyard.sim.summary import Summary, baseline
 from gpuyard.sim.trace import Floats
@@ -23,17 +35,26 @@ from gpuyard.units import format_duration
 __all__ = ["by_group", "cdfs", "gantt", "queue_length", "ranking", "save", "utilisation"]
 
 HIGHER_IS_BETTER = frozenset({"completed", "throughput", "utilization", "fairness"})
-DURATIONS = frozenset({"jct_mean", "jct_median", "jct_p95", "jct_p99", "wait_mean", "wait_p99", "wait_max", "makespan"})
+_STATISTICS = {
+    "mean": "mean {}",
+    "median": "median {}",
+    "p95": "95th percentile of {}",
+    "p99": "99th percentile of {}",
+    "max": "longest {}",
+}
+_TIMES = {"jct": "job completion time", "wait": "waiting time"}
+DURATIONS = frozenset(f"{time}_{key}" for time in _TIMES for key in _STATISTICS) | {"turnaround_mean", "makespan"}
 METRIC_NAMES = {
-    "jct_mean": "mean job completion time",
-    "jct_median": "median job completion time",
-    "jct_p95": "95th percentile of job completion time",
-    "jct_p99": "99th percentile of job completion time",
-    "wait_mean": "mean waiting time",
-    "wait_p99": "99th percentile of waiting time",
-    "wait_max": "longest wait",
-    "slowdown_mean": "mean slowdown",
+    **{f"{time}_{key}": text.format(name) for time, name in _TIMES.items() for key, text in _STATISTICS.items()},
+    **{f"slowdown_{key}": text.format("bounded slowdown") for key, text in _STATISTICS.items()},
+    "slowdown_max": "largest bounded slowdown",
+    "turnaround_mean": "mean job completion time",
+    "throughput": "jobs completed per second",
+    "utilization": "share of GPU time in use",
     "energy_kwh": "energy (kWh)",
+    "gpu_seconds": "GPU-seconds",
+    "fairness": "fairness between users (1 is even)",
+    "jobs_per_second": "jobs simulated per second",
 }
 FEW_BINS = 48
 SOME_BINS = 240
@@ -50,6 +71,10 @@ TIME_TICKS = (
     (0.001, "1 ms"), (0.01, "10 ms"), (0.1, "0.1 s"), (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"),
     (600.0, "10 min"), (3600.0, "1 h"), (21600.0, "6 h"), (86400.0, "1 d"), (864e3, "10 d"), (864e4, "100 d"),
 )  # fmt: skip
+_ROUND_TIMES = (0.0, 0.001, 1.0, 60.0, 3600.0, 86400.0)
+"""Labelled before the others, where there is no room for all."""
+_WIDE_PANEL = 500.0
+"""Points from left to right of a panel by itself, beside the names of policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +137,7 @@ def queue_length(summaries: Sequence[Summary]) -> Figure:
     with styled():
         bins = MAX_STEPS if len(summaries) == 1 else SOME_BINS
         figure, axes = _over_time(summaries, [s.queue for s in summaries], "Jobs waiting", bins)
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        count_axis(axes)
         return figure
 
 
@@ -123,14 +147,15 @@ def cdfs(summaries: Sequence[Summary]) -> Figure:
         lines = _lines(summaries)
         figure = new_figure(12.5 if len(lines) > 1 else 11, 4.2)
         left, middle, right = figure.subplots(1, 3, sharey=True)
+        room = _panel_width(lines)
         for axes, name, spreads in (
             (left, f"Completion time{_alone(lines)}", [s.jct for s in summaries]),
             (middle, "Waiting time", [s.wait for s in summaries]),
         ):
-            scale = _time_scale(axes, np.concatenate([*(s.values for s in spreads), np.empty(0)]))
+            scale = _time_scale(axes, np.concatenate([*(s.values for s in spreads), np.empty(0)]), room)
             _cdf_panel(axes, lines, name, spreads, scale)
         _cdf_panel(right, lines, "Bounded slowdown", [s.slowdown for s in summaries], 1.0)
-        _factor_scale(right, [s.slowdown.values for s in summaries])
+        _factor_scale(right, [s.slowdown.values for s in summaries], room)
         right.set_xlabel("Times as long as alone (log scale)")
         left.set_ylabel("Share of completed jobs")
         left.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -156,7 +181,7 @@ def by_group(summaries: Sequence[Summary]) -> Figure:
             )  # fmt: skip
             axes.plot(np.median(slowdown), row, marker="|", color=COLOURS[1], markersize=11, markeredgewidth=2)
         _policy_rows(axes, [s.policy for s in shown])
-        _factor_scale(axes, [s.groups.mean_slowdown for s in shown])
+        _factor_scale(axes, [s.groups.mean_slowdown for s in shown], _WIDE_PANEL)
         axes.grid(axis="x")
         axes.set_xlabel("Mean bounded slowdown (log scale)")
         axes.set_title(f"Slowdown of {names}: a dot each, sized by GPU time; the bar is their median", loc="left")
@@ -190,7 +215,7 @@ def ranking(rows: Sequence[dict[str, Any]], metric: str = "jct_mean") -> Figure:
         axes.set_xlim(0)
         axes.margins(x=0.16)
         axes.grid(axis="x")
-        axes.set_xlabel(f"{name} ({unit})" if unit else name)
+        axes.set_xlabel(capital(f"{name} ({unit})" if unit else name))
         better = "higher" if sign < 0 else "lower"
         cut = "" if len(shown) == len(order) else f", the best {len(shown)} of {len(order)}"
         whiskers = "; whiskers: 95% confidence" if sure else ""
@@ -303,7 +328,13 @@ def _cdf_panel(axes: Axes, lines: Sequence[_Line], name: str, spreads: Sequence[
     axes.grid()
 
 
-def _time_scale(axes: Axes, sample: Floats) -> float:
+def _panel_width(lines: Sequence[_Line]) -> float:
+    """Points from left to right of one of the three panels, beside the legend."""
+    legend = 0.75 + 0.065 * max(19, *(len(line.label) for line in lines)) if len(lines) > 1 else 0.0
+    return ((12.5 if len(lines) > 1 else 11.0) - 0.7 - legend) / 3 * 72
+
+
+def _time_scale(axes: Axes, sample: Floats, width: float) -> float:
     """Set up the x axis for these times; returns what to divide them by."""
     positive = sample[sample > 0]
     low, high = float(positive.min(initial=math.inf)), float(positive.max(initial=0.0))
@@ -312,7 +343,7 @@ def _time_scale(axes: Axes, sample: Floats) -> float:
         axes.set_xlabel(f"Time ({unit})")
         axes.set_xlim(0, high / divisor * 1.02 or 1.0)
         return divisor
-    ticks = _spread([tick for tick in TIME_TICKS if low / 1.2 <= tick[0] <= high * 1.2], math.log10(high / low))
+    ticks = [tick for tick in TIME_TICKS if low / 1.2 <= tick[0] <= high * 1.2]
     if len(positive) < len(sample):
         threshold = 10.0 ** math.floor(math.log10(max(low, high * 1e-5)))
         axes.set_xscale("symlog", linthresh=threshold, linscale=0.4)
@@ -321,33 +352,41 @@ def _time_scale(axes: Axes, sample: Floats) -> float:
     else:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.3, high * 1.3)
-    axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([text for _, text in ticks])
+    kept: list[Tick] = []
+    for tick in sorted(ticks, key=lambda tick: tick[0] not in _ROUND_TIMES):
+        if room_for(axes, [*kept, tick], width):
+            kept.append(tick)
+    label_x(axes, kept)
     axes.set_xlabel("Time (log scale)")
     return 1.0
 
 
-def _factor_scale(axes: Axes, samples: Sequence[Floats]) -> None:
+def _factor_scale(axes: Axes, samples: Sequence[Floats], width: float) -> None:
     """A logarithmic axis for numbers from 1 on, with ticks that read as numbers."""
     high = max([2.0, *(float(sample.max(initial=1.0)) for sample in samples)])
     axes.set_xscale("log")
     axes.set_xlim(0.96, high * 1.15)
-    ticks = [(base * 10.0**power, f"{base * 10**power:,}") for power in range(9) for base in (1, 2, 5)]
-    # Half as much room again as times need: these numbers are longer.
-    ticks = _spread([tick for tick in ticks if tick[0] <= high * 1.1], 1.5 * math.log10(high))
-    axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([text for _, text in ticks])
+    choices = [
+        [
+            (at, f"{at:,.0f}" if at >= 10 else f"{at:g}")
+            for power in powers
+            for base in bases
+            if (at := base * 10.0**power) <= high * 1.1
+        ]
+        for powers, bases in _FACTOR_TICKS
+    ]
+    # The finest that fits as a whole: some numbers left out here and there would look like a mistake.
+    label_x(axes, next((ticks for ticks in choices if room_for(axes, ticks, width)), choices[-1]))
 
 
-def _spread(ticks: list[tuple[float, str]], decades: float) -> list[tuple[float, str]]:
-    """The ticks without those whose text would touch that of the one before."""
-    kept = ticks[:1]
-    for tick in ticks[1:]:
-        if math.log10(tick[0] / kept[-1][0]) >= 0.1 * decades:
-            kept.append(tick)
-    return kept
+_FACTOR_TICKS: tuple[tuple[range, tuple[float, ...]], ...] = (
+    (range(9), (1, 1.2, 1.5, 2, 3, 4, 5, 7)),
+    (range(9), (1, 1.5, 2, 3, 5)),
+    (range(9), (1, 2, 5)),
+    (range(9), (1,)),
+    (range(0, 9, 2), (1,)),
+    (range(0, 9, 4), (1,)),
+)
 
 
 def _number(row: dict[str, Any], metric: str) -> float:

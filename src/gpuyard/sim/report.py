@@ -192,6 +192,8 @@ def _failures(failures: Mapping[str, str]) -> str:
 def _facts(trace_facts: dict[str, Any], comparison: Comparison) -> str:
     facts, summaries = dict(trace_facts), comparison.summaries
     facts.setdefault("cluster", cluster_text(comparison.cluster))
+    if summaries and summaries[0].metrics.get("pools"):
+        facts["pools"] = f"{len(summaries[0].metrics['pools'])}, each a cluster of its own"
     if summaries:
         for key, value in summaries[0].settings.items():
             same = all(other.settings.get(key) == value for other in summaries)

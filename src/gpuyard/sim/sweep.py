@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuyard.core.model import Cluster
+from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import Policy, Spec
 from gpuyard.errors import UserError, suggest
 from gpuyard.policyfile import resolve
@@ -218,6 +219,9 @@ def _check_axis(axis: Axis, policies: Sequence[str], options: Options) -> None:
         return
     if axis.name in _PREEMPTIVE:
         raise UserError(f"--vary {axis.name}: none of the policies preempts; add one that does, as srtf, rr or las")
+    owner = axis.name.rpartition(".")[0]
+    if owner in POLICIES and owner not in {resolve(policy)[0].name for policy in policies}:
+        raise UserError(f"--vary {axis.name}: {owner} is not among the policies; add it to --policies")
     settings = [key for policy in policies for key in resolve(policy)[0].defaults]
     known = [*_WHERE, *_HOW, *settings]
     raise UserError(

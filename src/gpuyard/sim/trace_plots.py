@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from gpuyard.sim.figures import clean, new_figure, save, shorten, styled, time_unit
+from gpuyard.sim.figures import clean, count_axis, label_x, new_figure, save, shorten, styled, time_unit
 from gpuyard.sim.trace import Floats, Trace
 from gpuyard.sim.traces.info import demand
 from gpuyard.sim.traces.times import are_dates, format_time
@@ -27,7 +27,7 @@ _TICKS = (
     (0.01, "10 ms"), (0.1, "0.1 s"), (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"), (600.0, "10 min"), (3600.0, "1 h"),
     (21600.0, "6 h"), (86400.0, "1 d"), (864e3, "10 d"), (864e4, "100 d"), (864e5, "1000 d"),
 )  # fmt: skip
-_THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
+_THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}" if float(value).is_integer() else f"{value:g}")
 
 
 def write_plots(trace: Trace, directory: Path, capacity: int | None = None) -> list[str]:
@@ -57,9 +57,7 @@ def arrivals(trace: Trace) -> Figure:
         _time_axis(axes, first, last)
         axes.stairs(counts, _positions(edges, first, last), fill=True, color=_BLUE)
         axes.set_ylabel(f"Jobs in {format_duration(width)}")
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(_THOUSANDS)
+        count_axis(axes)
         return figure
 
 
@@ -97,8 +95,7 @@ def run_times(trace: Trace) -> Figure:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.1, high * 1.1)
         axes.set_ylabel("Jobs")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(_THOUSANDS)
+        count_axis(axes)
         axes.set_xlabel("Run time (log scale)")
         _duration_ticks(axes, low, high)
         share = axes.twinx()
@@ -129,7 +126,10 @@ def gpu_sizes(trace: Trace) -> Figure:
             bars = axes.bar(places + offset, share, width=0.4, color=colour, label=name)
             if len(labels) <= 12:
                 axes.bar_label(bars, [_percent(value) for value in share], padding=2, fontsize=7)
-        axes.set_xticks(places, labels, rotation=0 if len("  ".join(labels)) <= 90 else 30)
+        if len("  ".join(labels)) <= 90:
+            axes.set_xticks(places, labels)
+        else:
+            axes.set_xticks(places, labels, rotation=30, ha="right", rotation_mode="anchor")
         axes.set_xlabel("GPUs per job")
         axes.set_ylabel("Share")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
@@ -198,11 +198,16 @@ def _by_size(trace: Trace) -> tuple[list[str], Floats, Floats]:
 
 def _duration_ticks(axes: Axes, low: float, high: float) -> None:
     ticks = [tick for tick in _TICKS if low / 1.1 <= tick[0] <= high * 1.1]
-    if len(ticks) < 2:
-        ticks = [(value, format_duration(value)) for value in np.geomspace(low, high, 4).tolist()]
-    axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([text for _, text in ticks])
+    if len(ticks) < 3:
+        # So short a range has no room for decades: round numbers of the unit that suits it.
+        divisor, unit = next(
+            ((size, unit) for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")) if high >= 3 * size),
+            (1.0, "s"),
+        )
+        steps = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(low / divisor, high / divisor)
+        fine = [(at * divisor, f"{at:,.10g} {unit}") for at in steps if low / 1.1 <= at * divisor <= high * 1.1]
+        ticks = fine if len(fine) > len(ticks) else ticks
+    label_x(axes, ticks)
 
 
 def _percent(value: float) -> str:

@@ -12,7 +12,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from gpuyard.sim.figures import clean, new_figure, save, shorten, styled, time_unit, write_atomically
+from gpuyard.sim.figures import (
+    capital,
+    clean,
+    label_x,
+    new_figure,
+    room_for,
+    save,
+    shorten,
+    styled,
+    time_unit,
+    write_atomically,
+)
 from gpuyard.sim.plots import COLOURS, DURATIONS, METRIC_NAMES, TIME_TICKS
 from gpuyard.sim.sweep import Axis, Sweep, Value
 from gpuyard.sim.writing import write_table
@@ -27,8 +38,11 @@ _AXIS_NAMES = {
     "round": "Round (s)",
     "estimate": "Estimates",
 }
+_TITLE_NAMES = {"gpus": "GPUs", "restart-cost": "restart cost"}
 _WIDE_RANGE = 40.0
 _MOST_TICKS = 12
+_PANEL = 400.0
+"""Points from left to right, beside the longest legend."""
 
 
 def trend(found: Sweep, metric: str) -> Figure:
@@ -49,7 +63,7 @@ def trend(found: Sweep, metric: str) -> Figure:
             label = clean(shorten(policy, 30))
             axes.plot(x[order], y[order], color=colour, marker=mark, markersize=4, linewidth=1.6, label=label)
             axes.fill_between(x[order], *(ends[order].T / divisor), color=colour, alpha=0.15, linewidth=0)
-        axes.set_title(f"{name[:1].upper()}{name[1:]} by {clean(found.axis.name)}", loc="left")
+        axes.set_title(f"{capital(name)} by {_TITLE_NAMES.get(found.axis.name, clean(found.axis.name))}", loc="left")
         axes.grid()
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
         return figure
@@ -59,13 +73,33 @@ def _value_axis(axes: Axes, axis: Axis) -> dict[Value, float]:
     """Where each value stands: at itself if it is a number, else side by side."""
     axes.set_xlabel(_AXIS_NAMES.get(axis.name, clean(axis.name)))
     if all(isinstance(value, float) for value in axis.values):
-        if len(axis.values) <= _MOST_TICKS:
-            axes.set_xticks([float(value) for value in axis.values])
+        _number_axis(axes, [float(value) for value in axis.values])
         return {value: float(value) for value in axis.values}
-    axes.xaxis.set_major_locator(FixedLocator(list(range(len(axis.values)))))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([clean(str(value)) for value in axis.values])
+    ticks = [(float(k), clean(shorten(str(value), 24))) for k, value in enumerate(axis.values)]
+    axes.set_xlim(-0.06 * len(ticks), len(ticks) - 1 + 0.06 * len(ticks))
+    crowded = not room_for(axes, ticks, _PANEL)
+    label_x(axes, ticks)
+    if crowded:
+        axes.tick_params(axis="x", labelrotation=30)
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
     return {value: float(k) for k, value in enumerate(axis.values)}
+
+
+def _number_axis(axes: Axes, values: Sequence[float]) -> None:
+    """A tick at every value where they fit, on a logarithmic axis if need be (64, 128, 256 ... 4096)."""
+    if len(values) > _MOST_TICKS:
+        return
+    ticks, low, high = [(value, f"{value:,.10g}") for value in values], min(values), max(values)
+    axes.set_xlim(low - 0.05 * (high - low or 1.0), high + 0.05 * (high - low or 1.0))
+    if room_for(axes, ticks, _PANEL):
+        label_x(axes, ticks)
+    elif low > 0:
+        axes.set_xscale("log")
+        axes.set_xlim(low / (high / low) ** 0.05, high * (high / low) ** 0.05)
+        if room_for(axes, ticks, _PANEL):
+            label_x(axes, ticks)
+        axes.set_xlabel(f"{axes.get_xlabel()} (log scale)")
 
 
 def _metric_axis(axes: Axes, metric: str, name: str, heights: Sequence[float]) -> float:
@@ -74,11 +108,11 @@ def _metric_axis(axes: Axes, metric: str, name: str, heights: Sequence[float]) -
     if low <= 0 or high / low <= _WIDE_RANGE:
         divisor, unit = time_unit(high) if metric in DURATIONS else (1.0, "")
         axes.set_ylim(0, 1.06 * high / divisor or 1.0)
-        axes.set_ylabel(f"{name} ({unit})" if unit else name)
+        axes.set_ylabel(capital(f"{name} ({unit})" if unit else name))
         return divisor
     axes.set_yscale("log")
     axes.set_ylim(low / 1.2, high * 1.2)
-    axes.set_ylabel(f"{name} (log scale)")
+    axes.set_ylabel(capital(f"{name} (log scale)"))
     if metric in DURATIONS:
         ticks = [tick for tick in TIME_TICKS if low / 1.2 <= tick[0] <= high * 1.2]
         axes.yaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))

@@ -16,7 +16,7 @@ from gpuyard.sim.figures import write_atomically
 from gpuyard.sim.result import Result
 from gpuyard.sim.trace import Floats, Trace
 from gpuyard.sim.traces import describe
-from gpuyard.units import format_number
+from gpuyard.units import format_duration, format_number
 
 
 def write_result(result: Result, metrics: dict[str, Any], directory: Path) -> None:
@@ -151,15 +151,28 @@ def folder(policy: str) -> str:
 
 def _facts(trace: Trace) -> dict[str, Any]:
     facts: dict[str, Any] = {"users": 0, "gpu_sizes": {}, "run": {"mean": 0.0}} | describe(trace)
-    sizes = ", ".join(f"{count:,} x {size}" for size, count in list(facts["gpu_sizes"].items())[:6])
-    more = " ..." if len(facts["gpu_sizes"]) > 6 else ""
+    dates = [facts[key][:10] for key in ("first_date", "last_date") if key in facts]
     return {
         "trace": Path(trace.source).name,
         "jobs": len(trace),
+        **({"submitted": " to ".join(dict.fromkeys(dates))} if dates else {}),
         "users": facts["users"] or "not said",
-        "GPUs per job": sizes + more,
-        "mean run time (s)": round(facts["run"]["mean"], 2),
+        "GPUs per job": sizes_text(facts["gpu_sizes"]),
+        "mean run time": format_duration(facts["run"]["mean"]),
     }
+
+
+def sizes_text(counts: dict[int, int], most: int = 5) -> str:
+    """`1 (80% of jobs), 8 (15%), up to 64`: the most frequent ones."""
+    total = sum(counts.values())
+    frequent = sorted(sorted(counts, key=lambda size: -counts[size])[:most])
+    texts = [f"{size} ({_share(counts[size] / total)}{' of jobs' if not k else ''})" for k, size in enumerate(frequent)]
+    largest = max(counts, default=0)
+    return ", ".join(texts + ([f"up to {largest:,}"] if largest not in frequent and frequent else [])) or "none"
+
+
+def _share(part: float) -> str:
+    return f"{part:.0%}" if part >= 0.1 or part == 0 else f"{part:.1%}" if part >= 0.001 else "<0.1%"
 
 
 def _notes(comparison: Comparison, trace: Trace) -> list[str]:

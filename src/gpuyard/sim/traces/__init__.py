@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -85,6 +85,11 @@ def _or_known(format: str) -> str:
     return "" if suggest(format, FORMATS) else f"; known are {', '.join(FORMATS)}"
 
 
+def _one_of(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
 def _recognised(source: Source) -> str:
     for name, kind in FORMATS.items():
         if kind.recognises(source.head):
@@ -93,4 +98,4 @@ def _recognised(source: Source) -> str:
         raise UserError(f"{source.name} is not UTF-8 text")
     if not source.head.strip():
         raise UserError(f"{source.name} is empty")
-    raise UserError(f"{source.name} does not look like a trace; if it is one, name its format: {', '.join(FORMATS)}")
+    raise UserError(f"{source.name} does not look like a trace; if it is one, give --format {_one_of(FORMATS)}")

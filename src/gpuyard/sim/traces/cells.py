@@ -60,7 +60,8 @@ def header(
             raise source.error(line, f"the column {quoted(name)} is there twice")
         # Before the missing ones: an unknown column is most often one of those, misspelt.
         if known is not None and name not in known and not (free and name.startswith(free) and name != free):
-            raise source.error(line, f"unknown column {quoted(name)}{suggest(name, known)}")
+            kept = f"; call it {free}{name} to keep it, or leave it out" if free else ""
+            raise source.error(line, f"unknown column {quoted(name)}{suggest(name, known) or kept}")
     for name in required:
         if name not in names:
             raise source.error(line, f"the column '{name}' is missing")

@@ -181,5 +181,5 @@ def _zstd(stream: Stream, name: str) -> Stream:
 
 def _broken(error: Exception) -> str:
     if isinstance(error, EOFError):
-        return "the compressed file is cut off"
+        return "the compressed file is cut off; get it anew"
     return f"cannot be read ({getattr(error, 'strerror', None) or error})"

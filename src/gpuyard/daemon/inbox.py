@@ -1,0 +1,56 @@
+"""Where other threads put what they want of the yard, and where it wakes up when they do."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from gpuyard.daemon.store import StoreFailing
+
+
+class Inbox:
+    """Requests in the order in which they came, and a bell."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def fileno(self) -> int:
+        """Readable when somebody has rung."""
+        return self._bell
+
+    def ring(self) -> None:
+        """Wake the yard up."""
+        os.eventfd_write(self._bell, 1)
+
+    def put(self, command: Callable[[], Any], changes: bool) -> Future[Any]:
+        """Leave a request; its answer comes later."""
+        answer: Future[Any] = Future()
+        self._waiting.append((command, changes, answer))
+        self.ring()
+        return answer
+
+    def hear(self, problem: str) -> list[tuple[Future[Any], Any]]:
+        """Do what was asked for; the answers wait until it is written. With a problem, what changes is refused."""
+        try:
+            os.eventfd_read(self._bell)
+        except BlockingIOError:  # nobody rang
+            return []
+        answers: list[tuple[Future[Any], Any]] = []
+        while self._waiting:
+            command, changes, answer = self._waiting.popleft()
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                if problem and changes:
+                    raise StoreFailing(problem)
+                answers.append((answer, command()))
+            except Exception as error:  # theirs to handle; a refusal has recorded nothing
+                answer.set_exception(error)
+        return answers

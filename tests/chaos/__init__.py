@@ -1,0 +1,1 @@
+"""What must hold whatever happens to the daemon: nothing lost, nothing twice, every exit code right."""

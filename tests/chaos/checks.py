@@ -1,0 +1,118 @@
+"""The promises, checked after the fact: by the store, and by what the jobs stamped themselves."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from gpuyard.core.checkpoint import dump
+from gpuyard.daemon.store import Reader, Store
+from gpuyard.daemon.views import JobView
+from tests.chaos.harness import Stamp, exit_code
+
+
+def jobs_of(database: Path) -> dict[str, JobView]:
+    """All jobs that a store knows."""
+    reader = Reader(database)
+    try:
+        return {view.id: view for view in reader.jobs(over=None, wanted={})}
+    finally:
+        reader.close()
+
+
+def check_all(database: Path, stamps: list[Stamp], acknowledged: Collection[str], cancelled: Collection[str]) -> None:
+    """Everything that must hold when the queue is empty."""
+    jobs = jobs_of(database)
+    check_acknowledged(jobs, acknowledged, cancelled)
+    check_starts(stamps)
+    check_ends(jobs, stamps)
+    check_gpus(jobs, stamps)
+    check_times(database)
+    check_projections(database)
+
+
+def check_acknowledged(jobs: dict[str, JobView], acknowledged: Collection[str], cancelled: Collection[str]) -> None:
+    """What was acknowledged has happened."""
+    lost = [job for job in acknowledged if job not in jobs]
+    assert not lost, f"acknowledged, and lost: {lost}"
+    open_still = [view.id for view in jobs.values() if not view.over]
+    assert not open_still, f"not over: {open_still}"
+    uncancelled = {job: jobs[job].state for job in cancelled if jobs[job].state != "cancelled"}
+    assert not uncancelled, f"their cancel was acknowledged: {uncancelled}"
+
+
+def check_starts(stamps: Iterable[Stamp]) -> None:
+    """Nobody started twice."""
+    starts = Counter(stamp.job for stamp in stamps if stamp.kind == "start")
+    twice = {job: count for job, count in starts.items() if count > 1}
+    assert not twice, f"started more than once: {twice}"
+
+
+def check_ends(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
+    """Who ran to its end has the right exit code, and who has an exit code ran to its end."""
+    ran = {(stamp.kind, stamp.job, stamp.attempt) for stamp in stamps}
+    for view in jobs.values():
+        if view.state == "cancelled":
+            continue
+        code = exit_code(view.id)
+        wanted = ("failed" if code else "succeeded", code, True, True)
+        has = tuple((kind, view.id, view.attempt) in ran for kind in ("start", "stop"))
+        assert (view.state, view.exit_code, *has) == wanted, f"job {view.id}: {view}, stamps {has}"
+
+
+def check_gpus(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
+    """Every job had the GPUs that the store says, and nobody else had them meanwhile, by the jobs' own stamps."""
+    holder: dict[int, str] = {}
+    ends = {stamp.job for stamp in stamps if stamp.kind == "stop"}
+    for stamp in stamps:
+        view = jobs[stamp.job]
+        assert view.attempt != stamp.attempt or view.gpus == stamp.gpus, f"{view} ran on {stamp.gpus}"
+        for gpu in stamp.gpus:
+            if stamp.kind == "stop":
+                assert holder.pop(gpu, stamp.job) == stamp.job
+            else:
+                assert gpu not in holder, f"jobs {holder[gpu]} and {stamp.job} on GPU {gpu} at once"
+                if stamp.job in ends:  # else it was killed, and could not say when
+                    holder[gpu] = stamp.job
+
+
+def check_times(database: Path) -> None:
+    """No job's story goes back in time."""
+    latest: defaultdict[str, float] = defaultdict(float)
+    connection = sqlite3.connect(database)
+    for seq, job, kind, at in connection.execute("SELECT seq, job, kind, at FROM events WHERE job > '' ORDER BY seq"):
+        assert at >= latest[job], f"event {seq}, {kind} of job {job}, is {latest[job] - at:.6f} s before its former one"
+        latest[job] = at
+    connection.close()
+
+
+def check_projections(database: Path) -> None:
+    """What was kept beside the log is what follows from the log."""
+    copy = database.with_name("copy.db")
+    for suffix in ("", "-wal"):
+        if (part := database.with_name(database.name + suffix)).exists():
+            shutil.copy(part, copy.with_name(copy.name + suffix))
+    before = _rows(copy)
+    store = Store(copy)
+    kept = store.load()
+    store.rebuild()
+    folded = store.load()
+    store.close()
+    assert _rows(copy) == before
+    assert kept is not None
+    assert folded is not None
+    assert dump(kept) == dump(folded)
+    for suffix in ("", "-wal", "-shm"):
+        copy.with_name(copy.name + suffix).unlink(missing_ok=True)
+
+
+def _rows(database: Path) -> list[Any]:
+    connection = sqlite3.connect(database)
+    try:
+        return connection.execute("SELECT * FROM jobs ORDER BY number").fetchall()
+    finally:
+        connection.close()

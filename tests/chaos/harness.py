@@ -1,0 +1,164 @@
+"""A daemon that can be killed at any instant, and jobs that tell by themselves when and where they ran."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpuyard
+from gpuyard.client import Client, NoDaemon, Refused
+from gpuyard.engines import processes
+
+SOURCES = Path(gpuyard.__file__).parents[1]
+GPUS = 4
+PATIENCE = 60.0
+"""Seconds that anything may take on a busy machine before a test gives up."""
+
+SCRIPT = r"""
+place=$1 seconds=$2
+stamp() {
+    printf '%s %s %s %s %s %s\n' "$1" "$GPUYARD_JOB_ID" "$GPUYARD_ATTEMPT" "$GPUYARD_GPUS" $$ "$(date +%s.%N)" \
+        >>"$place/$GPUYARD_JOB_ID"
+}
+trap 'stamp stop; exit 143' TERM
+stamp start
+case $seconds in
+*/*) while [ ! -e "$seconds" ]; do sleep 0.1; done ;;
+*) sleep "$seconds" ;;
+esac
+stamp stop
+exit $((GPUYARD_JOB_ID % 7))
+"""
+
+
+def job_command(stamps: Path, length: float | Path) -> list[str]:
+    """A job that stamps its start and its stop: it runs for so many seconds, or until there is such a file."""
+    return ["/bin/sh", "-c", SCRIPT, "job", str(stamps), str(length)]
+
+
+def exit_code(job: str) -> int:
+    """What such a job ends with."""
+    return int(job) % 7
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a job said of itself."""
+
+    kind: str
+    job: str
+    attempt: int
+    gpus: tuple[int, ...]
+    pid: int
+    at: float
+
+
+def read_stamps(folder: Path) -> list[Stamp]:
+    """All that jobs have stamped, in the order of time."""
+    found = []
+    for path in folder.iterdir():
+        for line in path.read_text().splitlines():
+            kind, job, attempt, gpus, pid, at = line.split(" ")
+            found.append(Stamp(kind, job, int(attempt), tuple(map(int, gpus.split(","))), int(pid), float(at)))
+    return sorted(found, key=lambda stamp: stamp.at)
+
+
+class Daemon:
+    """`gpuyard serve` on a data directory, in as many lives as a test wants."""
+
+    def __init__(self, data_dir: Path, *options: str, log: Path | None = None) -> None:
+        self.data_dir = data_dir
+        self.log = log or data_dir.parent / f"{data_dir.name}.log"
+        """What it says, in all its lives."""
+        self.client = Client(data_dir / "gpuyard.sock", timeout=PATIENCE)
+        self.lives = 0
+        self._options = ["--data-dir", str(data_dir), "--simulate-gpus", f"{GPUS}x16G", *options]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def spawn(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Begin a life, without waiting for anything."""
+        command = [sys.executable, "-P", "-m", "gpuyard", "serve", *self._options]
+        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), **(environment or {})}
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, start_new_session=True)
+        self._processes.append(process)
+        self.lives += 1
+        return process
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Begin a life, and wait until it answers."""
+        self.spawn(environment)
+        self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        """Wait until a life of it answers."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self.client.status()
+                return
+            except NoDaemon:
+                living = [process for process in self._processes if process.poll() is None]
+                assert living, f"it has ended:\n{self.words()}"
+                assert time.monotonic() < deadline, f"it does not come up:\n{self.words()}"
+                time.sleep(0.01)
+
+    def words(self) -> str:
+        """Its last words."""
+        return self.log.read_text()[-3000:]
+
+    def kill(self) -> None:
+        """End whatever lives of it at once."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as `gpuyard down` would; it must end well."""
+        codes = self._signal(signal.SIGTERM)
+        assert codes == [0], f"ended with {codes}:\n{self.words()}"
+
+    def _signal(self, number: signal.Signals) -> list[int]:
+        living = [process for process in self._processes if process.poll() is None]
+        for process in living:
+            process.send_signal(number)
+        codes = [process.wait(PATIENCE) for process in living]
+        self._processes = []
+        return codes
+
+    def losers(self, rivals: int) -> list[int]:
+        """Wait until all but one of several rivals have given up: what these ended with."""
+        deadline = time.monotonic() + PATIENCE
+        while len(over := [process for process in self._processes if process.poll() is not None]) < rivals - 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return [process.returncode for process in over]
+
+    def wait_until_empty(self) -> None:
+        """Wait until no job waits or runs."""
+        deadline = time.monotonic() + PATIENCE
+        while left := self.client.jobs():
+            assert time.monotonic() < deadline, f"{len(left)} jobs are left: {left[:3]}"
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever the test has done."""
+        self.kill()
+        for pid in self.leftovers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def leftovers(self) -> list[int]:
+        """Processes of jobs that live."""
+        jobs = f"{self.data_dir}/jobs/"
+        return [pid for pid in processes.everyone() if (processes.mark_of(pid) or "").startswith(jobs)]
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether a request's outcome is unknown, since the daemon died on it."""
+    return isinstance(error, NoDaemon) or (isinstance(error, Refused) and error.status == 500)

@@ -1,0 +1,97 @@
+"""Kill the daemon at random instants under load; in the end every promise must have been kept.
+
+`GPUYARD_CHAOS_KILLS` says how often (`make chaos`: 200), `GPUYARD_CHAOS_SEED` repeats what a failure has printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuyard.client import Refused
+from tests.chaos.checks import check_all, jobs_of
+from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
+from tests.chaos.load import Clients, Told
+from tests.contract.engine import alive
+
+KILLS = int(os.environ.get("GPUYARD_CHAOS_KILLS", "12"))
+SEED = int(os.environ.get("GPUYARD_CHAOS_SEED", "0")) or random.randrange(1, 10**6)
+LONGEST = 600.0
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """Started, and with all its jobs ended when the test is."""
+    found = Daemon(tmp_path / "data", "--policy", "fcfs", "--discipline", "skip")
+    found.start()
+    yield found
+    found.close()
+
+
+def test_nothing_is_lost_and_nothing_happens_twice(daemon: Daemon, tmp_path: Path) -> None:
+    print(f"GPUYARD_CHAOS_SEED={SEED}")
+    rng, stamps, begun = random.Random(SEED), tmp_path / "stamps", time.monotonic()
+    stamps.mkdir()
+    end = tmp_path / "end"
+    long = daemon.client.submit(job_command(stamps, end), directory="/", environment={"PATH": "/usr/bin:/bin"})
+    while not (stamps / long).exists():
+        time.sleep(0.01)
+    (pid,) = (stamp.pid for stamp in read_stamps(stamps))
+    clients = Clients(daemon.client.socket, stamps, SEED, count=3, most=25 * KILLS)
+    clients.start()
+    try:
+        for _ in range(KILLS):
+            _kill(daemon, rng)
+            assert alive(pid)
+            assert time.monotonic() < begun + LONGEST
+    finally:
+        told = clients.stop()
+    end.touch()
+    _release_all(daemon, told)
+    daemon.wait_until_empty()
+    daemon.stop()
+    assert daemon.leftovers() == []
+    found = read_stamps(stamps)
+    database = daemon.data_dir / "gpuyard.db"
+    check_all(database, found, [long, *told.submitted], told.cancelled)
+    assert [stamp.pid for stamp in found if stamp.job == long] == [pid, pid]
+    assert jobs_of(database)[long].exit_code == exit_code(long)
+    starts = {stamp.job: stamp.at for stamp in found if stamp.kind == "start"}
+    for job, since, until in told.rests:
+        assert not since < starts.get(job, 0.0) < until, f"job {job} started while it was held"
+    print(
+        f"{KILLS} kills, {daemon.lives} lives, {len(told.submitted)} acknowledged submits, {len(told.cancelled)} "
+        f"cancels, {len(told.rests)} holds, {told.lost} requests without an answer, {len(starts)} starts, "
+        f"{time.monotonic() - begun:.0f} s: every promise kept"
+    )
+
+
+def _kill(daemon: Daemon, rng: random.Random) -> None:
+    """Kill it now or in a while, and start it again: at once, and now and then two of it."""
+    time.sleep(rng.choice([0.0, rng.uniform(0.0, 0.1), rng.uniform(0.0, 0.8)]))
+    daemon.kill()
+    rivals = 2 if rng.random() < 0.1 else 1
+    for _ in range(rivals):
+        daemon.spawn()
+    if rng.random() < 0.25:  # it dies as it comes up
+        time.sleep(rng.uniform(0.3, 1.6))
+        return
+    daemon.wait_until_up()
+    assert daemon.losers(rivals) == [2] * (rivals - 1), daemon.words()
+
+
+def _release_all(daemon: Daemon, told: Told) -> None:
+    """Nobody knows of each hold and release whether it came through: let go of everything."""
+    daemon.wait_until_up()
+    deadline = time.monotonic() + PATIENCE
+    while held := daemon.client.jobs(state="held"):
+        assert time.monotonic() < deadline
+        for job in held:
+            with contextlib.suppress(Refused):
+                daemon.client.release(job["id"])
