@@ -21,6 +21,7 @@ from gpuyard.unixhttp import Answer, NoDaemon, request
 
 __all__ = [
     "OVER",
+    "Brief",
     "Client",
     "Explanation",
     "Gpu",
@@ -52,8 +53,8 @@ class Invalid(Refused, UserError):
     """The daemon cannot make sense of the request."""
 
 
-class Job(TypedDict):
-    """A job, as the daemon tells of it; times are ISO-8601, durations seconds, sizes bytes."""
+class Brief(TypedDict):
+    """What a table shows of a job; times are ISO-8601, durations seconds, sizes bytes."""
 
     id: str
     name: str | None
@@ -67,13 +68,18 @@ class Job(TypedDict):
     started_at: str | None
     ended_at: str | None
     gpu_count: int
+    gpu_memory: int | None
+
+
+class Job(Brief):
+    """A job, as the daemon tells of it."""
+
     priority: float
     command: list[str]
     directory: str
     tags: list[str]
     estimate: float | None
     time_limit: float | None
-    gpu_memory: int | None
     message: str | None
 
 
@@ -207,6 +213,20 @@ class Client:
         """The open jobs in the queue's order, those that run first; with `all` the ones that are over as well."""
         found = self._get("/jobs", all="true" if all else None, state=state, user=user, name=name, limit=limit)
         return cast("list[Job]", found["jobs"])
+
+    def brief_jobs(
+        self,
+        *,
+        all: bool = False,
+        state: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+    ) -> list[Brief]:
+        """The same jobs, but only what a table shows of them: quicker where there are thousands."""
+        every = "true" if all else None
+        found = self._get("/jobs", brief="true", all=every, state=state, user=user, name=name, limit=limit)
+        return cast("list[Brief]", found["jobs"])
 
     def job(self, id: str, *, wait: float = 0.0, until: Literal["over", "start"] = "over") -> Job:
         """One job; with `wait` not before it is over (or started), or so many seconds (at most 30) have passed."""

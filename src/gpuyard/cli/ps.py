@@ -13,7 +13,7 @@ from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from gpuyard.client import Client, Job
+    from gpuyard.client import Brief, Client
 
 _SHOWN = 40
 """Waiting jobs that a terminal shows."""
@@ -39,15 +39,15 @@ def ps(
     """List running and waiting jobs, in the order in which they are to start."""
     check_state(state)
     client = yard.client()
-    brief = sys.stdout.isatty() and not (json or all_ or state or user or name)
-    jobs = client.jobs(all=all_, state=state, user=user, name=name, limit=_ASKED if brief else None)
+    first = sys.stdout.isatty() and not (all_ or state or user or name)
     if json:
         from gpuyard.cli.table import print_rows
 
-        print_rows(jobs)
+        print_rows(client.jobs(all=all_, state=state, user=user, name=name))
         return
+    jobs = client.brief_jobs(all=all_, state=state, user=user, name=name, limit=_ASKED if first else None)
     more = 0
-    if brief:
+    if first:
         jobs, more = _first(client, jobs)
     print_jobs(jobs)
     if more:
@@ -56,7 +56,7 @@ def ps(
         output.say("no jobs" if all_ or state or user or name else "no job runs or waits")
 
 
-def _first(client: Client, jobs: list[Job]) -> tuple[list[Job], int]:
+def _first(client: Client, jobs: list[Brief]) -> tuple[list[Brief], int]:
     """Those that run and the first that wait, and how many more there are."""
     running = sum(job["state"] == "running" for job in jobs)
     shown = jobs[: running + _SHOWN]
@@ -67,7 +67,7 @@ def _first(client: Client, jobs: list[Job]) -> tuple[list[Job], int]:
     return shown, total - len(shown)
 
 
-def print_jobs(jobs: list[Job]) -> None:
+def print_jobs(jobs: list[Brief]) -> None:
     """The table of jobs."""
     from gpuyard.cli.table import elapsed, indices, now, print_table, share
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from gpuyard.units import format_duration, format_size
@@ -97,7 +98,12 @@ def elapsed(begin: str | None, end: str | None, now: datetime) -> str:
     if begin is None:
         return "-"
     last = instant(end) if end else now
-    return format_duration(max(round((last - instant(begin)).total_seconds()), 0))
+    return _duration(max(round((last - instant(begin)).total_seconds()), 0))
+
+
+@lru_cache(maxsize=1024)
+def _duration(seconds: int) -> str:
+    return format_duration(seconds)
 
 
 def clock(text: str | None) -> str:

@@ -53,6 +53,20 @@ def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
     """A job, and why it waits if it does."""
     work = view.work
     return {
+        **brief_json(view, reason),
+        "priority": view.priority,
+        "command": work.get("command", []),
+        "directory": work.get("directory", ""),
+        "tags": work.get("tags", []),
+        "estimate": work["estimate"] if work.get("estimated", True) else None,
+        "time_limit": work.get("time_limit"),
+        "message": view.message or None,
+    }
+
+
+def brief_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
+    """What a table shows of a job."""
+    return {
         "id": view.id,
         "name": view.name,
         "user": view.user,
@@ -64,15 +78,8 @@ def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
         "submitted_at": iso(view.submitted),
         "started_at": iso(view.started),
         "ended_at": iso(view.ended),
-        "gpu_count": work["gpu_count"],
-        "priority": view.priority,
-        "command": work.get("command", []),
-        "directory": work.get("directory", ""),
-        "tags": work.get("tags", []),
-        "estimate": work["estimate"] if work.get("estimated", True) else None,
-        "time_limit": work.get("time_limit"),
-        "gpu_memory": work["gpu_memory"],
-        "message": view.message or None,
+        "gpu_count": view.work["gpu_count"],
+        "gpu_memory": view.work["gpu_memory"],
     }
 
 

@@ -27,7 +27,16 @@ from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.server.answers import Sayings, event_json, explain_json, gpus_json, iso, job_json, times_are_known
+from gpuyard.server.answers import (
+    Sayings,
+    brief_json,
+    event_json,
+    explain_json,
+    gpus_json,
+    iso,
+    job_json,
+    times_are_known,
+)
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.watch import Watch
 
@@ -85,15 +94,29 @@ class Api:
         return _json({"id": job}, 201)
 
     async def jobs(
-        self, all: bool = False, state: str = "", user: str = "", name: str = "", limit: Limit = 1_000_000
+        self,
+        all: bool = False,
+        state: str = "",
+        user: str = "",
+        name: str = "",
+        limit: Limit = 1_000_000,
+        brief: bool = False,
     ) -> Response:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         reasons = await self._look(self.desk.reasons)
         over = None if all or state in OVER else False
-        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons)
+        tell = brief_json if brief else job_json
+        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons, tell)
 
-    def _listing(self, over: bool | None, wanted: dict[str, str], limit: int, reasons: dict[str, Any]) -> Response:
+    def _listing(
+        self,
+        over: bool | None,
+        wanted: dict[str, str],
+        limit: int,
+        reasons: dict[str, Any],
+        tell: Callable[[JobView, str | None], dict[str, Any]],
+    ) -> Response:
         opened = list(self.yard.store.open.values())  # in memory, so that a long queue is quick to list
         if over is None:
             found = self._reader.jobs(over=None, wanted=wanted)
@@ -102,7 +125,7 @@ class Api:
         place = {job: n for n, job in enumerate(reasons)}
         found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
         say = Sayings(times=times_are_known(opened))
-        return _json({"jobs": [job_json(v, say(reasons.get(v.id))) for v in found[:limit]]})
+        return _json({"jobs": [tell(v, say(reasons.get(v.id))) for v in found[:limit]]})
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
