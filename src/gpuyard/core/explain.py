@@ -15,7 +15,6 @@ from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
 from gpuyard.core.reservation import book, earliest, new_profile
 from gpuyard.errors import Bug
 
-
 _TIMES = 200
 """Under `conservative`, so many jobs are told when they may expect to start: each takes longer than the one before."""
 
