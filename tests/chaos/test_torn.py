@@ -1,4 +1,4 @@
-"""A store whose last writes are torn, or whose pages are garbage: what was synced is there, or it says what is amiss."""
+"""A store whose last writes are torn, or whose pages are garbage: what was synced is there, or it says why not."""
 
 from __future__ import annotations
 
