@@ -120,7 +120,5 @@ def _in_order(wanted: list[float], starts: list[float]) -> bool:
     """Whether who starts before another in the simulation also does so here."""
     rows = sorted(range(len(wanted)), key=lambda row: wanted[row])
     return all(
-        starts[first] < starts[then]
-        for first, then in pairwise(rows)
-        if wanted[then] - wanted[first] > UNIT / 2
+        starts[first] < starts[then] for first, then in pairwise(rows) if wanted[then] - wanted[first] > UNIT / 2
     )
