@@ -1,8 +1,13 @@
-"""A real daemon on simulated GPUs, and its commands as people call them: real processes."""
+"""A real daemon on simulated GPUs, and the commands that people give it.
+
+Most commands are called in this process, which is ten times as quick as starting one; where signals, a terminal or the
+process itself matter, there is `popen`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -12,7 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
+from gpuyard.cli import main
 from gpuyard.client import Client, Job, NoDaemon
 from gpuyard.errors import GpuyardError
 
@@ -59,8 +66,26 @@ class Yard:
         )  # fmt: skip
 
     def __call__(self, *arguments: str | Path, more: Mapping[str, str] | None = None) -> Done:
-        """Run a command to its end."""
-        return finish(self.popen(*arguments, more=more))
+        """Run a command to its end, in this process."""
+        written = io.BytesIO(), io.BytesIO()
+        out, err = (io.TextIOWrapper(stream, "utf-8", write_through=True) for stream in written)
+        code: Any = 0
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            contextlib.chdir(self.cwd),
+            mock.patch.dict(os.environ, {**self.environment, **(more or {})}, clear=True),
+            mock.patch.object(sys, "argv", ["gpuyard", *map(str, arguments)]),
+        ):
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code or 0
+        return Done(code, *(stream.getvalue().decode(errors="replace") for stream in written))
+
+    def process(self, *arguments: str | Path) -> Done:
+        """Run a command to its end, as a process."""
+        return finish(self.popen(*arguments))
 
     def json(self, *arguments: str | Path) -> Any:
         """What a command that succeeds prints with --json."""
@@ -91,6 +116,10 @@ class Yard:
             )
         until(self._answers, "an answer of the daemon")
 
+    def is_up(self) -> bool:
+        """Whether the daemon that was started runs."""
+        return self.daemon is not None and self.daemon.poll() is None
+
     def end(self, number: int = signal.SIGTERM) -> None:
         """End the daemon by a signal."""
         assert self.daemon is not None
@@ -105,8 +134,7 @@ class Yard:
         until(lambda: not self.client.jobs(), "the end of all jobs")
 
     def _answers(self) -> bool:
-        assert self.daemon is not None
-        assert self.daemon.poll() is None, (self.data_dir / "daemon.log").read_text()
+        assert self.is_up(), (self.data_dir / "daemon.log").read_text()
         try:
             self.client.status()
         except NoDaemon:
@@ -125,16 +153,16 @@ def finish(process: subprocess.Popen[str]) -> Done:
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[Yard]:
-    """A yard in a folder, with its daemon up; no daemon and no job is left of it."""
+    """A yard in a folder, whose daemon is still to be started; no daemon and no job is left of it."""
     (folder / "data").mkdir(mode=0o700)
     (folder / "here").mkdir()
     found = Yard(folder / "data", folder / "here")
-    found.serve()
     try:
         yield found
-        if found.daemon is None or found.daemon.poll() is not None:
-            found.serve()
-        found.clear()
+        if (found.data_dir / "jobs").exists():
+            if not found.is_up():
+                found.serve()
+            found.clear()
     finally:
-        if found.daemon is not None and found.daemon.poll() is None:
+        if found.is_up():
             found.end()

@@ -143,6 +143,7 @@ class Explanation(TypedDict):
     expected_at: str | None
     ahead: list[str]
     must_end_first: list[Blocker]
+    gpus: list[int]
 
 
 class LogPart(NamedTuple):

@@ -7,7 +7,6 @@ variable, `GPUYARD_` and its name in capitals.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,6 +16,8 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration, parse_size
 
 SOCKET_NAME = "gpuyard.sock"
+_DURATIONS = ("default_estimate", "grace")
+_SIZES = ("output_limit",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,13 @@ def _read(name: str, value: Any) -> Any:
     """A setting's value from what a person wrote."""
     if not isinstance(value, str):
         return value
-    if name in ("default_estimate", "grace"):
+    if name in _DURATIONS:
         return parse_duration(value)
     if name == "cgroups":
         if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
             raise UserError(f"cgroups is true or false, not '{value}'")
         return value.lower() in ("true", "1", "yes")
-    return int(parse_size(value)) if name == "output_limit" else value
+    return int(parse_size(value)) if name in _SIZES else value
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -87,14 +88,21 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 def _from_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
+    import tomllib  # here, because most have no such file, and submitting a job is to be quick
+
     try:
         found = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     known = [field.name for field in fields(Settings)]
-    for name in found:
+    for name, value in found.items():
         if name not in known:
             raise UserError(f"{path}: there is no setting '{name}'{suggest(name, known)}")
+        if not isinstance(value, str):
+            if name not in (*_DURATIONS, *_SIZES):
+                raise UserError(f"{path}: {name} must be a text, not {value}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise UserError(f"{path}: {name} must be a number, or a text as people write it, not {value}")
     return found
 
 

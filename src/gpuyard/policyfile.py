@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpuyard.core.planner import OrderedPlanner, ordered
@@ -94,11 +95,11 @@ def load_policy(path: Path, function: str) -> Policy:
     if found is None:
         names = [n for n, value in vars(module).items() if isinstance(value, Policy) or callable(value)]
         raise UserError(f"{path} has no policy '{function}'{suggest(function, names)}")
-    if isinstance(found, Policy):
-        return found
-    if not callable(found):
-        raise UserError(f"{function} in {path} is not a function")
-    return define(found)
+    if not isinstance(found, Policy):
+        if not callable(found):
+            raise UserError(f"{function} in {path} is not a function")
+        found = define(found)
+    return replace(found, source=f"{path}:{function}")
 
 
 def _place_of(error: BaseException, path: Path) -> str:

@@ -226,15 +226,6 @@ def test_a_policy_that_fails_at_work_is_told_in_one_sentence(four: Path, tmp_pat
     assert "Traceback" not in done.stderr
 
 
-def test_the_demo_compares_all_policies_and_ends_by_itself(tmp_path: Path) -> None:
-    done = gpuyard("demo", "--exit", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "simulated" in done.stderr + done.stdout
-    for name in ("fcfs", "las", "least-loaded", "best-fit"):
-        assert f"│ {name} " in done.stdout
-    assert (tmp_path / "demo-report" / "report.html").stat().st_size > 10_000
-
-
 def test_importing_gpuyard_pulls_in_nothing_heavy() -> None:
     code = (
         "import sys, gpuyard, gpuyard.cli.app; print([m for m in ('numpy', 'matplotlib', 'numba') if m in sys.modules])"

@@ -342,8 +342,10 @@ engine.launch(Task("1", ("/bin/sh", "-c", script), work), 1, Placement("here", (
 
 def _dying_daemon(watch: Watch, script: str, fault: str) -> None:
     """Let another process launch a job and die at that point."""
+    assert isinstance(watch.engine, LocalEngine)
     with_cgroups = str(watch.engine._cgroups is not None)
-    arguments = [sys.executable, "-c", DAEMON, _folder(watch).parents[1], watch.directory, with_cgroups, script]
+    folders = str(_folder(watch).parents[1]), str(watch.directory)
+    arguments = [sys.executable, "-c", DAEMON, *folders, with_cgroups, script]
     environment = {"PYTHONPATH": str(SOURCES), "GPUYARD_FAULT": fault}
     assert subprocess.run(arguments, env=environment, check=False).returncode == -signal.SIGKILL
 

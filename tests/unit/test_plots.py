@@ -108,6 +108,20 @@ def test_many_jobs_of_several_users_are_coloured_by_user() -> None:
     assert legend_texts(plots.gantt(many(60, 2, users=15)))[-1] == "6 other users"
 
 
+def test_colours_may_stand_for_kinds_of_jobs() -> None:
+    result = result_of(Trace.of([0, 0, 0], [9, 9, 9], [1, 1, 1]), (3,), [(0, 0, 0, 9), (1, 1, 0, 9), (2, 2, 0, 9)])
+    figure = plots.gantt(result, kinds=["cnn", "trees", "cnn"])
+    assert legend_texts(figure) == ["cnn", "trees"]
+    (collection,) = (c for c in figure.axes[0].collections if isinstance(c, PolyCollection))
+    first, second, third = np.asarray(collection.get_facecolor()).tolist()
+    assert first == third != second
+
+
+def test_gpus_of_one_machine_are_called_as_users_call_them() -> None:
+    axes = plots.gantt(result_of(Trace.of([0], [9], [1]), (2,), [(0, 1, 0, 9)])).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["GPU 0", "GPU 1"]
+
+
 def test_shares_of_a_gpu_are_stacked_without_overlap() -> None:
     trace = Trace.of([0, 0, 0, 10], [10, 30, 10, 20], [1, 1, 1, 1], compute=[30, 40, 30, 60])
     slices: list[Slice] = [(0, 0, 0, 10), (1, 0, 0, 30), (2, 0, 0, 10), (3, 0, 10, 30)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Any
 
@@ -13,6 +14,8 @@ def main() -> None:
     from gpuyard.cli.app import app
     from gpuyard.errors import Bug, GpuyardError, UserError
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     try:
         # Not on its own: typer would put mistakes in boxes, many lines high.
         code = app(prog_name="gpuyard", standalone_mode=False)

@@ -49,7 +49,8 @@ class Commands(LazyGroup):
             "trace": Entry("trace:app", "Look at a trace, or convert it."),
             "workload": Entry("workload:app", "Make up a workload."),
             "demo": Entry(
-                "demo:demo", "Compare all policies on 4 simulated GPUs and a seeded workload, and write a report."
+                "demo.command:demo",
+                "Run training-like jobs on 4 simulated GPUs, show the queue moving, and draw what happened.",
             ),
         },
     }

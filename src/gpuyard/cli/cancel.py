@@ -40,13 +40,13 @@ def cancel(
 @shared
 def hold(yard: Yard, jobs: JobIds, json: Json = False) -> None:
     """Keep waiting jobs from being started."""
-    _each(jobs, yard.client().hold, lambda job: job["state"], json)
+    _each(jobs, yard.client().hold, lambda job: "held", json)
 
 
 @shared
 def release(yard: Yard, jobs: JobIds, json: Json = False) -> None:
     """Let held jobs be started again."""
-    _each(jobs, yard.client().release, lambda job: job["state"], json)
+    _each(jobs, yard.client().release, lambda job: "released", json)
 
 
 def _cancelled(job: Job) -> str:

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 _LISTED = 10
 """Jobs that are named; the JSON has them all."""
+_ENDED = {
+    "cancelled": "has been cancelled",
+    "timeout": "has been ended",
+    "oom": "has run out of memory",
+    "interrupted": "has been interrupted",
+}
 
 
 @shared
@@ -28,10 +34,7 @@ def explain(yard: Yard, job: JobId, json: Json = False) -> None:
 def _sentences(found: Explanation) -> list[str]:
     from gpuyard.cli.table import clock, visible
 
-    why = visible(found["reason"] or "").rstrip(".")
-    lines = [f"Job {found['id']} is {found['state']}" + (f": {why}." if why else ".")]
-    if found["details"]:
-        lines.append("In numbers: " + ", ".join(f"{name} {_value(value)}" for name, value in found["details"].items()))
+    lines = [f"Job {found['id']} {visible(_standing(found))}."]
     if ahead := found["ahead"]:
         names = ", ".join(ahead[:_LISTED]) + (", ..." if len(ahead) > _LISTED else "")
         lines.append(f"Ahead of it: {output.many(len(ahead), 'job')} ({names}).")
@@ -40,6 +43,21 @@ def _sentences(found: Explanation) -> list[str]:
     if found["expected_at"]:
         lines.append(f"It is expected to start at about {clock(found['expected_at'])}, if estimates hold.")
     return lines
+
+
+def _standing(found: Explanation) -> str:
+    """How the job stands, as the rest of a sentence."""
+    from gpuyard.cli.table import indices
+
+    state, why = found["state"], (found["reason"] or "").rstrip(".")
+    if state == "running":
+        place = f" on GPU {indices(found['gpus'])}"
+        return f"is running{place}: {why}" if why else f"is running{place}; it waits for nothing"
+    if state == "queued":
+        return f"is queued: it {why}" if why else "is queued, and about to start"
+    if state == "held":
+        return f"is {why}"
+    return f"{_ENDED.get(state, f'has {state}')}" + (f": {why}" if why else "")
 
 
 def _blockers(found: Explanation) -> list[str]:
@@ -52,13 +70,9 @@ def _blockers(found: Explanation) -> list[str]:
             job["name"] or "-",
             job["user"],
             f"GPU {indices(job['gpus'])}",
-            f"until about {clock(job['expected_at'])}" if job["expected_at"] else "nobody knows until when",
+            f"until about {clock(job['expected_at'])}" if job["expected_at"] else "it did not say for how long",
         )
         for job in first[:_LISTED]
     ]
     table = lines(("",) * 5, rows, None)[1:]
     return [*table, f"  and {len(first) - _LISTED:,} more"] if len(first) > _LISTED else table
-
-
-def _value(value: object) -> str:
-    return f"{value:,.10g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ def gpus(yard: Yard, json: Json = False) -> None:
         return
     if found["simulated"]:
         output.say(f"{output.many(len(found['gpus']), 'simulated GPU')}: no real GPU is used")
-    heads = ("INDEX", "NAME", "STATE", "MEMORY", "UTIL", "JOBS", "WHY")
+    heads = ("INDEX", "NAME", "STATE", "MEMORY", "UTIL", "JOBS", "")
     print_table(heads, [_row(gpu, found["simulated"]) for gpu in found["gpus"]])
 
 
@@ -38,7 +38,7 @@ def _row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
         f"{_size(gpu['memory_used'])}/{_size(gpu['memory_total'])}",
         "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
         ",".join(gpu["jobs"]) or "-",
-        gpu["why"] or "",
+        "" if gpu["jobs"] or gpu["state"] == "free" else gpu["why"] or "",
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.ps import Name, State, User
+from gpuyard.cli.ps import Name, State, User, check_state, share
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError
@@ -31,12 +31,13 @@ def history(
     """List the jobs that are over, the newest first."""
     from gpuyard.cli.table import print_rows, print_table
 
+    check_state(state)
     begin = None if since is None else _instant(since)
     jobs = yard.client().history(limit=limit, user=user, state=state, name=name, since=begin)
     if json:
         print_rows(jobs)
         return
-    print_table(("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ENDED", "TIME", "REASON"), map(_row, jobs))
+    print_table(("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ON", "ENDED", "RAN", "REASON"), map(_row, jobs))
     if not jobs:
         output.say("no job is over")
 
@@ -46,11 +47,12 @@ def _row(job: Job) -> tuple[str, ...]:
 
     return (
         job["id"],
-        job["name"] or (job["command"][0].rpartition("/")[2] if job["command"] else "-"),
+        job["name"] or "-",
         job["user"],
         job["state"],
         "-" if job["exit_code"] is None else str(job["exit_code"]),
-        indices(job["gpus"]) if job["gpus"] else f"({job['gpu_count']})",
+        share(job),
+        indices(job["gpus"]) or "-",
         clock(job["ended_at"]),
         elapsed(job["started_at"], job["ended_at"]),
         job["reason"] or "",

@@ -6,7 +6,8 @@ import importlib
 from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+
+from gpuyard.cli.quick import QuickCommand, QuickGroup
 
 
 class Entry(NamedTuple):
@@ -18,7 +19,7 @@ class Entry(NamedTuple):
     """Whether what follows the first word is somebody's own command, with options of its own."""
 
 
-class Later(TyperCommand):
+class Later(QuickCommand):
     """Stands for a command: what is asked of it beyond its help, the real one answers."""
 
     def __init__(self, name: str, entry: Entry) -> None:
@@ -34,7 +35,7 @@ class Later(TyperCommand):
             return typer.main.get_group(found)
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         settings = {"allow_interspersed_args": not self.entry.runs_a_command}
-        alone.command(self.name, context_settings=settings)(found)
+        alone.command(self.name, cls=QuickCommand, context_settings=settings)(found)
         return typer.main.get_command(alone)
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
@@ -42,7 +43,7 @@ class Later(TyperCommand):
         return self.load().make_context(*arguments, **extra)
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(QuickGroup):
     """A group whose commands stand under headings, and are imported when they run."""
 
     headings: dict[str, dict[str, Entry]]

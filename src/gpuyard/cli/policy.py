@@ -8,11 +8,15 @@ from typing import Annotated
 import typer
 
 from gpuyard.cli import output
+from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
 
 app = typer.Typer(
-    help="Show or change the policy that decides which job is next.", invoke_without_command=True, rich_markup_mode=None
+    cls=QuickGroup,
+    help="Show or change the policy that decides which job is next.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
 )
 
 
@@ -24,14 +28,14 @@ def policy(context: typer.Context, yard: Yard, json: Json = False) -> None:
         _show(yard, json)
 
 
-@app.command("show")
+@app.command("show", cls=QuickCommand)
 @shared
 def show(yard: Yard, json: Json = False) -> None:
     """Show the policy that decides."""
     _show(yard, json)
 
 
-@app.command("set")
+@app.command("set", cls=QuickCommand)
 @shared
 def set_(
     yard: Yard,

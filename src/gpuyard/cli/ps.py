@@ -10,6 +10,7 @@ import typer
 from gpuyard.cli import output
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
+from gpuyard.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from gpuyard.client import Client, Job
@@ -19,14 +20,9 @@ _SHOWN = 40
 _ASKED = 200
 """Jobs that are asked for when a terminal shows only the first."""
 
-State = Annotated[
-    str | None,
-    typer.Option(
-        "--state",
-        metavar="S",
-        help="Only these: queued held running succeeded failed cancelled timeout oom interrupted.",
-    ),
-]
+_STATES = ("queued", "held", "running", "succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
+
+State = Annotated[str | None, typer.Option("--state", metavar="S", help=f"Only these: {' '.join(_STATES)}.")]
 User = Annotated[str | None, typer.Option("--user", metavar="U", help="Only this user's jobs.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="N", help="Only jobs of this name.")]
 
@@ -41,6 +37,7 @@ def ps(
     json: Json = False,
 ) -> None:
     """List running and waiting jobs, in the order in which they are to start."""
+    check_state(state)
     client = yard.client()
     brief = sys.stdout.isatty() and not (json or all_ or state or user or name)
     jobs = client.jobs(all=all_, state=state, user=user, name=name, limit=_ASKED if brief else None)
@@ -71,10 +68,10 @@ def _first(client: Client, jobs: list[Job]) -> tuple[list[Job], int]:
 
 
 def print_jobs(jobs: list[Job]) -> None:
-    """The table of jobs; TIME is how long a job has run, or waited if it has not started."""
+    """The table of jobs."""
     from gpuyard.cli.table import print_table
 
-    print_table(("ID", "NAME", "USER", "STATE", "GPUS", "TIME", "REASON"), map(_row, jobs))
+    print_table(("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON"), map(_row, jobs))
 
 
 def _row(job: Job) -> tuple[str, ...]:
@@ -82,10 +79,26 @@ def _row(job: Job) -> tuple[str, ...]:
 
     return (
         job["id"],
-        job["name"] or (job["command"][0].rpartition("/")[2] if job["command"] else "-"),
+        job["name"] or "-",
         job["user"],
         job["state"],
-        indices(job["gpus"]) if job["gpus"] else f"({job['gpu_count']})",
-        elapsed(job["started_at"] or job["submitted_at"], job["ended_at"]),
+        share(job),
+        indices(job["gpus"]) or "-",
+        elapsed(job["submitted_at"], job["started_at"] or job["ended_at"]),
+        elapsed(job["started_at"], job["ended_at"]),
         job["reason"] or "",
     )
+
+
+def share(job: Job) -> str:
+    """How many GPUs a job asks for, and how much memory of each if it shares them."""
+    from gpuyard.units import format_size
+
+    memory = job["gpu_memory"]
+    return str(job["gpu_count"]) if memory is None else f"{job['gpu_count']} x {format_size(memory)}"
+
+
+def check_state(state: str | None) -> None:
+    """Refuse a state that no job can have."""
+    if state is not None and state not in _STATES:
+        raise UserError(f"there is no state '{state}'{suggest(state, _STATES)}; the states are {', '.join(_STATES)}")

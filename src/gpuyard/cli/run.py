@@ -6,8 +6,6 @@ import signal
 import time
 from types import FrameType, TracebackType
 
-import typer
-
 from gpuyard.cli import output
 from gpuyard.cli.following import exit_code, follow, patiently, told
 from gpuyard.cli.sharing import shared
@@ -29,7 +27,7 @@ def run(yard: Yard, request: Request) -> None:
         ended = patiently(client.wait, job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
         output.say(told(ended))
-    raise typer.Exit(exit_code(ended))
+    raise SystemExit(exit_code(ended))  # not typer.Exit: 130 would be taken for our own interruption
 
 
 def _await_start(client: Client, id: str) -> None:

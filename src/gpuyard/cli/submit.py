@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Command = Annotated[
     list[str] | None, typer.Argument(metavar="-- COMMAND ARGS", show_default=False, help="What to run, after --.")
 ]
-Gpus = Annotated[int, typer.Option("--gpus", "-g", min=0, metavar="N", help="How many GPUs.")]
+Gpus = Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="N", help="How many GPUs.")]
 From = Annotated[str | None, typer.Option("--from", metavar="0,1,3", help="Only some of these GPUs.")]
 GpuMemory = Annotated[
     str | None, typer.Option("--gpu-memory", metavar="SIZE", help="Share a GPU: so much memory of it, as in 6G.")
@@ -91,8 +91,8 @@ class Request:
             "among": None if self.from_ is None else _indices(self.from_),
             "gpu_memory": None if self.gpu_memory is None else int(parse_size(self.gpu_memory)),
             "priority": self.priority,
-            "estimate": duration("--estimate", self.estimate),
-            "time_limit": duration("--time", self.time),
+            "estimate": duration("--estimate", self.estimate, none=False),
+            "time_limit": duration("--time", self.time, none=False),
             "grace": duration("--grace", self.grace),
             "requeue": self.requeue,
             "hold": self.hold,
@@ -113,13 +113,15 @@ def submit(
         print(job)
 
 
-def duration(option: str, text: str | None) -> float | None:
-    """Seconds, from what an option was given."""
+def duration(option: str, text: str | None, *, none: bool = True) -> float | None:
+    """Seconds, from what an option was given; whether it may be no time at all."""
     if text is None:
         return None
     seconds = parse_duration(text)
     if not 0 <= seconds < float("inf"):
         raise UserError(f"{option} must be 0 or more, not {text}")
+    if not seconds and not none:
+        raise UserError(f"{option} must be more than 0; leave it out if there is none")
     return seconds
 
 

@@ -63,7 +63,7 @@ def up(yard: Yard, rules: Rules, json: Json = False) -> None:
     try:
         found, started = client.status(), False
     except NoDaemon:
-        found, started = _start(settings, client, rules)
+        found, started = start(settings, client, rules)
     if rules.flags() and not started:
         output.say("gpuyard: warning: it was up already, so the flags change nothing; gpuyard down comes first")
     if json:
@@ -80,24 +80,19 @@ def down(yard: Yard, json: Json = False) -> None:
     """End the daemon; jobs go on, and the next daemon takes them up."""
     client = yard.client()
     try:
-        found = client.status()
+        found = stop(client)
     except NoDaemon:
         output.say(f"no daemon answers at {client.socket}; there is nothing to end")
         return
-    client.shutdown()
-    end = time.monotonic() + _PATIENCE
-    while _is_alive(found["pid"]) or _answers(client):
-        if time.monotonic() > end:
-            raise GpuyardError(f"the daemon (pid {found['pid']}) has not ended within {_PATIENCE:.0f} s; see its log")
-        time.sleep(0.02)
     running = found["jobs"].get("running", 0)
     if json:
         output.print_json(found)
     else:
-        print("gpuyard is down" + (f"; {output.many(running, 'job')} go on running" if running else "; no job runs"))
+        goes = "goes on" if running == 1 else "go on"
+        print("gpuyard is down" + (f"; {output.many(running, 'job')} {goes} running" if running else "; no job runs"))
 
 
-def _start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:
+def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:
     """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = settings.data_dir / "daemon.log"
@@ -110,6 +105,17 @@ def _start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, 
         daemon = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd="/", start_new_session=True
         )
+    try:
+        return _await_answer(daemon, client, log, begin)
+    except KeyboardInterrupt:  # who asked for it has changed their mind
+        daemon.terminate()
+        daemon.wait()
+        raise
+
+
+def _await_answer(
+    daemon: subprocess.Popen[bytes], client: Client, log: Path, begin: int
+) -> tuple[dict[str, Any], bool]:
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         died = daemon.poll() is not None  # looked at first: it may lose a race against another that now answers
@@ -121,6 +127,18 @@ def _start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, 
                 raise GpuyardError("the daemon ended as it started; its last words are above") from None
         time.sleep(0.02)
     raise GpuyardError(f"the daemon (pid {daemon.pid}) does not answer after {_PATIENCE:.0f} s; see {log}")
+
+
+def stop(client: Client) -> dict[str, Any]:
+    """End the daemon and wait until it is gone; how it was before."""
+    found = client.status()
+    client.shutdown()
+    end = time.monotonic() + _PATIENCE
+    while _is_alive(found["pid"]) or _answers(client):
+        if time.monotonic() > end:
+            raise GpuyardError(f"the daemon (pid {found['pid']}) has not ended within {_PATIENCE:.0f} s; see its log")
+        time.sleep(0.02)
+    return found
 
 
 def _tell_end(log: Path, begin: int) -> None:

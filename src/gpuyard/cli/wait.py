@@ -37,7 +37,7 @@ def wait(
     if not in_time:
         raise typer.Exit(124)
     if len(found) == 1:
-        raise typer.Exit(exit_code(found[0]))
+        raise SystemExit(exit_code(found[0]))  # not typer.Exit: 130 would be taken for our own interruption
     raise typer.Exit(int(any(job["state"] != "succeeded" for job in found)))
 
 

@@ -54,6 +54,8 @@ class Policy:
     """Seconds until a running job's rank changes by itself, as a function of the same kind."""
     check: Callable[..., None] | None = None
     """Called with all settings; raises a UserError if they make no sense."""
+    source: str = ""
+    """What it is called outside of its file, `path/to/file.py:function`; empty if it is built in."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **{**self.settings, **kwargs})
@@ -80,7 +82,8 @@ class Policy:
         settings = dict(self.settings)
         if self.quantum != self.default_quantum:
             settings["quantum"] = f"{self.quantum:g}"
-        return self.name + (":" + ",".join(f"{k}={_written(v)}" for k, v in settings.items()) if settings else "")
+        name = self.source or self.name
+        return name + (":" + ",".join(f"{k}={_written(v)}" for k, v in settings.items()) if settings else "")
 
     def with_settings(self, given: Mapping[str, Any]) -> Policy:
         """The same policy with other settings; text is read as the kind of value that the default is."""

@@ -14,6 +14,7 @@ from gpuyard.core.events import Cancelled, Held, Released, Submitted
 from gpuyard.core.explain import blockers
 from gpuyard.core.model import Phase, Request
 from gpuyard.core.plan import Snapshot
+from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.reasons import Reason
 from gpuyard.core.state import State
 from gpuyard.daemon.store import hashed
@@ -99,6 +100,10 @@ class Desk:
         )
         yard.use(planner, yard.clock.now(), **({"by": by} if by else {}))
         return planner.text
+
+    def policy(self) -> tuple[OrderedPlanner, float]:
+        """What makes the plans, and since when."""
+        return self._yard.planner, next(record.event.at for record in self._yard.store.latest("PolicySet"))
 
     def reasons(self) -> dict[str, Reason]:
         """Why each waiting job waits, in the order of the policy."""

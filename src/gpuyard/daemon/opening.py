@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from gpuyard.core.events import Opened, PolicySet
 from gpuyard.core.model import Cluster
+from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
 from gpuyard.daemon.store import Store
 from gpuyard.errors import UserError
+from gpuyard.policyfile import make_planner
+
+log = logging.getLogger("gpuyard")
 
 
 def check_gpus(store: Store, state: State, cluster: Cluster, gpus: tuple[str, ...]) -> None:
@@ -21,7 +27,7 @@ def check_gpus(store: Store, state: State, cluster: Cluster, gpus: tuple[str, ..
     )
 
 
-def policy_in_force(store: Store, configured: str) -> str | None:
+def policy_in_force(store: Store, configured: str) -> OrderedPlanner | None:
     """The policy that people chose since the configured one was last changed; None where that one is to be set."""
     latest = ""
     for record in store.latest("PolicySet"):
@@ -29,5 +35,13 @@ def policy_in_force(store: Store, configured: str) -> str | None:
             continue
         latest = latest or record.event.policy
         if record.details.get("configured"):
-            return latest if record.event.policy == configured else None
+            return _remade(latest) if record.event.policy == configured else None
     return None
+
+
+def _remade(text: str) -> OrderedPlanner | None:
+    try:
+        return make_planner(text)
+    except UserError as error:  # its file is gone, say: the queue must go on
+        log.warning("policy %s cannot be used any more; going on with the configured one: %s", text, error)
+        return None

@@ -225,7 +225,7 @@ class Yard:
         check_gpus(self.store, self.state, cluster, gpus)
         self.record(Opened(now, cluster, gpus), **details)
         if (former := policy_in_force(self.store, self.planner.text)) is not None:
-            self.planner = make_planner(former)
+            self.planner = former
         else:
             self.record(PolicySet(now, self.planner.text), configured=True)
         if not self._commit([]):

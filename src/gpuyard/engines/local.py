@@ -351,8 +351,8 @@ class LocalEngine:
         """One step towards the end: ask, wait, kill."""
         if now >= run.kill_at:
             self._kill(run, members, now)
-        elif members and not run.asked:
-            run.asked = True
+        elif members and (not run.asked or now >= run.ask_again):
+            run.ask(now)
             run.leftovers = len(members) if run.ended else 0
             processes.send(members, signal.SIGTERM, signal.SIGCONT)
             run.signal_wrapper(signal.SIGCONT)

@@ -18,6 +18,8 @@ LEFTOVER_GRACE = 1.0
 """Seconds between TERM and KILL for what a job that ended by itself has left running."""
 WRAPPER_GRACE = 1.0
 """Seconds that a wrapper gets to write down the end when everything of its job is gone."""
+_YOUNG = 0.2
+"""Seconds after its beginning in which an attempt may still be a shell between its fork and its job."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
 
@@ -42,6 +44,8 @@ class Run:
     stopping: bool = False
     asked: bool = False
     """Whether its processes were asked to end."""
+    ask_again: float = float("inf")
+    """When to ask once more: a shell that is about to become the job may have missed it."""
     kill_at: float = float("inf")
     """When they are killed, on the monotonic clock."""
     ended: Ended | None = None
@@ -87,7 +91,13 @@ class Run:
         longest = _LONGEST_PAUSE if now < self.kill_at + 1 else 1.0  # what cannot be killed hangs in a driver
         self._pause = min(longest, 2 * self._pause)
         if self.asked and self.ended is None and now < self.kill_at:
-            self.look_at = self.kill_at  # its wrapper tells us, should it end before
+            self.look_at = min(self.kill_at, self.ask_again)  # its wrapper tells us, should it end before
+
+    def ask(self, now: float) -> None:
+        """Note that its processes are asked to end, for the first time or once more."""
+        young = self.claim is not None and time.time() - self.claim.at < _YOUNG
+        self.ask_again = now + _YOUNG if young and not self.asked else float("inf")
+        self.asked = True
 
     def signal_wrapper(self, number: signal.Signals) -> None:
         """Send a signal to the wrapper, if it lives."""

@@ -53,7 +53,7 @@ def _how_it_stands(view: JobView) -> str | None:
     if view.state == "held":
         return f"held until it is released (gpuyard release {view.id})"
     if view.state == "running" and view.recalled:
-        return f"told to end: {view.recalled}"
+        return f"{_RECALLED.get(view.recalled, view.recalled)}, about to end"
     if view.state == "timeout":
         limit = view.work.get("time_limit")
         return "ran out of time" + (f": its limit was {format_duration(limit)}" if limit else "")
@@ -67,6 +67,9 @@ def _how_it_stands(view: JobView) -> str | None:
     if number > 0 and number in set(signal.Signals):
         return f"exit code {view.exit_code} (signal {number}, {signal.Signals(number).name})"
     return f"exit code {view.exit_code}"
+
+
+_RECALLED = {"cancelled": "cancelled", "timeout": "out of time"}
 
 
 def sentence(reason: Reason, times: bool = True) -> str:
@@ -100,12 +103,13 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": job_json(view, why.reason if why else None, times)["reason"] or f"it is {view.state}",
+        "reason": job_json(view, why.reason if why else None, times)["reason"],
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,
         "ahead": [],
         "must_end_first": [],
+        "gpus": list(view.gpus),
     }
     if why is None:
         return found
@@ -140,13 +144,14 @@ def gpus_json(machine: Machine, views: list[JobView]) -> list[dict[str, Any]]:
     found = []
     for device, reading, verdict in machine.readings():
         jobs = [view.id for view in views if view.state == "running" and device.index in view.gpus]
-        state = "ours" if jobs and verdict.state == "free" else verdict.state
-        state = "free" if device.simulated and not jobs else state
+        state, why = verdict.state, verdict.why
+        if device.simulated or (jobs and state == "free"):  # it was looked at before the job came, or will not be again
+            state, why = ("ours", "a job of ours is placed here") if jobs else ("free", "no job is on it")
         found.append(
             {
                 "index": device.index, "uuid": device.uuid, "name": device.name, "state": state,
                 "memory_total": device.memory, "memory_used": reading.memory_used, "utilization": reading.utilization,
-                "temperature": reading.temperature, "power": reading.power, "jobs": jobs, "why": verdict.why,
+                "jobs": jobs, "temperature": reading.temperature, "power": reading.power, "why": why,
                 "simulated": device.simulated,
             }
         )  # fmt: skip

@@ -13,11 +13,13 @@ from datetime import datetime
 from functools import cache
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
+from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
 from gpuyard.daemon.store import Reader, StoreFailing
@@ -36,11 +38,7 @@ Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wa
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
-class Forbidden(GpuyardError):
-    """You may not do that."""
-
-
-_STATUS = {NoSuchJob: 404, NotNow: 409, StoreFailing: 503, Forbidden: 403, UserError: 422}
+_STATUS = {NoSuchJob: 404, NotNow: 409, StoreFailing: 503, UserError: 422}
 
 
 class Api:
@@ -53,8 +51,13 @@ class Api:
         self.since = time.time()
         self._own = threading.local()
         yard.on_commit = self.watch.committed
-        self.router = APIRouter(prefix="/api/v1", dependencies=[Depends(_only_the_owner)])
-        add = self.router.add_api_route
+
+    def add_to(self, app: FastAPI) -> None:
+        """Make the routes known."""
+
+        def add(path: str, *arguments: Any, **options: Any) -> None:
+            app.add_api_route(f"/api/v1{path}", *arguments, **options)
+
         add("/jobs", self.submit, methods=["POST"], status_code=201)
         add("/jobs", self.jobs, methods=["GET"])
         add("/jobs/{job}", self.job, methods=["GET"])
@@ -86,7 +89,8 @@ class Api:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         reasons = await self._look(self.desk.reasons)
-        return await asyncio.to_thread(self._listing, None if all else False, wanted, limit, reasons)
+        over = None if all or state in OVER else False
+        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons)
 
     def _listing(self, over: bool | None, wanted: dict[str, str], limit: int, reasons: dict[str, Any]) -> Response:
         found = self._reader.jobs(over=over, wanted=wanted)
@@ -194,12 +198,12 @@ class Api:
         return _json({"simulated": self.yard.machine.gpus.simulated, "gpus": found})
 
     async def policy(self) -> Response:
-        """How plans are made."""
-        planner = self.yard.planner
+        """How plans are made, and since when."""
+        planner, since = await self._look(self.desk.policy)
         return _json(
             {
                 "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
-                "placement": planner.placement,
+                "placement": planner.placement, "since": iso(since),
             }
         )  # fmt: skip
 
@@ -263,7 +267,8 @@ class Api:
 def make_app(api: Api) -> FastAPI:
     """The application."""
     app = FastAPI(title="gpuyard", version=__version__)
-    app.include_router(api.router)
+    api.add_to(app)
+    app.add_middleware(OnlyTheOwner)
 
     @app.exception_handler(GpuyardError)
     async def refused(request: Request, error: GpuyardError) -> Response:
@@ -281,10 +286,20 @@ def make_app(api: Api) -> FastAPI:
     return app
 
 
-async def _only_the_owner(request: Request) -> None:
-    peer = getattr(request.state, "peer", None)
-    if peer is not None and peer.uid not in (0, os.geteuid()):
-        raise Forbidden(f"this daemon serves {_name(os.geteuid())} only; start one of your own")
+class OnlyTheOwner:
+    """Nobody but root and the daemon's own user is answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at who is at the other end, where the kernel tells."""
+        peer = scope.get("state", {}).get("peer")
+        if peer is None or peer.uid in (0, os.geteuid()):
+            await self._app(scope, receive, send)
+        else:
+            refusal = _problem(403, f"this daemon serves {_name(os.geteuid())} only; start one of your own")
+            await refusal(scope, receive, send)
 
 
 def _complaint(part: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
@@ -19,10 +20,19 @@ def _text(value: Any) -> str:
         raise ValueError("must be a text")
     if "\0" in value:
         raise ValueError("must not hold a NUL character")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ValueError("must not hold half a character") from None
     return value
 
 
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
+
+
+def _readable(text: str) -> str:
+    """The text with a mark in place of every byte that is no UTF-8: SQLite and terminals take none of those."""
+    return os.fsencode(text).decode(errors="replace")
 
 
 class Submission(BaseModel):
@@ -55,7 +65,7 @@ class Submission(BaseModel):
         return Work(
             command=tuple(self.command),
             directory=self.directory,
-            name=self.name or self.command[0].rpartition("/")[2],
+            name=self.name or _readable(self.command[0].rpartition("/")[2]),
             tags=tuple(self.tags),
             time_limit=self.time_limit,
             grace=settings.grace if self.grace is None else self.grace,

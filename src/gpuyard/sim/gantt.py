@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,8 +49,11 @@ class Bars:
         return len(self.job)
 
 
-def gantt(result: Result) -> Figure:
-    """One row per GPU, shares of a GPU stacked in its row; what had to be left out stands in the title."""
+def gantt(result: Result, *, kinds: Sequence[str] | None = None) -> Figure:
+    """One row per GPU, shares of a GPU stacked in its row; what had to be left out stands in the title.
+
+    With `kinds`, one of each job of the trace, colours stand for these.
+    """
     segments, window, notes = _shown(result)
     bars = stack(segments, result.share, first_submit(result))
     rows = min(result.cluster.gpus, MAX_ROWS)
@@ -63,12 +67,12 @@ def gantt(result: Result) -> Figure:
         axes.set_xlim(window[0] / divisor, window[1] / divisor)
         axes.set_xlabel(f"Time since the first submit ({unit})")
         axes.set_title(_title(result, notes), loc="left")
-        colours, legend = _colours(result, segments)
+        colours, legend = _colours(result, segments) if kinds is None else _kind_colours(segments, kinds)
         _draw(axes, bars, colours, divisor, detailed)
         if legend:
             figure.legend(
                 handles=legend, loc="outside right upper", frameon=False, fontsize=8,
-                title="Colour: user", title_fontsize=8, alignment="left",
+                title="Colour: user" if kinds is None else "Colour: kind", title_fontsize=8, alignment="left",
             )  # fmt: skip
         if detailed:
             points = (_WIDTH - (2.4 if legend else 0.9)) * 72 / (window[1] - window[0])
@@ -200,10 +204,11 @@ def _title(result: Result, notes: list[str]) -> str:
 
 def _frame(axes: Axes, result: Result, rows: int) -> None:
     every = -(-rows // 64)
-    labels = result.cluster.labels()[:rows]
+    alone = len(result.cluster.nodes) == 1
+    labels = [f"GPU {gpu}" for gpu in range(rows)] if alone else result.cluster.labels()[:rows]
     axes.set_ylim(rows, 0)
     axes.set_yticks(np.arange(0, rows, every) + 0.5, labels[::every], fontsize=8 if rows <= 32 else 6)
-    axes.set_ylabel("GPU (node:index)")
+    axes.set_ylabel("" if alone else "GPU (node:index)")
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
     edges = np.cumsum(result.cluster.nodes)[:-1]
@@ -273,6 +278,13 @@ def _colours(result: Result, segments: Segments) -> tuple[dict[int, str], list[P
     if len(named) < len(largest):
         legend.append(Patch(color=_OTHERS, label=f"{len(largest) - len(named)} other users"))
     return {int(j): colour_of.get(users[j], _OTHERS) for j in jobs}, legend
+
+
+def _kind_colours(segments: Segments, kinds: Sequence[str]) -> tuple[dict[int, str], list[Patch]]:
+    """Colour of each job by its kind, and what the colours stand for, in the order in which kinds come up."""
+    colour_of = {kind: _CYCLE[n % len(_CYCLE)] for n, kind in enumerate(dict.fromkeys(kinds))}
+    legend = [Patch(color=colour, label=clean(shorten(kind, 24))) for kind, colour in colour_of.items()]
+    return {int(job): colour_of[kinds[job]] for job in np.unique(segments.job)}, legend
 
 
 def _job_colours(segments: Segments) -> dict[int, str]:

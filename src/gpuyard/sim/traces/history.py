@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuyard.config import settings
+from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
+from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Trace
 
 NAME = "history"
@@ -33,33 +36,24 @@ def store_of(path: str | Path) -> Path | None:
 
 def read(path: Path) -> Trace:
     """The jobs of a store."""
-    if not path.is_file():
-        raise UserError(f"there is no history yet: {path} does not exist (gpuyard up starts a queue)")
-    try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-        found = connection.execute(
-            "SELECT id, user, submitted, started, ended, priority, name, state, work FROM jobs ORDER BY number"
-        ).fetchall()
-        opened = connection.execute(
-            "SELECT data FROM events WHERE kind = 'Opened' AND job IS NULL ORDER BY seq DESC LIMIT 1"
-        ).fetchone()
-        connection.close()
-    except sqlite3.Error as error:
-        raise UserError(f"{path} is not a store of gpuyard, or is damaged: {error}") from error
-    ran = [row for row in found if row[3] is not None and row[4] is not None]
-    works = [json.loads(row[8]) for row in ran]
-    ended = sum(row[4] is not None for row in found)
+    return _trace(path, *_look(path))
+
+
+def _trace(path: Path, found: list[_Row], opened: dict[str, Any]) -> Trace:
+    ended = sum(row.ended is not None for row in found)
+    ran = [row for row in found if row.started is not None and row.ended is not None]
+    works = [json.loads(row.work) for row in ran]
     return Trace.of(
-        [row[2] for row in ran],
-        [max(row[4] - row[3], _SHORTEST) for row in ran],
+        [row.submitted for row in ran],
+        [max(row.ended - row.started, _SHORTEST) for row in ran],
         [work["gpu_count"] for work in works],
-        ids=[row[0] for row in ran],
-        users=[row[1] for row in ran],
+        ids=[row.id for row in ran],
+        users=[row.user for row in ran],
         requested=[work["estimate"] if work.get("estimated", True) else np.nan for work in works],
-        priority=[row[5] for row in ran],
+        priority=[row.priority for row in ran],
         memory=[work["gpu_memory"] or 0.0 for work in works],
         preemptible=np.zeros(len(ran), dtype=bool),
-        labels={"name": [row[6] for row in ran], "state": [row[7] for row in ran]},
+        labels={"name": [row.name for row in ran], "state": [row.state for row in ran]},
         source=str(path),
         format=NAME,
         dropped={
@@ -67,5 +61,53 @@ def read(path: Path) -> Trace:
             for reason, count in ((STILL_THERE, len(found) - ended), (NEVER_RAN, ended - len(ran)))
             if count
         },
-        capacity=sum(json.loads(opened[0])["cluster"]["nodes"]) if opened else None,
+        capacity=sum(opened["nodes"]) if opened else None,
     )
+
+
+def schedule(path: Path) -> Result:
+    """What happened: each job's last attempt, where it really ran and from when to when."""
+    found, opened = _look(path)
+    if not opened:
+        raise UserError(f"{path} does not say which GPUs there were")
+    trace = _trace(path, found, opened).with_gpus().by_arrival()
+    rows = {row.id: row for row in found}
+    ran = [rows[job] for job in trace.ids]
+    placed = Placements.of([tuple(int(index) for index in row.gpus.split(",")) for row in ran])
+    start = np.array([row.started for row in ran])
+    end = start + trace.run
+    job = np.repeat(np.arange(len(ran)), placed.sizes)
+    facts: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in opened.items()}
+    return Result(
+        trace, Cluster(**facts), "history", start, end, np.zeros(len(ran), dtype=np.int64), placed, {},
+        Segments(job, placed.gpus, start[job], end[job]),
+    )  # fmt: skip
+
+
+class _Row(NamedTuple):
+    id: str
+    name: str
+    user: str
+    state: str
+    gpus: str
+    submitted: float
+    started: Any  # a number, or None
+    ended: Any
+    priority: float
+    work: str
+
+
+def _look(path: Path) -> tuple[list[_Row], dict[str, Any]]:
+    """All jobs of a store, and the cluster it was last opened on."""
+    if not path.is_file():
+        raise UserError(f"there is no history yet: {path} does not exist (gpuyard up starts a queue)")
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        found = connection.execute(f"SELECT {', '.join(_Row._fields)} FROM jobs ORDER BY number").fetchall()
+        opened = connection.execute(
+            "SELECT data FROM events WHERE kind = 'Opened' AND job IS NULL ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+        connection.close()
+    except sqlite3.Error as error:
+        raise UserError(f"{path} is not a store of gpuyard, or is damaged: {error}") from error
+    return [_Row(*row) for row in found], json.loads(opened[0])["cluster"] if opened else {}

@@ -1,0 +1,115 @@
+"""Daemons come and go; jobs, settings and what is known of them stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from tests.yard import Yard, finish, until
+
+GO_ON = "echo on; while [ ! -e go ]; do sleep 0.02; done; exit 6"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_outlives_its_daemon(own_yard: Yard, number: int) -> None:
+    own_yard.serve()
+    id = own_yard.submit("--", "sh", "-c", GO_ON)
+    waiting = own_yard.submit("--gpus", "4", "--", "true")
+    own_yard.await_output(id, b"on\n")
+    own_yard.end(number)
+    assert own_yard("ps").code == 1
+    own_yard.serve()
+    assert [(job["id"], job["state"]) for job in own_yard.client.jobs()] == [(id, "running"), (waiting, "queued")]
+    (own_yard.cwd / "go").touch()
+    job = own_yard.wait(id)
+    assert (job["state"], job["exit_code"], job["attempt"]) == ("failed", 6, 1)
+    assert own_yard.client.log(id).data == b"on\n"
+    assert own_yard.wait(waiting)["state"] == "succeeded"
+
+
+def test_what_ends_without_a_daemon_is_known_afterwards(own_yard: Yard) -> None:
+    own_yard.serve()
+    id = own_yard.submit("--", "sh", "-c", f"{GO_ON}")
+    own_yard.await_output(id, b"on\n")
+    own_yard.end(signal.SIGKILL)
+    (own_yard.cwd / "go").touch()
+    exit_file = own_yard.data_dir / "jobs" / id / "1" / "exit"
+    until(exit_file.exists, "the end of the job")
+    own_yard.serve()
+    job = own_yard.wait(id)
+    assert (job["state"], job["exit_code"]) == ("failed", 6)
+
+
+def test_run_stays_with_its_job_when_the_daemon_restarts(own_yard: Yard) -> None:
+    own_yard.serve()
+    running = own_yard.popen("run", "--", "sh", "-c", GO_ON)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "on\n"
+    own_yard.end(signal.SIGKILL)
+    assert running.stderr is not None
+    assert "the daemon went away" in running.stderr.readline()
+    own_yard.serve()
+    (own_yard.cwd / "go").touch()
+    assert finish(running).code == 6
+
+
+def test_a_second_daemon_on_the_same_data_refuses(yard: Yard) -> None:
+    done = yard.process("serve", "--simulate-gpus", "2")
+    assert (done.code, done.out) == (2, "")
+    assert f"a daemon runs on {yard.data_dir} already" in done.err
+    assert yard.json("status")["gpus"] == {"free": 4}
+
+
+def test_a_policy_that_was_set_survives_unless_its_file_is_gone(own_yard: Yard) -> None:
+    own_yard.serve()
+    (own_yard.cwd / "mine.py").write_text("def mine(submit): return -submit\n")
+    assert own_yard("policy", "set", "./mine.py:mine", "--placement", "spread").code == 0
+    own_yard.end()
+    own_yard.serve()
+    assert own_yard.client.policy()["policy"] == f"{own_yard.cwd}/mine.py:mine@easy@spread"
+    own_yard.end()
+    (own_yard.cwd / "mine.py").unlink()
+    own_yard.serve()
+    assert own_yard.client.policy()["policy"] == "priority@easy@pack"
+
+
+def test_up_and_down(own_yard: Yard) -> None:
+    done = own_yard.process("up", "--simulate-gpus", "4x16G")
+    assert done.code == 0, done.err
+    assert done.out.startswith("gpuyard is up: 4 simulated GPUs, policy priority@easy@pack, ")
+    try:
+        pid = own_yard.json("status")["pid"]
+        assert os.getsid(pid) != os.getsid(0)
+        again = own_yard.process("up", "--policy", "sjf")
+        assert (again.code, again.out.split(":")[0]) == (0, "gpuyard was up already")
+        assert "the flags change nothing" in again.err
+        id = own_yard.submit("--", "sh", "-c", GO_ON)
+        own_yard.await_output(id, b"on\n")
+        assert own_yard("down") == (0, "gpuyard is down; 1 job goes on running\n", "")
+        nothing = own_yard("down", "--json")
+        assert (nothing.code, nothing.out) == (0, "")
+        assert "there is nothing to end" in nothing.err
+        assert json.loads(own_yard.process("up", "--simulate-gpus", "4x16G", "--json").out)["jobs"] == {"running": 1}
+        (own_yard.cwd / "go").touch()
+        assert own_yard.wait(id)["exit_code"] == 6
+    finally:
+        own_yard("down")
+
+
+def test_up_shows_why_a_daemon_cannot_begin(own_yard: Yard) -> None:
+    done = own_yard.process("up", "--policy", "sfj", "--simulate-gpus", "1")
+    assert (done.code, done.out) == (1, "")
+    assert "did you mean 'sjf'?" in done.err
+    assert "the daemon ended as it started" in done.err
+
+
+def test_other_gpus_are_refused_while_a_job_is_on_the_former(own_yard: Yard) -> None:
+    own_yard.serve()
+    id = own_yard.submit("--", "sleep", "1000")
+    own_yard.client.job(id, wait=30, until="start")
+    own_yard.end()
+    done = own_yard.process("serve", "--simulate-gpus", "2")
+    assert done.code == 2
+    assert f"job {id} still runs on GPUs that the daemon would not have now" in done.err

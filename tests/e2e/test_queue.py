@@ -1,0 +1,315 @@
+"""What is asked of the queue, and what it answers."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.yard import Yard, finish
+
+JOB_KEYS = [
+    "id", "name", "user", "state", "reason", "attempt", "gpus", "exit_code", "submitted_at", "started_at", "ended_at"
+]  # fmt: skip
+GPU_KEYS = ["index", "uuid", "name", "state", "memory_total", "memory_used", "utilization", "jobs"]
+ENDLESS = ("sleep", "1000")
+
+
+def test_a_job_from_submit_to_history(yard: Yard) -> None:
+    id = yard.submit("--name", "first", "--", "sh", "-c", "echo hello; exit 3")
+    assert yard("wait", id) == (3, "", f"job {id}: failed (exit code 3)\n")
+    assert yard("logs", id) == (0, "hello\n", "")
+    [newest] = yard.json("history", "--limit", "1")
+    assert list(newest)[: len(JOB_KEYS)] == JOB_KEYS
+    assert newest["id"] == id
+    assert (newest["name"], newest["state"], newest["exit_code"], newest["attempt"]) == ("first", "failed", 3, 1)
+    assert newest["submitted_at"] <= newest["started_at"] <= newest["ended_at"]
+    table = yard("history", "--since", "1h", "--state", "failed", "--name", "first").out.splitlines()
+    assert table[0].split()[:5] == ["ID", "NAME", "USER", "STATE", "EXIT"]
+    assert [row.split()[0] for row in table[1:]] == [id]
+    assert yard.json("history", "--user", "nobody-of-this-name") == []
+
+
+def test_submit_takes_all_that_can_be_asked_for(yard: Yard, tmp_path: Path) -> None:
+    options = "--gpus 2 --from 0,1,3 --gpu-memory 6G --name n --priority 2.5 --time 90m --estimate 1h --tag a --tag b"
+    asked = yard("submit", *options.split(), "--requeue", "--hold", "--grace", "5s", "-D", tmp_path, "--json", "true")
+    id = json.loads(asked.out)["id"]
+    [job] = yard.json("ps", "--state", "held")
+    assert (job["id"], job["name"], job["priority"], job["tags"]) == (id, "n", 2.5, ["a", "b"])
+    assert (job["gpu_count"], job["gpu_memory"], job["directory"]) == (2, 6 * 2**30, str(tmp_path))
+    assert (job["time_limit"], job["estimate"], job["command"]) == (5400, 3600, ["true"])
+    assert "gpuyard release" in job["reason"]
+
+
+def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> None:
+    id = yard.submit("--hold", "--gpus", "2", "python", "-m", "train", "--name", "x")
+    job = yard.client.job(id)
+    assert (job["command"], job["gpu_count"]) == (["python", "-m", "train", "--name", "x"], 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["submit"], "there is no command to run; put it after --"),
+        (["submit", "--", "python train.py"], "sh -c 'python train.py'"),
+        (["submit", "--gpus", "9", "--", "true"], "wants 9 GPUs"),
+        (["submit", "--gpus", "0", "--", "true"], "--gpus"),
+        (["submit", "--from", "0,7", "--", "true"], "wants GPU 7"),
+        (["submit", "--from", "a", "--", "true"], "--from a is not a list of GPUs"),
+        (["submit", "--gpu-memory", "17G", "--", "true"], "wants 17G on each GPU"),
+        (["submit", "--gpu-memory", "lots", "--", "true"], "'lots' is not a size"),
+        (["submit", "--time", "soon", "--", "true"], "'soon' is not a duration"),
+        (["submit", "--time", "0", "--", "true"], "--time must be more than 0"),
+        (["submit", "--grace", "-1", "--", "true"], "--grace must be 0 or more"),
+        (["submit", "--chdir", "nowhere", "--", "true"], "there is no directory"),
+        (["submit", "--priority", "nan", "--", "true"], "not finite"),
+        (["history", "--since", "once"], "--since 'once' is no time"),
+        (["ps", "--state", "runing"], "did you mean 'running'?"),
+        (["policy", "set", "sfj"], "did you mean 'sjf'?"),
+        (["cancel"], "Missing argument"),
+        (["pss"], "Did you mean 'ps'"),
+    ],
+)
+def test_a_mistake_ends_in_one_sentence_and_exit_2(yard: Yard, arguments: list[str], told: str) -> None:
+    done = yard(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert "Traceback" not in done.err
+    assert yard.client.jobs() == []
+
+
+@pytest.mark.parametrize("arguments", [["logs"], ["cancel"], ["hold"], ["release"], ["wait"], ["explain"]])
+def test_a_job_that_is_not_there_is_told(yard: Yard, arguments: list[str]) -> None:
+    done = yard(*arguments, "999999")
+    assert (done.code, done.out) == (1, "")
+    assert "there is no job 999999" in done.err
+
+
+def test_a_command_that_is_missing_fails_with_the_reason(yard: Yard) -> None:
+    job = yard.wait(yard.submit("--", "no-such-command-anywhere"))
+    assert (job["state"], job["exit_code"]) == ("failed", 127)
+    assert job["reason"] == "command not found: no-such-command-anywhere"
+
+
+def test_a_directory_that_goes_away_fails_the_job(yard: Yard, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    id = yard.submit("--hold", "--chdir", tmp_path / "gone", "--", "true")
+    (tmp_path / "gone").rmdir()
+    assert yard("release", id) == (0, "", f"job {id}: released\n")
+    job = yard.wait(id)
+    assert job["state"] == "failed"
+    assert job["reason"] == f"the directory {tmp_path / 'gone'} does not exist"
+
+
+def test_ps_shows_who_runs_and_who_waits_and_why(yard: Yard) -> None:
+    running = yard.submit("--gpus", "3", "--name", "wide", "--time", "1h", "--", *ENDLESS)
+    low = yard.submit("--gpus", "2", "--", *ENDLESS)
+    high = yard.submit("--gpus", "4", "--priority", "5", "--", *ENDLESS)
+    held = yard.submit("--hold", "--", "true")
+    found = yard.json("ps")
+    assert [job["id"] for job in found] == [running, high, low, held]
+    assert [job["state"] for job in found] == ["running", "queued", "queued", "held"]
+    assert all(list(job)[: len(JOB_KEYS)] == JOB_KEYS for job in found)
+    assert len(found[0]["gpus"]) == 3
+    assert found[1]["reason"].startswith("needs 4 GPUs, 1 idle; expected to fit at ")
+    assert found[2]["reason"] == "needs 2 GPUs, 1 idle"
+    rows = yard("ps").out.splitlines()
+    assert rows[0].split()[:4] == ["ID", "NAME", "USER", "STATE"]
+    assert [row.split()[0] for row in rows[1:]] == [running, high, low, held]
+    assert [job["id"] for job in yard.json("ps", "--name", "wide")] == [running]
+    assert yard.json("ps", "--user", "nobody-of-this-name") == []
+
+
+def test_ps_of_what_is_over_and_of_nothing(yard: Yard) -> None:
+    assert yard("ps").err == "no job runs or waits\n"
+    assert yard.json("ps") == []
+    id = yard.submit("--name", "quick", "--", "true")
+    yard.wait(id)
+    assert id in [job["id"] for job in yard.json("ps", "--all")]
+    assert [job["id"] for job in yard.json("ps", "--state", "succeeded", "--name", "quick")] == [id]
+
+
+def test_explain_says_what_has_to_end_first(yard: Yard) -> None:
+    blocker = yard.submit("--gpus", "4", "--name", "blocker", "--time", "1h", "--", *ENDLESS)
+    first = yard.submit("--gpus", "2", "--", "true")
+    second = yard.submit("--", "true")
+    found = yard.json("explain", second)
+    assert (found["id"], found["state"], found["gpus"]) == (second, "queued", [])
+    assert (found["code"], found["ahead"], found["details"]["gpus"], found["details"]["idle"]) == (
+        "Resources", [first], 1, 0,
+    )  # fmt: skip
+    assert [job["id"] for job in found["must_end_first"]] == [blocker]
+    text = yard("explain", second).out
+    assert text.startswith(f"Job {second} is queued: it needs 1 GPU, 0 idle")
+    assert f"Ahead of it: 1 job ({first})." in text
+    assert "blocker" in text
+    assert yard("explain", blocker).out == f"Job {blocker} is running on GPU 0,1,2,3; it waits for nothing.\n"
+    held = yard.submit("--hold", "--", "true")
+    assert yard("explain", held).out == f"Job {held} is held until it is released (gpuyard release {held}).\n"
+    yard.client.cancel(blocker, grace=0)
+    yard.wait(second)
+    assert yard("explain", second).out == f"Job {second} has succeeded.\n"
+
+
+def test_gpus_are_simulated_and_say_who_is_on_them(yard: Yard) -> None:
+    id = yard.submit("--gpus", "2", "--", *ENDLESS)
+    yard.client.job(id, wait=30, until="start")
+    found = yard.json("gpus")
+    assert all(list(gpu)[: len(GPU_KEYS)] == GPU_KEYS for gpu in found)
+    assert [gpu["index"] for gpu in found] == [0, 1, 2, 3]
+    assert [gpu["jobs"] for gpu in found] == [[id], [id], [], []]
+    assert [gpu["state"] for gpu in found] == ["ours", "ours", "free", "free"]
+    assert {gpu["memory_total"] for gpu in found} == {16 * 2**30}
+    shown = yard("gpus")
+    assert "4 simulated GPUs: no real GPU is used" in shown.err
+    assert "Simulated GPU 16G" in shown.out
+    assert "no process" not in shown.out
+
+
+def test_hold_and_release(yard: Yard) -> None:
+    blocker = yard.submit("--gpus", "4", "--", *ENDLESS)
+    waiting = yard.submit("--", "true")
+    done = yard("hold", waiting, blocker)
+    assert done.code == 1
+    assert done.err.splitlines() == [
+        f"job {waiting}: held",
+        f"gpuyard: error: job {blocker} runs already; only a waiting job can be held",
+    ]
+    yard.client.cancel(blocker, grace=0)
+    yard.wait(blocker)
+    assert yard.client.job(waiting)["state"] == "held"
+    assert [job["id"] for job in yard.json("release", waiting)] == [waiting]
+    assert yard.wait(waiting)["state"] == "succeeded"
+
+
+def test_cancel_takes_several_and_says_what_cannot_be_done(yard: Yard) -> None:
+    running = yard.submit("--gpus", "4", "--", *ENDLESS)
+    waiting = yard.submit("--", "true")
+    done = yard("cancel", running, waiting, "--grace", "0", "--json")
+    assert (done.code, done.err) == (0, f"job {running}: asked to end\njob {waiting}: cancelled\n")
+    assert [job["id"] for job in json.loads(done.out)] == [running, waiting]
+    assert yard.wait(running)["state"] == "cancelled"
+    again = yard("cancel", running, waiting)
+    assert again.code == 1
+    assert again.err.count("has been cancelled") == 2
+
+
+def test_wait_for_several_and_in_vain(yard: Yard) -> None:
+    good, bad = yard.submit("--", "true"), yard.submit("--", "sh", "-c", "exit 4")
+    endless = yard.submit("--", *ENDLESS)
+    assert yard("wait", good, good).code == 0
+    both = yard("wait", good, bad, "--json")
+    assert both.code == 1
+    assert [job["exit_code"] for job in json.loads(both.out)] == [0, 4]
+    done = yard("wait", good, endless, "--timeout", "0.2")
+    assert done.code == 124
+    assert f"job {endless}: running" in done.err
+    yard.client.cancel(endless, grace=0)
+    assert yard("wait", endless).code == 130
+
+
+def test_logs_from_the_end_and_as_they_come(yard: Yard) -> None:
+    id = yard.submit("--", "sh", "-c", "seq 1 9; while [ ! -e go ]; do sleep 0.02; done; rm go; printf 'the end'")
+    yard.await_output(id, b"9\n")
+    assert yard("logs", id, "--tail", "2").out == "8\n9\n"
+    following = yard.popen("logs", id, "--follow", "-n", "1")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "9\n"
+    (yard.cwd / "go").touch()
+    assert finish(following).out == "the end"
+    assert yard("logs", id, "--attempt", "1", "-n", "1").out == "the end"
+    assert yard("logs", id, "-n", "0").out == ""
+
+
+def test_run_is_like_running_it_here(yard: Yard) -> None:
+    assert yard.process("run", "--", "sh", "-c", "echo out; echo err >&2; exit 7") == (7, "out\nerr\n", "")
+    assert yard("run", "--", "sh", "-c", "kill -9 $$").code == 137
+    done = yard("run", "--time", "0.2s", "--grace", "0", "--", *ENDLESS)
+    assert done.code == 124
+    assert "timeout (ran out of time: its limit was 0.2s)" in done.err
+
+
+def test_run_says_why_it_waits(yard: Yard) -> None:
+    blocker = yard.submit("--gpus", "4", "--", *ENDLESS)
+    running = yard.popen("run", "--gpus", "2", "--", "echo", "at last")
+    assert running.stderr is not None
+    assert running.stderr.readline().endswith(": queued (needs 2 GPUs, 0 idle)\n")
+    yard.client.cancel(blocker, grace=0)
+    done = finish(running)
+    assert (done.code, done.out) == (0, "at last\n")
+
+
+def test_ctrl_c_ends_the_job(yard: Yard) -> None:
+    running = yard.popen("run", "--", "sh", "-c", "trap 'echo bye; exit 1' TERM; echo on; sleep 1000")
+    assert running.stdout is not None
+    assert running.stdout.readline() == "on\n"
+    [job] = yard.client.jobs()
+    running.send_signal(signal.SIGINT)
+    done = finish(running)
+    assert done.code == 130
+    assert done.out.endswith("bye\n")
+    assert f"job {job['id']}: asked to end; Ctrl-C again ends it at once" in done.err
+    assert yard.client.job(job["id"])["state"] == "cancelled"
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_grace(yard: Yard) -> None:
+    stubborn = "trap 'echo no' TERM; echo on; while :; do sleep 1; done"
+    running = yard.popen("run", "--grace", "1h", "--", "sh", "-c", stubborn)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "on\n"
+    running.send_signal(signal.SIGINT)
+    while running.stdout.readline() != "no\n":
+        pass
+    running.send_signal(signal.SIGINT)
+    assert finish(running).code == 130
+
+
+def test_policies_are_shown_and_set(yard: Yard) -> None:
+    before = yard.client.policy()["policy"]
+    (yard.cwd / "mine.py").write_text("def longest(estimate): return -estimate\n")
+    try:
+        done = yard("policy", "set", "wfp3:power=2", "--discipline", "skip", "--placement", "spread")
+        assert (done.code, done.err) == (0, "from now on, wfp3:power=2@skip@spread decides\n")
+        assert yard("policy", "show").out.startswith("wfp3:power=2@skip@spread (since 20")
+        found = yard.json("policy", "set", "./mine.py:longest")
+        assert found["policy"] == f"{yard.cwd}/mine.py:longest@skip@spread"
+    finally:
+        yard.client.set_policy(before)
+    assert yard.client.policy()["policy"] == before
+
+
+def test_status_tells_how_the_daemon_is(yard: Yard) -> None:
+    id = yard.submit("--", *ENDLESS)
+    yard.client.job(id, wait=30, until="start")
+    found = yard.json("status")
+    assert (found["simulated"], found["gpus"], found["jobs"]["running"]) == (True, {"ours": 1, "free": 3}, 1)
+    assert found["store"]["state"] == "ok"
+    assert Path(f"/proc/{found['pid']}").exists()
+    text = yard("status").out
+    assert "4 simulated GPUs" in text
+    assert "priority@easy@pack" in text
+
+
+def test_the_history_is_a_trace(yard: Yard) -> None:
+    yard.wait(yard.submit("--gpus", "3", "--", "true"))
+    simulated = yard.json("simulate", "history", "--gpus", "4", "--policy", "sjf")
+    ran = [job for job in yard.client.history() if job["started_at"]]
+    assert simulated["completed"] == simulated["jobs"] == len(ran)
+
+
+def test_completion_knows_commands_and_jobs(yard: Yard) -> None:
+    id = yard.submit("--hold", "--name", "train", "--", "true")
+    for words, found in (("gpuyard expl", "explain"), (f"gpuyard cancel {id[:-1]}", id)):
+        asked = {"_GPUYARD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        assert found in yard(more=asked).out.split()
+
+
+def test_the_yard_may_be_named_before_or_after_the_command(yard: Yard) -> None:
+    place = ("--data-dir", str(yard.data_dir))
+    elsewhere = {"GPUYARD_DATA_DIR": "/nowhere"}
+    for arguments in ([*place, "ps"], ["ps", *place], [*place, "policy", "show"], ["policy", *place, "show"]):
+        assert yard(*arguments, more=elsewhere).code == 0, arguments
+    done = yard("ps", more=elsewhere)
+    assert (done.code, done.out) == (1, "")
+    assert "no daemon answers at /nowhere/gpuyard.sock; start one with gpuyard up" in done.err

@@ -1,0 +1,80 @@
+"""Settings: who wins, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuyard.config import settings
+from gpuyard.errors import UserError
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+@pytest.fixture
+def environment(file: Path) -> dict[str, str]:
+    return {"HOME": "/home/ada", "GPUYARD_CONFIG": str(file)}
+
+
+def test_flags_come_before_the_environment_before_the_file_before_defaults(
+    file: Path, environment: dict[str, str]
+) -> None:
+    assert settings({}, environment).policy == "priority"
+    file.write_text('policy = "sjf"\nplacement = "spread"\ngrace = "1m"\n')
+    assert settings({}, environment).policy == "sjf"
+    environment["GPUYARD_POLICY"] = "las"
+    assert settings({"policy": None}, environment).policy == "las"
+    found = settings({"policy": "fair"}, environment)
+    assert (found.policy, found.placement, found.grace, found.discipline) == ("fair", "spread", 60.0, "")
+
+
+def test_people_write_times_and_sizes(file: Path, environment: dict[str, str]) -> None:
+    file.write_text('output_limit = "20M"\ngrace = 5\n')
+    found = settings({}, {**environment, "GPUYARD_DEFAULT_ESTIMATE": "12h"})
+    assert (found.output_limit, found.grace, found.default_estimate) == (20 * 2**20, 5, 43200)
+
+
+def test_an_empty_variable_sets_nothing(environment: dict[str, str]) -> None:
+    assert settings({}, {**environment, "GPUYARD_POLICY": ""}).policy == "priority"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("policy = sjf", "config.toml is not valid TOML"),
+        ('polcy = "sjf"', "there is no setting 'polcy'; did you mean 'policy'?"),
+        ('grace = "soon"', "'soon' is not a duration"),
+        ('output_limit = "lots"', "'lots' is not a size"),
+        ("policy = 3", "config.toml: policy must be a text, not 3"),
+        ("grace = true", "config.toml: grace must be a number, or a text as people write it, not True"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told(file: Path, environment: dict[str, str], text: str, told: str) -> None:
+    file.write_text(text)
+    with pytest.raises(UserError) as caught:
+        settings({}, environment)
+    assert told in str(caught.value)
+
+
+def test_where_things_are(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = settings({}, environment)
+    assert found.data_dir == Path("/home/ada/.local/share/gpuyard")
+    assert found.socket == found.data_dir / "gpuyard.sock"
+    assert (found.database, found.jobs_dir) == (found.data_dir / "gpuyard.db", found.data_dir / "jobs")
+    runtime = {**environment, "XDG_RUNTIME_DIR": "/run/user/1000", "XDG_DATA_HOME": "/data"}
+    assert settings({}, runtime).data_dir == Path("/data/gpuyard")
+    assert settings({}, runtime).socket == Path("/run/user/1000/gpuyard/gpuyard.sock")
+    assert settings({"data_dir": "/mine"}, runtime).socket == Path("/mine/gpuyard.sock")
+    assert settings({}, {**runtime, "GPUYARD_SOCKET": "/s"}).socket == Path("/s")
+
+
+def test_the_system_has_its_own_places(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    found = settings({}, environment)
+    assert (found.data_dir, found.socket) == (Path("/var/lib/gpuyard"), Path("/run/gpuyard/gpuyard.sock"))
