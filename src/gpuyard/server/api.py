@@ -107,7 +107,7 @@ class Api:
         while True:
             view = self._view(job)
             left = end - time.monotonic()
-            if view.over or (for_ == "start" and view.started is not None) or left <= 0:
+            if view.over or (for_ == "start" and view.started is not None) or left <= 0 or self.watch.over:
                 return await self._one(view)
             await self.watch.wait(left, job)
 
@@ -145,7 +145,7 @@ class Api:
             view = self._view(job)
             which = attempt or view.attempt
             after, data = self.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
-            if data or view.over or time.monotonic() >= end:
+            if data or view.over or time.monotonic() >= end or self.watch.over:
                 break
             await self.watch.wait(min(_LOG_LOOK, max(0.001, end - time.monotonic())), job)
         headers = {
@@ -183,7 +183,7 @@ class Api:
         while True:
             found = self._reader.events(after, limit, job or None)
             left = end - time.monotonic()
-            if found or left <= 0:
+            if found or left <= 0 or self.watch.over:
                 break
             await self.watch.wait(left)
         last = found[-1][0] if found else after
