@@ -18,6 +18,7 @@ from gpuyard.units import parse_duration, parse_size
 SOCKET_NAME = "gpuyard.sock"
 _DURATIONS = ("default_estimate", "grace")
 _SIZES = ("output_limit",)
+_SWITCHES = ("cgroups",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,9 @@ def _read(name: str, value: Any) -> Any:
         return value
     if name in _DURATIONS:
         return parse_duration(value)
-    if name == "cgroups":
+    if name in _SWITCHES:
         if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise UserError(f"cgroups is true or false, not '{value}'")
+            raise UserError(f"{name} is true or false, not '{value}'")
         return value.lower() in ("true", "1", "yes")
     return int(parse_size(value)) if name in _SIZES else value
 
@@ -98,12 +99,18 @@ def _from_file(path: Path) -> dict[str, Any]:
     for name, value in found.items():
         if name not in known:
             raise UserError(f"{path}: there is no setting '{name}'{suggest(name, known)}")
-        if not isinstance(value, str):
-            if name not in (*_DURATIONS, *_SIZES):
-                raise UserError(f"{path}: {name} must be a text, not {value}")
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise UserError(f"{path}: {name} must be a number, or a text as people write it, not {value}")
+        if not _is_of_its_kind(name, value):
+            raise UserError(f"{path}: {name} cannot be {value!r}; write it as docs/reference/queue.md does")
     return found
+
+
+def _is_of_its_kind(name: str, value: Any) -> bool:
+    """Whether a value of TOML can be this setting; a text is looked at when it is read."""
+    if isinstance(value, bool) or name in _SWITCHES:
+        return isinstance(value, bool | str) and name in _SWITCHES
+    if isinstance(value, int | float):
+        return name in (*_DURATIONS, *_SIZES) and 0 <= value < float("inf")
+    return isinstance(value, str)
 
 
 def _file(environment: Mapping[str, str]) -> Path:

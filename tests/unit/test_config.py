@@ -39,6 +39,12 @@ def test_people_write_times_and_sizes(file: Path, environment: dict[str, str]) -
     assert (found.output_limit, found.grace, found.default_estimate) == (20 * 2**20, 5, 43200)
 
 
+def test_a_switch_is_on_or_off(file: Path, environment: dict[str, str]) -> None:
+    file.write_text("cgroups = true\n")
+    assert settings({}, environment).cgroups
+    assert not settings({}, {**environment, "GPUYARD_CGROUPS": "no"}).cgroups
+
+
 def test_an_empty_variable_sets_nothing(environment: dict[str, str]) -> None:
     assert settings({}, {**environment, "GPUYARD_POLICY": ""}).policy == "priority"
 
@@ -50,8 +56,11 @@ def test_an_empty_variable_sets_nothing(environment: dict[str, str]) -> None:
         ('polcy = "sjf"', "there is no setting 'polcy'; did you mean 'policy'?"),
         ('grace = "soon"', "'soon' is not a duration"),
         ('output_limit = "lots"', "'lots' is not a size"),
-        ("policy = 3", "config.toml: policy must be a text, not 3"),
-        ("grace = true", "config.toml: grace must be a number, or a text as people write it, not True"),
+        ("policy = 3", "config.toml: policy cannot be 3"),
+        ("grace = true", "config.toml: grace cannot be True"),
+        ("grace = -1", "config.toml: grace cannot be -1"),
+        ("cgroups = 1", "config.toml: cgroups cannot be 1"),
+        ('cgroups = "perhaps"', "cgroups is true or false, not 'perhaps'"),
     ],
 )
 def test_a_mistake_in_the_file_is_told(file: Path, environment: dict[str, str], text: str, told: str) -> None:

@@ -13,6 +13,12 @@ from gpuyard.cli.yard import DataDir, Socket
 class Commands(LazyGroup):
     """Every command, as the help shows it; a test holds these lines to what the commands say of themselves."""
 
+    examples = {  # noqa: RUF012
+        "gpuyard up": "start the queue (on a machine without GPUs: --simulate-gpus 4x16G)",
+        "gpuyard submit -- python train.py": "queue a command: it runs here, on one GPU, with your environment",
+        "gpuyard ps": "see who runs and who waits, and why",
+        "gpuyard submit --help": "see what else a job can ask for",
+    }
     headings = {  # noqa: RUF012
         "Jobs": {
             "submit": Entry("submit:submit", "Queue a command and print its job's id.", True),
@@ -59,8 +65,8 @@ class Commands(LazyGroup):
 app = typer.Typer(
     cls=Commands,
     name="gpuyard",
-    help="A queue for GPU jobs, and a simulator of how policies schedule them.",
-    epilog="Begin with: gpuyard up; gpuyard submit --gpus 1 -- python train.py; gpuyard ps",
+    help="A queue for the GPUs of this machine: a job starts as soon as its GPUs are free, and goes on if the queue's "
+    "daemon does not. And a simulator that tells which policy would have served everybody better.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

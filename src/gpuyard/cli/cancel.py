@@ -25,7 +25,7 @@ def cancel(
     jobs: JobIds,
     grace: Annotated[
         str | None,
-        typer.Option("--grace", metavar="TIME", help="Between asking and killing (what the job or the yard says)."),
+        typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL (what its submitter said, else 10s)."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.ps import Name, State, User, check_state, share
+from gpuyard.cli.ps import Name, State, User, check_state
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError
@@ -43,7 +43,7 @@ def history(
 
 
 def _row(job: Job) -> tuple[str, ...]:
-    from gpuyard.cli.table import clock, elapsed, indices
+    from gpuyard.cli.table import clock, elapsed, indices, now, share
 
     return (
         job["id"],
@@ -51,10 +51,10 @@ def _row(job: Job) -> tuple[str, ...]:
         job["user"],
         job["state"],
         "-" if job["exit_code"] is None else str(job["exit_code"]),
-        share(job),
-        indices(job["gpus"]) or "-",
+        share(job["gpu_count"], job["gpu_memory"]),
+        indices(job["gpus"]),
         clock(job["ended_at"]),
-        elapsed(job["started_at"], job["ended_at"]),
+        elapsed(job["started_at"], job["ended_at"], now()),
         job["reason"] or "",
     )
 

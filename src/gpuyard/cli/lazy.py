@@ -47,6 +47,7 @@ class LazyGroup(QuickGroup):
     """A group whose commands stand under headings, and are imported when they run."""
 
     headings: dict[str, dict[str, Entry]]
+    examples: dict[str, str]
 
     def __init__(self, **settings: Any) -> None:
         commands = {name: Later(name, entry) for entries in self.headings.values() for name, entry in entries.items()}
@@ -57,3 +58,8 @@ class LazyGroup(QuickGroup):
         for heading, entries in self.headings.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write how to begin."""
+        with formatter.section("First steps"):
+            formatter.write_dl(list(self.examples.items()), col_max=40)

@@ -43,8 +43,8 @@ def set_(
         str,
         typer.Argument(metavar="POLICY", help="name[:key=value,...][@discipline[@placement]], or ./mine.py:my_policy."),
     ],
-    discipline: Annotated[str | None, typer.Option("--discipline", help="Who may go ahead (gpuyard policies).")] = None,
-    placement: Annotated[str | None, typer.Option("--placement", help="Which GPUs (gpuyard policies).")] = None,
+    discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead.")] = None,
+    placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs.")] = None,
     json: Json = False,
 ) -> None:
     """Let another policy decide from now on."""

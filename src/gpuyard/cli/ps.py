@@ -69,33 +69,24 @@ def _first(client: Client, jobs: list[Job]) -> tuple[list[Job], int]:
 
 def print_jobs(jobs: list[Job]) -> None:
     """The table of jobs."""
-    from gpuyard.cli.table import print_table
+    from gpuyard.cli.table import elapsed, indices, now, print_table, share
 
-    print_table(("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON"), map(_row, jobs))
-
-
-def _row(job: Job) -> tuple[str, ...]:
-    from gpuyard.cli.table import elapsed, indices
-
-    return (
-        job["id"],
-        job["name"] or "-",
-        job["user"],
-        job["state"],
-        share(job),
-        indices(job["gpus"]) or "-",
-        elapsed(job["submitted_at"], job["started_at"] or job["ended_at"]),
-        elapsed(job["started_at"], job["ended_at"]),
-        job["reason"] or "",
+    at = now()
+    rows = (
+        (
+            job["id"],
+            job["name"] or "-",
+            job["user"],
+            job["state"],
+            share(job["gpu_count"], job["gpu_memory"]),
+            indices(job["gpus"]),
+            elapsed(job["submitted_at"], job["started_at"] or job["ended_at"], at),
+            elapsed(job["started_at"], job["ended_at"], at),
+            job["reason"] or "",
+        )
+        for job in jobs
     )
-
-
-def share(job: Job) -> str:
-    """How many GPUs a job asks for, and how much memory of each if it shares them."""
-    from gpuyard.units import format_size
-
-    memory = job["gpu_memory"]
-    return str(job["gpu_count"]) if memory is None else f"{job['gpu_count']} x {format_size(memory)}"
+    print_table(("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON"), rows)
 
 
 def check_state(state: str | None) -> None:

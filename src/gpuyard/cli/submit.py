@@ -22,11 +22,12 @@ Command = Annotated[
     list[str] | None, typer.Argument(metavar="-- COMMAND ARGS", show_default=False, help="What to run, after --.")
 ]
 Gpus = Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="N", help="How many GPUs.")]
-From = Annotated[str | None, typer.Option("--from", metavar="0,1,3", help="Only some of these GPUs.")]
+From = Annotated[str | None, typer.Option("--from", metavar="0,1,3", help="Only on some of these GPUs.")]
 GpuMemory = Annotated[
-    str | None, typer.Option("--gpu-memory", metavar="SIZE", help="Share a GPU: so much memory of it, as in 6G.")
+    str | None,
+    typer.Option("--gpu-memory", metavar="SIZE", help="Share GPUs: so much memory of each, as in 6G."),
 ]
-Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="What to call the job.")]
+Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="What to call the job (its program).")]
 Priority = Annotated[float, typer.Option("--priority", metavar="P", help="Higher runs first.")]
 TimeLimit = Annotated[
     str | None, typer.Option("--time", "--time-limit", "-t", metavar="TIME", help="End it after that, as in 90m.")
@@ -39,7 +40,8 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A 
 Requeue = Annotated[bool, typer.Option("--requeue", help="Run it again if a reboot interrupts it.")]
 Hold = Annotated[bool, typer.Option("--hold", help="Queue it, but start it only after gpuyard release.")]
 Grace = Annotated[
-    str | None, typer.Option("--grace", metavar="TIME", help="Between asking it to end and making it end, as in 10s.")
+    str | None,
+    typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when it is to end, as in 10s."),
 ]
 
 

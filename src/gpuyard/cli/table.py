@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuyard.units import format_duration
+from gpuyard.units import format_duration, format_size
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> None:
@@ -21,10 +21,20 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int 
 
 def lines(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
     """The lines of a table; the last column takes what is left of the width."""
-    cells = [list(heads), *([visible(cell) for cell in row] for row in rows)]
-    widths = [max(map(columns, column)) for column in zip(*cells, strict=True)]
-    found = ("  ".join(pad(cell, size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in cells)
+    aligned = [_aligned(column) for column in zip(heads, *rows, strict=True)]
+    found = ("  ".join(row).rstrip() for row in zip(*aligned, strict=True))
     return [line if width is None else cut(line, width) for line in found]
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    """The cells of a column, all of the same width."""
+    together = "".join(column)
+    if together.isascii() and together.isprintable():  # nearly always, and then it is quick
+        size = max(map(len, column))
+        return [cell.ljust(size) for cell in column]
+    seen = [visible(cell) for cell in column]
+    size = max(map(columns, seen))
+    return [pad(cell, size) for cell in seen]
 
 
 def visible(text: str) -> str:
@@ -69,14 +79,24 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def indices(gpus: Sequence[int]) -> str:
     """GPUs in a cell: `0,2`."""
-    return ",".join(map(str, gpus))
+    return ",".join(map(str, gpus)) or "-"
 
 
-def elapsed(begin: str | None, end: str | None = None) -> str:
+def share(gpus: int, memory: float | None) -> str:
+    """How many GPUs a job asks for, and how much memory of each if it shares them: `2 x 6G`."""
+    return str(gpus) if memory is None else f"{gpus} x {format_size(memory)}"
+
+
+def now() -> datetime:
+    """This instant."""
+    return datetime.now(UTC)
+
+
+def elapsed(begin: str | None, end: str | None, now: datetime) -> str:
     """A cell with the time between two instants, or until now."""
     if begin is None:
         return "-"
-    last = instant(end) if end else datetime.now(UTC)
+    last = instant(end) if end else now
     return format_duration(max(round((last - instant(begin)).total_seconds()), 0))
 
 

@@ -76,4 +76,4 @@ def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[s
 JobId = Annotated[
     str, typer.Argument(metavar="ID", autocompletion=_complete(True), help="The job's id, as gpuyard ps shows it.")
 ]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID...", autocompletion=_complete(False), help="The jobs' ids.")]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID", autocompletion=_complete(False), help="The jobs' ids.")]

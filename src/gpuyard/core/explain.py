@@ -76,7 +76,8 @@ def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[
 def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Resources:
     known = expected_at if expected_at is not None and np.isfinite(expected_at) else None
     withdrawn = draft.snapshot.state.withdrawn.values()
-    return Resources(int(draft.demand.gpus[row]), draft.idle, known, Counter(withdrawn))
+    memory = float(draft.demand.memory[row])
+    return Resources(int(draft.demand.gpus[row]), draft.idle, known, Counter(withdrawn), memory)
 
 
 def _by_resources(draft: Draft, order: Ints) -> list[Reason]:

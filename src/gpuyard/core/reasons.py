@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuyard.units import format_size
+
 _WITHDRAWN = {"foreign": "in use by others", "unknown": "not answering"}
 
 
@@ -18,11 +20,17 @@ class Resources:
     """When enough is expected to be free, where the discipline reserves for it."""
     withdrawn: Mapping[str, int] = field(default_factory=dict)
     """How many GPUs cannot be used, by cause."""
+    memory: float = 0.0
+    """Bytes on each GPU, if it shares them."""
 
     def __str__(self) -> str:
-        wants = f"needs {self.gpus} GPU{'s' if self.gpus > 1 else ''}, {self.idle} idle"
-        if self.gpus <= self.idle:
-            wants += ", but not where it could use them"
+        if self.memory:
+            where = "1 GPU" if self.gpus == 1 else f"each of {self.gpus} GPUs"
+            wants = f"needs {format_size(self.memory)} on {where}, which is not free now"
+        else:
+            wants = f"needs {self.gpus} GPU{'s' if self.gpus > 1 else ''}, {self.idle} idle"
+            if self.gpus <= self.idle:
+                wants += ", but not where it could use them"
         for cause, count in self.withdrawn.items():
             wants += f", {count} {_WITHDRAWN.get(cause, cause)}"
         return wants + (f"; expected to fit at {self.expected_at:g}" if self.expected_at is not None else "")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
@@ -17,19 +19,45 @@ from gpuyard.units import format_duration
 
 
 def iso(at: float | None) -> str | None:
-    """A time as people and programs read it: ISO-8601 with the zone."""
-    return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
+    """A time as people and programs read it: ISO-8601 with the zone, down to the millisecond."""
+    if at is None:
+        return None
+    seconds, milliseconds = divmod(int(at * 1000), 1000)
+    begin, zone = _second(seconds)
+    return f"{begin}.{milliseconds:03d}{zone}"
 
 
-def job_json(view: JobView, reason: Reason | None = None, times: bool = True) -> dict[str, Any]:
-    """A job; without `times`, its reason does not say when, since nobody knows how long others will run."""
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> tuple[str, str]:
+    """A second in ISO-8601, and the zone; kept, because a long listing has many times of few seconds."""
+    text = datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    return text[:19], text[19:]
+
+
+class Sayings:
+    """Reasons in words, each worked out once: in a long queue many jobs wait for the same one."""
+
+    def __init__(self, times: bool) -> None:
+        self._times, self._said = times, dict[int, str]()
+
+    def __call__(self, reason: Reason | None) -> str | None:
+        """The sentence of a reason that outlives this object."""
+        if reason is None:
+            return None
+        if id(reason) not in self._said:
+            self._said[id(reason)] = sentence(reason, self._times)
+        return self._said[id(reason)]
+
+
+def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
+    """A job, and why it waits if it does."""
     work = view.work
     return {
         "id": view.id,
         "name": view.name,
         "user": view.user,
         "state": view.state,
-        "reason": sentence(reason, times) if reason is not None else _how_it_stands(view),
+        "reason": reason or _how_it_stands(view),
         "attempt": view.attempt,
         "gpus": list(view.gpus),
         "exit_code": view.exit_code,
@@ -75,7 +103,7 @@ _RECALLED = {"cancelled": "cancelled", "timeout": "out of time"}
 def sentence(reason: Reason, times: bool = True) -> str:
     """A reason in words, with times that people know, or without."""
     if isinstance(reason, Resources):
-        text = str(Resources(reason.gpus, reason.idle, None, reason.withdrawn))
+        text = str(replace(reason, expected_at=None))
         if times and reason.expected_at is not None:
             text += f"; expected to fit at {_clock(reason.expected_at)}"
         return text
@@ -103,7 +131,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": job_json(view, why.reason if why else None, times)["reason"],
+        "reason": sentence(why.reason, times) if why else _how_it_stands(view),
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,
@@ -120,6 +148,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
             "gpus": why.reason.gpus,
             "idle": why.reason.idle,
             "withdrawn": dict(why.reason.withdrawn),
+            "memory": why.reason.memory or None,
         }
         found["expected_at"] = iso(why.reason.expected_at) if times else None
     elif isinstance(why.reason, Priority):

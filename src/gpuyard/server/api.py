@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,7 +27,7 @@ from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.server.answers import event_json, explain_json, gpus_json, iso, job_json, times_are_known
+from gpuyard.server.answers import Sayings, event_json, explain_json, gpus_json, iso, job_json, times_are_known
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.watch import Watch
 
@@ -93,11 +94,15 @@ class Api:
         return await asyncio.to_thread(self._listing, over, wanted, limit, reasons)
 
     def _listing(self, over: bool | None, wanted: dict[str, str], limit: int, reasons: dict[str, Any]) -> Response:
-        found = self._reader.jobs(over=over, wanted=wanted)
+        opened = list(self.yard.store.open.values())  # in memory, so that a long queue is quick to list
+        if over is None:
+            found = self._reader.jobs(over=None, wanted=wanted)
+        else:
+            found = [v for v in opened if all(getattr(v, name) == value for name, value in wanted.items())]
         place = {job: n for n, job in enumerate(reasons)}
         found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
-        times = times_are_known(found)
-        return _json({"jobs": [job_json(v, reasons.get(v.id), times) for v in found[:limit]]})
+        say = Sayings(times=times_are_known(opened))
+        return _json({"jobs": [job_json(v, say(reasons.get(v.id))) for v in found[:limit]]})
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
@@ -160,7 +165,7 @@ class Api:
         """Why a job waits, and what would have to end first."""
         view = self._view(job)
         why = None if view.over else await self._look(lambda: self.desk.explain(job))
-        return _json(explain_json(view, why, self.yard.store.open))
+        return _json(explain_json(view, why, dict(self.yard.store.open)))
 
     async def history(
         self, limit: Limit = 1000, user: str = "", state: str = "", name: str = "", since: datetime | None = None
@@ -261,7 +266,8 @@ class Api:
 
     async def _one(self, view: JobView) -> Response:
         reasons = await self._look(self.desk.reasons) if view.state == "queued" else {}
-        return _json(job_json(view, reasons.get(view.id), times_are_known(self.yard.store.open.values())))
+        say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
+        return _json(job_json(view, say(reasons.get(view.id))))
 
 
 def make_app(api: Api) -> FastAPI:
@@ -317,7 +323,11 @@ _TITLES = {403: "Forbidden", 404: "Not found", 409: "Not possible now", 422: "No
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    return Response(json.dumps(value, separators=(",", ":")), status, media_type="application/json")
+    try:
+        body = to_json(value, inf_nan_mode="null")
+    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
+        body = json.dumps(value, separators=(",", ":")).encode("ascii")
+    return Response(body, status, media_type="application/json")
 
 
 def _user(request: Request) -> str:
