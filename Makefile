@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test lint bench bench-simulator bench-queue clean
+.PHONY: demo test lint bench bench-simulator bench-queue chaos clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
@@ -27,6 +27,10 @@ bench-simulator: $(VENV)/.installed-dev
 
 bench-queue: $(VENV)/.installed-dev
 	$(BIN)/python bench/queue.py $(ARGS)
+
+# Kills the daemon 200 times at random instants under load; GPUYARD_CHAOS_SEED repeats a run that failed.
+chaos: $(VENV)/.installed-dev
+	GPUYARD_CHAOS_KILLS=$${GPUYARD_CHAOS_KILLS:-200} $(BIN)/python -m pytest -s tests/chaos/test_random_kills.py $(ARGS)
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("gpuyard needs Python 3.11 or newer; try make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

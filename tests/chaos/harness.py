@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import gpuyard
-from gpuyard.client import Client, NoDaemon, Refused
+from gpuyard.client import Client, NoDaemon
 from gpuyard.engines import processes
 
 SOURCES = Path(gpuyard.__file__).parents[1]
@@ -82,19 +81,19 @@ class Daemon:
         self._options = ["--data-dir", str(data_dir), "--simulate-gpus", f"{GPUS}x16G", *options]
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def spawn(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def spawn(self) -> subprocess.Popen[bytes]:
         """Begin a life, without waiting for anything."""
         command = [sys.executable, "-P", "-m", "gpuyard", "serve", *self._options]
-        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), **(environment or {})}
+        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), "GPUYARD_CONFIG": "/dev/null/none"}
         with self.log.open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, start_new_session=True)
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
         self._processes.append(process)
         self.lives += 1
         return process
 
-    def start(self, environment: Mapping[str, str] | None = None) -> None:
+    def start(self) -> None:
         """Begin a life, and wait until it answers."""
-        self.spawn(environment)
+        self.spawn()
         self.wait_until_up()
 
     def wait_until_up(self) -> None:
@@ -157,8 +156,3 @@ class Daemon:
         """Processes of jobs that live."""
         jobs = f"{self.data_dir}/jobs/"
         return [pid for pid in processes.everyone() if (processes.mark_of(pid) or "").startswith(jobs)]
-
-
-def is_lost(error: Exception) -> bool:
-    """Whether a request's outcome is unknown, since the daemon died on it."""
-    return isinstance(error, NoDaemon) or (isinstance(error, Refused) and error.status == 500)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from gpuyard.core.events import Event, Exited, Placed, Started, Submitted
 from gpuyard.core.model import GIB, Cluster, Request
+from gpuyard.core.nodes import has_room, nodes_for
 from gpuyard.core.placement import claim, place, release
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import never_fits
-from gpuyard.core.pool import PLACEMENTS, Site
+from gpuyard.core.pool import CONSOLIDATE, PLACEMENTS, Site
 from gpuyard.core.state import State
 from gpuyard.core.transitions import fold
 from gpuyard.errors import UserError
@@ -349,3 +350,31 @@ def test_a_yard_that_has_emptied_is_empty(wanted: list[Request], placement: str)
     events += [Started(0.0, start.job, 1) for start in starts]
     events += [Exited(5.0, start.job, 1) for start in starts]
     assert as_lists(fold(cluster, events).site()) == as_lists(State(cluster).site())
+
+
+def consolidated(nodes: list[tuple[int, int]], k: int) -> list[int] | None:
+    """Nodes (size, idle) for k GPUs, as `consolidate` is described; None where they do not fit."""
+    if k <= max(size for size, _ in nodes):
+        room = [(idle, n) for n, (_, idle) in enumerate(nodes) if idle >= k]
+        return [min(room)[1]] * k if room else None
+    found: list[int] = []
+    left = [idle for _, idle in nodes]
+    for n in sorted(range(len(nodes)), key=lambda n: -nodes[n][0]):
+        size, idle = nodes[n]
+        if idle == size <= k - len(found):
+            found += [n] * size
+            left[n] = 0
+    best = max(range(len(nodes)), key=lambda n: left[n])
+    rest = k - len(found)
+    return found + [best] * rest if left[best] >= rest else None
+
+
+NODES = st.sampled_from([1, 2, 4, 8]).flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size)))
+
+
+@given(st.lists(NODES, min_size=1), st.integers(1, 30))
+def test_consolidate_on_nodes_of_any_size(nodes: list[tuple[int, int]], k: int) -> None:
+    expected = consolidated(nodes, k)
+    size, idle = np.array(nodes).T.copy()
+    assert has_room(CONSOLIDATE, size, idle, k) == (expected is not None)
+    assert nodes_for(CONSOLIDATE, size, idle, k, 0).tolist() == (expected or [])

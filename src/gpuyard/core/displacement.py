@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
-from gpuyard.core.nodes import most_idle, nodes_for
+from gpuyard.core.nodes import has_room, most_idle
 from gpuyard.core.placement import claim, fits, fits_in_place, release, settle
 from gpuyard.core.pool import CONSOLIDATE, INTERPRETED, Counts, Ints, Site, on_copy, restore, takes_any
 
@@ -28,22 +28,17 @@ def displace(
     and `flat` is the holders' bins as an array.
     """
     demand, n = site.demand, len(holders.rows)
-    limit = NO_LIMIT
-    blocked = False
+    limit, blocked, i = NO_LIMIT, False, 0
     spoiled = False  # whether there are victims
-    i = 0
     behind = 0  # holders before this one have had their turn
     counted = n  # from here on, what holders have is in `held`
     while True:
-        turn = _holders_before(order[i], keys[i], holders, holder_keys) if i < len(order) else n
+        turn = before(keys[i], order[i], holder_keys, holders.rows) if i < len(order) else n
         again = _next_victim(victim, behind, turn) if spoiled else turn
         if again < turn:
             row = holders.rows[again]
             behind = again + 1
-            own = held_spot(holders, again)
-            if fits_in_place(site, row, own):
-                claim(site, row, own)
-                victim[again] = 0
+            if _stays(again, holders, site, victim):
                 continue
         elif i < len(order):
             row = order[i]
@@ -58,12 +53,9 @@ def displace(
         spot = starts.bins[taken : taken + demand.gpus[row]]
         found = settle(site, row, spot)
         if not found and behind < n:
-            if not site.fine and counted != behind:
-                if counted == n:
-                    _count(behind, holders, flat, held)
-                else:
-                    _recount(behind, counted, holders, victim, held)
-                counted = behind
+            if not site.fine:
+                _count(behind, counted, holders, victim, flat, held)
+            counted = behind
             found = _make_room(row, behind, held, holders, site, victim) and settle(site, row, spot)
             spoiled = spoiled or found
         if found:
@@ -72,9 +64,7 @@ def displace(
             blocked = True
             i = len(order)
         elif any_gpu:
-            limit = demand.gpus[row]
-            if behind == n and not spoiled and not site.fine:
-                limit = min(limit, sum(site.pool.idle) + 1)  # all that is left is what is idle
+            limit = _limit_after(row, behind == n and not spoiled, site)
             if limit <= 1 and not site.fine:
                 i = len(order)
             elif INTERPRETED and len(order) - i > _MANY and not site.fine:
@@ -82,12 +72,30 @@ def displace(
                 order, keys, i = order[i:][small], keys[i:][small], 0
 
 
-def _holders_before(row: int, key: float, holders: Holders, keys: Counts) -> int:
-    """How many holders rank before a waiting job; among equals, the lower row goes first."""
+def _stays(again: int, holders: Holders, site: Site, victim: Counts) -> bool:
+    """Whether a victim can stay where it is after all; if so, it does."""
+    row, own = holders.rows[again], held_spot(holders, again)
+    if not fits_in_place(site, row, own):
+        return False
+    claim(site, row, own)
+    victim[again] = 0
+    return True
+
+
+def _limit_after(row: int, nobody_behind: bool, site: Site) -> int:
+    """From how many GPUs on jobs need not be looked at once this one did not fit."""
+    limit = int(site.demand.gpus[row])
+    if nobody_behind and not site.fine:
+        limit = min(limit, sum(site.pool.idle) + 1)  # all that is left is what is idle
+    return limit
+
+
+def before(key: float, row: int, keys: Counts, rows: Ints) -> int:
+    """How many of those rows, which are in rank order, go before a job; among equals, the lower row goes first."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2
-        if keys[middle] < key or (keys[middle] == key and holders.rows[middle] < row):
+        if keys[middle] < key or (keys[middle] == key and rows[middle] < row):
             low = middle + 1
         else:
             high = middle
@@ -102,15 +110,15 @@ def _next_victim(victim: Counts, begin: int, end: int) -> int:
     return end
 
 
-def _count(begin: int, holders: Holders, flat: Ints, held: Counts) -> None:
-    """Make `held` what holders from `begin` on have of each node, while there are no victims."""
-    counts = np.bincount(flat[holders.begins[begin] :], minlength=len(held))
-    for n in range(len(held)):
-        held[n] = int(counts[n])
-
-
-def _recount(begin: int, counted: int, holders: Holders, victim: Counts, held: Counts) -> None:
+def _count(begin: int, counted: int, holders: Holders, victim: Counts, flat: Ints, held: Counts) -> None:
     """Make `held` what holders from `begin` on have of each node, victims left out; it was that from `counted` on."""
+    if counted == len(holders.rows):  # so far nobody was counted, and nobody is a victim
+        if INTERPRETED:
+            held[:] = np.bincount(flat[holders.begins[begin] :], minlength=len(held)).tolist()
+        else:
+            for i in range(holders.begins[begin], len(flat)):
+                held[flat[i]] += 1
+        return
     sign = 1 if begin < counted else -1
     for h in range(min(begin, counted), max(begin, counted)):
         if victim[h] == 0:
@@ -151,10 +159,13 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
 
 def _in_reach(k: int, held: Counts, site: Site) -> bool:
     """Whether k GPUs could be had if all who may be stopped were."""
-    reach = site.pool.idle.copy()
+    pool = site.pool
     for n in range(len(held)):
-        reach[n] += held[n]
-    return len(nodes_for(site.code, site.pool.size, reach, k, site.salt)) > 0
+        pool.idle[n] += held[n]
+    enough = has_room(site.code, pool.size, pool.idle, k)
+    for n in range(len(held)):
+        pool.idle[n] -= held[n]
+    return enough
 
 
 def _spare_by_count(

@@ -52,6 +52,15 @@ def nodes_for(code: int, size: Counts, idle: Counts, k: int, salt: int) -> Ints:
     return nodes if choose_nodes(code, size, idle, k, salt, nodes) else NOBODY
 
 
+def has_room(code: int, size: Counts, idle: Counts, k: int) -> bool:
+    """Whether there are nodes for k whole GPUs."""
+    if code != CONSOLIDATE:
+        return bool(sum(idle) >= k)
+    if needs_one_node(code, size, k):
+        return best_fit(idle, k) >= 0
+    return whole_nodes_fit(size, idle, k)
+
+
 def best_fit(idle: Counts, k: int) -> int:
     """The node with the fewest idle GPUs that has k of them; -1 if none has."""
     best = -1
@@ -95,8 +104,31 @@ def _emptiest_first(idle: Counts, k: int, nodes: Ints) -> None:
         left[n] -= 1
 
 
+def whole_nodes_fit(size: Counts, idle: Counts, k: int) -> bool:
+    """Whether `_whole_nodes` would find room, at less cost: most plans ask only that of a wide job."""
+    left = k
+    largest = size[most_idle(size)]
+    while largest > 0:
+        smaller = 0
+        for n in range(len(size)):
+            if size[n] == largest and idle[n] == largest:
+                if left <= largest:  # this one takes all that is left
+                    return True
+                left -= largest
+            elif smaller < size[n] < largest:
+                smaller = size[n]
+        largest = smaller
+    most = 0  # on nodes that are not whole
+    for n in range(len(size)):
+        if idle[n] < size[n]:
+            most = max(most, idle[n])
+    return bool(left <= most)
+
+
 def _whole_nodes(size: Counts, idle: Counts, k: int, nodes: Ints) -> bool:
     """Whole free nodes, the largest first; what is left goes to the node with the most idle GPUs."""
+    if not whole_nodes_fit(size, idle, k):
+        return False
     left = k
     spare = idle.copy()
     largest = size[most_idle(size)]
@@ -111,10 +143,7 @@ def _whole_nodes(size: Counts, idle: Counts, k: int, nodes: Ints) -> bool:
                 smaller = size[n]
         largest = smaller
     if left > 0:
-        n = most_idle(spare)
-        if spare[n] < left:
-            return False
-        nodes[k - left :] = n
+        nodes[k - left :] = most_idle(spare)
     return True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuyard.core.nodes import add_gpus, best_fit, choose_nodes, most_idle, needs_one_node, nodes_for
+from gpuyard.core.nodes import add_gpus, choose_nodes, has_room, most_idle, nodes_for
 from gpuyard.core.pool import (
     BYTE,
     CONSOLIDATE,
@@ -78,11 +78,8 @@ def settle(site: Site, row: int, spot: Ints) -> bool:
 
 def fits(site: Site, row: int) -> bool:
     """Whether there is a spot for a job now."""
-    k = site.demand.gpus[row]
-    if not site.fine and site.code != CONSOLIDATE:
-        return bool(sum(site.pool.idle) >= k)
-    if not site.fine and needs_one_node(site.code, site.pool.size, k):
-        return best_fit(site.pool.idle, k) >= 0
+    if not site.fine:
+        return has_room(site.code, site.pool.size, site.pool.idle, site.demand.gpus[row])
     return len(place(site, row)) > 0
 
 

@@ -51,7 +51,7 @@ class Policy:
     one_way: bool = False
     """Whether a job's number only falls, or only grows, while it waits: then two numbers bound all between them."""
     next_change: Policy | None = None
-    """Seconds until a running job's rank changes by itself, as a function of the same kind."""
+    """Seconds until a running job's rank changes by itself, as a function of the same kind; sooner it must not."""
     check: Callable[..., None] | None = None
     """Called with all settings; raises a UserError if they make no sense."""
     source: str = ""

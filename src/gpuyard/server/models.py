@@ -27,7 +27,21 @@ def _text(value: Any) -> str:
     return value
 
 
+def _environment(value: Any) -> dict[str, str]:
+    """Such texts by name; all at once, since there are many."""
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in (*value, *value.values())):
+        raise ValueError("must be texts by name")
+    if "\0" in "".join((*value, *value.values())):
+        raise ValueError("must not hold a NUL character")
+    return value
+
+
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
+Environment = Annotated[
+    dict[str, str],
+    PlainValidator(_environment),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+]
 
 
 def _readable(text: str) -> str:
@@ -42,7 +56,7 @@ class Submission(BaseModel):
 
     command: Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
     directory: Annotated[Text, Field(description="Where it runs: an absolute path.")]
-    environment: Annotated[dict[Text, Text], Field(description="All of its environment.")] = {}
+    environment: Annotated[Environment, Field(description="All of its environment.")] = {}
     name: Annotated[str | None, Field(max_length=200, description="The command's own, if not said.")] = None
     tags: list[str] = []
     gpus: Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")] = None

@@ -93,7 +93,12 @@ def _alone(data_dir: Path) -> Iterator[None]:
 async def _serve(yard: Yard, settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o600)
-    api = Api(yard, settings, lambda: _end(server))
+
+    def end() -> None:
+        server.should_exit = True
+        api.watch.end()
+
+    api = Api(yard, settings, end)
     config = uvicorn.Config(
         make_app(api), http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
@@ -102,9 +107,9 @@ async def _serve(yard: Yard, settings: Settings) -> None:
     server = uvicorn.Server(config)
     server.capture_signals = _no_signals  # type: ignore[method-assign]
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, server)
+        loop.add_signal_handler(number, end)
     failed: list[BaseException] = []
-    thread = threading.Thread(target=_run, args=(yard, failed, lambda: loop.call_soon_threadsafe(_end, server)))
+    thread = threading.Thread(target=_run, args=(yard, failed, lambda: loop.call_soon_threadsafe(end)))
     thread.start()
     try:
         await server.serve(sockets=[listener])
@@ -125,10 +130,6 @@ def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> N
         log.exception("the yard failed")
         failed.append(error)
         tell()
-
-
-def _end(server: uvicorn.Server) -> None:
-    server.should_exit = True
 
 
 @contextmanager

@@ -17,11 +17,18 @@ class Watch:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self.over = False
+        """Whether nobody is to wait any more."""
 
     def committed(self, records: Iterable[Record]) -> None:
         """Events are on disk. Called by the yard's thread."""
         jobs = {record.job for record in records if record.job is not None}
         self._loop.call_soon_threadsafe(self._wake, jobs)
+
+    def end(self) -> None:
+        """Let nobody wait any more: the daemon ends, and whoever asks is to be answered at once."""
+        self.over = True
+        self._wake(set(self._waiters))
 
     def _wake(self, jobs: set[str]) -> None:
         for name in (*jobs, _ANYTHING):

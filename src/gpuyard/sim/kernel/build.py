@@ -97,7 +97,8 @@ LEAN = frozenset(
         "choose_nodes", "wait_for", "backfill", "_start_heads", "_may_be_new", "_begin", "best_fit", "most_idle",
         "needs_one_node", "some_node_has", "add_gpus", "settle", "claim", "release", "bins_taken", "start", "fill",
         "_book", "_number", "_plan_scored", "_renumber", "_best", "_best_by_bounds", "_remove", "_runs",
-        "_runs_no_more", "_take_in", "_plan", "displace", "_holders_before", "_next_victim", "_recount", "_add_bins",
+        "_runs_no_more", "_take_in", "_plan", "displace", "before", "_next_victim", "_count", "_stays",
+        "_limit_after", "_in_reach", "has_room", "whole_nodes_fit", "fits", "_add_bins",
         "_make_room", "_spare_by_count", "is_full", "add_piece", "next_end", "add_end", "remove_end", "_before",
         "_stand", "_rise", "_sink", "_lowest_bit", "_down", "next_row", "_set_front", "put_in", "take_out",
         "first_row", "smallest", "_place_in", "expect", "expect_no_more", "give_gpus", "_give_lowest", "take_gpus",
@@ -105,8 +106,10 @@ LEAN = frozenset(
         "line_length", "_find", "_move", "_to_the_middle", "join", "leave", "note_submitted", "note_started",
         "note_stopped", "note_preempted", "note_finished", "note_renewed", "gather", "_gather_one", "_take",
         "_changing", "attained", "behind_all", "remaining", "waited", "_queue_up", "_stop", "_everybody_starts",
-        "_begin_all", "_nobody_stops", "_note_worst", "asks_for_at_most", "_fill_up", "_displace", "_gather_work",
-        "_sort_out", "_sort", "_decide", "_forget_ended", "_forget_victims", "_anybody_fits", "_lay_out", "_wake_at",
+        "_begin_all", "nobody_stops", "note_worst", "asks_for_at_most", "fill_up", "take_from", "_gather_work",
+        "_sort_out", "_sort", "decide_anew", "forget_ended", "_part_from_victims", "anybody_fits", "_wake_at",
+        "change_times", "ends_by", "enlist", "dismiss", "decide_standing", "_near", "_rank_due", "_dismiss_victims",
+        "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off", "_reserve", "_candidates",
     )
 )  # fmt: skip
 """Functions that allocate nothing and return no array: counting references would only cost time in them."""
@@ -116,7 +119,8 @@ INLINED = frozenset(
         "next_instant", "is_time_to_plan", "_arrived", "_plan_in_order", "give_gpus", "take_gpus", "run_from", "fill",
         "settle", "start", "put_in", "take_out", "first_row",
         "_book", "_plan_scored", "_renumber", "_best", "_best_by_bounds", "_remove", "_gather_one", "_changing",
-        "note_submitted", "note_started", "note_stopped", "note_finished",
+        "note_submitted", "note_started", "note_stopped", "note_finished", "_take_in", "_plan",
+        "_everybody_starts", "decide_standing",
     )
 )  # fmt: skip
 """Functions of every event, which are passed so many arrays that passing them costs more than what they do."""

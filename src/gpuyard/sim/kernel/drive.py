@@ -19,14 +19,29 @@ from gpuyard.core.policy import Policy, PolicyError
 from gpuyard.core.pool import PACKING, Flags, Floats, Ints, Site
 from gpuyard.core.state import State
 from gpuyard.errors import Bug
-from gpuyard.sim.kernel import build, clock, compiling, ends, facts, line, order, preempting, ranked, scored, yard
+from gpuyard.sim.kernel import (
+    anew,
+    build,
+    clock,
+    compiling,
+    desk,
+    ends,
+    facts,
+    line,
+    order,
+    preempting,
+    ranked,
+    scored,
+    standing,
+    yard,
+)
 from gpuyard.sim.replay import Progress, check_timing
 from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Trace
 
 MODULES = (
     pool, nodes, placement, formulas, discipline, displacement, reservation,
-    ends, yard, clock, order, line, facts, ranked, scored, preempting,
+    ends, yard, clock, order, line, facts, ranked, scored, desk, standing, anew, preempting,
 )  # fmt: skip
 ENTRIES = ("run_in_order", "run_backfilling", "run_scored", "run_preempting")
 _UNKNOWN_BEFOREHAND = frozenset({"virtual_finish", "turn", "requeued"})
@@ -230,6 +245,7 @@ class _Run:
         table, n = self.state.table, len(self.trace)
         return facts.Facts(
             **{name: getattr(table, name)[:n] for name in facts.Facts._fields if hasattr(table, name)},
+            asked=np.stack([getattr(table, name)[:n].astype(np.float64, copy=False) for name in facts.ASKED]),
             named=np.array([user != "" for user in self.users]),
             usage=np.zeros(len(self.users)),
             last_finish=np.zeros(len(self.users)),
@@ -249,16 +265,18 @@ class _Run:
     def _preempting(self, entry: Callable[..., tuple[int, yard.Pieces]]) -> tuple[int, yard.Pieces]:
         policy, n, gpus = self.planner.policy, len(self.trace), self.cluster.gpus
         change = policy.next_change
+        any_fixed = not bool(self.trace.preemptible.all())
         rank = compiling.compiled(policy)
-        rules = preempting.Rules(
+        rules = desk.Rules(
             columns=_codes(policy),
             change_columns=_codes(change) if change else np.empty(0, dtype=np.int64),
             changes=change is not None,
+            standing=_stands(policy),
             quantum=policy.quantum,
             sliced=policy.sliced,
             strict=self.planner.discipline == "strict",
-            any_fixed=not bool(self.trace.preemptible.all()),
-            improves=policy.improves,
+            any_fixed=any_fixed,
+            improves=policy.improves and change is None and policy.quantum == 0 and not any_fixed,
             seed=self.seed,
             every=self.every,
         )
@@ -266,7 +284,7 @@ class _Run:
         return entry(
             self.work, self.site, self.yard, self.clock, self._facts(), line.new_line(n),
             yard.new_pieces(n + gpus + 1, int(self.yard.offset[-1]) + gpus + 1),
-            preempting.new_desk(gpus, len(self.cluster.nodes), n, most), rules, rank,
+            desk.new_desk(gpus, len(self.cluster.nodes), n, most), rules, rank,
             compiling.compiled(change) if change else rank,
         )  # fmt: skip
 
@@ -303,6 +321,15 @@ def _kinds(gpus: Ints) -> tuple[Ints, Ints]:
 
 def _codes(policy: Policy) -> Ints:
     return np.array([facts.COLUMN_CODES[name] for name in policy.columns], dtype=np.int64)
+
+
+def _stands(policy: Policy) -> bool:
+    """Whether a running job's number stands until a time that the policy tells, whatever happens to others."""
+    change = policy.next_change
+    if change is None or policy.quantum > 0:
+        return False
+    columns = {*policy.columns, *change.columns}
+    return "requeued" not in columns and all(COLUMNS[name].changes != ALWAYS for name in columns)
 
 
 def _when(policy: Policy) -> int:

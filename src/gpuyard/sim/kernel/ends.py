@@ -30,6 +30,24 @@ def next_end(ends: Ends) -> float:
     return ends.time[0] if ends.size[0] > 0 else np.inf
 
 
+def ends_by(ends: Ends, time: float, rows: Ints) -> int:
+    """Write the rows that end by then, in no particular order; returns how many."""
+    n = 0
+    if next_end(ends) <= time and ends.size[0] > 0:
+        rows[0] = 0
+        n = 1
+    i = 0
+    while i < n:  # places first: those below one that is later are later, too
+        for child in range(2 * rows[i] + 1, min(2 * rows[i] + 3, ends.size[0])):
+            if ends.time[child] <= time:
+                rows[n] = child
+                n += 1
+        i += 1
+    for i in range(n):
+        rows[i] = ends.row[rows[i]]
+    return n
+
+
 def add_end(ends: Ends, time: float, row: int) -> None:
     """A job runs until then."""
     ends.size[0] += 1

@@ -16,36 +16,29 @@ from gpuyard.core.pool import Flags, Floats, Ints, mix, salted
 Rank = Callable[[Floats, int, Floats], None]
 """A compiled policy: columns, how many rows, and where to write their numbers."""
 
+ASKED = (
+    "submit", "estimate", "weight", "gpus", "priority", "tickets", "memory", "compute", "deadline", "cpus",
+    "host_memory",
+)  # fmt: skip
 COLUMN_CODES = {
     name: code
     for code, name in enumerate(
         (
-            "submit", "gpus", "estimate", "priority", "weight", "tickets", "memory", "compute", "deadline",
-            "cpus", "host_memory", "virtual_finish", "turn", "requeued", "attained", "service", "remaining", "wait",
-            "user_usage", "draw",
+            *ASKED, "virtual_finish", "turn", "requeued", "attained", "service", "remaining", "wait", "user_usage",
+            "draw",
         )
     )
 }  # fmt: skip
 """The columns that a compiled policy may ask for: all of them."""
-(
-    SUBMIT, GPUS, ESTIMATE, PRIORITY, WEIGHT, TICKETS, MEMORY, COMPUTE, DEADLINE, CPUS, HOST_MEMORY, VIRTUAL_FINISH,
-    TURN, REQUEUED, ATTAINED, SERVICE, REMAINING, WAIT, USER_USAGE, DRAW,
-) = range(20)  # fmt: skip
+SUBMIT, ESTIMATE, WEIGHT = range(3)
+VIRTUAL_FINISH, TURN, REQUEUED, ATTAINED, SERVICE, REMAINING, WAIT, USER_USAGE, DRAW = range(11, 20)
 
 
 class Facts(NamedTuple):
     """By row, what `core.columns.Table` stores; by user, what `core.state.State` keeps; and some single numbers."""
 
-    submit: Floats
-    estimate: Floats
-    priority: Floats
-    weight: Floats
-    tickets: Floats
-    memory: Floats
-    compute: Floats
-    deadline: Floats
-    cpus: Floats
-    host_memory: Floats
+    asked: Floats
+    """What jobs ask for, which never changes: a line for each column of ASKED."""
     virtual_start: Floats
     virtual_finish: Floats
     turn: Floats
@@ -74,8 +67,9 @@ def note_submitted(facts: Facts, row: int) -> None:
     user = facts.user[row]
     last = facts.last_finish[user] if facts.named[user] else 0.0
     facts.virtual_start[row] = max(facts.virtual_time[0], last)
-    facts.virtual_finish[row] = facts.virtual_start[row] + facts.estimate[row] / facts.weight[row]
-    if facts.named[user] and facts.estimate[row] < np.inf:
+    estimate = facts.asked[ESTIMATE, row]
+    facts.virtual_finish[row] = facts.virtual_start[row] + estimate / facts.asked[WEIGHT, row]
+    if facts.named[user] and estimate < np.inf:
         facts.last_finish[user] = facts.virtual_finish[row]
 
 
@@ -135,26 +129,8 @@ def gather(facts: Facts, columns: Ints, rows: Ints, now: float, usage: Floats, v
 
 
 def _gather_one(facts: Facts, column: int, rows: Ints, now: float, usage: Floats, out: Floats) -> None:
-    if column == SUBMIT:
-        _take(facts.submit, rows, out)
-    elif column == ESTIMATE:
-        _take(facts.estimate, rows, out)
-    elif column == PRIORITY:
-        _take(facts.priority, rows, out)
-    elif column == WEIGHT:
-        _take(facts.weight, rows, out)
-    elif column == TICKETS:
-        _take(facts.tickets, rows, out)
-    elif column == MEMORY:
-        _take(facts.memory, rows, out)
-    elif column == COMPUTE:
-        _take(facts.compute, rows, out)
-    elif column == DEADLINE:
-        _take(facts.deadline, rows, out)
-    elif column == CPUS:
-        _take(facts.cpus, rows, out)
-    elif column == HOST_MEMORY:
-        _take(facts.host_memory, rows, out)
+    if column < VIRTUAL_FINISH:
+        _take(facts.asked[column], rows, out)
     elif column == VIRTUAL_FINISH:
         _take(facts.virtual_finish, rows, out)
     elif column == TURN:
@@ -175,10 +151,8 @@ def _take(source: Floats, rows: Ints, out: Floats) -> None:
 
 def _changing(facts: Facts, column: int, row: int, now: float, usage: Floats) -> float:
     """A column that changes with time or by what happens to a job."""
-    if column == GPUS:
-        return float(facts.gpus[row])
     if column == WAIT:
-        return float(waited(facts.submit[row], facts.held_for[row], facts.started[row], now))
+        return float(waited(facts.asked[SUBMIT, row], facts.held_for[row], facts.started[row], now))
     if column == USER_USAGE:
         return float(usage[facts.user[row]])
     if column == REQUEUED:
@@ -198,7 +172,7 @@ def _gather_work(facts: Facts, column: int, rows: Ints, now: float, out: Floats)
             out[i] *= facts.gpus[rows[i]]
     elif column == REMAINING:
         for i in range(len(rows)):
-            out[i] = remaining(facts.estimate[rows[i]], out[i])
+            out[i] = remaining(facts.asked[ESTIMATE, rows[i]], out[i])
 
 
 def _draw(facts: Facts, rows: Ints, out: Floats) -> None:

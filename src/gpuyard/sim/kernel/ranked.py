@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.discipline import NO_LIMIT, Starts, backfill, fill, new_starts, reserve, shadow_time
-from gpuyard.core.pool import Demand, Floats, Ints, Site
+from gpuyard.core.discipline import NO_LIMIT, Holders, Starts, backfill, fill, new_starts, shadow_time, wait_for
+from gpuyard.core.pool import Demand, Floats, Ints, Site, on_copy
 from gpuyard.core.reservation import conserve
 from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
 from gpuyard.sim.kernel.order import NONE, Order, first_row, next_row, put_in, smallest, take_out
@@ -23,8 +23,10 @@ from gpuyard.sim.kernel.yard import (
     expect,
     expect_no_more,
     give_gpus,
+    is_any_late,
     new_expected,
     plan_salt,
+    put_off,
     run_from,
 )
 
@@ -128,8 +130,9 @@ def run_backfilling(
     expected = new_expected(yard.free[0] + 1)
     by_rank = np.empty(len(order.rank), dtype=np.int64)
     by_rank[order.rank] = np.arange(len(order.rank))
-    begun, head, shadow = 0, -1, np.inf
-    later = site
+    found = np.empty(len(order.rank), dtype=np.int64)
+    begun, head, stuck, shadow, extra = 0, -1, -1, np.inf, 0
+    later = on_copy(site)
     known = 0  # rows before this one were refused under the present reservation, and would be if nobody starts
     while True:
         now = next_instant(clock, work, yard, site.pool.idle, discipline == EASY_SHADOW)
@@ -138,14 +141,14 @@ def run_backfilling(
         for i in range(clock.counts[0]):
             row = clock.finished[i]
             expect_no_more(expected, yard.start[row] + site.demand.estimate[row], row)
-            known = 0
+            known, stuck = 0, -1
         eventful = _arrived(clock, work, order, yard) or clock.counts[0] > 0
         if not is_time_to_plan(clock, now, eventful, every):
             continue
         site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, begun), site.fine, site.tasks)
         if discipline != CONSERVATIVE:
             kept = head if discipline == EASY_SHADOW else -1
-            top = _start_heads(kept, starts, order, expected, work, site, yard, now)
+            top = _start_heads(kept, stuck, starts, order, expected, work, site, yard, now)
             begun += starts.size[0]
             if starts.size[0] > 0:
                 known = 0
@@ -153,26 +156,26 @@ def run_backfilling(
             if discipline == EASY_SHADOW and top >= 0 and top != kept:
                 shadow = shadow_time(top, as_holders(expected, yard.nodes, -np.inf), site.demand, yard.free[0])
             known = known if top == head else 0
-            head = top
+            head = stuck = top
         if yard.free[0] < smallest(order) or (order.waiting[0] < 2 and discipline != CONSERVATIVE):
             continue
         if discipline == CONSERVATIVE:
-            rows = _in_rank_order(_candidates(order, NONE, -1, 0.0, np.inf, NONE, site.demand.estimate), order, by_rank)
-            conserve(rows, now, as_holders(expected, yard.nodes, now), site, starts)
+            n = _candidates(order, NONE, -1, 0.0, np.inf, NONE, site.demand.estimate, by_rank, found)
+            conserve(found[:n], now, as_holders(expected, yard.nodes, now), site, starts)
         elif discipline == EASY_SHADOW:
             latest = np.nextafter(shadow, -np.inf)  # done before the shadow time, not at it
-            fill(np.sort(_candidates(order, yard.free[0], head, now, latest, 0, site.demand.estimate)), False, NO_LIMIT,
-                 site, starts)  # fmt: skip
+            n = _candidates(order, yard.free[0], head, now, latest, 0, site.demand.estimate, by_rank, found)
+            fill(np.sort(found[:n]), False, NO_LIMIT, site, starts)
         else:
-            if known == 0 or expected.until[0] <= now:
-                shadow, later = reserve(head, as_holders(expected, yard.nodes, now), site)
+            if known == 0 or is_any_late(expected, now):
+                shadow = _reserve(head, expected, yard.nodes, now, site, later)
+                extra = sum(later.pool.idle) - site.demand.gpus[head]
                 known = 0
-            extra = sum(later.pool.idle) - site.demand.gpus[head]
             if known > 0 and not _may_be_new(known, clock.counts[2], work, yard, now, shadow, extra, site.demand):
                 continue
-            rows = _candidates(order, yard.free[0], head, now, shadow, extra, site.demand.estimate)
+            n = _candidates(order, yard.free[0], head, now, shadow, extra, site.demand.estimate, by_rank, found)
             known = clock.counts[2]
-            backfill(_in_rank_order(rows, order, by_rank), head, shadow, later, now, site, starts)
+            backfill(found[:n], head, shadow, later, now, site, starts)
         if starts.size[0] > 0:
             begun += starts.size[0]
             known = 0
@@ -180,15 +183,19 @@ def run_backfilling(
 
 
 def _start_heads(
-    kept: int, starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Yard, now: float
-) -> int:
-    """Start the first of the queue while it fits; returns the one that does not, -1 if all did. Counts in `starts`."""
+    kept: int, stuck: int, starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Yard,
+    now: float,
+) -> int:  # fmt: skip
+    """Start the first of the queue while it fits; returns the one that does not, -1 if all did. Counts in `starts`.
+
+    The one that is stuck did not fit, and nothing has been given back since.
+    """
     begun = 0
     head = -1
     while order.waiting[0] > 0:
         row = kept if kept >= 0 else first_row(order, NONE)
         kept = -1
-        if site.demand.gpus[row] <= yard.free[0]:
+        if site.demand.gpus[row] <= yard.free[0] and row != stuck:
             at = order.begin[order.set_of[row]] + order.at[row]
             fill(order.row_at[at : at + 1], True, NO_LIMIT, site, starts)
         if starts.size[0] == 0:
@@ -200,10 +207,28 @@ def _start_heads(
     return head
 
 
-def _candidates(order: Order, most: int, head: int, now: float, shadow: float, extra: int, estimate: Floats) -> Ints:
-    """Waiting rows of at most so many GPUs that are done by the shadow time, or are small enough to stay beside it."""
-    found = np.empty(min(order.waiting[0], 256), dtype=np.int64)
+def _reserve(head: int, expected: Expected, nodes: Ints, now: float, site: Site, later: Site) -> float:
+    """What `core.discipline.reserve` does, on a site that is there already."""
+    for n in range(len(site.pool.idle)):
+        later.pool.idle[n] = site.pool.idle[n]
+    first, last = expected.span[0], expected.span[1]
+    until = expected.until[first:last]
+    if is_any_late(expected, now):
+        put_off(expected, now)
+        until = expected.late[first:last]
+    rows, begins, ends = expected.rows[first:last], expected.begins[first:last], expected.ends[first:last]
+    return wait_for(head, Holders(rows, begins, ends, nodes, until), later)
+
+
+def _candidates(
+    order: Order, most: int, head: int, now: float, shadow: float, extra: int, estimate: Floats, by_rank: Ints,
+    found: Ints,
+) -> int:  # fmt: skip
+    """Write, by rank, the waiting rows of at most so many GPUs that are done by the shadow time, or are small enough
+    to stay beside it; returns how many."""
     size = 0
+    last = -1
+    sorted_already = True
     for s in range(len(order.size)):
         if order.size[s] > most:
             break
@@ -211,12 +236,20 @@ def _candidates(order: Order, most: int, head: int, now: float, shadow: float, e
         row = order.front[s]
         while row >= 0:
             if (small or now + estimate[row] <= shadow) and row != head:
-                if size == len(found):
-                    found = np.concatenate((found, found))
-                found[size] = row
+                sorted_already = sorted_already and order.rank[row] > last
+                last = order.rank[row]
+                found[size] = last
                 size += 1
             row = next_row(order, s, row)
-    return found[:size]
+    if not sorted_already:
+        _sort_numbers(found, size)
+    for i in range(size):
+        found[i] = by_rank[found[i]]
+    return size
+
+
+def _sort_numbers(numbers: Ints, n: int) -> None:
+    numbers[:n].sort()
 
 
 def _may_be_new(
@@ -229,9 +262,3 @@ def _may_be_new(
         if demand.gpus[row] <= extra or now + demand.estimate[row] <= shadow:
             return True
     return False
-
-
-def _in_rank_order(rows: Ints, order: Order, by_rank: Ints) -> Ints:
-    if len(rows) < 2:
-        return rows
-    return by_rank[np.sort(order.rank[rows])]

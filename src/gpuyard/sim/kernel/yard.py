@@ -49,29 +49,35 @@ class Yard(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Running jobs by their expected end, ties by row, in parallel arrays."""
+    """Running jobs by their expected end, ties by row, in parallel arrays.
+
+    They are what stands from the first to the second number of `span`: the next to end leaves without moving others.
+    """
 
     rows: Ints
     begins: Ints
     ends: Ints
     until: Floats
-    size: Ints
-    """One number."""
+    late: Floats
+    """The same where some have outlived their estimates, which are expected to end next."""
+    span: Ints
 
 
 def new_expected(most: int) -> Expected:
     """Room for so many running jobs."""
+    size = 2 * most + 4
     return Expected(
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most),
-        np.zeros(1, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size),
+        np.empty(size),
+        np.full(2, most, np.int64),
     )
 
 
 def _place_in(expected: Expected, until: float, row: int) -> int:
-    low, high = 0, expected.size[0]
+    low, high = expected.span[0], expected.span[1]
     while low < high:
         middle = (low + high) >> 1
         other = expected.until[middle]
@@ -82,40 +88,76 @@ def _place_in(expected: Expected, until: float, row: int) -> int:
     return low
 
 
+def _copy_to(expected: Expected, i: int, j: int) -> None:
+    expected.rows[j] = expected.rows[i]
+    expected.begins[j] = expected.begins[i]
+    expected.ends[j] = expected.ends[i]
+    expected.until[j] = expected.until[i]
+
+
+def _slide(expected: Expected, begin: int, end: int, by: int) -> None:
+    """Shift what stands from begin to end."""
+    if by > 0:
+        for i in range(end - 1, begin - 1, -1):
+            _copy_to(expected, i, i + by)
+    else:
+        for i in range(begin, end):
+            _copy_to(expected, i, i + by)
+
+
 def expect(expected: Expected, until: float, row: int, begin: int, end: int) -> None:
     """A job is expected to run until then; its spot is at begin to end."""
-    n = expected.size[0]
+    first, last = expected.span[0], expected.span[1]
+    if first == 0 or last == len(expected.rows):
+        middle = (len(expected.rows) - (last - first)) // 2
+        _slide(expected, first, last, middle - first)
+        first, last = middle, middle + (last - first)
+        expected.span[0] = first
+        expected.span[1] = last
     i = _place_in(expected, until, row)
-    for j in range(n, i, -1):
-        expected.rows[j] = expected.rows[j - 1]
-        expected.begins[j] = expected.begins[j - 1]
-        expected.ends[j] = expected.ends[j - 1]
-        expected.until[j] = expected.until[j - 1]
+    if i - first < last - i:
+        _slide(expected, first, i, -1)
+        expected.span[0] -= 1
+        i -= 1
+    else:
+        _slide(expected, i, last, 1)
+        expected.span[1] += 1
     expected.rows[i] = row
     expected.begins[i] = begin
     expected.ends[i] = end
     expected.until[i] = until
-    expected.size[0] = n + 1
 
 
 def expect_no_more(expected: Expected, until: float, row: int) -> None:
     """A job has ended."""
-    n = expected.size[0] - 1
-    for j in range(_place_in(expected, until, row), n):
-        expected.rows[j] = expected.rows[j + 1]
-        expected.begins[j] = expected.begins[j + 1]
-        expected.ends[j] = expected.ends[j + 1]
-        expected.until[j] = expected.until[j + 1]
-    expected.size[0] = n
+    i = _place_in(expected, until, row)
+    if i - expected.span[0] < expected.span[1] - i:
+        _slide(expected, expected.span[0], i, 1)
+        expected.span[0] += 1
+    else:
+        _slide(expected, i + 1, expected.span[1], -1)
+        expected.span[1] -= 1
+
+
+def is_any_late(expected: Expected, now: float) -> bool:
+    """Whether a job has outlived its estimate."""
+    return expected.span[0] < expected.span[1] and expected.until[expected.span[0]] <= now
+
+
+def put_off(expected: Expected, now: float) -> None:
+    """Expect those who should have ended to end next: write `late`."""
+    for i in range(expected.span[0], expected.span[1]):
+        expected.late[i] = max(expected.until[i], np.nextafter(now, np.inf))
 
 
 def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
-    """The running jobs for a discipline; those that have outlived their estimate are expected to end next."""
-    n = expected.size[0]
-    until = expected.until[:n]
-    if n > 0 and until[0] <= now:
-        until = np.maximum(until, np.nextafter(now, np.inf))
-    return Holders(expected.rows[:n], expected.begins[:n], expected.ends[:n], nodes, until)
+    """The running jobs for a discipline."""
+    first, last = expected.span[0], expected.span[1]
+    until = expected.until[first:last]
+    if is_any_late(expected, now):
+        put_off(expected, now)
+        until = expected.late[first:last]
+    return Holders(expected.rows[first:last], expected.begins[first:last], expected.ends[first:last], nodes, until)
 
 
 def give_gpus(yard: Yard, row: int, spot: Ints, code: int, salt: int) -> None:
