@@ -85,6 +85,24 @@ def test_a_damaged_store_is_refused_with_a_sentence(daemon: Daemon) -> None:
     assert "Traceback" not in daemon.words()
 
 
+def test_a_store_that_begins_anew_beside_old_jobs(daemon: Daemon) -> None:
+    stamps = daemon.data_dir.parent / "stamps"
+    before = daemon.client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES)
+    assert daemon.client.wait(before, timeout=PATIENCE)["exit_code"] == exit_code(before)
+    daemon.stop()
+    for path in daemon.data_dir.glob("gpuyard.db*"):
+        path.unlink()
+    daemon.start()
+    waiting = daemon.client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES, hold=True)
+    daemon.kill()
+    daemon.start()
+    after = daemon.client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES)
+    assert daemon.client.wait(after, timeout=PATIENCE)["exit_code"] == exit_code(after)
+    assert {stamp.job for stamp in read_stamps(stamps)} == {before, after}  # it ran, and under a name of its own
+    assert len({before, waiting, after}) == 3
+    daemon.client.cancel(waiting)
+
+
 def test_what_is_acknowledged_while_the_daemon_ends_is_there(daemon: Daemon) -> None:
     acknowledged: list[str] = []
 

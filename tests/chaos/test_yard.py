@@ -55,6 +55,9 @@ class Scripted:
     def nodes(self) -> Sequence[Node]:
         return (Node("here", ("a", "b")),)
 
+    def last_job(self) -> int:
+        return 0
+
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
         if self.fails:
             raise self.fails

@@ -139,7 +139,7 @@ class Desk:
         row = state.row_of.get(job)
         if row is None:
             number = int(job) if job.isdigit() else 0
-            if 0 < number <= self._yard.store.jobs:
+            if 0 < number <= self._yard.store.newest:
                 raise NotNow(f"job {job} is over")
             raise NoSuchJob(f"there is no job {job} (gpuyard ps lists them)")
         if state.phase[row].over:

@@ -50,6 +50,8 @@ class Store:
             """When the last event happened."""
             self.jobs = self._number("SELECT max(number) FROM jobs")
             """The number of the job that was submitted last."""
+            self.newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")
+            """The largest id."""
             self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
             """The views of all jobs that are not over."""
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
@@ -86,6 +88,7 @@ class Store:
         point("store:committed")
         self.last += len(records)
         self.jobs = number
+        self.newest = max([self.newest, *(int(job) for job in seen if job.isdecimal())])
         self.last_at = max([self.last_at, *(record.event.at for record in records)])
         for job, view in seen.items():
             if view.over:

@@ -74,7 +74,7 @@ class Yard:
         """To be written with the next batch."""
         self._pending: list[Record] = []
         self._written: list[Record] = []
-        self._newest = store.jobs
+        self._newest = self._taken = max(store.newest, engine.last_job())
         self._launches: list[Placed] = []
         self._stops: list[tuple[str, int, float]] = []
         self._limits = Limits()
@@ -109,9 +109,8 @@ class Yard:
         """Turn after turn, until told to stop."""
         while not self._stopping:
             self.turn(self._patience())
-        self._commit([])  # what has happened since, so that the state is no further than the log
         try:
-            if not self.failing:
+            if self._commit([]) and not self.failing:  # first, so that the state is no further than the log
                 self.store.keep(self.state)
         except StoreFailing as error:  # the next start takes longer, and that is all
             log.warning("%s", error)
@@ -159,7 +158,7 @@ class Yard:
         self._times.note(event)
 
     def next_id(self) -> str:
-        """A name for a new job: its number."""
+        """A name for a new job: a number that none has had, also where the store is younger than the engine's files."""
         self._newest += 1
         return str(self._newest)
 
@@ -204,7 +203,7 @@ class Yard:
         """After a failure to write: go back to what is on disk, and see whether it can be written now."""
         try:
             self.state = self.store.load() or self.state
-            self._newest = self.store.jobs
+            self._newest = max(self.store.newest, self._taken)
             self.store.keep(self.state)
             self.recover(self.clock.now())
         except (StoreFailing, UserError, EngineError) as error:
@@ -253,6 +252,7 @@ class Yard:
             reports = self.engine.observe()
         except EngineError as error:
             log.warning("%s", error)
+            time.sleep(0.05)  # it may want to look again at once
             return
         self._reports += reports
         if self.failing:
@@ -381,16 +381,16 @@ class Yard:
 
     def _launch(self, placed: Placed) -> None:
         work = self._work_of(placed.job)
-        now = self.clock.now()
-        environment = self.store.environment(work.environment)
-        task = Task(placed.job, work.command, work.directory, environment, work.output_limit, work.umask)
+        variables = self.store.environment(work.environment)
+        task = Task(placed.job, work.command, work.directory, variables, work.output_limit, work.umask)
         try:
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:
-            self.record(Exited(now, placed.job, placed.attempt, None), message=str(error))
+            self.record(Exited(self.clock.now(), placed.job, placed.attempt, None), message=str(error))
         except EngineError as error:
-            log.warning("job %s cannot be launched now: %s", placed.job, error)
-            self.record(Requeued(now, placed.job, placed.attempt), message=f"cannot be launched now: {error}")
+            message = f"cannot be launched now: {error}"
+            log.warning("job %s %s", placed.job, message)
+            self.record(Requeued(self.clock.now(), placed.job, placed.attempt), message=message)
             self._quiet_until = time.monotonic() + _RETRY
         else:
             self._observe(self.clock.now())

@@ -105,6 +105,10 @@ class Engine(Protocol):
         """The machines that there are."""
         ...
 
+    def last_job(self) -> int:
+        """The largest number of a job that it has been given, in all its lives; 0 if there is none."""
+        ...
+
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
         """Begin to run an attempt; once, however often it is called.
 

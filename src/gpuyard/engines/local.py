@@ -70,6 +70,10 @@ class LocalEngine:
         """This machine."""
         return (Node(self._name, tuple(self._devices)),)
 
+    def last_job(self) -> int:
+        """The largest number among the names of its directories."""
+        return max((int(name) for name in os.listdir(self._directory) if name.isdecimal()), default=0)
+
     def fileno(self) -> int:
         """Readable when a wrapper has ended."""
         return self._epoll.fileno()

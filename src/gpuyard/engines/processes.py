@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpuyard.engines.base import EngineError
+
 MARK = "GPUYARD_RUN"
 """The environment variable that tells which attempt, of which engine, a process belongs to."""
 
@@ -100,6 +102,8 @@ def hold(pid: int, started: int | None = None) -> int | None:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
+    except OSError as error:
+        raise EngineError(f"cannot watch a process: {error.strerror}") from error
     process = look(pid)
     if process is None or started not in (None, process.started):
         os.close(pidfd)

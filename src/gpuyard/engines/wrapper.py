@@ -212,5 +212,5 @@ def _read(path: Path) -> tuple[float, bytes] | None:
     try:
         with open(path, "rb") as file:
             return os.fstat(file.fileno()).st_mtime, file.read()
-    except (FileNotFoundError, IsADirectoryError):  # a job may put anything in its way
+    except (FileNotFoundError, IsADirectoryError, PermissionError):  # a job may put anything in its way
         return None
