@@ -296,3 +296,18 @@ def test_an_older_store_is_brought_up_to_date(version: int, tmp_path: Path) -> N
     Store(tmp_path / "new.db").close()
     assert _schema(path) == _schema(tmp_path / "new.db")
     assert json.dumps(before[0].work["command"]) == '["python", "train.py"]'
+
+
+def test_a_closed_store_is_one_file(store: Store) -> None:
+    store.append([OPENED, submitted("1")])
+    reader = Reader(store.path)
+    reader.jobs(over=None, wanted={})
+    store.close()
+    wal = store.path.with_name("store.db-wal")
+    assert not wal.exists() or wal.stat().st_size == 0
+    reader.close()
+    copy = store.path.with_name("copy.db")
+    shutil.copy(store.path, copy)
+    again = Store(copy)
+    assert list(again.open) == ["1"]
+    again.close()

@@ -57,7 +57,9 @@ class Store:
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file, with all that was written in it and not beside it."""
+        with suppress(sqlite3.Error):  # where it cannot be written, the next life reads what lies beside it
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
 
     # -- writing ----------------------------------------------------------------------------------
