@@ -130,7 +130,10 @@ class Place:
         return job
 
     def tell(self, *reports: Report) -> None:
+        """Let it see something happen, and write that down: a beginning may wait a little for that."""
         self.engine.tell(*reports)
+        self.yard.turn(0)
+        time.sleep(0.006)
         self.yard.turn(0)
 
     def end(self) -> None:
@@ -263,7 +266,7 @@ def test_a_recovery_that_fails_is_tried_again(place: Place, monkeypatch: pytest.
     assert place.yard.failing == "cannot create a directory"
     place.engine.fails, place.engine.adopted["1"] = None, Running("1", 1, time.time(), "17")
     full.empty(place)
-    place.yard.turn(0)
+    place.tell()
     assert place.yard.failing == ""
     assert place.job().started is not None
     place.end()

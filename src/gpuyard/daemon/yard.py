@@ -51,6 +51,7 @@ log = logging.getLogger("gpuyard")
 FALLBACK = "fcfs@strict@first"
 _RETRY = 1.0  # seconds between attempts to write, or to launch, where that failed
 _FEW = 4
+_SOON = 0.005  # seconds for which it need not be written down that a job began: its claim tells, should we die
 
 
 class Yard:
@@ -85,7 +86,8 @@ class Yard:
         self._poll = select.poll()
         self._poll.register(self._inbox.fileno(), select.POLLIN)
         self._poll.register(engine.fileno(), select.POLLIN)
-        self._wake_at, self._planned = np.inf, -1
+        self._write_at = self._wake_at = np.inf
+        self._planned = -1
         self._quiet_until = self._retry_at = 0.0
         self._stopping = False
 
@@ -127,7 +129,7 @@ class Yard:
             self._look_at_gpus(now)
             self._end_overdue(now)
             self._plan(now)
-        if not self._commit(answers):
+        if self._may_wait(answers) or not self._commit(answers):
             return
         if len(self._launches) > _FEW:
             self._answer(answers)
@@ -137,10 +139,10 @@ class Yard:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        if self._pending or self._inbox:
+        if self._inbox:
             return 0.0
         ticks = time.monotonic()
-        due = [ticks + 3600.0]
+        due = [ticks + 3600.0, self._write_at]
         if (engine := self.engine.due()) is not None:
             due.append(engine)
         if self.failing:
@@ -156,15 +158,21 @@ class Yard:
         apply(self.state, event)
         self._pending.append(Record(event, details))
         self._times.note(event)
+        self._write_at = min(self._write_at, time.monotonic() + _SOON if isinstance(event, Started) else 0.0)
 
     def next_id(self) -> str:
         """A name for a new job: a number that none has had, also where the store is younger than the engine's files."""
         self._newest += 1
         return str(self._newest)
 
+    def _may_wait(self, answers: list[tuple[Future[Any], Any]]) -> bool:
+        """Whether there is nothing to write but that jobs began, which a short job's end may share an fsync with."""
+        busy = answers or self._launches or self._stops
+        return bool(self._pending) and not busy and time.monotonic() < self._write_at
+
     def _commit(self, answers: list[tuple[Future[Any], Any]]) -> bool:
         """Write what has happened; if that fails, tell those who wait for it."""
-        records, self._pending = self._pending, []
+        records, self._pending, self._write_at = self._pending, [], np.inf
         environments, self.environments = self.environments, {}
         try:
             if records:
@@ -196,6 +204,7 @@ class Yard:
         """Give up what is not written, for now."""
         self.failing = str(error)
         self._pending, self._launches, self._stops = [], [], []
+        self._write_at = np.inf
         self._times.forget()
         self._retry_at = time.monotonic() + _RETRY
 
