@@ -265,7 +265,7 @@ class Api:
     async def shutdown(self) -> Response:
         """End the daemon. Jobs go on running, and the next daemon finds them."""
         self._shutdown()
-        running = sum(view.state == "running" for view in self.yard.store.open.values())
+        running = sum(view.state == "running" for view in list(self.yard.store.open.values()))
         return _json({"running": running}, 202)
 
     # -- helpers ----------------------------------------------------------------------------------
