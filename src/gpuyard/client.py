@@ -21,8 +21,8 @@ from gpuyard.unixhttp import Answer, NoDaemon, request
 
 __all__ = [
     "OVER",
-    "Brief",
     "Client",
+    "Columns",
     "Explanation",
     "Gpu",
     "Invalid",
@@ -53,8 +53,8 @@ class Invalid(Refused, UserError):
     """The daemon cannot make sense of the request."""
 
 
-class Brief(TypedDict):
-    """What a table shows of a job; times are ISO-8601, durations seconds, sizes bytes."""
+class Job(TypedDict):
+    """A job, as the daemon tells of it; times are ISO-8601, durations seconds, sizes bytes."""
 
     id: str
     name: str | None
@@ -69,11 +69,6 @@ class Brief(TypedDict):
     ended_at: str | None
     gpu_count: int
     gpu_memory: int | None
-
-
-class Job(Brief):
-    """A job, as the daemon tells of it."""
-
     priority: float
     command: list[str]
     directory: str
@@ -81,6 +76,22 @@ class Job(Brief):
     estimate: float | None
     time_limit: float | None
     message: str | None
+
+
+class Columns(TypedDict):
+    """What a table shows of jobs, a list for each column; times are seconds since the epoch."""
+
+    id: list[str]
+    name: list[str]
+    user: list[str]
+    state: list[str]
+    reason: list[str | None]
+    gpus: list[list[int]]
+    gpu_count: list[int]
+    gpu_memory: list[int | None]
+    submitted: list[float]
+    started: list[float | None]
+    ended: list[float | None]
 
 
 class Wishes(TypedDict, total=False):
@@ -214,7 +225,7 @@ class Client:
         found = self._get("/jobs", all="true" if all else None, state=state, user=user, name=name, limit=limit)
         return cast("list[Job]", found["jobs"])
 
-    def brief_jobs(
+    def columns(
         self,
         *,
         all: bool = False,
@@ -222,11 +233,11 @@ class Client:
         user: str | None = None,
         name: str | None = None,
         limit: int | None = None,
-    ) -> list[Brief]:
-        """The same jobs, but only what a table shows of them: quicker where there are thousands."""
+    ) -> tuple[float, Columns]:
+        """The time at the daemon, and the same jobs as a table has them: quicker where there are thousands."""
         every = "true" if all else None
-        found = self._get("/jobs", brief="true", all=every, state=state, user=user, name=name, limit=limit)
-        return cast("list[Brief]", found["jobs"])
+        found = self._get("/jobs", columns="true", all=every, state=state, user=user, name=name, limit=limit)
+        return found["now"], cast("Columns", found["columns"])
 
     def job(self, id: str, *, wait: float = 0.0, until: Literal["over", "start"] = "over") -> Job:
         """One job; with `wait` not before it is over (or started), or so many seconds (at most 30) have passed."""

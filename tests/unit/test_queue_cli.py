@@ -16,7 +16,7 @@ from gpuyard.cli.app import Commands
 from gpuyard.cli.following import exit_code, follow
 from gpuyard.cli.lazy import Later
 from gpuyard.cli.table import cut, lines
-from gpuyard.client import Brief, Client, Job, LogPart, NoDaemon
+from gpuyard.client import Client, Columns, Job, LogPart, NoDaemon
 
 
 def test_tables_fit_the_terminal_and_align_wide_letters() -> None:
@@ -73,11 +73,10 @@ def test_following_goes_on_with_the_next_attempt_and_the_next_daemon(capfd: pyte
 
 
 def test_a_terminal_shows_the_first_of_many(tmp_path: Path) -> None:
-    jobs = cast("list[Brief]", [{"state": "running" if n < 2 else "queued"} for n in range(200)])
+    states = ["running"] * 2 + ["queued"] * 198
     with StandIn(tmp_path / "s") as yard:
         yard.answers["GET", "/status"] = 200, {"jobs": {"running": 2, "queued": 998, "succeeded": 5}}
-        shown, more = ps._first(Client(yard.path), jobs)
-    assert (len(shown), more) == (42, 958)
+        assert ps._first(Client(yard.path), states) == (42, 958)
 
 
 def test_the_root_help_says_what_the_commands_say() -> None:
@@ -94,7 +93,8 @@ def test_commands_import_only_what_they_need(tmp_path: Path, arguments: list[str
     )
     with StandIn(tmp_path / "s") as yard:
         yard.answers["POST", "/jobs"] = 201, {"id": "1"}
-        yard.answers["GET", "/jobs?brief=true"] = 200, {"jobs": []}
+        nothing: dict[str, list[str]] = {name: [] for name in Columns.__annotations__}
+        yard.answers["GET", "/jobs?columns=true"] = 200, {"now": 0.0, "columns": nothing}
         command = [sys.executable, "-c", code, "--socket", str(yard.path), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]", done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run a command; a user's mistake ends in one sentence and exit code 2, never in a traceback."""
+    gc.set_threshold(100_000, 50, 50)  # looking for cycles would take a tenth of a short command, and find none
     from gpuyard.cli.app import app
     from gpuyard.errors import Bug, GpuyardError, UserError
 

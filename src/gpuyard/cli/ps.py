@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,7 @@ from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from gpuyard.client import Brief, Client
+    from gpuyard.client import Client, Columns
 
 _SHOWN = 40
 """Waiting jobs that a terminal shows."""
@@ -45,47 +46,42 @@ def ps(
 
         print_rows(client.jobs(all=all_, state=state, user=user, name=name))
         return
-    jobs = client.brief_jobs(all=all_, state=state, user=user, name=name, limit=_ASKED if first else None)
-    more = 0
-    if first:
-        jobs, more = _first(client, jobs)
-    print_jobs(jobs)
+    now, jobs = client.columns(all=all_, state=state, user=user, name=name, limit=_ASKED if first else None)
+    shown, more = _first(client, jobs["state"]) if first else (len(jobs["state"]), 0)
+    print_jobs(jobs, now, shown)
     if more:
         output.say(f"... and {more:,} more (gpuyard ps | less shows them all)")
-    elif not jobs:
+    elif not shown:
         output.say("no jobs" if all_ or state or user or name else "no job runs or waits")
 
 
-def _first(client: Client, jobs: list[Brief]) -> tuple[list[Brief], int]:
-    """Those that run and the first that wait, and how many more there are."""
-    running = sum(job["state"] == "running" for job in jobs)
-    shown = jobs[: running + _SHOWN]
-    total = len(jobs)
+def _first(client: Client, states: list[str]) -> tuple[int, int]:
+    """How many there are of those that run and the first that wait, and how many more."""
+    shown = min(states.count("running") + _SHOWN, len(states))
+    total = len(states)
     if total >= _ASKED:
         counts = client.status()["jobs"]
         total = max(total, sum(counts.get(state, 0) for state in ("running", "queued", "held")))
-    return shown, total - len(shown)
+    return shown, total - shown
 
 
-def print_jobs(jobs: list[Brief]) -> None:
-    """The table of jobs."""
-    from gpuyard.cli.table import elapsed, indices, now, print_table, share
+def print_jobs(jobs: Columns, now: float, shown: int) -> None:
+    """The table of the first so many jobs."""
+    from gpuyard.cli.table import indices, print_table, share, span
 
-    at = now()
-    rows = (
-        (
-            job["id"],
-            job["name"] or "-",
-            job["user"],
-            job["state"],
-            share(job["gpu_count"], job["gpu_memory"]),
-            indices(job["gpus"]),
-            elapsed(job["submitted_at"], job["started_at"] or job["ended_at"], at),
-            elapsed(job["started_at"], job["ended_at"], at),
-            job["reason"] or "",
-        )
-        for job in jobs
+    starts, ends = jobs["started"], jobs["ended"]
+    columns = (
+        jobs["id"],
+        [name or "-" for name in jobs["name"]],
+        jobs["user"],
+        jobs["state"],
+        map(share, jobs["gpu_count"], jobs["gpu_memory"]),
+        map(indices, jobs["gpus"]),
+        [span(begin, start or end or now) for begin, start, end in zip(jobs["submitted"], starts, ends, strict=True)],
+        [span(start, end or now) for start, end in zip(starts, ends, strict=True)],
+        [reason or "" for reason in jobs["reason"]],
     )
+    rows = islice(zip(*columns, strict=True), shown)
     print_table(("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON"), rows)
 
 

@@ -93,6 +93,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def span(begin: float | None, end: float) -> str:
+    """A cell with the time between two instants, in seconds since the epoch."""
+    return "-" if begin is None else _duration(max(round(end - begin), 0))
+
+
 def elapsed(begin: str | None, end: str | None, now: datetime) -> str:
     """A cell with the time between two instants, or until now."""
     if begin is None:

@@ -53,20 +53,6 @@ def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
     """A job, and why it waits if it does."""
     work = view.work
     return {
-        **brief_json(view, reason),
-        "priority": view.priority,
-        "command": work.get("command", []),
-        "directory": work.get("directory", ""),
-        "tags": work.get("tags", []),
-        "estimate": work["estimate"] if work.get("estimated", True) else None,
-        "time_limit": work.get("time_limit"),
-        "message": view.message or None,
-    }
-
-
-def brief_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
-    """What a table shows of a job."""
-    return {
         "id": view.id,
         "name": view.name,
         "user": view.user,
@@ -78,8 +64,32 @@ def brief_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
         "submitted_at": iso(view.submitted),
         "started_at": iso(view.started),
         "ended_at": iso(view.ended),
-        "gpu_count": view.work["gpu_count"],
-        "gpu_memory": view.work["gpu_memory"],
+        "gpu_count": work["gpu_count"],
+        "gpu_memory": work["gpu_memory"],
+        "priority": view.priority,
+        "command": work.get("command", []),
+        "directory": work.get("directory", ""),
+        "tags": work.get("tags", []),
+        "estimate": work["estimate"] if work.get("estimated", True) else None,
+        "time_limit": work.get("time_limit"),
+        "message": view.message or None,
+    }
+
+
+def columns_json(views: list[JobView], reasons: list[str | None]) -> dict[str, list[Any]]:
+    """What a table shows of jobs, column by column, times in seconds: quick to make and to read for thousands."""
+    return {
+        "id": [view.id for view in views],
+        "name": [view.name for view in views],
+        "user": [view.user for view in views],
+        "state": [view.state for view in views],
+        "reason": [reason or _how_it_stands(view) for view, reason in zip(views, reasons, strict=True)],
+        "gpus": [list(view.gpus) for view in views],
+        "gpu_count": [view.work["gpu_count"] for view in views],
+        "gpu_memory": [view.work["gpu_memory"] for view in views],
+        "submitted": [view.submitted for view in views],
+        "started": [view.started for view in views],
+        "ended": [view.ended for view in views],
     }
 
 

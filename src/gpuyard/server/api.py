@@ -30,7 +30,7 @@ from gpuyard.daemon.yard import Yard
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server.answers import (
     Sayings,
-    brief_json,
+    columns_json,
     event_json,
     explain_json,
     gpus_json,
@@ -103,14 +103,13 @@ class Api:
         user: str = "",
         name: str = "",
         limit: Limit = 1_000_000,
-        brief: bool = False,
+        columns: bool = False,
     ) -> Response:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         reasons = await self._look(self.desk.reasons)
         over = None if all or state in OVER else False
-        tell = brief_json if brief else job_json
-        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons, tell)
+        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons, columns)
 
     def _listing(
         self,
@@ -118,7 +117,7 @@ class Api:
         wanted: dict[str, str],
         limit: int,
         reasons: dict[str, Any],
-        tell: Callable[[JobView, str | None], dict[str, Any]],
+        columns: bool,
     ) -> Response:
         opened = list(self.yard.store.open.values())  # in memory, so that a long queue is quick to list
         if over is None:
@@ -128,7 +127,11 @@ class Api:
         place = {job: n for n, job in enumerate(reasons)}
         found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
         say = Sayings(times=times_are_known(opened))
-        return _json({"jobs": [tell(v, say(reasons.get(v.id))) for v in found[:limit]]})
+        found = found[:limit]
+        said = [say(reasons.get(view.id)) for view in found]
+        if columns:
+            return _json({"now": self.yard.clock.now(), "columns": columns_json(found, said)})
+        return _json({"jobs": [job_json(view, reason) for view, reason in zip(found, said, strict=True)]})
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
