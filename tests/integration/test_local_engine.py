@@ -219,6 +219,12 @@ def _signals(status: str) -> dict[str, int]:
     return {name: int(mask, 16) for name, mask in lines}
 
 
+def test_what_the_shell_says_of_a_killed_job_is_not_its_output(watch: Watch) -> None:
+    watch.shell("1", "echo mine; kill -9 $$")
+    assert watch.until(Ended, "1").code == 137
+    assert watch.log("1") == b"mine\n"
+
+
 def test_a_wrapper_that_is_killed(watch: Watch) -> None:
     watch.shell("1", "echo $$ >up; sleep 60")
     running = watch.until(Running, "1")

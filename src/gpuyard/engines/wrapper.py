@@ -29,6 +29,7 @@ SHELL = "/bin/sh"
 #   the numbers are all that end a process but KILL and the faults.
 # - Names begin with gpuyard_ and are unset first, so no variable of the job is overwritten and none is exported to it.
 # - `exec` in a subshell runs programs only, never a builtin of the shell that happens to have the command's name.
+# - What the shell itself would say (that the job was killed, say) is not the job's output, so it goes nowhere.
 # - The end is written whatever happens; if the disk is full, the wrapper's own exit code still tells it to its parent.
 SCRIPT = r"""
 set -C
@@ -39,7 +40,9 @@ gpuyard_dir=$1 gpuyard_cgroup=$3 gpuyard_name=$4
 read -r gpuyard_line </proc/$$/stat
 { printf '%s\n' "$gpuyard_line" "$2" >"$gpuyard_dir/pid"; } 2>/dev/null || exit 125
 shift 4
+exec 3>&2 2>/dev/null
 (
+exec 2>&3 3>&-
 if [ -n "$gpuyard_cgroup" ]; then echo 0 >|"$gpuyard_cgroup/cgroup.procs" || exit 125; fi
 exec "$@"
 )
