@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gpuyard.errors import GpuyardError, UserError
@@ -38,7 +38,8 @@ def request(path: str, method: str, target: str, body: bytes = b"", timeout: flo
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout)
-            connect(connection, path)
+            with reachable(path) as address:
+                connection.connect(address)
             _send(connection, f"{head}\r\n".encode("ascii") + body)
             with connection.makefile("rb") as stream:
                 raw = stream.read()
@@ -51,17 +52,18 @@ def request(path: str, method: str, target: str, body: bytes = b"", timeout: flo
     return _parse(raw, path)
 
 
-def connect(connection: socket.socket, path: str) -> None:
-    """Connect to a path of any length: through a descriptor of its directory where it does not fit an address."""
+@contextlib.contextmanager
+def reachable(path: str) -> Iterator[str]:
+    """An address for a socket's path: through a descriptor of its directory where the path is too long for one."""
     if len(os.fsencode(path)) <= _LONGEST:
-        connection.connect(path)
+        yield path
         return
     directory, name = os.path.split(path)
     if len(os.fsencode(name)) > _LONGEST // 2:
         raise UserError(f"the name of the socket {path} is too long; give a shorter one")
     handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        connection.connect(f"/proc/self/fd/{handle}/{name}")
+        yield f"/proc/self/fd/{handle}/{name}"
     finally:
         os.close(handle)
 

@@ -6,16 +6,14 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpuyard.errors import UserError
+from gpuyard.unixhttp import reachable
 
-_LONGEST = 107  # bytes in the address of a Unix socket
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -39,23 +37,10 @@ class PeerProtocol(HttpToolsProtocol):
         super().connection_made(transport)
 
 
-@contextmanager
-def reachable(path: Path) -> Iterator[str]:
-    """An address for a socket's path, however long that is."""
-    if len(os.fsencode(path)) <= _LONGEST:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
-
-
 def listen(path: Path, mode: int) -> socket.socket:
     """A listening socket at a path; one that a former daemon left behind is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with reachable(path) as address:
+    with reachable(str(path)) as address:
         if _answers(address):
             raise UserError(f"something listens at {path} already; choose another place with --socket")
         path.unlink(missing_ok=True)
