@@ -11,12 +11,14 @@ import pytest
 from gpuyard.core.events import (
     Cancelled,
     Chosen,
+    Edited,
     Event,
     Exited,
     Held,
     JobEvent,
     Placed,
     Preempted,
+    Promised,
     Recalled,
     Rejected,
     Released,
@@ -24,6 +26,7 @@ from gpuyard.core.events import (
     Requeued,
     Started,
     Submitted,
+    Unpromised,
 )
 from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.plan import Snapshot
@@ -51,7 +54,8 @@ EVENTS: dict[type[JobEvent], JobEvent] = {
         Submitted(3.0, "a", Request(estimate=10.0)), Rejected(3.0, "a", "too large"), Held(3.0, "a"),
         Released(3.0, "a"), Cancelled(3.0, "a"), Chosen(3.0, "a", 9.0), Placed(3.0, "a", 2, (1,)),
         Started(3.0, "a", 1), Renewed(3.0, "a", 1), Preempted(3.0, "a", 1), Exited(3.0, "a", 1),
-        Requeued(3.0, "a", 1), Recalled(3.0, "a", 1, "cancelled"),
+        Requeued(3.0, "a", 1), Recalled(3.0, "a", 1, "cancelled"), Edited(3.0, "a", Request(estimate=20.0)),
+        Promised(3.0, "a", (1,)), Unpromised(3.0, "a"),
     )
 }  # fmt: skip
 

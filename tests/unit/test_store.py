@@ -13,26 +13,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.core.events import (
+    Booked,
     Cancelled,
     Chosen,
+    Edited,
     Event,
     Exited,
+    GpusDrained,
     GpusRestored,
+    GpusResumed,
     GpusWithdrawn,
     Held,
     Opened,
     Placed,
     PolicySet,
     Preempted,
+    Promised,
     Recalled,
     Rejected,
     Released,
     Renewed,
     Requeued,
+    RulesSet,
     Started,
     Submitted,
+    Unbooked,
+    Unpromised,
 )
-from gpuyard.core.model import GIB, Cluster, Request
+from gpuyard.core.model import GIB, Booking, Cluster, Quota, Request, Rules
 from gpuyard.daemon.journal import KINDS, Record, Row, decode, encode
 from gpuyard.daemon.store import VERSION, Reader, Store, StoreFailing, hashed
 from gpuyard.daemon.views import JobView, Work, fold_view, work_of
@@ -68,6 +76,10 @@ EVENTS: list[Event] = [
     Preempted(1.0, "a", 1), Requeued(1.0, "a", 1), Recalled(1.0, "a", 1, "timeout"), Exited(1.0, "a", 1),
     Exited(1.0, "a", 1, None, "oom"), Opened(1.0, Cluster((2,), gpu_memory=(GIB, 2 * GIB)), ("x", "y")),
     PolicySet(1.0, "sjf"), GpusWithdrawn(1.0, (1,), "foreign"), GpusRestored(1.0, (1,)),
+    Edited(1.0, "a", Request(begin=9.0, limit=8.0, after=("ok:1", "any:2"), array="7", at_most=2, group="lab")),
+    Promised(1.0, "a", (0, 1)), Unpromised(1.0, "a"), GpusDrained(1.0, (0,)), GpusResumed(1.0, (0,)),
+    Booked(1.0, Booking("demo", (0, 1), 5.0, 9.0, ("ann",))), Unbooked(1.0, "demo"), RulesSet(1.0, Rules()),
+    RulesSet(1.0, Rules(3600.0, (("ann", 2.0),), (("@lab", Quota(4)), ("*", Quota(0, 10.5))), preempts=False)),
 ]  # fmt: skip
 
 
@@ -269,7 +281,7 @@ def _schema(path: Path) -> set[tuple[str, str]]:
     connection = sqlite3.connect(path)
     found = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
     connection.close()
-    return {(name, " ".join(line.split("--")[0].strip() for line in sql.splitlines())) for name, sql in found}
+    return {(name, "".join("".join(line.split("--")[0].split()) for line in sql.splitlines())) for name, sql in found}
 
 
 @pytest.mark.parametrize("version", range(1, VERSION))

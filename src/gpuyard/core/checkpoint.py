@@ -6,16 +6,19 @@ decided as before. What the rows say is kept, what can be worked out of them is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from gpuyard.core.columns import Table
-from gpuyard.core.model import Cluster, Phase
+from gpuyard.core.ledger import Ledger
+from gpuyard.core.model import Booking, Cluster, Phase, Quota, Rules
 from gpuyard.core.placement import claim
 from gpuyard.core.pool import NOBODY, takes_any
 from gpuyard.core.state import State
-from gpuyard.core.withdrawal import withdraw
+from gpuyard.core.withdrawal import keep_for, withdraw
 from gpuyard.errors import Bug
 
 _NUMBERS = ("now", "shadow", "starts", "virtual_time", "numbers")
@@ -27,6 +30,7 @@ def dump(state: State) -> dict[str, Any]:
     rows = [row for row, phase in enumerate(state.phase) if not phase.over]
     wishes = {row: key for key, row in state.table.scope_rows.items()}
     new_row = {row: n for n, row in enumerate(rows)}
+    names = list(state.arrays)
     return {
         "seed": state.seed,
         **{name: _plain(getattr(state, name)) for name in _NUMBERS},
@@ -36,6 +40,16 @@ def dump(state: State) -> dict[str, Any]:
         "last_finish": [_plain(value) for value in state.last_finish],
         "withdrawn": [[gpu, cause] for gpu, cause in state.withdrawn.items()],
         "recalled": [[new_row[row], cause] for row, cause in state.recalled.items()],
+        "groups": list(state.group_of),
+        "drained": sorted(state.drained),
+        "promises": [[new_row[row], list(gpus)] for row, gpus in state.promises.items()],
+        "after": [[new_row[row], list(left)] for row, left in state.after.items()],
+        "doomed": [[new_row[row], wish] for row, wish in state.doomed.items()],
+        "array": [names[int(state.table.array[row])] for row in rows],
+        "at_most": {name: state.at_most[number] for name, number in state.arrays.items()},
+        "bookings": [asdict(booking) for booking in state.bookings.values()],
+        "rules": None if state.rules is None else plain_rules(state.rules),
+        "ledger": state.ledger.facts(),
         "ids": [state.ids[row] for row in rows],
         "phase": [str(state.phase[row]) for row in rows],
         "attempt": [state.attempt[row] for row in rows],
@@ -56,12 +70,40 @@ def load(cluster: Cluster, data: dict[str, Any]) -> State:
     state.used = [float(value) for value in data["used"]]
     state.last_finish = [float(value) for value in data["last_finish"]]
     state.recalled = dict(data["recalled"])
+    if "rules" in data:
+        _load_sharing(state, data)
+    else:  # of a version that knew none of this
+        state.group_of = ["" for _ in state.used]
+        state.ledger.grow(len(state.used))
     _load_jobs(state, data)
     for gpu, cause in data["withdrawn"]:
         if gpu < cluster.gpus:
             state.withdrawn[gpu] = cause
             withdraw(state.pool, gpu)
+    state.drained = {gpu for gpu in data.get("drained", ()) if gpu < cluster.gpus}
+    for gpu in state.drained:
+        withdraw(state.pool, gpu)
+    for row, gpus in data.get("promises", ()):
+        if max(gpus) < cluster.gpus:
+            keep_for(state, row, tuple(gpus))
     return state
+
+
+def _load_sharing(state: State, data: dict[str, Any]) -> None:
+    """Who waits for whom, and how people share."""
+    state.group_of = list(data["groups"])
+    state.after = {row: list(left) for row, left in data["after"]}
+    state.doomed = dict(data["doomed"])
+    used = {"", *data["array"]}
+    for name, at_most in data["at_most"].items():
+        if name in used and name:
+            state.arrays[name] = len(state.arrays)
+            state.at_most.append(at_most)
+    for text in data["bookings"]:
+        booking = booking_of(text)
+        state.bookings[booking.name] = booking
+    state.rules = rules_of(data["rules"]) if data["rules"] is not None else None
+    state.ledger = Ledger.of(data["ledger"])
 
 
 def _load_jobs(state: State, data: dict[str, Any]) -> None:
@@ -74,6 +116,8 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     columns = {name: np.array(values, dtype=np.float64) for name, values in data["columns"].items()}
     table.load(columns)
     table.started[: table.size] = columns["started"]
+    for row, array in enumerate(data.get("array", ())):
+        table.array[row] = state.arrays[array]
     for row, (scope, gpu_types) in enumerate(data["scope"]):
         table.scope[row] = table.scope_row(tuple(scope), gpu_types)
         state.shares = state.shares or not takes_any(table.demand, row)
@@ -83,7 +127,8 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
             claim(state.site(), row, state.spot[row])
             state.occupant[state.spot[row]] = row
             state.running.add(row)
-            state.fixed += not (table.preemptible[row] and table.started[row] < np.inf)
+            loose = table.preemptible[row] and table.started[row] < np.inf and row not in state.recalled
+            state.fixed += not loose
 
 
 def compact(state: State) -> None:
@@ -102,6 +147,26 @@ def move_to(state: State, cluster: Cluster) -> None:
 def _become(state: State, other: State) -> None:
     other.version = state.version + 1
     state.__dict__.update(other.__dict__)
+
+
+def rules_of(data: Mapping[str, Any]) -> Rules:
+    """Rules out of the plain values of `dataclasses.asdict`, with an infinite half-life as a text."""
+    return Rules(
+        float(data["half_life"]),
+        tuple((name, float(weight)) for name, weight in data["weights"]),
+        tuple((name, Quota(**quota)) for name, quota in data["quotas"]),
+        bool(data["preempts"]),
+    )
+
+
+def booking_of(data: Mapping[str, Any]) -> Booking:
+    """A booking out of its plain values."""
+    return Booking(data["name"], tuple(data["gpus"]), data["begin"], data["end"], tuple(data["users"]))
+
+
+def plain_rules(rules: Rules) -> dict[str, Any]:
+    """Rules as plain values."""
+    return {**asdict(rules), "half_life": _plain(rules.half_life)}
 
 
 def _plain(value: Any) -> Any:

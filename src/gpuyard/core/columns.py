@@ -27,9 +27,9 @@ class Table:
     _FLOATS = (
         "submit", "estimate", "memory", "compute", "priority", "weight", "tickets", "deadline",
         "virtual_start", "virtual_finish", "turn", "requeued", "progress", "started", "overhead",
-        "slice_started", "held_for", "cpus", "host_memory",
+        "slice_started", "held_for", "cpus", "host_memory", "begin", "limit", "notice",
     )  # fmt: skip
-    _INTS = ("gpus", "user", "scope")
+    _INTS = ("gpus", "user", "scope", "array")
 
     submit: Floats
     estimate: Floats
@@ -56,9 +56,17 @@ class Table:
     """CPU cores wanted; 0 where the cluster does not count them."""
     host_memory: Floats
     """Bytes of host memory wanted; 0 where the cluster does not count them."""
+    begin: Floats
+    """Not before this time."""
+    limit: Floats
+    """Seconds after which it is sure to have ended."""
+    notice: Floats
+    """Seconds that it may take to stop, if it is preemptible."""
     gpus: Ints
     user: Ints
     scope: Ints
+    array: Ints
+    """The array that it is a task of, by number; 0: none."""
     preemptible: Flags
 
     def __init__(self, cluster: Cluster) -> None:
@@ -98,6 +106,13 @@ class Table:
             self._resize(2 * row)
         self.size += 1
         self.submit[row] = submit
+        self.user[row] = user
+        self.started[row] = np.inf
+        self.put(row, request)
+        return row
+
+    def put(self, row: int, request: Request) -> None:
+        """Let a row say what its job asks for."""
         self.gpus[row] = request.gpus
         self.estimate[row] = request.estimate
         self.memory[row] = request.memory
@@ -107,12 +122,12 @@ class Table:
         self.tickets[row] = request.tickets
         self.deadline[row] = request.deadline
         self.preemptible[row] = request.preemptible
-        self.user[row] = user
-        self.started[row] = np.inf
+        self.begin[row] = request.begin
+        self.limit[row] = request.limit
+        self.notice[row] = request.notice
         self.cpus[row] = request.cpus if self._counts_cpus else 0.0
         self.host_memory[row] = request.host_memory if self._counts_host else 0.0
         self.scope[row] = self.scope_row(request.scope, request.gpu_types)
-        return row
 
     def load(self, columns: Mapping[str, Floats | Ints | Flags]) -> None:
         """Rows for many jobs at once, into an empty table; columns that are left out are 0."""
@@ -121,6 +136,8 @@ class Table:
             getattr(self, name)[: len(values)] = values
             self.size = len(values)
         self.started[:] = np.inf
+        if "limit" not in columns:
+            self.limit[:] = np.inf
 
     def scope_row(self, scope: tuple[int, ...], gpu_types: str) -> int:
         """Where in `scopes` a wish for certain GPUs or models is."""

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuyard.core.model import Cluster, Request
+from gpuyard.core.model import Booking, Cluster, Request, Rules
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """A job entered the queue."""
+
+    at: float
+    job: str
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What a job asks for was changed; of a job on GPUs, all but what those depend on."""
 
     at: float
     job: str
@@ -63,6 +72,23 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class Promised:
+    """GPUs that others are being stopped on are kept for a waiting job."""
+
+    at: float
+    job: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unpromised:
+    """A promise was taken back: the job takes its chance again, like all others."""
+
+    at: float
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """GPUs were taken for a job. Written before the launch, so that a crash cannot lose the intent."""
 
@@ -102,22 +128,24 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """An attempt came to nothing (it never began, or the machine went down), and the job waits again."""
+    """An attempt came to nothing (it never began, failed, or the machine went down), and the job waits again."""
 
     at: float
     job: str
     attempt: int
+    begin: float = 0.0
+    """Not before this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A job on GPUs was told to end: it was cancelled, or its time is over."""
+    """A job on GPUs was told to end: it was cancelled, its time is over, or others come first."""
 
     at: float
     job: str
     attempt: int
     cause: str
-    """How the job will have ended: `cancelled` or `timeout`."""
+    """How the job will have ended, `cancelled` or `timeout`; or `preempted`: it will wait again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +197,49 @@ class GpusRestored:
     gpus: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class GpusDrained:
+    """Somebody wants these GPUs to be left alone until they are resumed; what runs there goes on."""
+
+    at: float
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpusResumed:
+    """GPUs that were drained may be used again."""
+
+    at: float
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """GPUs were reserved for a time."""
+
+    at: float
+    booking: Booking
+
+
+@dataclass(frozen=True, slots=True)
+class Unbooked:
+    """A reservation was given up."""
+
+    at: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RulesSet:
+    """From now on GPUs are shared by these rules."""
+
+    at: float
+    rules: Rules
+
+
 JobEvent = (
-    Submitted | Rejected | Held | Released | Cancelled | Chosen | Placed | Started | Renewed | Preempted | Requeued
-    | Recalled | Exited
+    Submitted | Edited | Rejected | Held | Released | Cancelled | Chosen | Promised | Unpromised | Placed | Started
+    | Renewed | Preempted | Requeued | Recalled | Exited
 )  # fmt: skip
-YardEvent = Opened | PolicySet | GpusWithdrawn | GpusRestored
+YardEvent = Opened | PolicySet | GpusWithdrawn | GpusRestored | GpusDrained | GpusResumed | Booked | Unbooked | RulesSet
 Event = JobEvent | YardEvent

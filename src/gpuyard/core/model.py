@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,6 +37,9 @@ class Phase(StrEnum):
         return self not in (Phase.QUEUED, Phase.HELD, Phase.PLACED, Phase.RUNNING)
 
 
+_AFTER = re.compile(r"(ok|notok|any):.")
+
+
 def suits(gpu_types: str, models: list[str]) -> list[bool]:
     """Which of the models (in lower case) a text like `V100|A100` allows."""
     wanted = {name.strip().casefold() for name in gpu_types.split("|")} - {""}
@@ -67,6 +71,20 @@ class Request:
     """Bytes of the machine's own memory in all; they count like CPUs."""
     gpu_types: str = ""
     """GPU models that will do, with | between them; empty: any."""
+    group: str = ""
+    """Whom the user belongs to, as far as shares and quotas go; empty: nobody but the user."""
+    begin: float = 0.0
+    """Not before this time."""
+    limit: float = math.inf
+    """Seconds after which it is sure to have ended."""
+    notice: float = 0.0
+    """If it is preemptible: seconds that it may take to stop."""
+    after: tuple[str, ...] = ()
+    """Open jobs that must end first, and how: `ok:12` (succeeded), `notok:12` (not so), `any:12`."""
+    array: str = ""
+    """The array that it is a task of; empty: none."""
+    at_most: int = 0
+    """How many tasks of its array may run at once; 0: any number."""
 
     def __post_init__(self) -> None:
         problem = (
@@ -81,6 +99,9 @@ class Request:
             or (not 0 <= self.cpus < math.inf and f"CPUs must be 0 or more, not {self.cpus:g}")
             or (not 0 <= self.host_memory < math.inf and f"host memory must be 0 or more, not {self.host_memory:g}")
             or (len(set(self.scope)) < len(self.scope) and "a scope names each GPU once")
+            or (not self.limit > 0 and f"a time limit must be above 0, not {self.limit:g}")
+            or (self.at_most < 0 and f"an array runs at most so many tasks at once, 1 or more, not {self.at_most}")
+            or next((f"'{a}' is not ok:JOB, notok:JOB or any:JOB" for a in self.after if not _AFTER.match(a)), "")
         )
         if problem:
             raise UserError(problem)
@@ -155,3 +176,54 @@ class Cluster:
     def labels(self) -> list[str]:
         """`node:index` of every GPU, by number."""
         return [f"{node}:{index}" for node, size in enumerate(self.nodes) for index in range(size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one user, or one group, may have."""
+
+    gpus: int = 0
+    """GPUs at once; 0: any number."""
+    gpu_hours: float = 0.0
+    """GPU-hours in any seven days; 0: any number."""
+
+    def __post_init__(self) -> None:
+        if self.gpus < 0 or not 0 <= self.gpu_hours < math.inf:
+            raise UserError("a quota is a number of GPUs or GPU-hours, 0 or more (0: no quota)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How people share the GPUs. Groups are written with an @ before their name; `*` is everybody without an entry."""
+
+    half_life: float = math.inf
+    """Seconds after which GPU time that somebody had counts half."""
+    weights: tuple[tuple[str, float], ...] = ()
+    """What share each deserves, relative to the others' 1."""
+    quotas: tuple[tuple[str, Quota], ...] = ()
+    preempts: bool = True
+    """Whether preemptible jobs are stopped for jobs of higher priority, or of users who have less than their share."""
+
+    def __post_init__(self) -> None:
+        if not self.half_life > 0:
+            raise UserError(f"a half-life must be above 0, not {self.half_life:g}")
+        if bad := next((name for name, weight in self.weights if not 0 < weight < math.inf), None):
+            raise UserError(f"the share of {bad} must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """A reservation: GPUs that only some may use for a time."""
+
+    name: str
+    gpus: tuple[int, ...]
+    begin: float
+    end: float
+    users: tuple[str, ...] = ()
+    """Who may use them then; nobody, if empty."""
+
+    def __post_init__(self) -> None:
+        if not self.gpus:
+            raise UserError("a reservation needs GPUs")
+        if not self.begin < self.end:
+            raise UserError("a reservation must end after it begins")

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpuyard.core.columns import Table
-from gpuyard.core.model import Cluster, Phase
+from gpuyard.core.ledger import Ledger, standing
+from gpuyard.core.model import Booking, Cluster, Phase, Rules
 from gpuyard.core.pool import FIRST, Floats, Ints, Site, new_pool
 
 
@@ -81,18 +82,38 @@ class State:
         self.shadow = np.inf
         self.withdrawn: dict[int, str] = {}
         """GPUs on which nothing may be started, and why."""
+        self.drained: set[int] = set()
+        """GPUs that somebody wants to be left alone."""
         self.recalled: dict[int, str] = {}
         """Rows on GPUs that were told to end, and what they will have ended by."""
+        self.promises: dict[int, tuple[int, ...]] = {}
+        """GPUs that are kept for waiting rows while those who run there are being stopped."""
+        self.after: dict[int, list[str]] = {}
+        """Jobs that waiting or held rows still have to wait for (`Request.after`)."""
+        self.doomed: dict[int, str] = {}
+        """Rows that can never start, since a job that they wait for ended otherwise: which one, as in `after`."""
+        self.arrays: dict[str, int] = {"": 0}
+        self.at_most: list[int] = [0]
+        """How many tasks of each array may run at once; 0: any number."""
+        self.bookings: dict[str, Booking] = {}
+        self.rules: Rules | None = None
+        """How people share the GPUs; None where nobody said, as in a simulation."""
         self.starts = 0
         self.virtual_time = 0.0
         self.numbers = 0
         """How many numbers jobs have drawn to take turns by."""
         self.user_of: dict[str, int] = {}
+        self.group_of: list[str] = []
+        """The group of each user; empty: none."""
         self.used: list[float] = []
         self.last_finish: list[float] = []
+        self.ledger = Ledger()
+        """What users have had lately, where there are rules to share by."""
 
     def usage(self, now: float) -> Floats:
-        """GPU-seconds that each user has had up to now."""
+        """GPU-seconds that each user has had up to now; where there are rules, as these count them."""
+        if self.rules is not None:
+            return standing(self, self.rules, now)
         totals = np.array(self.used)
         rows = self.running.array
         held = np.maximum(now - self.table.started[rows], 0.0) * self.table.gpus[rows]
@@ -125,7 +146,17 @@ class State:
             "last_finish": list(self.last_finish),
             "numbers": self.numbers,
             "users": list(self.user_of),
+            "groups": list(self.group_of),
             "withdrawn": dict(self.withdrawn),
+            "drained": sorted(self.drained),
             "recalled": dict(self.recalled),
+            "promises": dict(self.promises),
+            "after": {row: list(left) for row, left in self.after.items()},
+            "doomed": dict(self.doomed),
+            "arrays": dict(self.arrays),
+            "at_most": list(self.at_most),
+            "bookings": dict(self.bookings),
+            "rules": self.rules,
+            "ledger": self.ledger.facts(),
             "scopes": self.table.scopes.tolist(),
         }

@@ -4,7 +4,7 @@
                            ^  |                                    |
                            |  |                                    |                | cancelled | timeout
                            |  +--Held/Released, Cancelled,         |                | oom | interrupted
-                           |     Rejected, Chosen                  |
+                           |     Rejected, Chosen, Promised        |
                            +--------------Preempted, Requeued------+
 
 `apply` is the only way a state changes, live and when a log is folded, so that a restart, a what-if and a
@@ -15,17 +15,22 @@ an earlier attempt is not: processes report when they like, and such a report is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from gpuyard.core.checkpoint import move_to
+from gpuyard.core.dependencies import settle, wait_for
 from gpuyard.core.events import (
+    Booked,
     Cancelled,
     Chosen,
+    Edited,
     Event,
     Exited,
+    GpusDrained,
     GpusRestored,
+    GpusResumed,
     GpusWithdrawn,
     Held,
     JobEvent,
@@ -33,29 +38,39 @@ from gpuyard.core.events import (
     Placed,
     PolicySet,
     Preempted,
+    Promised,
     Recalled,
     Rejected,
     Released,
     Renewed,
     Requeued,
+    RulesSet,
     Started,
     Submitted,
+    Unbooked,
+    Unpromised,
 )
-from gpuyard.core.model import Cluster, Phase
+from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.placement import claim, release
 from gpuyard.core.pool import NOBODY, takes_any
 from gpuyard.core.state import State
-from gpuyard.core.withdrawal import give_back, withdraw
+from gpuyard.core.withdrawal import give_back, keep_for, keep_no_more, withdraw
 from gpuyard.errors import Bug
 
 TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
     (None, Submitted): Phase.QUEUED,
+    (Phase.QUEUED, Edited): Phase.QUEUED,
+    (Phase.HELD, Edited): Phase.HELD,
+    (Phase.PLACED, Edited): Phase.PLACED,
+    (Phase.RUNNING, Edited): Phase.RUNNING,
     (Phase.QUEUED, Rejected): Phase.REJECTED,
     (Phase.QUEUED, Held): Phase.HELD,
     (Phase.HELD, Released): Phase.QUEUED,
     (Phase.QUEUED, Cancelled): Phase.CANCELLED,
     (Phase.HELD, Cancelled): Phase.CANCELLED,
     (Phase.QUEUED, Chosen): Phase.QUEUED,
+    (Phase.QUEUED, Promised): Phase.QUEUED,
+    (Phase.QUEUED, Unpromised): Phase.QUEUED,
     (Phase.QUEUED, Placed): Phase.PLACED,
     (Phase.PLACED, Started): Phase.RUNNING,
     (Phase.PLACED, Preempted): Phase.QUEUED,
@@ -74,11 +89,12 @@ TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
 def apply(state: State, event: Event) -> State:
     """Let one event happen. The state is changed in place and returned."""
     kind = type(event)
-    if isinstance(event, Opened | PolicySet | GpusWithdrawn | GpusRestored):
+    if kind in _YARD_EFFECTS:
         _YARD_EFFECTS[kind](state, event)
         state.version += 1
         state.now = max(state.now, event.at)
         return state
+    event = cast(JobEvent, event)
     row = state.row_of.get(event.job, -1)
     before = state.phase[row] if row >= 0 else None
     after = TRANSITIONS.get((before, kind))  # type: ignore[arg-type]
@@ -99,6 +115,8 @@ def apply(state: State, event: Event) -> State:
     if isinstance(event, Exited) and (event.cause or event.code != 0):
         after = Phase(event.cause) if event.cause else Phase.FAILED
     state.phase[row] = after
+    if after.over and state.after:
+        settle(state, event.job, after)
     state.version += 1
     state.now = max(state.now, event.at)
     return state
@@ -114,12 +132,9 @@ def fold(cluster: Cluster, events: Iterable[Event], seed: int = 0) -> State:
 
 def _submitted(state: State, row: int, event: Submitted) -> None:
     request = event.request
-    user = state.user_of.setdefault(request.user, len(state.user_of))
-    if user == len(state.used):
-        state.used.append(0.0)
-        state.last_finish.append(0.0)
+    user = _user(state, request)
     state.table.add(event.at, request, user)
-    state.shares = state.shares or not takes_any(state.table.demand, row)
+    _note_wishes(state, row, request)
     state.ids.append(event.job)
     state.row_of[event.job] = row
     state.phase.append(Phase.QUEUED)
@@ -136,6 +151,44 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
         state.last_finish[user] = float(table.virtual_finish[row])
 
 
+def _user(state: State, request: Request) -> int:
+    """The number of a request's user, who may be new here."""
+    user = state.user_of.setdefault(request.user, len(state.user_of))
+    if user == len(state.used):
+        state.used.append(0.0)
+        state.last_finish.append(0.0)
+        state.group_of.append("")
+        state.ledger.grow(len(state.used))
+    if request.group:
+        state.group_of[user] = request.group
+    return user
+
+
+def _note_wishes(state: State, row: int, request: Request) -> None:
+    """What a request says beyond the columns that a policy knows."""
+    state.shares = state.shares or not takes_any(state.table.demand, row)
+    if request.array:
+        number = state.arrays.setdefault(request.array, len(state.arrays))
+        if number == len(state.at_most):
+            state.at_most.append(0)
+        state.table.array[row] = number
+        state.at_most[number] = request.at_most
+    wait_for(state, row, request.after)
+
+
+def _edited(state: State, row: int, event: Edited) -> None:
+    table, request = state.table, event.request
+    if len(state.spot[row]) and (table.gpus[row], table.memory[row]) != (request.gpus, request.memory):
+        raise Bug(f"job {event.job} holds GPUs, so how many and how much of them cannot change")
+    loose = _may_be_stopped(state, row)
+    scope = int(table.scope[row])
+    table.put(row, request)
+    if len(state.spot[row]):
+        table.scope[row] = scope
+    state.fixed += bool(len(state.spot[row])) * (loose - _may_be_stopped(state, row))
+    _note_wishes(state, row, request)
+
+
 def _rejected(state: State, row: int, event: Rejected) -> None:
     _left_queue(state, row, event)
     # A job that never runs must not push its user's later jobs back.
@@ -147,6 +200,10 @@ def _rejected(state: State, row: int, event: Rejected) -> None:
 def _left_queue(state: State, row: int, event: JobEvent) -> None:
     if state.phase[row] is Phase.QUEUED:
         state.waiting.remove(row)
+        keep_no_more(state, row)
+    if not isinstance(event, Held):
+        state.after.pop(row, None)
+        state.doomed.pop(row, None)
     if state.head == row:
         state.head, state.shadow = -1, np.inf
 
@@ -157,6 +214,20 @@ def _released(state: State, row: int, event: Released) -> None:
 
 def _chosen(state: State, row: int, event: Chosen) -> None:
     state.head, state.shadow = row, event.shadow
+
+
+def _promised(state: State, row: int, event: Promised) -> None:
+    keep_for(state, row, event.gpus)
+
+
+def _unpromised(state: State, row: int, event: Unpromised) -> None:
+    keep_no_more(state, row)
+
+
+def _may_be_stopped(state: State, row: int) -> bool:
+    """Whether a running job may be preempted: it said so, it has begun, and nobody told it to end."""
+    table = state.table
+    return bool(table.preemptible[row]) and float(table.started[row]) < np.inf and row not in state.recalled
 
 
 def _placed(state: State, row: int, event: Placed) -> None:
@@ -176,7 +247,7 @@ def _placed(state: State, row: int, event: Placed) -> None:
 def _started(state: State, row: int, event: Started) -> None:
     state.table.started[row] = state.table.slice_started[row] = event.at
     state.table.overhead[row] = event.overhead
-    state.fixed -= bool(state.table.preemptible[row])
+    state.fixed -= _may_be_stopped(state, row)
 
 
 def _renewed(state: State, row: int, event: Renewed) -> None:
@@ -192,11 +263,13 @@ def _stopped(state: State, row: int, at: float) -> None:
     state.spot[row] = NOBODY
     state.running.remove(row)
     started = float(table.started[row])
-    state.fixed -= not (table.preemptible[row] and started < np.inf)
+    state.fixed -= not _may_be_stopped(state, row)
     if started < np.inf:
         table.progress[row] += max(at - started - float(table.overhead[row]), 0.0)
         table.held_for[row] += at - started
         state.used[table.user[row]] += (at - started) * float(table.gpus[row])
+        if state.rules is not None:
+            state.ledger.book(int(table.user[row]), float(table.gpus[row]), started, at, state.rules.half_life)
     table.started[row] = np.inf
     state.recalled.pop(row, None)
 
@@ -205,10 +278,13 @@ def _requeued(state: State, row: int, event: Requeued) -> None:
     progress = float(state.table.progress[row])
     _preempted(state, row, event)
     state.table.progress[row] = progress  # what was done is lost
+    state.table.begin[row] = max(event.begin, float(state.table.begin[row]))
 
 
 def _recalled(state: State, row: int, event: Recalled) -> None:
-    state.recalled.setdefault(row, event.cause)
+    state.fixed += _may_be_stopped(state, row)
+    if state.recalled.get(row, "preempted") == "preempted":  # who is to end for good does not wait again
+        state.recalled[row] = event.cause
 
 
 def _preempted(state: State, row: int, event: Preempted | Requeued) -> None:
@@ -239,6 +315,37 @@ def _gpus_withdrawn(state: State, event: GpusWithdrawn) -> None:
         state.withdrawn[gpu] = event.cause
 
 
+def _gpus_drained(state: State, event: GpusDrained) -> None:
+    for gpu in set(event.gpus) - state.drained:
+        withdraw(state.pool, gpu)
+        state.drained.add(gpu)
+
+
+def _gpus_resumed(state: State, event: GpusResumed) -> None:
+    for gpu in state.drained & set(event.gpus):
+        give_back(state.pool, gpu)
+        state.drained.remove(gpu)
+
+
+def _booked(state: State, event: Booked) -> None:
+    state.bookings = {name: b for name, b in state.bookings.items() if b.end > event.at}  # the past needs no keeping
+    state.bookings[event.booking.name] = event.booking
+
+
+def _unbooked(state: State, event: Unbooked) -> None:
+    state.bookings.pop(event.name, None)
+
+
+def _rules_set(state: State, event: RulesSet) -> None:
+    if state.rules is None:
+        state.ledger.grow(len(state.used))
+        state.ledger.at = event.at
+        state.ledger.faded = list(state.used)
+    else:
+        state.ledger.fade(state.rules.half_life, event.at)
+    state.rules = event.rules
+
+
 def _gpus_restored(state: State, event: GpusRestored) -> None:
     for gpu in event.gpus:
         if state.withdrawn.pop(gpu, None) is not None:
@@ -250,15 +357,23 @@ _YARD_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
     PolicySet: _policy_set,
     GpusWithdrawn: _gpus_withdrawn,
     GpusRestored: _gpus_restored,
+    GpusDrained: _gpus_drained,
+    GpusResumed: _gpus_resumed,
+    Booked: _booked,
+    Unbooked: _unbooked,
+    RulesSet: _rules_set,
 }
 
 _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
     Submitted: _submitted,
+    Edited: _edited,
     Rejected: _rejected,
     Held: _left_queue,
     Released: _released,
     Cancelled: _left_queue,
     Chosen: _chosen,
+    Promised: _promised,
+    Unpromised: _unpromised,
     Placed: _placed,
     Started: _started,
     Renewed: _renewed,

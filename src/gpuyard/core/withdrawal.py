@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuyard.core.pool import Pool
+from gpuyard.core.state import State
 
 _OUT_OF_REACH = 1e6  # percent: more than any share leaves, and little enough to be added and taken away exactly
 
@@ -23,3 +24,17 @@ def give_back(pool: Pool, gpu: int) -> None:
         pool.compute[gpu] = 100.0
         pool.memory[gpu] = pool.total[gpu]
         pool.kind[gpu] = 0
+
+
+def keep_for(state: State, row: int, gpus: tuple[int, ...]) -> None:
+    """Let nobody but this waiting row start on GPUs, once those who run there have left."""
+    keep_no_more(state, row)
+    state.promises[row] = gpus
+    for gpu in gpus:
+        withdraw(state.pool, gpu)
+
+
+def keep_no_more(state: State, row: int) -> None:
+    """Let a row have no GPUs kept for it."""
+    for gpu in state.promises.pop(row, ()):
+        give_back(state.pool, gpu)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, NamedTuple, get_args
 
 from gpuyard.core import events
-from gpuyard.core.events import Event, Opened, Submitted
-from gpuyard.core.model import Cluster, Request
+from gpuyard.core.checkpoint import booking_of, plain_rules, rules_of
+from gpuyard.core.events import Booked, Edited, Event, Opened, RulesSet, Submitted
+from gpuyard.core.model import Booking, Cluster, Request, Rules
 from gpuyard.errors import Bug
 
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(events.Event)}
@@ -55,6 +56,10 @@ def encode(record: Record) -> Row:
             continue
         if isinstance(value, Request | Cluster):
             value = _without_defaults(value, _DEFAULTS if isinstance(value, Request) else _CLUSTER)
+        elif isinstance(value, Rules):
+            value = plain_rules(value)
+        elif isinstance(value, Booking):
+            value = asdict(value)
         data[f.name] = value
     if record.details:
         data["details"] = record.details
@@ -69,10 +74,14 @@ def decode(row: Row) -> Record:
         raise Bug(f"the log has an event '{row.kind}', which this version of gpuyard does not know")
     data = json.loads(row.data) if row.data else {}
     details = data.pop("details", {})
-    if kind is Submitted:
+    if kind in (Submitted, Edited):
         data["request"] = Request(**with_tuples(data["request"]))
     elif kind is Opened:
         data["cluster"] = Cluster(**with_tuples(data["cluster"]))
+    elif kind is RulesSet:
+        data["rules"] = rules_of(data["rules"])
+    elif kind is Booked:
+        data["booking"] = booking_of(data["booking"])
     if row.job is not None:
         data["job"] = row.job
     if row.attempt is not None:

@@ -1,4 +1,4 @@
--- gpuyard's store, version 2. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
+-- gpuyard's store, version 3. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
 
 CREATE TABLE events (
     seq     INTEGER PRIMARY KEY,  -- 1, 2, 3 ...: the order in which things happened
@@ -33,11 +33,17 @@ CREATE TABLE jobs (
     priority   REAL    NOT NULL,
     message    TEXT    NOT NULL,     -- how it ended, where that needs words
     recalled   TEXT    NOT NULL,     -- what it was told to end for
-    work       TEXT    NOT NULL      -- what it asked for, as JSON
+    work       TEXT    NOT NULL,     -- what it asked for, as JSON
+    kind       TEXT    NOT NULL DEFAULT 'job',  -- or 'lease'
+    array      TEXT    NOT NULL DEFAULT '',     -- the array that it is a task of
+    failures   INTEGER NOT NULL DEFAULT 0,      -- attempts that failed and were followed by a retry
+    preemptions INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_open ON jobs (number) WHERE ended IS NULL;
 CREATE INDEX jobs_over ON jobs (ended) WHERE ended IS NOT NULL;
 CREATE INDEX jobs_by_state ON jobs (state);
+CREATE INDEX jobs_by_array ON jobs (array) WHERE array <> '';
+CREATE INDEX jobs_by_name ON jobs (name);
 
 -- The state of the yard after the event `seq`, so that a start need not read the whole log.
 CREATE TABLE checkpoint (

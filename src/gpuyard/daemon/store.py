@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gpuyard.core import checkpoint
-from gpuyard.core.events import Opened, Submitted
+from gpuyard.core.events import Edited, Opened, Submitted
 from gpuyard.core.model import Cluster
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
@@ -27,11 +27,14 @@ from gpuyard.daemon.views import JobView, fold_view
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 
-VERSION = 2
+VERSION = 3
 _HERE = Path(__file__).parent
 _INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
 _DAMAGED = "put back a backup, or move it away to start anew"
-_UPDATE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in views.CHANGING)} WHERE number = ?"
+_UPDATE, _EDIT = (
+    f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
+    for columns in (views.CHANGING, views.COLUMNS)
+)
 
 
 class StoreFailing(GpuyardError):
@@ -68,6 +71,7 @@ class Store:
         """Write records and what follows from them; on disk when this returns, or not at all."""
         seen: dict[str, JobView] = {}
         number = self.jobs
+        edited = {record.job for record in records if isinstance(record.event, Edited)}
         for record in records:
             if record.job is not None:
                 number += isinstance(record.event, Submitted)
@@ -83,9 +87,10 @@ class Store:
             if environments:
                 connection.executemany("INSERT OR IGNORE INTO environments VALUES (?, ?)", environments.items())
             connection.executemany(_INSERT, [views.to_row(v) for v in seen.values() if v.number > self.jobs])
-            connection.executemany(
-                _UPDATE, [views.to_row(v, (*views.CHANGING, "number")) for v in seen.values() if v.number <= self.jobs]
-            )
+            changed = {job: v for job, v in seen.items() if v.number <= self.jobs}
+            for statement, columns in ((_UPDATE, views.CHANGING), (_EDIT, views.COLUMNS)):
+                rows = [v for job, v in changed.items() if (job in edited) == (statement is _EDIT)]
+                connection.executemany(statement, [views.to_row(v, (*columns, "number")) for v in rows])
             point("store:views")
         point("store:committed")
         self.last += len(records)

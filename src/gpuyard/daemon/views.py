@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuyard.core.events import (
     Cancelled,
+    Edited,
     Exited,
     Held,
     Placed,
@@ -19,7 +20,7 @@ from gpuyard.core.events import (
     Started,
     Submitted,
 )
-from gpuyard.core.model import Phase
+from gpuyard.core.model import Phase, Request
 from gpuyard.daemon.journal import Record, finite, with_tuples
 
 
@@ -43,6 +44,28 @@ class Work:
     umask: int = 0o022
     estimated: bool = True
     """Whether the user said how long it will run, if only by a time limit; else a default is assumed."""
+    kind: str = "job"
+    """`job`: we run its command; `lease`: GPUs for a process that runs already."""
+    task: int | None = None
+    """Its number in its array."""
+    retries: int = 0
+    """How often it is run again if it fails."""
+    retry_delay: float = 0.0
+    """Seconds to wait before the first retry; twice as long before each that follows."""
+    signal: str = "TERM"
+    """What asks it to stop so that others can run."""
+    output: str = ""
+    """The file that its output goes to, with patterns like %j; empty: ours."""
+    error: str = ""
+    """The file that its errors go to, if not where its output goes."""
+    script: str = ""
+    """Hash of the script that it runs, which is kept by itself like an environment."""
+    slurm: bool = False
+    """Whether it is given the variables that Slurm would give it."""
+    holder: tuple[int, int, str] | None = None
+    """Of a lease: the process that holds it: its id, its start in clock ticks, and the life of the machine."""
+    interactive: bool = False
+    """Of a lease: whether a shell that somebody types in holds it."""
 
     def to_json(self) -> dict[str, Any]:
         """Only what is not the default."""
@@ -74,6 +97,11 @@ class JobView:
     ended: float | None = None
     message: str = ""
     recalled: str = ""
+    kind: str = "job"
+    array: str = ""
+    failures: int = 0
+    """Attempts that failed and were followed by a retry."""
+    preemptions: int = 0
 
     @property
     def over(self) -> bool:
@@ -88,6 +116,8 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
         return _new(number, event, details)
     if view is None:
         return None
+    if isinstance(event, Edited):
+        return _edited(view, event, details)
     if isinstance(event, Held):
         return replace(view, state="held")
     if isinstance(event, Released):
@@ -101,10 +131,12 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
     if isinstance(event, Started):
         return replace(view, started=event.at)
     if isinstance(event, Recalled):
-        return replace(view, recalled=view.recalled or event.cause)
+        return replace(view, recalled=event.cause if view.recalled in ("", "preempted") else view.recalled)
     if isinstance(event, Preempted | Requeued):
-        message = details.get("message", "")
-        return replace(view, state="queued", gpus=(), started=None, recalled="", message=message)
+        waits = replace(view, state="queued", gpus=(), started=None, recalled="", message=details.get("message", ""))
+        if isinstance(event, Preempted):
+            return replace(waits, preemptions=view.preemptions + 1)
+        return replace(waits, failures=view.failures + bool(details.get("failed")))
     if isinstance(event, Exited):
         state = event.cause or (Phase.SUCCEEDED if event.code == 0 else Phase.FAILED)
         message = details.get("message", "")
@@ -114,15 +146,35 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
 
 def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:
     request = event.request
-    work = {
+    work = _wishes(request, details)
+    return JobView(
+        number, event.job, work.get("name", ""), request.user, "queued", event.at, request.priority, work,
+        kind=work.get("kind", "job"), array=request.array,
+    )  # fmt: skip
+
+
+def _edited(view: JobView, event: Edited, details: Mapping[str, Any]) -> JobView:
+    work = _wishes(event.request, details)
+    return replace(view, name=work.get("name", ""), priority=event.request.priority, work=work)
+
+
+def _wishes(request: Request, details: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a job asks for, as JSON has it; what is seldom asked for only if it was."""
+    seldom = {
+        "begin": request.begin or None,
+        "deadline": finite(request.deadline),
+        "after": list(request.after),
+        "preemptible": request.preemptible,
+        "at_most": request.at_most,
+    }
+    return {
         **details.get("work", {}),
         "gpu_count": request.gpus,
         "estimate": finite(request.estimate),
         "gpu_memory": request.memory or None,
         "from": list(request.scope) or None,
+        **{name: value for name, value in seldom.items() if value},
     }
-    name = details.get("work", {}).get("name", "")
-    return JobView(number, event.job, name, request.user, "queued", event.at, request.priority, work)
 
 
 _WORK = frozenset(f.name for f in fields(Work))
@@ -137,8 +189,8 @@ COLUMNS = tuple(f.name for f in fields(JobView))
 """The columns of the table `jobs`."""
 
 
-FIXED = ("id", "name", "user", "submitted", "priority", "work")
-"""Those that no event changes."""
+FIXED = ("id", "name", "user", "submitted", "priority", "work", "kind", "array")
+"""Those that no event changes, but for `Edited`."""
 CHANGING = tuple(name for name in COLUMNS if name not in (*FIXED, "number"))
 
 

@@ -1,0 +1,42 @@
+"""Jobs that wait for others to end, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuyard.core.model import Phase
+from gpuyard.core.state import State
+
+
+def wait_for(state: State, row: int, after: Iterable[str]) -> None:
+    """Let a row wait for jobs, in place of those it waited for so far; one that is not open counts as done."""
+    state.doomed.pop(row, None)
+    left = [wish for wish in after if _is_open(state, wish.partition(":")[2])]
+    if left:
+        state.after[row] = left
+    else:
+        state.after.pop(row, None)
+
+
+def settle(state: State, job: str, phase: Phase) -> None:
+    """A job is over: who waits for it waits no longer, or can never start."""
+    for row, left in list(state.after.items()):
+        wishes = [wish for wish in left if wish.partition(":")[2] == job]
+        if not wishes:
+            continue
+        if broken := [wish for wish in wishes if not _is_met(wish.partition(":")[0], phase)]:
+            state.doomed[row] = broken[0]
+        left = [wish for wish in left if wish not in wishes or wish in broken]
+        if left:
+            state.after[row] = left
+        else:
+            del state.after[row]
+
+
+def _is_met(how: str, phase: Phase) -> bool:
+    return how == "any" or (how == "ok") == (phase is Phase.SUCCEEDED)
+
+
+def _is_open(state: State, job: str) -> bool:
+    row = state.row_of.get(job)
+    return row is not None and not state.phase[row].over
