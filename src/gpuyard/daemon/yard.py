@@ -27,7 +27,19 @@ import numpy as np
 
 from gpuyard.config import Settings
 from gpuyard.core.engine import validate
-from gpuyard.core.events import Chosen, Event, Exited, Opened, Placed, PolicySet, Recalled, Renewed, Requeued, Started
+from gpuyard.core.events import (
+    Chosen,
+    Event,
+    Exited,
+    Opened,
+    Placed,
+    PolicySet,
+    Recalled,
+    Renewed,
+    Requeued,
+    RulesSet,
+    Started,
+)
 from gpuyard.core.model import Cluster, Phase
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
@@ -39,7 +51,7 @@ from gpuyard.daemon.inbox import Inbox
 from gpuyard.daemon.journal import Record
 from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.machine import Machine
-from gpuyard.daemon.opening import check_gpus, policy_in_force
+from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
 from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report, Running, Task
@@ -236,6 +248,8 @@ class Yard:
             self.planner = former
         else:
             self.record(PolicySet(now, self.planner.text), configured=True)
+        if (rules := rules_to_set(self.state, self.settings)) is not None:
+            self.record(RulesSet(now, rules))
         if not self._commit([]):
             raise UserError(self.failing)
 
