@@ -31,7 +31,7 @@ class Settings:
     """Where the daemon listens."""
     simulate_gpus: str = ""
     """Simulated GPUs in place of real ones, as in 4x16G."""
-    policy: str = "priority"
+    policy: str = "multifactor"
     discipline: str = ""
     """How strictly the policy's order is kept; easy, unless the policy preempts."""
     placement: str = "pack"
