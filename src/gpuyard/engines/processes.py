@@ -85,6 +85,17 @@ def mark_of(pid: int) -> str | None:
     return None
 
 
+def user_of(pid: int) -> int | None:
+    """The real user of a process: who started it, also where the program acts as somebody else."""
+    return parse_user(read_proc(pid, "status") or b"")
+
+
+def parse_user(status: bytes) -> int | None:
+    """The real user in a `/proc/PID/status`."""
+    _, found, rest = status.partition(b"\nUid:")
+    return int(rest.split(None, 1)[0]) if found else None
+
+
 def life() -> str:
     """What tells one life of this machine, or of this container, from the next.
 
@@ -181,6 +192,8 @@ class Suspect:
     """The wrapper's process id, which leads the session; None where that id may be somebody else's by now."""
     started: int | None = None
     """The wrapper's start time."""
+    uid: int | None = None
+    """Whose processes may say by a mark that they belong to it: anybody can put on any mark. None: anybody's."""
 
 
 class Census:
@@ -212,11 +225,12 @@ class Census:
 def _sort_out(processes: Mapping[int, Process], suspects: Collection[Suspect]) -> dict[str, list[int]]:
     members: dict[str, list[int]] = {suspect.folder: [] for suspect in suspects}
     leaders = {suspect.leader: suspect.folder for suspect in suspects if _certain(suspect, processes)}
+    users = {suspect.folder: suspect.uid for suspect in suspects}
     belongs: dict[int, str] = {}
     children: dict[int, list[int]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process.pid)
-        folder = leaders.get(process.session) or leaders.get(process.group) or mark_of(process.pid)
+        folder = leaders.get(process.session) or leaders.get(process.group) or _marked(process.pid, users)
         if folder in members:
             belongs[process.pid] = folder
     pending = list(belongs)
@@ -230,6 +244,14 @@ def _sort_out(processes: Mapping[int, Process], suspects: Collection[Suspect]) -
         if pid not in leaders:
             members[folder].append(pid)
     return members
+
+
+def _marked(pid: int, users: Mapping[str, int | None]) -> str | None:
+    """The attempt whose mark a process carries, and may carry."""
+    mark = mark_of(pid)
+    if mark is None or mark not in users:
+        return None
+    return mark if users[mark] is None or users[mark] == user_of(pid) else None
 
 
 def _certain(suspect: Suspect, processes: Mapping[int, Process]) -> bool:

@@ -12,10 +12,15 @@ from gpuyard.engines import output
 from gpuyard.engines.base import EngineError, LaunchRefused
 
 
-def spawn(arguments: list[str], environment: dict[str, str], directory: str, log: Path, umask: int) -> tuple[int, int]:
-    """Start a process in a session of its own, with its output appended to `log`: its id, and a pidfd that holds it."""
+def spawn(
+    arguments: list[str], environment: dict[str, str], directory: str, log: Path, umask: int, group: int | None = None
+) -> tuple[int, int]:
+    """Start a process in a session of its own, with its output appended to `log`: its id, and a pidfd that holds it.
+
+    A group may write to the output as well, by /dev/stdout: who is in it cannot come by the path, but has it open.
+    """
     try:
-        file = output.open_log(log)
+        file = output.open_log(log, group)
     except OSError as error:
         raise EngineError(f"cannot write to {log}: {error.strerror}") from error
     try:

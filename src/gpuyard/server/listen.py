@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +41,8 @@ class PeerProtocol(HttpToolsProtocol):
 
 def listen(path: Path, mode: int) -> socket.socket:
     """A listening socket at a path; one that a former daemon left behind is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _passable(mode):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o007 else 0o700)
     with reachable(str(path)) as address:
         if _answers(address):
             raise UserError(f"something listens at {path} already; choose another place with --socket")
@@ -53,6 +56,16 @@ def listen(path: Path, mode: int) -> socket.socket:
     listener.listen(1024)
     listener.setblocking(False)
     return listener
+
+
+@contextmanager
+def _passable(mode: int) -> Iterator[None]:
+    """Where others may connect, they may also pass through the directories that are made for that."""
+    former = os.umask(0o022 if mode & 0o007 else 0o077)
+    try:
+        yield
+    finally:
+        os.umask(former)
 
 
 def _answers(address: str) -> bool:
