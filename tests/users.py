@@ -23,6 +23,7 @@ import pytest
 from gpuyard.client import Client, Refused
 from tests.yard import Done, Yard
 
+PATH = "/usr/local/bin:/usr/bin:/bin"
 NEEDED = "real users can be made by root only, with useradd; run as root, or in a container"
 
 
@@ -80,7 +81,7 @@ class User:
 
     def environment(self) -> dict[str, str]:
         """What a login would give, but for a home that is not the user's."""
-        return {"PATH": os.environ["PATH"], "HOME": "/elsewhere", "USER": "somebody", "LANG": "C.UTF-8"}
+        return {"PATH": PATH, "HOME": "/elsewhere", "USER": "somebody", "LANG": "C.UTF-8"}
 
 
 @contextlib.contextmanager

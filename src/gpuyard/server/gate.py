@@ -12,6 +12,7 @@ from gpuyard.engines.accounts import name_of
 from gpuyard.server.permissions import Permissions
 
 _MOST_BODY = 2**24
+_MOST_PASSED_OVER = 10_000  # pieces, of 64 KiB or so
 
 
 class Gate:
@@ -23,6 +24,8 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Look at who is at the other end, as the kernel tells, and at how much is to come."""
         refusal = self._refusal(scope)
+        if refusal is not None and refusal.status_code == 413:
+            await _pass_over(receive)
         await (refusal or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -35,6 +38,13 @@ class Gate:
         if int(headers.get(b"content-length", b"0")) > _MOST_BODY:
             return problem(413, f"a request may have {_MOST_BODY} bytes at most, environment included")
         return None
+
+
+async def _pass_over(receive: Receive) -> None:
+    """Read what comes, and forget it: who still writes when we hang up would not see our answer."""
+    for _ in range(_MOST_PASSED_OVER):
+        if not (await receive()).get("more_body", False):
+            return
 
 
 def problem(status: int, detail: str) -> Response:
