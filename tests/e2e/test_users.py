@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.users import PATH, Desk, User, group, made, reachable_folder, require_root
-from tests.yard import Yard, opened, until
+from tests.yard import PATIENCE, Yard, opened, until
 
 from gpuyard.client import Client, Refused
 from gpuyard.engines.processes import MARK, look, read_proc
@@ -221,6 +221,13 @@ def test_a_command_tells_nothing_of_what_only_root_can_see(b: Desk, place: Path)
         assert b.yard.wait(b.submit(command))["reason"] == f"cannot be executed: {command}"
 
 
+def test_a_commands_words_are_no_options_of_ours(a: Desk) -> None:
+    words = ["--reuid=0", "--groups=0", "--nofile=9:9", "--pid=1", "--", "-n"]
+    limits = {resource.RLIMIT_NOFILE: (200, 300)}
+    said = a.run("sh", "-c", 'id -u; ulimit -n; echo "$@"', "sh", *words, limits=limits)
+    assert said.splitlines() == [str(a.user.uid), "200", " ".join(words)]
+
+
 def test_output_may_be_written_to_by_name(a: Desk) -> None:
     assert a.run("sh", "-c", "echo one; echo two >>/dev/stderr; echo three | tee -a /dev/stdout") == (
         "one\ntwo\nthree\nthree\n"
@@ -406,34 +413,44 @@ def test_a_job_cannot_end_its_wrapper(a: Desk) -> None:
     assert (job["state"], job["exit_code"], job["reason"]) == ("failed", 3, "exit code 3")
 
 
-@pytest.mark.parametrize("orphan", [False, True])
-def test_a_borrowed_mark_counts_for_nothing(a: Desk, b: Desk, orphan: bool) -> None:
-    """Bob's processes say that they are of Ann's job: neither is it kept from ending, nor are they killed."""
+def test_a_borrowed_mark_gets_nobody_killed(a: Desk, b: Desk) -> None:
+    """Bob's process says that it is of Ann's job, which is cancelled."""
+    id = a.submit("sh", "-c", "echo on; exec sleep 1000")
+    a.yard.await_output(id, b"on\n")
+    mark = {MARK: f"{a.yard.data_dir.resolve()}/jobs/{id}/1"}
+    borrower = subprocess.Popen(["sleep", "999"], env=mark, user=b.user.uid, group=b.user.gid)
+    try:
+        a.ask(lambda client: client.cancel(id, grace=0))
+        assert a.yard.wait(id)["state"] == "cancelled"
+        assert borrower.poll() is None
+    finally:
+        borrower.kill()
+        borrower.wait()
+
+
+def test_a_borrowed_mark_keeps_nobody_from_ending(a: Desk, b: Desk) -> None:
+    """The same, where Bob's process is the daemon's child, and Ann's job ends by itself."""
     id = a.submit("sh", "-c", "echo on; while [ ! -e go ]; do sleep 0.02; done")
     a.yard.await_output(id, b"on\n")
     mark = f"{MARK}={a.yard.data_dir.resolve()}/jobs/{id}/1"
-    if orphan:  # of a job of Bob's own, so that it is the daemon's child
-        b.submit("sh", "-c", f"env {mark} setsid sleep 999 & echo $! >pid; sleep 1000")
-        until(lambda: (b.user.home / "pid").exists() and (b.user.home / "pid").read_text(), "bob's process")
-        borrower = int((b.user.home / "pid").read_text())
-    else:
-        name, _, value = mark.partition("=")
-        started = subprocess.Popen(["sleep", "999"], env={name: value}, user=b.user.uid, group=b.user.gid)
-        borrower = started.pid
+    borrower = int(b.run("sh", "-c", BORROW.format(mark)))
     try:
-        a.user.do(lambda: Path("go").write_text(""))
+        a.user.do(lambda: Path("go").touch())
         job = a.yard.wait(id)
         assert (job["state"], job["message"]) == ("succeeded", None)
-        assert look(borrower) is not None
-        assert not look(borrower).dead  # type: ignore[union-attr]
+        assert (found := look(borrower)) is not None
+        assert not found.dead
     finally:
         (a.user.home / "go").unlink()
         with contextlib.suppress(ProcessLookupError):
             os.kill(borrower, signal.SIGKILL)
-        if not orphan:
-            started.wait()
-        else:
-            (b.user.home / "pid").unlink()
+
+
+BORROW = """
+env {} setsid sh -c 'echo $$; touch begun; exec sleep 999' &
+while [ ! -e begun ]; do sleep 0.02; done
+rm begun
+"""
 
 
 def test_who_is_gone_before_the_answer_gets_no_limits_of_ours(a: Desk) -> None:
@@ -447,6 +464,24 @@ def test_who_is_gone_before_the_answer_gets_no_limits_of_ours(a: Desk) -> None:
         answer = connection.makefile("rb").read()
     assert b"422" in answer.splitlines()[0]
     assert b"must live until it is answered" in answer
+
+
+def test_nobody_can_take_all_connections(a: Desk, b: Desk) -> None:
+    files = Path("/proc", str(a.yard.client.status()["pid"]), "fd")
+    with contextlib.ExitStack() as stack:
+        mine = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(400)]
+
+        def take() -> None:
+            for connection in mine:
+                connection.connect(a.yard.client.socket)
+
+        a.user.do(take)
+        mine[-1].settimeout(PATIENCE)
+        assert mine[-1].recv(1) == b""  # hung up on
+        assert b.run("echo", "on") == "on\n"
+        assert len(list(files.iterdir())) < 350
+    until(lambda: len(list(files.iterdir())) < 100, "the end of the connections")
+    assert a.run("echo", "on") == "on\n"
 
 
 # The other ways to run it

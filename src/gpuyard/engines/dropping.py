@@ -112,4 +112,5 @@ def _setpriv(account: Account) -> list[str]:
         f"--regid={account.gid}",
         f"--groups={groups}" if groups else "--clear-groups",
         "--inh-caps=-all",
+        "--",
     ]

@@ -360,7 +360,7 @@ class LocalEngine:
         doomed = [run for run in runs if now >= run.kill_at and members[str(run.folder)]]
         if doomed:
             for run in doomed:
-                processes.send(members[str(run.folder)], signal.SIGSTOP)
+                processes.send(members[str(run.folder)], signal.SIGSTOP, born=self._census.born)
             members |= self._census.take([run.suspect() for run in doomed])
         return [(run, members[str(run.folder)]) for run in runs]
 
@@ -370,15 +370,16 @@ class LocalEngine:
             self._kill(run, members, now)
         elif members and (not run.asked or now >= run.ask_again):
             run.ask(now)
+            born = None if run.cgroup else self._census.born
             run.leftovers = len(members) if run.ended else 0
-            processes.send(members, signal.SIGTERM, signal.SIGCONT)
+            processes.send(members, signal.SIGTERM, signal.SIGCONT, born=born)
             run.signal_wrapper(signal.SIGCONT)
         run.rest(now)
 
     def _kill(self, run: Run, members: Sequence[int], now: float) -> None:
         if run.cgroup:
             run.cgroup.kill()
-        processes.send(members, signal.SIGKILL)
+        processes.send(members, signal.SIGKILL, born=None if run.cgroup else self._census.born)
         run.signal_wrapper(signal.SIGCONT)
         if not members and run.pidfd is not None and now >= run.kill_at + WRAPPER_GRACE:
             logger.warning("the wrapper of job %s, attempt %s, does not end; it is killed", run.job, run.attempt)

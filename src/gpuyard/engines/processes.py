@@ -133,12 +133,26 @@ def reap(pidfd: int) -> int | None:
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
-def send(pids: Iterable[int], *signals: signal.Signals) -> None:
-    """Send signals to processes; those that are gone meanwhile are passed over."""
+def send(pids: Iterable[int], *signals: signal.Signals, born: Mapping[int, int] | None = None) -> None:
+    """Send signals to processes; those that are gone meanwhile are passed over.
+
+    `born` tells when they started, so that nobody is hit who has got the number of one that is gone.
+    """
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):  # a set-user-id program may be out of reach
-            for number in signals:
-                os.kill(pid, number)
+            try:
+                pidfd = hold(pid, (born or {}).get(pid))
+            except EngineError:  # too many files are open, but it has to end
+                for number in signals:
+                    os.kill(pid, number)
+                continue
+            if pidfd is None:
+                continue
+            try:
+                for number in signals:
+                    signal.pidfd_send_signal(pidfd, number)
+            finally:
+                os.close(pidfd)
 
 
 def adopt_orphans() -> None:
@@ -206,6 +220,8 @@ class Census:
     def __init__(self) -> None:
         self._cost = 0.0
         self._taken = float("-inf")
+        self.born: dict[int, int] = {}
+        """When those started whom the last census saw."""
 
     def next(self, *, urgent: bool = False) -> float:
         """When it may be taken again, on the monotonic clock."""
@@ -217,6 +233,7 @@ class Census:
         processes = everyone()
         processes.pop(os.getpid(), None)  # started out of a job, the daemon carries its mark: it is not to end itself
         members = _sort_out(processes, suspects)
+        self.born = {pid: processes[pid].started for found in members.values() for pid in found}
         self._taken = time.monotonic()
         self._cost = self._taken - begun
         return members

@@ -57,7 +57,7 @@ def prlimit(limits: Iterable[str]) -> list[str]:
         return []
     if not _may_raise():
         wanted = _within(wanted, _parse(read_proc(os.getpid(), "limits") or b""))
-    return [program, *(f"--{limit}" for limit in wanted)]
+    return [program, *(f"--{limit}" for limit in wanted), "--"]
 
 
 def _within(limits: list[str], own: dict[str, tuple[str, str]]) -> list[str]:
