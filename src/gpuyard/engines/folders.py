@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from gpuyard.engines.accounts import Account
 from gpuyard.engines.base import EngineError
 from gpuyard.errors import Bug
 
@@ -62,7 +63,7 @@ class Folders:
         _check(job)
         return self._work / job
 
-    def make_work(self, job: str, uid: int, gid: int) -> Path:
+    def make_work(self, job: str, account: Account | None) -> Path:
         """The same, and it is there, the user's own."""
         folder = self.work(job)
         try:
@@ -70,11 +71,11 @@ class Folders:
                 folder.mkdir(mode=0o700)
         except FileNotFoundError:
             self._make_parent()
-            return self.make_work(job, uid, gid)
+            return self.make_work(job, account)
         except OSError as error:
             raise EngineError(f"cannot create {folder}: {error.strerror}") from error
         try:
-            self._furnish(folder, uid, gid)
+            _furnish(folder, account)
         except OSError as error:
             raise EngineError(f"cannot use {folder}: {error.strerror}") from error
         return folder
@@ -87,24 +88,6 @@ class Folders:
                 self._work.chmod(0o711)
         except OSError as error:
             raise EngineError(f"cannot create {self._work}: {error.strerror}") from error
-
-    def _furnish(self, folder: Path, uid: int, gid: int) -> None:
-        """Put into it what belongs there, and give it away; what is given away already is left alone."""
-        handle = os.open(folder, _DIRECTORY)
-        try:
-            if os.fstat(handle).st_uid != os.geteuid():
-                return
-            with suppress(FileExistsError):
-                os.mkdir(CHECKPOINT, 0o700, dir_fd=handle)
-            if uid != os.geteuid():
-                inner = os.open(CHECKPOINT, _DIRECTORY, dir_fd=handle)
-                try:
-                    os.fchown(inner, uid, gid)
-                finally:
-                    os.close(inner)
-                os.fchown(handle, uid, gid)
-        finally:
-            os.close(handle)
 
     def leave_work(self, job: str) -> None:
         """Remove a job's directory if it has left nothing in it."""
@@ -123,3 +106,22 @@ class Folders:
 def _check(job: str) -> None:
     if not _NAME.fullmatch(job):
         raise Bug(f"'{job}' cannot be the name of a job's directory")
+
+
+def _furnish(folder: Path, account: Account | None) -> None:
+    """Put into it what belongs there, and give it away; what is given away already is left alone."""
+    handle = os.open(folder, _DIRECTORY)
+    try:
+        if os.fstat(handle).st_uid != os.geteuid():
+            return
+        with suppress(FileExistsError):
+            os.mkdir(CHECKPOINT, 0o700, dir_fd=handle)
+        if account:
+            inner = os.open(CHECKPOINT, _DIRECTORY, dir_fd=handle)
+            try:
+                os.fchown(inner, account.uid, account.gid)
+            finally:
+                os.close(inner)
+            os.fchown(handle, account.uid, account.gid)
+    finally:
+        os.close(handle)

@@ -21,13 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuyard import faults
-from gpuyard.engines import dropping, output, processes, wrapper
-from gpuyard.engines.accounts import Account, account_of
+from gpuyard.engines import output, processes, wrapper
+from gpuyard.engines.accounts import account_of
 from gpuyard.engines.base import EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Task
 from gpuyard.engines.cgroups import Cgroup, Membership, cgroups_if
 from gpuyard.engines.folders import Folders
 from gpuyard.engines.runs import WRAPPER_GRACE, Run, interrupted, never_ran
-from gpuyard.engines.spawning import spawn
+from gpuyard.engines.spawning import start
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,9 @@ class LocalEngine:
         faults.point("launch:before-spawn")
         run = Run(task.job, attempt, folder, 0, cgroup, task.output_limit, account.uid if account else self._uid)
         try:
-            run.pid, run.pidfd = self._spawn(task, placement, run, account)
+            work = self._folders.make_work(task.job, account)
+            told = wrapper.told(task, attempt, placement, self._devices, work)
+            run.pid, run.pidfd = start(run, task, told, self._life, account)
         except (EngineError, LaunchRefused):
             if cgroup:
                 cgroup.remove()
@@ -115,19 +117,6 @@ class LocalEngine:
         run.ours = True
         self._keep(run)
         self._beginning.add(run)
-
-    def _spawn(self, task: Task, placement: Placement, run: Run, account: Account | None) -> tuple[int, int]:
-        """Start the wrapper; that of another user's job gets nothing of that user's, not even the directory."""
-        uid, gid = (account.uid, account.gid) if account else (os.geteuid(), os.getegid())
-        work = self._folders.make_work(task.job, uid, gid)
-        told = wrapper.told(task, run.attempt, placement, self._devices, work)
-        environment = wrapper.environment(task, told, run.folder, account)
-        cgroup = run.cgroup.path if run.cgroup else ""
-        arguments = wrapper.command_line(task, run.folder, self._life, cgroup, account, run.uid)
-        if account is None:
-            return spawn(arguments, environment, task.directory, run.log, task.umask)
-        dropping.leave_keyring()
-        return spawn(arguments, environment, "/", run.log, 0o077, group=gid)
 
     def adopt(self, job: str, attempt: int) -> Report:
         """What became of an attempt, by its files; if it never began, it is claimed so that it never will."""
@@ -148,6 +137,7 @@ class LocalEngine:
 
     def _adopt_claimed(self, job: str, attempt: int, folder: Path, claim: wrapper.Claim) -> Report:
         if claim.life != self._life:
+            self._folders.leave_work(job)
             return interrupted(job, attempt, folder)
         pid, cgroup = claim.wrapper.pid, Cgroup(claim.cgroup) if claim.cgroup else None
         uid = self._uid if claim.uid is None or self._uid is None else claim.uid
@@ -180,6 +170,7 @@ class LocalEngine:
     def _give_up(self, job: str, attempt: int) -> NeverBegan:
         if self._cgroups:
             self._cgroups.of(job, attempt).remove()
+        self._folders.leave_work(job)
         return NeverBegan(job, attempt)
 
     def stop(self, job: str, attempt: int, grace: float) -> None:

@@ -6,10 +6,24 @@ import errno
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpuyard.engines import output
-from gpuyard.engines.base import EngineError, LaunchRefused
+from gpuyard.engines import dropping, output, wrapper
+from gpuyard.engines.accounts import Account
+from gpuyard.engines.base import EngineError, LaunchRefused, Task
+from gpuyard.engines.runs import Run
+
+
+def start(run: Run, task: Task, told: Mapping[str, str], life: str, account: Account | None) -> tuple[int, int]:
+    """Start a wrapper; that of another user's job gets nothing of that user's, not even the directory."""
+    cgroup = run.cgroup.path if run.cgroup else ""
+    environment = wrapper.environment(task, told, run.folder, account)
+    arguments = wrapper.command_line(task, run.folder, life, cgroup, account, run.uid)
+    if account is None:
+        return spawn(arguments, environment, task.directory, run.log, task.umask)
+    dropping.leave_keyring()
+    return spawn(arguments, environment, "/", run.log, 0o077, group=account.gid)
 
 
 def spawn(
