@@ -466,6 +466,22 @@ def test_who_is_gone_before_the_answer_gets_no_limits_of_ours(a: Desk) -> None:
     assert b"must live until it is answered" in answer
 
 
+def test_a_request_that_never_ends_is_hung_up_on(a: Desk) -> None:
+    def send() -> int:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(a.yard.client.socket)
+            connection.settimeout(PATIENCE)
+            connection.sendall(b"GET /api/v1/status HTTP/1.1\r\nX: ")
+            for sent in range(10_000):
+                try:
+                    connection.sendall(b"x" * 1000)
+                except (BrokenPipeError, ConnectionResetError):
+                    return sent
+        return -1
+
+    assert 100 < a.user.do(send) < 5000
+
+
 def test_nobody_can_take_all_connections(a: Desk, b: Desk) -> None:
     files = Path("/proc", str(a.yard.client.status()["pid"]), "fd")
     with contextlib.ExitStack() as stack:

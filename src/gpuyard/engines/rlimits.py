@@ -42,10 +42,9 @@ def limits_of(pid: int, uid: int) -> tuple[str, ...] | None:
         os.close(folder)
     if status is None or text is None or parse_user(status) != uid:
         return None
-    own = read_proc(os.getpid(), "limits")
-    if text == own:
+    if text == _own():
         return ()
-    theirs, ours = _parse(text), _parse(own or b"")
+    theirs, ours = _parse(text), _parse(_own())
     return tuple(f"{name}={soft}:{hard}" for name, (soft, hard) in theirs.items() if ours.get(name) != (soft, hard))
 
 
@@ -56,7 +55,7 @@ def prlimit(limits: Iterable[str]) -> list[str]:
     if not wanted or program is None:
         return []
     if not _may_raise():
-        wanted = _within(wanted, _parse(read_proc(os.getpid(), "limits") or b""))
+        wanted = _within(wanted, _parse(_own()))
     return [program, *(f"--{limit}" for limit in wanted), "--"]
 
 
@@ -81,6 +80,11 @@ def _parse(text: bytes) -> dict[str, tuple[str, str]]:
             soft, hard = line[_WIDTH:].split()[:2]
             found[name] = soft.decode(), hard.decode()
     return found
+
+
+@cache
+def _own() -> bytes:
+    return read_proc(os.getpid(), "limits") or b""
 
 
 @cache

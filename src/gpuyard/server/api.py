@@ -109,7 +109,7 @@ class Api:
         given = _submission(await request.body())
         caller = self.permissions.caller(request)
         self.permissions.check_priority(caller, given.priority)
-        work = replace(given.work(self.settings), limits=_limits(request))
+        work = replace(given.work(self.settings), limits=self._limits(request))
         wish = given.request(caller.name, self.settings)
         job = await self._ask(lambda: self.desk.submit(work, wish, given.environment, given.hold))
         return _json({"id": job}, 201)
@@ -303,6 +303,14 @@ class Api:
     async def _look(self, command: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self.yard.ask(command, changes=False))
 
+    def _limits(self, request: Request) -> tuple[str, ...]:
+        """The limits of the process that asks, where they are not ours; none where the kernel cannot name it."""
+        peer = request.state.peer
+        found = limits_of(peer.pid, peer.uid) if peer.pid else ()
+        if found is None and self.settings.shared:  # who ends before they are read must not get away with ours
+            raise UserError("whoever submits a job must live until it is answered")
+        return found or ()
+
     @property
     def _reader(self) -> Reader:
         """A reader for this thread."""
@@ -343,15 +351,6 @@ def make_app(api: Api) -> FastAPI:
         return problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
 
     return app
-
-
-def _limits(request: Request) -> tuple[str, ...]:
-    """The limits of the process that asks, where they are not ours; none where the kernel cannot name it."""
-    peer = request.state.peer
-    found = limits_of(peer.pid, peer.uid) if peer.pid else ()
-    if found is None:  # its limits are the job's: who ends before they are read must not get away with ours
-        raise UserError("whoever submits a job must live until it is answered")
-    return found
 
 
 def _submission(body: bytes) -> Submission:

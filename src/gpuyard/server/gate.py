@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpuyard.engines.accounts import name_of
 from gpuyard.server.permissions import Permissions
 
-_MOST_BODY = 2**24
+_MOST_BODY = 2**23
 _MOST_PASSED_OVER = 10_000  # pieces, of 64 KiB or so
 
 

@@ -20,6 +20,7 @@ from gpuyard.unixhttp import reachable
 
 _CREDENTIALS = struct.Struct("3i")
 _MOST_EACH = 250  # connections of one user
+_MOST_HEAD = 2**17  # bytes of a request without its body
 
 
 class Peer(NamedTuple):
@@ -39,6 +40,8 @@ class PeerProtocol(HttpToolsProtocol):
     _open: ClassVar[Counter[int]] = Counter()
     """How many connections each user has."""
     _uid: int | None = None
+    _head: int | None = None
+    """How much of a request's head has come; None when it is complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Ask the kernel who it is."""
@@ -60,6 +63,24 @@ class PeerProtocol(HttpToolsProtocol):
             self._open[self._uid] -= 1
             if not self._open[self._uid]:
                 del self._open[self._uid]
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._head = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its head is over."""
+        self._head = None
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on, unless its head never ends: that would be kept in memory until it does."""
+        super().data_received(data)
+        if self._head is not None:
+            self._head += len(data)
+            if self._head > _MOST_HEAD:
+                self.transport.abort()
 
     def _is_too_much(self, uid: int) -> bool:
         """Whether a user has taken a fair part of what there is, or all users together half of it; root may go on."""
