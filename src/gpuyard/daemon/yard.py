@@ -405,7 +405,10 @@ class Yard:
     def _launch(self, placed: Placed) -> None:
         work = self._work_of(placed.job)
         variables = self.store.environment(work.environment)
-        task = Task(placed.job, work.command, work.directory, variables, work.output_limit, work.umask)
+        user = self.store.open[placed.job].user if self.settings.shared else ""
+        task = Task(
+            placed.job, work.command, work.directory, variables, work.output_limit, work.umask, user, work.limits
+        )
         try:
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:
