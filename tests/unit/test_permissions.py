@@ -15,7 +15,11 @@ from gpuyard.server.api import Api, make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
 OWNER = {"cancel", "hold", "release", "log", "environment"}
-ADMIN = {("PUT", "/policy"), ("POST", "/shutdown")}
+ADMIN = {
+    ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
+    ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),
+    ("PUT", "/rules/shares/{name}"),
+}  # fmt: skip
 
 
 async def _routes() -> list[APIRoute]:

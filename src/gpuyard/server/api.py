@@ -64,9 +64,7 @@ class Api:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
         self.permissions = Permissions(settings)
-        self.rules = RuleRoutes(
-            yard, self._ask, self._look, lambda request: self.permissions.caller(request).name, _json
-        )
+        self.rules = RuleRoutes(yard, self._ask, self._look, self.permissions.name, _json)
         self.watch = Watch()
         self.since = time.time()
         self._own = threading.local()

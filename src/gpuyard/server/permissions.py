@@ -66,6 +66,10 @@ class Permissions:
             self._known[peer.uid] = time.monotonic() + _KEEP, known
         return known
 
+    def name(self, request: Request) -> str:
+        """What they are called."""
+        return self.caller(request).name
+
     def _is_admin(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):
             return True
