@@ -54,6 +54,16 @@ class Task:
     """Bytes of output that are kept: the beginning and the end, if there is more."""
     umask: int = 0o022
     """What the files that it makes may not permit."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What comes on top of the environment."""
+    script: bytes | None = None
+    """A text that is run in place of the command's first word."""
+    output: str = ""
+    """The file that its output goes to, opened by the job's own side; empty: ours."""
+    error: str = ""
+    """The file that its errors go to, if not where its output goes."""
+    append: bool = False
+    """Whether these files are appended to; else what they held is lost."""
 
 
 @dataclass(frozen=True, slots=True)

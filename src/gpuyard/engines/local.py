@@ -22,7 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuyard import faults
-from gpuyard.engines import output, processes, wrapper
+from gpuyard.arrays import number_of
+from gpuyard.engines import output, processes, scripts, wrapper
 from gpuyard.engines.base import EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Task
 from gpuyard.engines.cgroups import Cgroup, Membership, cgroups_if
 from gpuyard.engines.runs import WRAPPER_GRACE, Run, interrupted, never_ran
@@ -72,7 +73,7 @@ class LocalEngine:
 
     def last_job(self) -> int:
         """The largest number among the names of its directories."""
-        return max((int(name) for name in os.listdir(self._directory) if name.isdecimal()), default=0)
+        return max(map(number_of, os.listdir(self._directory)), default=0)
 
     def fileno(self) -> int:
         """Readable when a wrapper has ended."""
@@ -94,6 +95,8 @@ class LocalEngine:
         cgroup = self._cgroups.of(task.job, attempt) if self._cgroups else None
         if cgroup:
             cgroup.create()
+        if task.script is not None:
+            task = scripts.written(task, task.script, self.work_folder(task.job))
         faults.point("launch:before-spawn")
         arguments = wrapper.command_line(task, folder, self._life, cgroup.path if cgroup else "")
         environment = wrapper.environment(task, attempt, placement, self._devices, folder)
@@ -230,6 +233,15 @@ class LocalEngine:
         if not _NAME.fullmatch(job):
             raise Bug(f"'{job}' cannot be the name of a job's directory")
         return self._directory / job / str(attempt)
+
+    def work_folder(self, job: str) -> Path:
+        """A folder of a job's own, for all its attempts."""
+        folder = self._directory.parent / "work" / job
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
+        return folder
 
     def _make_folder(self, job: str, attempt: int) -> Path:
         folder = self._folder(job, attempt)

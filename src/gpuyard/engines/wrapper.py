@@ -58,6 +58,24 @@ esac
 exit "${gpuyard_line%% *}"
 """
 
+# What stands before the command of a job whose output is to go elsewhere. It runs as the job's user, so nobody's rights
+# are used but theirs, and it replaces itself by the command.
+REDIRECT = r"""
+gpuyard_fail() { echo "gpuyard: $1, where its output was to go, cannot be written" >&2; exit 73; }
+if [ -n "$1" ]; then
+{ command exec >>"$1"; } 2>/dev/null || gpuyard_fail "$1"
+[ "$3" = append ] || : >|"$1"
+fi
+if [ "$2" = "&1" ]; then exec 2>&1
+elif [ -n "$2" ]; then
+{ command exec 4>>"$2"; } 2>/dev/null || gpuyard_fail "$2"
+[ "$3" = append ] || : >|"$2"
+exec 2>&4 4>&-
+fi
+shift 3
+exec "$@"
+"""
+
 _ORDINARY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STEERING = re.compile(
     r"LD_.*|BASH.*|ENV|IFS|LINENO|OPTIND|PPID|PS4|SHELLOPTS|POSIXLY_CORRECT|GLIBC_TUNABLES|gpuyard_.*"
@@ -97,6 +115,8 @@ def command_line(task: Task, folder: Path, life: str, cgroup: str) -> list[str]:
     command = list(task.command)
     if carried:  # `nice` because `env` would take a command with a = in its name for one more variable
         command = ["/usr/bin/env", *carried, *(["/usr/bin/nice", "-n", "0"] if "=" in name else []), *command]
+    if task.output or task.error:
+        command = [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task), *command]
     return [
         SHELL,
         "-c",
@@ -110,6 +130,12 @@ def command_line(task: Task, folder: Path, life: str, cgroup: str) -> list[str]:
     ]
 
 
+def redirections(task: Task) -> list[str]:
+    """What `REDIRECT` is told: where output and errors go, and how these files are opened."""
+    error = "&1" if task.output and task.error in ("", task.output) else task.error
+    return [task.output, error, "append" if task.append else "truncate"]
+
+
 def environment(task: Task, attempt: int, placement: Placement, devices: Sequence[str], folder: Path) -> dict[str, str]:
     """The environment for the wrapper: the submitter's, and what tells the job its GPUs, its id and where it is.
 
@@ -117,6 +143,7 @@ def environment(task: Task, attempt: int, placement: Placement, devices: Sequenc
     """
     passed = {key: value for key, value in task.environment.items() if _passes(key)}
     return passed | {
+        **task.variables,
         "PWD": task.directory,
         "CUDA_VISIBLE_DEVICES": ",".join(devices[gpu] for gpu in placement.gpus),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -138,7 +165,7 @@ def check(task: Task) -> None:
     if task.command[0].startswith("-"):
         raise LaunchRefused(f"'{task.command[0]}' is an option, not a command")
     try:
-        encoded = [os.fsencode(text) for text in (*task.command, task.directory, *task.environment.values())]
+        encoded = [os.fsencode(text) for text in (*task.command, task.directory, task.output, task.error, *task.environment.values())]
         names = [os.fsencode(name) for name in task.environment]
     except UnicodeEncodeError as error:
         raise LaunchRefused(f"the command or its environment cannot be written in {error.encoding}") from error

@@ -1,0 +1,110 @@
+"""Instants at the edge: people write `16:00`, `tomorrow`, `fri 14:00` or `now+1hour`; inside are seconds since the epoch.
+
+Days are counted in the calendar of this machine's zone, so that tomorrow at 8 is at 8, also when clocks change tonight.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime, time, timedelta
+
+from gpuyard.errors import UserError
+from gpuyard.units import parse_duration
+
+_NAMED = {"midnight": time(0), "noon": time(12), "fika": time(15), "teatime": time(16), "elevenses": time(11)}
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_FULL = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?(am|pm)?|(\d{1,2})(am|pm)")
+_DATE = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)|(\d\d?)[/.](\d\d?)(?:[/.](\d\d(?:\d\d)?))?")
+_LATER = re.compile(r"(?:now\s*)?\+\s*(.+)")
+_UNIT = re.compile(r"([\d.]+)\s*(sec|min|hour|day|week)[a-z]*")
+_EXAMPLES = "16:00, tomorrow, 'fri 14:00', now+1hour or 2026-11-20T08:00"
+
+
+def parse_when(text: str, now: float) -> float:
+    """The instant that a text means at `now`; a time of day alone is the next such time."""
+    words = " ".join(text.lower().split())
+    try:
+        if words == "now":
+            return now
+        if later := _LATER.fullmatch(words):
+            return now + _span(later[1])
+        if (exact := _iso(text.strip())) is not None:
+            return exact
+        return _in_calendar(words, datetime.fromtimestamp(now), now)
+    except (ValueError, OverflowError, UserError):
+        raise UserError(f"'{text}' is not a time; write for example {_EXAMPLES}") from None
+
+
+def format_when(at: float, now: float) -> str:
+    """`14:03:20` if that is today, else with the date."""
+    then = datetime.fromtimestamp(at)
+    today = then.date() == datetime.fromtimestamp(now).date()
+    return then.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
+
+
+def _span(text: str) -> float:
+    """Seconds in `90m`, `1hour` or `2 days`."""
+    named = _UNIT.fullmatch(text)
+    return parse_duration(f"{named[1]}{named[2][0]}" if named else text)
+
+
+def _iso(text: str) -> float | None:
+    """Seconds since the epoch of an instant in ISO-8601 with a time; None if it is none."""
+    if not re.match(r"\d{4}-\d\d-\d\d[T ]\d", text):
+        return None
+    return datetime.fromisoformat(text).timestamp()  # without a zone: this machine's
+
+
+def _in_calendar(words: str, here: datetime, now: float) -> float:
+    """The instant that words for a day, a time of day or both mean; what is left out is the next that fits."""
+    day: date | None = None
+    clock: time | None = None
+    weekly = False
+    for word in _joined(words).split():
+        found_day, found_clock = _day(word, here), _clock(word)
+        if found_day is not None and day is None:
+            day, weekly = found_day, word[:3] in _WEEKDAYS
+        elif found_clock is not None and clock is None:
+            clock = found_clock
+        else:
+            raise ValueError(word)
+    if day is None and clock is None:
+        raise ValueError(words)
+    at = datetime.combine(day or here.date(), clock or time(0))
+    if at.timestamp() <= now and (day is None or weekly):
+        at = datetime.combine(at.date() + timedelta(days=7 if weekly else 1), at.time())
+    return at.timestamp()
+
+
+def _joined(words: str) -> str:
+    """`4 pm` is one word."""
+    return re.sub(r"(\d)\s+(am|pm)\b", r"\1\2", words)
+
+
+def _day(word: str, here: datetime) -> date | None:
+    today = here.date()
+    if word in ("today", "tomorrow"):
+        return today + timedelta(days=word == "tomorrow")
+    if word in (*_WEEKDAYS, *_FULL):
+        return today + timedelta(days=(_WEEKDAYS.index(word[:3]) - today.weekday()) % 7)
+    if (found := _DATE.fullmatch(word)) is None:
+        return None
+    if found[1]:
+        return date(int(found[1]), int(found[2]), int(found[3]))
+    year = int(found[6]) if found[6] else today.year
+    given = date(year if year > 99 else 2000 + year, int(found[4]), int(found[5]))  # month first, as Slurm reads it
+    return given.replace(year=given.year + 1) if not found[6] and given < today else given
+
+
+def _clock(word: str) -> time | None:
+    if word in _NAMED:
+        return _NAMED[word]
+    if (found := _TIME.fullmatch(word)) is None:
+        return None
+    hour, half = int(found[1] or found[5]), found[4] or found[6]
+    if half:
+        if not 1 <= hour <= 12:
+            raise ValueError(word)
+        hour = hour % 12 + 12 * (half == "pm")
+    return time(hour, int(found[2] or 0), int(found[3] or 0))
