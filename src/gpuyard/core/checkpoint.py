@@ -46,7 +46,7 @@ def dump(state: State) -> dict[str, Any]:
         "after": [[new_row[row], list(left)] for row, left in state.after.items()],
         "doomed": [[new_row[row], wish] for row, wish in state.doomed.items()],
         "array": [names[int(state.table.array[row])] for row in rows],
-        "at_most": {name: state.at_most[number] for name, number in state.arrays.items()},
+        "at_most": {name: state.at_most[n] for name, n in state.arrays.items() if n in state.at_most},
         "bookings": [asdict(booking) for booking in state.bookings.values()],
         "rules": None if state.rules is None else plain_rules(state.rules),
         "ledger": state.ledger.facts(),
@@ -94,11 +94,9 @@ def _load_sharing(state: State, data: dict[str, Any]) -> None:
     state.group_of = list(data["groups"])
     state.after = {row: list(left) for row, left in data["after"]}
     state.doomed = dict(data["doomed"])
-    used = {"", *data["array"]}
-    for name, at_most in data["at_most"].items():
-        if name in used and name:
-            state.arrays[name] = len(state.arrays)
-            state.at_most.append(at_most)
+    for name in data["array"]:
+        state.arrays.setdefault(name, len(state.arrays))
+    state.at_most = {state.arrays[name]: most for name, most in data["at_most"].items() if name in state.arrays}
     for text in data["bookings"]:
         booking = booking_of(text)
         state.bookings[booking.name] = booking
@@ -116,6 +114,7 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     columns = {name: np.array(values, dtype=np.float64) for name, values in data["columns"].items()}
     table.load(columns)
     table.started[: table.size] = columns["started"]
+    state.latest_begin = float(table.begin[: table.size].max(initial=0.0))
     for row, array in enumerate(data.get("array", ())):
         table.array[row] = state.arrays[array]
     for row, (scope, gpu_types) in enumerate(data["scope"]):

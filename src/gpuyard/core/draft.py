@@ -22,6 +22,8 @@ class Draft:
     policy: Policy
     code: int
     salt: int
+    restricted: Demand | None = None
+    """What jobs ask for, if reservations keep them from some GPUs."""
     found: list[tuple[int, Ints]] = field(default_factory=list)
     """Rows that start, with their spots."""
     victims: list[int] = field(default_factory=list)
@@ -31,12 +33,12 @@ class Draft:
     @property
     def fine(self) -> bool:
         """Whether bins are GPUs: somebody shares them, or names them, or the placement looks at each of them."""
-        return self.snapshot.state.shares or self.code >= PACKING
+        return self.snapshot.state.shares or self.code >= PACKING or self.restricted is not None
 
     @property
     def demand(self) -> Demand:
-        """What jobs ask for, by row."""
-        return self.snapshot.state.table.demand
+        """What jobs ask for, by row, where reservations allow it."""
+        return self.snapshot.state.table.demand if self.restricted is None else self.restricted
 
     @property
     def site(self) -> Site:

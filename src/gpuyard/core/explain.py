@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpuyard.core.bookings import blocking
 from gpuyard.core.discipline import held_spot, reserve
 from gpuyard.core.draft import Draft, overdue_end_soon
 from gpuyard.core.placement import claim, fits, release
@@ -73,11 +74,16 @@ def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[
     return [found[kind] for kind in kinds]
 
 
-def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Resources:
+def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Reason:
+    if draft.restricted is not None and fits(draft.site._replace(demand=draft.snapshot.state.table.demand), row):
+        found = blocking(draft.snapshot.state, row, draft.snapshot.now)
+        if found is not None:
+            return found
     known = expected_at if expected_at is not None and np.isfinite(expected_at) else None
-    withdrawn = draft.snapshot.state.withdrawn.values()
+    state = draft.snapshot.state
+    withdrawn = Counter([*state.withdrawn.values(), *("drained" for gpu in state.drained - set(state.withdrawn))])
     memory = float(draft.demand.memory[row])
-    return Resources(int(draft.demand.gpus[row]), draft.idle, known, Counter(withdrawn), memory)
+    return Resources(int(draft.demand.gpus[row]), draft.idle, known, withdrawn, memory)
 
 
 def _by_resources(draft: Draft, order: Ints) -> list[Reason]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuyard.core.columns import COLUMNS
 from gpuyard.core.model import Request
-from gpuyard.core.pool import Floats, Ints, Pool, copy_pool
+from gpuyard.core.pool import Flags, Floats, Ints, Pool, copy_pool
 from gpuyard.core.reasons import Reason
 from gpuyard.core.state import State
 
@@ -49,11 +49,14 @@ class Snapshot:
 
     state: State
     now: float
+    may: Flags | None = None
+    """Which of the queue may be chosen; None: all of it."""
 
     @property
     def waiting(self) -> Ints:
         """Rows of the jobs that may start, in the order of submission."""
-        return self.state.waiting.array
+        rows = self.state.waiting.array
+        return rows if self.may is None else rows[self.may]
 
     @property
     def running(self) -> Ints:

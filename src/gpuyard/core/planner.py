@@ -6,8 +6,12 @@ validates whatever comes back.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from gpuyard.core.bookings import in_the_way, next_change, restricted
 from gpuyard.core.draft import Draft
 from gpuyard.core.explain import explain
+from gpuyard.core.gates import Gates, gated
 from gpuyard.core.model import Cluster, Request, suits
 from gpuyard.core.placement import fits
 from gpuyard.core.plan import Plan, Snapshot
@@ -58,20 +62,37 @@ class OrderedPlanner:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide who starts, who stops, and when to look again."""
-        state = snapshot.state
-        if not len(state.waiting):
+        state, now = snapshot.state, snapshot.now
+        if not len(state.waiting) and not state.bookings:
             return Plan()
-        salt = salted(state.seed, state.starts) if self.code == RANDOM else 0
-        draft = Draft(snapshot, self.policy, self.code, salt)
-        if self.policy.preemptive:
-            preempt(draft, stop=self.discipline == "strict")
-        elif not self._needs_idle or state.shares or state.pool.idle.any():
-            WALKS[self.discipline](draft)
+        gates = Gates(state, now) if gated(state, now) else None
+        draft = self._drafted(snapshot if gates is None else replace(snapshot, may=gates.may))
+        while gates is not None and gates.too_many([row for row, _ in draft.found]):
+            draft = self._drafted(replace(snapshot, may=gates.may))
         plan = draft.finish()
+        if gates is not None:
+            plan.wake_at = min(plan.wake_at, gates.wake_at)
+        if state.bookings:
+            plan.stops += [state.ids[row] for row in in_the_way(state, now) if row not in draft.victims]
+            plan.wake_at = min(plan.wake_at, next_change(state, now))
         reasons = "skip" if self.policy.preemptive else self.discipline
         version = state.version
-        plan.explain = lambda: explain(draft, reasons, version)
+        plan.explain = lambda: explain(draft, reasons, version) | (gates.reasons() if gates else {})
         return plan
+
+    def _drafted(self, snapshot: Snapshot) -> Draft:
+        """What the policy and the discipline make of those who may be chosen."""
+        state = snapshot.state
+        salt = salted(state.seed, state.starts) if self.code == RANDOM else 0
+        restricted_to = restricted(state, snapshot.now) if state.bookings else None
+        draft = Draft(snapshot, self.policy, self.code, salt, restricted_to)
+        if not len(snapshot.waiting):
+            return draft
+        if self.policy.preemptive:
+            preempt(draft, stop=self.discipline == "strict")
+        elif not self._needs_idle or draft.fine or state.pool.idle.any():
+            WALKS[self.discipline](draft)
+        return draft
 
     def refuses(self, state: State, request: Request) -> str | None:
         """Why a request can never run on this cluster under this placement; None if it can."""

@@ -65,6 +65,14 @@ def priority(priority: A, submit: A, *, ageing: float = 1.0) -> A:
 
 
 @policy
+def multifactor(
+    priority: A, submit: A, user_usage: A, weight: A, *, ageing: float = 1.0, fairness: float = 1.0
+) -> A:  # fmt: skip
+    """Priority first; an hour of waiting adds `ageing` to it, a GPU-hour that the user had takes `fairness` away."""
+    return submit * (ageing / 3600.0) - priority + user_usage * (fairness / 3600.0) / weight
+
+
+@policy
 def lottery(draw: A, tickets: A) -> A:
     """A seeded draw in which each job holds its tickets (Waldspurger & Weihl, OSDI'94)."""
     return -np.log(draw) / tickets
@@ -181,8 +189,8 @@ def random(draw: A) -> A:
 POLICIES: dict[str, Policy] = {
     p.name: p
     for p in (
-        fcfs, sjf, ljf, srtf, srsf, rr, priority, lottery, wfq, fair, las, edf, saf, f1, f2, f3, f4, wfp3, unicep,
-        largest_memory, random,
+        fcfs, sjf, ljf, srtf, srsf, rr, priority, multifactor, lottery, wfq, fair, las, edf, saf, f1, f2, f3, f4, wfp3,
+        unicep, largest_memory, random,
     )
 }  # fmt: skip
 

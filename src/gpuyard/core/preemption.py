@@ -29,7 +29,7 @@ def preempt(draft: Draft, stop: bool) -> None:
         draft.victims = loose[victim == 1].tolist()
         kept = loose[victim == 0]
     draft.plan.renewals = [state.ids[row] for row in kept] if policy.sliced else []
-    if len(state.waiting) + len(draft.victims) > len(draft.found):
+    if len(draft.snapshot.waiting) + len(draft.victims) > len(draft.found):
         draft.plan.wake_at = _wake_at(draft, kept, soon)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuyard.units import format_size
 
-_WITHDRAWN = {"foreign": "in use by others", "unknown": "not answering"}
+_WITHDRAWN = {"foreign": "in use by others", "unknown": "not answering", "drained": "drained"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +59,88 @@ class Reserved:
         return f"would fit, but could delay job {self.behind}, due at {self.until:g}"
 
 
-Reason = Resources | Priority | Reserved
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """Other jobs must end first."""
+
+    after: tuple[str, ...]
+    """Which, and how, as in `Request.after`."""
+
+    def __str__(self) -> str:
+        waits = [f"job {job} to {_AFTER[how]}" for how, _, job in (wish.partition(":") for wish in self.after)]
+        more = f" and {len(waits) - 3} more" if len(waits) > 3 else ""
+        return f"waits for {', '.join(waits[:3])}{more}"
+
+
+_AFTER = {"ok": "succeed", "notok": "fail", "any": "end"}
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTime:
+    """It is not to start before a time."""
+
+    at: float
+
+    def __str__(self) -> str:
+        return f"is not to start before {self.at:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLimit:
+    """As many tasks of its array run as may."""
+
+    array: str
+    at_most: int
+
+    def __str__(self) -> str:
+        return f"waits for another task of array {self.array}, which runs {self.at_most} at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Its user, or its user's group, has as much as they may have."""
+
+    who: str
+    unit: str
+    """`GPUs` at once, or `GPU-hours` in seven days."""
+    limit: float
+    used: float
+    wants: int
+
+    def __str__(self) -> str:
+        if self.unit == "GPUs":
+            return f"wants {self.wants}, and {self.who} may have {self.limit:g} GPUs at once and has {self.used:g}"
+        return f"waits, since {self.who} has used {self.used:.4g} of {self.limit:g} GPU-hours in the last seven days"
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """GPUs are kept for it, and whoever runs there is being stopped."""
+
+    gpus: tuple[int, ...]
+
+    def __str__(self) -> str:
+        gpus = ", ".join(map(str, self.gpus))
+        return f"is next on GPU {gpus}, as soon as the job that runs there has stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """It would fit, but on GPUs that are reserved for others."""
+
+    name: str
+    begin: float
+    end: float
+    gpus: tuple[int, ...]
+    unlimited: bool = False
+    """Whether it does not say when it will have ended."""
+
+    def __str__(self) -> str:
+        gpus = ", ".join(map(str, self.gpus))
+        rest = ", and it has no time limit" if self.unlimited else ""
+        return f"would fit, but GPU {gpus} is reserved ({self.name}) from {self.begin:g} to {self.end:g}{rest}"
+
+
+Reason = (
+    Resources | Priority | Reserved | Dependency | BeginTime | ArrayLimit | Quota | Promise | Reservation
+)  # fmt: skip

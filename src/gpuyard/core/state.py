@@ -93,8 +93,10 @@ class State:
         self.doomed: dict[int, str] = {}
         """Rows that can never start, since a job that they wait for ended otherwise: which one, as in `after`."""
         self.arrays: dict[str, int] = {"": 0}
-        self.at_most: list[int] = [0]
-        """How many tasks of each array may run at once; 0: any number."""
+        self.at_most: dict[int, int] = {}
+        """How many tasks of an array may run at once, where that is limited."""
+        self.latest_begin = 0.0
+        """No job waits for a time that is later."""
         self.bookings: dict[str, Booking] = {}
         self.rules: Rules | None = None
         """How people share the GPUs; None where nobody said, as in a simulation."""
@@ -154,7 +156,7 @@ class State:
             "after": {row: list(left) for row, left in self.after.items()},
             "doomed": dict(self.doomed),
             "arrays": dict(self.arrays),
-            "at_most": list(self.at_most),
+            "at_most": dict(self.at_most),
             "bookings": dict(self.bookings),
             "rules": self.rules,
             "ledger": self.ledger.facts(),

@@ -167,12 +167,13 @@ def _user(state: State, request: Request) -> int:
 def _note_wishes(state: State, row: int, request: Request) -> None:
     """What a request says beyond the columns that a policy knows."""
     state.shares = state.shares or not takes_any(state.table.demand, row)
+    state.latest_begin = max(state.latest_begin, request.begin)
     if request.array:
-        number = state.arrays.setdefault(request.array, len(state.arrays))
-        if number == len(state.at_most):
-            state.at_most.append(0)
-        state.table.array[row] = number
-        state.at_most[number] = request.at_most
+        number = state.table.array[row] = state.arrays.setdefault(request.array, len(state.arrays))
+        if request.at_most:
+            state.at_most[number] = request.at_most
+        else:
+            state.at_most.pop(number, None)
     wait_for(state, row, request.after)
 
 
@@ -279,6 +280,7 @@ def _requeued(state: State, row: int, event: Requeued) -> None:
     _preempted(state, row, event)
     state.table.progress[row] = progress  # what was done is lost
     state.table.begin[row] = max(event.begin, float(state.table.begin[row]))
+    state.latest_begin = max(state.latest_begin, event.begin)
 
 
 def _recalled(state: State, row: int, event: Recalled) -> None:

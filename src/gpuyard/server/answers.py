@@ -5,33 +5,16 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
-from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
+from gpuyard.core.reasons import Reason, Resources
 from gpuyard.daemon.desk import Why
 from gpuyard.daemon.journal import Row
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.views import JobView
+from gpuyard.server.reasons import details, expected_at, sentence
+from gpuyard.server.times import iso
 from gpuyard.units import format_duration
-
-
-def iso(at: float | None) -> str | None:
-    """A time as people and programs read it: ISO-8601 with the zone, down to the millisecond."""
-    if at is None:
-        return None
-    seconds, milliseconds = divmod(int(at * 1000), 1000)
-    begin, zone = _second(seconds)
-    return f"{begin}.{milliseconds:03d}{zone}"
-
-
-@lru_cache(maxsize=4096)
-def _second(seconds: int) -> tuple[str, str]:
-    """A second in ISO-8601, and the zone; kept, because a long listing has many times of few seconds."""
-    text = datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
-    return text[:19], text[19:]
 
 
 class Sayings:
@@ -117,29 +100,9 @@ def _how_it_stands(view: JobView) -> str | None:
 _RECALLED = {"cancelled": "cancelled", "timeout": "out of time"}
 
 
-def sentence(reason: Reason, times: bool = True) -> str:
-    """A reason in words, with times that people know, or without."""
-    if isinstance(reason, Resources):
-        text = str(replace(reason, expected_at=None))
-        if times and reason.expected_at is not None:
-            text += f"; expected to fit at {_clock(reason.expected_at)}"
-        return text
-    if isinstance(reason, Reserved):
-        due = f", due at {_clock(reason.until)}" if times else ", which has waited longer"
-        return f"would fit, but could delay job {reason.behind}{due}"
-    return str(reason)
-
-
 def times_are_known(views: Iterable[JobView]) -> bool:
     """Whether everybody who runs has said how long that will take."""
     return all(view.work.get("estimated", True) for view in views if view.state == "running")
-
-
-def _clock(at: float) -> str:
-    try:
-        return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError):
-        return "no time that can be told"
 
 
 def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) -> dict[str, Any]:
@@ -160,18 +123,8 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
         return found
     found["code"] = type(why.reason).__name__
     found["ahead"] = why.ahead
-    if isinstance(why.reason, Resources):
-        found["details"] = {
-            "gpus": why.reason.gpus,
-            "idle": why.reason.idle,
-            "withdrawn": dict(why.reason.withdrawn),
-            "memory": why.reason.memory or None,
-        }
-        found["expected_at"] = iso(why.reason.expected_at) if times else None
-    elif isinstance(why.reason, Priority):
-        found["details"] = {"behind": why.reason.behind, "ahead": why.reason.ahead}
-    else:
-        found["details"] = {"behind": why.reason.behind, "until": iso(why.reason.until) if times else None}
+    found["details"] = details(why.reason, times)
+    found["expected_at"] = iso(expected_at(why.reason)) if times or not isinstance(why.reason, Resources) else None
     for job, until in why.blockers:
         other = others.get(job)
         if other is not None:

@@ -34,11 +34,11 @@ from gpuyard.server.answers import (
     event_json,
     explain_json,
     gpus_json,
-    iso,
     job_json,
     times_are_known,
 )
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
+from gpuyard.server.times import iso
 from gpuyard.server.watch import Watch
 
 _LONGEST_WAIT = 30.0
