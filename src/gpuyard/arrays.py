@@ -36,7 +36,9 @@ def _numbers(text: str, whole: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None or (match[3] is not None and int(match[3]) < 1):
-            raise UserError(f"'{whole}' is not an array; write for example 0-99, 0-99%4 (four at once), 1,3,7 or 0-20:5")
+            raise UserError(
+                f"'{whole}' is not an array; write for example 0-99, 0-99%4 (four at once), 1,3,7 or 0-20:5"
+            )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first:
             raise UserError(f"'{whole}': {first}-{last} goes backwards; write {last}-{first}")

@@ -66,7 +66,9 @@ def test_what_people_write(text: str, meant: str) -> None:
     assert parse_when(text, at(MONDAY)) == at(meant)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "25:00", "16:60", "fri fri", "13pm", "2026-13-01", "now+", "now+soon", "8"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "25:00", "16:60", "fri fri", "13pm", "2026-13-01", "now+", "now+soon", "8"]
+)
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(UserError, match="is not a time"):
         parse_when(text, at(MONDAY))

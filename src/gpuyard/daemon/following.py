@@ -46,7 +46,9 @@ def parse_dependency(text: str) -> list[Dependency]:
 
 def _complaint(part: str, kind: str) -> str:
     if kind == "after":
-        return f"'{part}': to follow the start of a job is not supported; afterok, afterany and afternotok follow its end"
+        return (
+            f"'{part}': to follow the start of a job is not supported; afterok, afterany and afternotok follow its end"
+        )
     if kind in _HOW:
         return f"'{part}' does not say which job; write for example {kind}:12"
     return f"'{part}' is not a dependency{suggest(kind, _KINDS)}; write for example afterok:12, or afterany:12:13"

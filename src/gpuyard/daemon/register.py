@@ -10,6 +10,7 @@ from gpuyard.daemon.following import AFTER, ENDED, parse_dependency
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import UserError, suggest
 
+
 class Register:
     """Looks jobs up: in the state, among what is recorded but not yet written, and on disk."""
 

@@ -15,7 +15,7 @@ NAME = "script"
 def written(task: Task, text: bytes, folder: Path) -> Task:
     """The task, running a script that is in the folder from now on.
 
-    The folder may be the job's user's, who may put anything there: so the file is a new one, that took the old one's place.
+    The folder may be the job's user's, who may put anything there; so the file is a new one, which takes that place.
     """
     fresh = f".{NAME}.{os.getpid()}"
     try:

@@ -165,7 +165,10 @@ def check(task: Task) -> None:
     if task.command[0].startswith("-"):
         raise LaunchRefused(f"'{task.command[0]}' is an option, not a command")
     try:
-        encoded = [os.fsencode(text) for text in (*task.command, task.directory, task.output, task.error, *task.environment.values())]
+        encoded = [
+            os.fsencode(text)
+            for text in (*task.command, task.directory, task.output, task.error, *task.environment.values())
+        ]
         names = [os.fsencode(name) for name in task.environment]
     except UnicodeEncodeError as error:
         raise LaunchRefused(f"the command or its environment cannot be written in {error.encoding}") from error

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
+from gpuyard.arrays import some_of, task_id
 from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
@@ -28,6 +29,7 @@ from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.server import tasks
 from gpuyard.server.answers import (
     Sayings,
     columns_json,
@@ -37,6 +39,7 @@ from gpuyard.server.answers import (
     job_json,
     times_are_known,
 )
+from gpuyard.server.describing import Describing
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.times import iso
 from gpuyard.server.watch import Watch
@@ -85,15 +88,15 @@ class Api:
         add("/policy", self.set_policy, methods=["PUT"])
         add("/status", self.status, methods=["GET"])
         add("/shutdown", self.shutdown, methods=["POST"], status_code=202)
+        Describing(self).add_to(app)
 
     # -- jobs -------------------------------------------------------------------------------------
 
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
         given = _submission(await request.body())
-        user = _user(request)
-        work, wish = given.work(self.settings), given.request(user, self.settings)
-        job = await self._ask(lambda: self.desk.submit(work, wish, given.environment, given.hold))
+        wanted = given.wanted(self.user(request), self.settings)
+        [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
         return _json({"id": job}, 201)
 
     async def jobs(
@@ -102,68 +105,70 @@ class Api:
         state: str = "",
         user: str = "",
         name: str = "",
+        tag: str = "",
         limit: Limit = 1_000_000,
         columns: bool = False,
+        fold: Annotated[bool, Query(description="One entry for all waiting tasks of an array.")] = False,
     ) -> Response:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         reasons = await self._look(self.desk.reasons)
         over = None if all or state in OVER else False
-        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons, columns)
+        return await asyncio.to_thread(self._listing, over, wanted, tag, limit, reasons, columns, fold)
 
     def _listing(
         self,
         over: bool | None,
         wanted: dict[str, str],
+        tag: str,
         limit: int,
         reasons: dict[str, Any],
         columns: bool,
+        fold: bool,
     ) -> Response:
         opened = list(self.yard.store.open.values())  # in memory, so that a long queue is quick to list
         if over is None:
-            found = self._reader.jobs(over=None, wanted=wanted)
+            found = self.reader.jobs(over=None, wanted=wanted, tag=tag)
         else:
             found = [v for v in opened if all(getattr(v, name) == value for name, value in wanted.items())]
+            found = [v for v in found if tag in v.work.get("tags", ())] if tag else found
         place = {job: n for n, job in enumerate(reasons)}
         found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
         say = Sayings(times=times_are_known(opened))
-        found = found[:limit]
-        said = [say(reasons.get(view.id)) for view in found]
+        shown = (tasks.fold(found) if fold else found)[:limit]
+        said = [say(reasons.get(_first_id(view))) for view in shown]
         if columns:
-            return _json({"now": self.yard.clock.now(), "columns": columns_json(found, said)})
-        return _json({"jobs": [job_json(view, reason) for view, reason in zip(found, said, strict=True)]})
+            return _json({"now": self.yard.clock.now(), "total": len(found), "columns": columns_json(shown, said)})
+        return _json({"jobs": [self._job_json(view, reason) for view, reason in zip(shown, said, strict=True)]})
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
     ) -> Response:
-        """One job; with `wait`, when it is over or has started, or the seconds are."""
+        """One job, or an array as one; with `wait`, when it is over or has started, or the seconds are."""
         end = time.monotonic() + wait
         while True:
-            view = self._view(job)
+            view = tasks.together(job, tasks.chosen(self.reader, job))
             left = end - time.monotonic()
             if view.over or (for_ == "start" and view.started is not None) or left <= 0 or self.watch.over:
-                return await self._one(view)
-            await self.watch.wait(left, job)
+                return await self.one(job)
+            await self.watch.wait(left, some[0] if (some := some_of(job)) else job)
 
     async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
         """Give a job up: it is asked to end, and made to when its grace is over."""
         grace = how.grace if how else None
-        user = _user(request)
-        self._view(job)
-        await self._ask(lambda: self.desk.cancel(job, grace, user))
-        return await self._one(self._view(job))
+        user = self.user(request)
+        await self.ask(tasks.each(self.open_ids(job), lambda id: self.desk.cancel(id, grace, user)))
+        return await self.one(job)
 
     async def hold(self, job: str) -> Response:
         """Keep a waiting job from being chosen."""
-        self._view(job)
-        await self._ask(lambda: self.desk.hold(job))
-        return await self._one(self._view(job))
+        await self.ask(tasks.each(self.open_ids(job), self.desk.hold))
+        return await self.one(job)
 
     async def release(self, job: str) -> Response:
         """Let a held job be chosen again."""
-        self._view(job)
-        await self._ask(lambda: self.desk.release(job))
-        return await self._one(self._view(job))
+        await self.ask(tasks.each(self.open_ids(job), self.desk.release))
+        return await self.one(job)
 
     async def log(
         self,
@@ -174,6 +179,9 @@ class Api:
         wait: Wait = 0.0,
     ) -> Response:
         """A piece of a job's output."""
+        if len(views := tasks.chosen(self.reader, job)) > 1:
+            raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
+        job = views[0].id
         end = time.monotonic() + wait
         while True:
             view = self._view(job)
@@ -191,21 +199,33 @@ class Api:
         return Response(data, media_type="application/octet-stream", headers=headers)
 
     async def explain(self, job: str) -> Response:
-        """Why a job waits, and what would have to end first."""
-        view = self._view(job)
-        why = None if view.over else await self._look(lambda: self.desk.explain(job))
-        return _json(explain_json(view, why, dict(self.yard.store.open)))
+        """Why a job waits, and what would have to end first; of an array, the task that is next."""
+        views = tasks.chosen(self.reader, job)
+        if len(views) > 1:
+            reasons = await self._look(self.desk.reasons)
+            place = {id: n for n, id in enumerate(reasons)}
+            views.sort(key=lambda v: (place.get(v.id, len(place)), v.over, v.number))
+        view = views[0]
+        why = None if view.over else await self._look(lambda: self.desk.explain(view.id))
+        found = explain_json(view, why, dict(self.yard.store.open))
+        return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
     async def history(
-        self, limit: Limit = 1000, user: str = "", state: str = "", name: str = "", since: datetime | None = None
+        self,
+        limit: Limit = 1000,
+        user: str = "",
+        state: str = "",
+        name: str = "",
+        tag: str = "",
+        since: datetime | None = None,
     ) -> Response:
         """Jobs that are over, the latest first."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         after = since.timestamp() if since else None
 
         def found() -> Response:
-            views = self._reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after)
-            return _json({"jobs": [job_json(view) for view in views]})
+            views = self.reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
+            return _json({"jobs": [self._job_json(view) for view in views]})
 
         return await asyncio.to_thread(found)
 
@@ -215,7 +235,7 @@ class Api:
         """The log, from one event on."""
         end = time.monotonic() + wait
         while True:
-            found = self._reader.events(after, limit, job or None)
+            found = self.reader.events(after, limit, job or None)
             left = end - time.monotonic()
             if found or left <= 0 or self.watch.over:
                 break
@@ -244,14 +264,14 @@ class Api:
     async def set_policy(self, request: Request, given: PolicyChoice) -> Response:
         """Make plans another way from now on."""
         user = _user(request)
-        await self._ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
+        await self.ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
         return await self.policy()
 
     async def status(self) -> Response:
         """How the daemon does."""
         failing = self.yard.failing
         facts = await self._look(self.desk.facts)
-        counts = self._reader.counts()
+        counts = self.reader.counts()
         states: dict[str, int] = {}
         for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values())):
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
@@ -273,30 +293,49 @@ class Api:
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    async def _ask(self, command: Callable[[], Any]) -> Any:
+    async def ask(self, command: Callable[[], Any]) -> Any:
+        """Have something done by the yard's thread, and written."""
         return await asyncio.wrap_future(self.yard.ask(command))
 
     async def _look(self, command: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self.yard.ask(command, changes=False))
 
     @property
-    def _reader(self) -> Reader:
+    def reader(self) -> Reader:
         """A reader for this thread."""
         if not hasattr(self._own, "reader"):
             self._own.reader = Reader(self.settings.database)
         reader: Reader = self._own.reader
         return reader
 
-    def _view(self, job: str) -> JobView:
-        view = self._reader.job(job)
-        if view is None:
-            raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
-        return view
+    def user(self, request: Request) -> str:
+        """Who asks."""
+        return _user(request)
 
-    async def _one(self, view: JobView) -> Response:
-        reasons = await self._look(self.desk.reasons) if view.state == "queued" else {}
+    def json(self, value: Any, status: int = 200) -> Response:
+        """An answer."""
+        return _json(value, status)
+
+    def open_ids(self, job: str) -> list[str]:
+        """The job with an id, or the tasks that it stands for: those that are not over, if there are any."""
+        ids = [view.id for view in tasks.chosen(self.reader, job)]
+        return [id for id in ids if id in self.yard.store.open] or ids
+
+    def _view(self, job: str) -> JobView:
+        """A job; of an array, its first task."""
+        return tasks.chosen(self.reader, job)[0]
+
+    async def one(self, job: str) -> Response:
+        """A job as it stands, or an array as if it were one."""
+        views = tasks.chosen(self.reader, job)
+        view = tasks.together(job, views)
+        reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
-        return _json(job_json(view, say(reasons.get(view.id))))
+        found = self._job_json(view, say(reasons.get(view.id)))
+        return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
+
+    def _job_json(self, view: JobView, reason: str | None = None) -> dict[str, Any]:
+        return job_json(view, reason, self.yard.machine.node)
 
 
 def make_app(api: Api) -> FastAPI:
@@ -335,6 +374,11 @@ class OnlyTheOwner:
         else:
             refusal = _problem(403, f"this daemon serves {_name(os.geteuid())} only; start one of your own")
             await refusal(scope, receive, send)
+
+
+def _first_id(view: JobView) -> str:
+    """Its id; of folded tasks, the first one's."""
+    return task_id(view.array, view.work["task"]) if view.array else view.id
 
 
 def _submission(body: bytes) -> Submission:
