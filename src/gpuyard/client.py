@@ -299,12 +299,7 @@ class Client:
 
         With `fold` the waiting tasks of an array are one entry.
         """
-        query: dict[str, Any] = {
-            "all": "true" if all else None,
-            "fold": "true" if fold else None,
-            "tag": tag,
-            "limit": limit,
-        }
+        query: dict[str, Any] = {"all": "true" if all else None, "fold": "true" if fold else None, "limit": limit}
         found = self._get("/jobs", columns="true", state=state, user=user, name=name, tag=tag, **query)
         return found["now"], cast("Columns", found["columns"])
 
@@ -388,10 +383,13 @@ class Client:
         found = self._get("/history", limit=limit, user=user, state=state, name=name, tag=tag, since=since)
         return cast("list[Job]", found["jobs"])
 
-    def events(self, after: int = 0, *, limit: int | None = None, wait: float = 0.0) -> dict[str, Any]:
-        """What happened after an event, by its number; with `wait`, wait for something to happen."""
+    def events(
+        self, after: int = 0, *, limit: int | None = None, job: str | None = None, wait: float = 0.0
+    ) -> dict[str, Any]:
+        """What happened after an event, by its number, or to one job; with `wait`, wait for something to happen."""
         wait = min(wait, _POLL)
-        return self._get("/events", patience=wait, after=after, limit=limit, wait=f"{wait:.3f}" if wait > 0 else None)
+        query: dict[str, Any] = {"after": after, "limit": limit, "job": job}
+        return self._get("/events", patience=wait, wait=f"{wait:.3f}" if wait > 0 else None, **query)
 
     def shutdown(self) -> None:
         """Let the daemon end; jobs go on running."""

@@ -63,14 +63,15 @@ class FileLog:
             job = self._client.job(id)  # before the file is read: what it wrote last is not missed
             data, start, length = self._read(offset, size)
             if data or job["state"] in OVER or time.monotonic() >= end:
-                return LogPart(data, start + len(data), length, job["state"], job["attempt"])
+                return LogPart(data, start + len(data), length, job["state"], 0)  # one file for all attempts
             time.sleep(_LOOK)
 
     def _read(self, offset: int, size: int) -> tuple[bytes, int, int]:
         try:
             with open(self.path, "rb") as file:
                 length = os.fstat(file.fileno()).st_size
-                start = max(0, length + offset) if offset < 0 else min(offset, length)  # it may have begun anew
+                start = max(0, length + offset) if offset < 0 else offset
+                start = start if start <= length else 0  # it has begun anew
                 file.seek(start)
                 return file.read(size), start, length
         except FileNotFoundError:

@@ -18,6 +18,11 @@ SHIMS = Path(__file__).parent.parent / "shims"
 """Small stand-ins for `srun` and others, for scripts that were written for Slurm."""
 _PATTERN = re.compile(r"%(\d*)([A-Za-z%])")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+_FUNCTIONS = {
+    f"BASH_FUNC_{name}%%": f'() {{  PATH="$PATH:{SHIMS}" command {name} "$@"; }}'
+    for name in ("srun", "scontrol", "module")
+}
+"""The same for login shells of bash, which begin with a PATH of their own. Last there as well: a real Slurm wins."""
 
 
 def task_of(view: JobView, placed: Placed, store: Store, node: str) -> Task:
@@ -109,6 +114,7 @@ def slurm_variables(
         "SLURM_RESTART_COUNT": str(placed.attempt - 1),
         **array_variables(view, work, "SLURM"),
         "PATH": path if str(SHIMS) in path.split(":") else f"{path}:{SHIMS}",
+        **{name: text for name, text in _FUNCTIONS.items() if name not in environment},
     }
 
 

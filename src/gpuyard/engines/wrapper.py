@@ -111,7 +111,8 @@ INCOMPLETE = "incomplete"
 def command_line(task: Task, folder: Path, life: str, cgroup: str) -> list[str]:
     """What to execute for a task: the wrapper, its four arguments, and the job's command."""
     name = task.command[0]
-    carried = [f"{key}={value}" for key, value in task.environment.items() if not _passes(key)]
+    every = {**task.environment, **task.variables}
+    carried = [f"{key}={value}" for key, value in every.items() if not _passes(key)]
     command = list(task.command)
     if carried:  # `nice` because `env` would take a command with a = in its name for one more variable
         command = ["/usr/bin/env", *carried, *(["/usr/bin/nice", "-n", "0"] if "=" in name else []), *command]
@@ -141,9 +142,8 @@ def environment(task: Task, attempt: int, placement: Placement, devices: Sequenc
 
     What a shell would drop or obey itself (a library to preload, a function of bash) goes round it, by `env`.
     """
-    passed = {key: value for key, value in task.environment.items() if _passes(key)}
-    return passed | {
-        **task.variables,
+    every = {**task.environment, **task.variables}
+    return {key: value for key, value in every.items() if _passes(key)} | {
         "PWD": task.directory,
         "CUDA_VISIBLE_DEVICES": ",".join(devices[gpu] for gpu in placement.gpus),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
