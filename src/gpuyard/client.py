@@ -197,6 +197,8 @@ class Explanation(TypedDict):
     ahead: list[str]
     must_end_first: list[Blocker]
     gpus: list[int]
+    tasks: NotRequired[dict[str, int]]
+    """Of an array, of whose tasks this is the next: how many of them are in each state."""
 
 
 class LogPart(NamedTuple):

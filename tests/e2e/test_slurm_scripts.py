@@ -34,7 +34,8 @@ def test_a_single_gpu(yard: Yard, here: Path) -> None:
     id, warnings = submitted(yard, "01-single-gpu.sh")
     assert warnings == [
         "01-single-gpu.sh:3: #SBATCH --partition=gpu: there are no partitions here; ignored",
-        "01-single-gpu.sh:6: #SBATCH --cpus-per-task=4: CPU cores are not managed here; only SLURM_CPUS_PER_TASK is set",
+        "01-single-gpu.sh:6: #SBATCH --cpus-per-task=4: CPU cores are not managed here; "
+        "only SLURM_CPUS_PER_TASK is set",
         "01-single-gpu.sh:7: #SBATCH --mem=16G: host memory is not managed here; ignored",
     ]
     job = yard.wait(id)
@@ -118,7 +119,7 @@ def test_hyperparameters_four_at_once(yard: Yard, here: Path) -> None:
     id, warnings = submitted(yard, "08-hyperparameters.sh")
     assert warnings == []
     assert yard.client.job(f"{id}_0")["time_limit"] == 900
-    assert yard.wait(id)["tasks"] == {"succeeded": 8}  # type: ignore[typeddict-item]
+    assert yard.wait(id)["tasks"] == {"succeeded": 8}
     assert "lr 0.001 seed 2" in (here / "hyper.6").read_text()
 
 

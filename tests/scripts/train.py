@@ -28,7 +28,8 @@ def save(number: int, frame: object) -> None:
 
 
 if options.checkpoint and os.path.exists(options.checkpoint):
-    print("resuming from", open(options.checkpoint).read().strip(), flush=True)
+    with open(options.checkpoint) as file:
+        print("resuming from", file.read().strip(), flush=True)
 elif options.wait_for_signal:
     signal.signal(signal.SIGUSR1, save)
     print("training", flush=True)

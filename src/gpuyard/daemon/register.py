@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpuyard.arrays import some_of, task_id
 from gpuyard.core.events import Submitted
 from gpuyard.core.model import Phase
 from gpuyard.daemon.following import AFTER, ENDED, parse_dependency
@@ -55,9 +56,13 @@ class Register:
     def _of_array(self, array: str) -> list[tuple[str, Phase]]:
         """The tasks of an array, in order."""
         state = self._yard.state
+        if (some := some_of(array)) is not None:
+            wanted = {task_id(some[0], task) for task in some[1]}
+            return [(job, phase) for job, phase in self._of_array(some[0]) if job in wanted]
         if not array.isdecimal():
             return []
-        written = [(s.id, self._phase(s.id, s.state)) for s in reversed(self._yard.store.standing(array=array))]
+        written = [(s.id, self._phase(s.id, s.state)) for s in self._yard.store.standing(array=array)]
+        written.sort(key=lambda task: int(task[0].partition("_")[2]))
         fresh = [(job, self._phase(job, "queued")) for job, _, _ in self._unwritten() if job.startswith(f"{array}_")]
         return written + [(job, phase) for job, phase in fresh if job in state.row_of]
 
@@ -66,7 +71,7 @@ class Register:
         fresh = [job for job, called, of in self._unwritten() if (called, of) == (name, user)]
         if fresh:
             newest = fresh[-1]
-        elif written := self._yard.store.standing(name=name, user=user):
+        elif written := self._yard.store.standing(1, name=name, user=user):
             newest = written[0].id
         else:
             return []

@@ -209,12 +209,12 @@ class Store:
         found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
         return str(json.loads(found[0])) if found else ""
 
-    def standing(self, **wanted: str) -> list[Standing]:
+    def standing(self, limit: int = -1, **wanted: str) -> list[Standing]:
         """How the jobs with this id, of this array, or of this name and user stand: the open first, then the newest."""
         where = " AND ".join(f"{name} = ?" for name in wanted)
         found = self._connection.execute(
-            f"SELECT id, state, array FROM jobs WHERE {where} ORDER BY ended IS NULL DESC, number DESC",
-            tuple(wanted.values()),
+            f"SELECT id, state, array FROM jobs WHERE {where} ORDER BY ended IS NULL DESC, number DESC LIMIT ?",
+            (*wanted.values(), limit),
         )
         return [Standing(*row) for row in found]
 
@@ -280,10 +280,10 @@ class Reader:
             self._connection.execute("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state", (array,))
         )
 
-    def worst_code(self, array: str) -> int | None:
-        """The largest exit code of an array's tasks."""
-        found = self._connection.execute("SELECT max(exit_code) FROM jobs WHERE array = ?", (array,)).fetchone()
-        return None if found[0] is None else int(found[0])
+    def ids(self, array: str) -> list[str]:
+        """The ids of an array's tasks, in order."""
+        found = self._connection.execute("SELECT id FROM jobs WHERE array = ? ORDER BY number", (array,))
+        return [id for (id,) in found] if array else []
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
-from gpuyard.arrays import some_of, task_id
+from gpuyard.arrays import task_id
 from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
@@ -46,6 +46,7 @@ from gpuyard.server.watch import Watch
 
 _LONGEST_WAIT = 30.0
 _LOG_LOOK = 0.1  # seconds between looks at a log that somebody follows
+_ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
 _MOST_LOG = 2**22
 
 Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for it.")]
@@ -88,7 +89,11 @@ class Api:
         add("/policy", self.set_policy, methods=["PUT"])
         add("/status", self.status, methods=["GET"])
         add("/shutdown", self.shutdown, methods=["POST"], status_code=202)
-        Describing(self).add_to(app)
+        described = Describing(self)
+        add("/jobs/batch", described.batch, methods=["POST"], status_code=201)
+        add("/jobs/{job}", described.edit, methods=["PATCH"])
+        add("/jobs/{job}/clone", described.clone, methods=["POST"], status_code=201)
+        add("/jobs/{job}/retry", described.retry, methods=["POST"], status_code=201)
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -147,11 +152,13 @@ class Api:
         """One job, or an array as one; with `wait`, when it is over or has started, or the seconds are."""
         end = time.monotonic() + wait
         while True:
-            view = tasks.together(job, tasks.chosen(self.reader, job))
+            over, started, array = tasks.progress(self.reader, job)
             left = end - time.monotonic()
-            if view.over or (for_ == "start" and view.started is not None) or left <= 0 or self.watch.over:
+            if over or (for_ == "start" and started) or left <= 0 or self.watch.over:
                 return await self.one(job)
-            await self.watch.wait(left, some[0] if (some := some_of(job)) else job)
+            await self.watch.wait(left, array or job)
+            if array:  # its tasks may end by the thousand
+                await asyncio.sleep(_ARRAY_LOOK)
 
     async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
         """Give a job up: it is asked to end, and made to when its grace is over."""
@@ -318,7 +325,7 @@ class Api:
 
     def open_ids(self, job: str) -> list[str]:
         """The job with an id, or the tasks that it stands for: those that are not over, if there are any."""
-        ids = [view.id for view in tasks.chosen(self.reader, job)]
+        ids = tasks.ids(self.reader, job)
         return [id for id in ids if id in self.yard.store.open] or ids
 
     def _view(self, job: str) -> JobView:
@@ -327,7 +334,7 @@ class Api:
 
     async def one(self, job: str) -> Response:
         """A job as it stands, or an array as if it were one."""
-        views = tasks.chosen(self.reader, job)
+        views = await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
         view = tasks.together(job, views)
         reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))

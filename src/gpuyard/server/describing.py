@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 
 from gpuyard.arrays import ranges
 from gpuyard.client import OVER
@@ -25,13 +25,6 @@ class Describing:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-
-    def add_to(self, app: FastAPI) -> None:
-        """Make the routes known."""
-        app.add_api_route("/api/v1/jobs/batch", self.batch, methods=["POST"], status_code=201)
-        app.add_api_route("/api/v1/jobs/{job}", self.edit, methods=["PATCH"])
-        app.add_api_route("/api/v1/jobs/{job}/clone", self.clone, methods=["POST"], status_code=201)
-        app.add_api_route("/api/v1/jobs/{job}/retry", self.retry, methods=["POST"], status_code=201)
 
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""

@@ -30,6 +30,27 @@ def chosen(reader: Reader, job: str) -> list[JobView]:
     return views
 
 
+def ids(reader: Reader, job: str) -> list[str]:
+    """Their ids only, which is quick for thousands."""
+    if reader.job(job) is not None:
+        return [job]
+    if some_of(job) is None and (found := reader.ids(job)):
+        return found
+    return [view.id for view in chosen(reader, job)]
+
+
+def progress(reader: Reader, job: str) -> tuple[bool, bool, str]:
+    """Whether a job is over, whether it has started, and the array if it stands for tasks of one."""
+    if (view := reader.job(job)) is not None:
+        return view.over, view.started is not None, ""
+    if (some := some_of(job)) is not None:
+        view = together(job, chosen(reader, job))
+        return view.over, view.started is not None, some[0]
+    if not (counts := reader.tasks(job)):
+        raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+    return counts.keys() <= OVER, bool(counts.keys() - {"queued", "held"}), job
+
+
 def together(job: str, views: list[JobView]) -> JobView:
     """Tasks of an array as if they were one job."""
     if len(views) == 1:
