@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack, cas
 from urllib.parse import quote, urlencode
 
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.rulecalls import RuleCalls
 from gpuyard.unixhttp import Answer, NoDaemon, request
 
 __all__ = [
@@ -211,7 +212,7 @@ class LogPart(NamedTuple):
     attempt: int
 
 
-class Client:
+class Client(RuleCalls):
     """Talks to the daemon of a data directory, or at a socket; by default to the one that the settings name."""
 
     def __init__(

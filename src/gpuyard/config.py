@@ -16,9 +16,9 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration, parse_size
 
 SOCKET_NAME = "gpuyard.sock"
-_DURATIONS = ("default_estimate", "grace")
+_DURATIONS = ("default_estimate", "grace", "half_life")
 _SIZES = ("output_limit",)
-_SWITCHES = ("cgroups",)
+_SWITCHES = ("cgroups", "preempt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Settings:
     """Where the daemon listens."""
     simulate_gpus: str = ""
     """Simulated GPUs in place of real ones, as in 4x16G."""
-    policy: str = "priority"
+    policy: str = "multifactor"
     discipline: str = ""
     """How strictly the policy's order is kept; easy, unless the policy preempts."""
     placement: str = "pack"
@@ -39,6 +39,10 @@ class Settings:
     """Seconds that a job is taken to run if it has neither an estimate nor a time limit."""
     grace: float = 10.0
     """Seconds between asking a job to end and making it end."""
+    half_life: float = 7 * 86400.0
+    """Seconds after which GPU time that somebody had counts half in fair shares; 0: it counts for ever."""
+    preempt: bool = True
+    """Whether preemptible jobs are stopped for jobs of higher priority, or of users who have less than their share."""
     output_limit: int = 2**30
     """Bytes of output that are kept of each attempt."""
     cgroups: bool = False

@@ -1,4 +1,4 @@
-"""Instants at the edge: people write `16:00`, `tomorrow` or `now+1hour`; inside are seconds since the epoch.
+"""Instants at the edge: people write `16:00`, `tomorrow` or `fri 14:00`; inside are seconds since the epoch.
 
 Days are counted in the calendar of this machine's zone, so that tomorrow at 8 is at 8, also when clocks change tonight.
 """

@@ -61,3 +61,16 @@ def format_duration(seconds: float) -> str:
 def format_number(value: float) -> str:
     """The shortest text that reads back as the same number: `3335`, `200.82`."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+def parse_indices(text: str) -> list[int]:
+    """`0,1,3` or `0-3,6` as numbers, each once, in the order given."""
+    found: list[int] = []
+    for part in text.replace(",", " ").split():
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UserError(f"'{text}' is not a list of GPUs; write their indices, as in 0,1,3 or 0-3")
+        found += range(int(first), min(int(last), int(first) + 4096) + 1) if dash else [int(first)]
+    if not found:
+        raise UserError("no GPU is named; write indices, as in 0,1,3 or 0-3")
+    return list(dict.fromkeys(found))

@@ -72,13 +72,13 @@ def test_a_policy_that_was_set_survives_unless_its_file_is_gone(own_yard: Yard) 
     own_yard.end()
     (own_yard.cwd / "mine.py").unlink()
     own_yard.serve()
-    assert own_yard.client.policy()["policy"] == "priority@easy@pack"
+    assert own_yard.client.policy()["policy"] == "multifactor@easy@pack"
 
 
 def test_up_and_down(own_yard: Yard) -> None:
     done = own_yard.process("up", "--simulate-gpus", "4x16G")
     assert done.code == 0, done.err
-    assert done.out.startswith("gpuyard is up: 4 simulated GPUs, policy priority@easy@pack, ")
+    assert done.out.startswith("gpuyard is up: 4 simulated GPUs, policy multifactor@easy@pack, ")
     try:
         pid = own_yard.json("status")["pid"]
         assert os.getsid(pid) != os.getsid(0)

@@ -288,7 +288,7 @@ def test_status_tells_how_the_daemon_is(yard: Yard) -> None:
     assert Path(f"/proc/{found['pid']}").exists()
     text = yard("status").out
     assert "4 simulated GPUs" in text
-    assert "priority@easy@pack" in text
+    assert "multifactor@easy@pack" in text
 
 
 def test_the_history_is_a_trace(yard: Yard) -> None:

@@ -24,7 +24,7 @@ def environment(file: Path) -> dict[str, str]:
 def test_flags_come_before_the_environment_before_the_file_before_defaults(
     file: Path, environment: dict[str, str]
 ) -> None:
-    assert settings({}, environment).policy == "priority"
+    assert settings({}, environment).policy == "multifactor"
     file.write_text('policy = "sjf"\nplacement = "spread"\ngrace = "1m"\n')
     assert settings({}, environment).policy == "sjf"
     environment["GPUYARD_POLICY"] = "las"
@@ -46,7 +46,7 @@ def test_a_switch_is_on_or_off(file: Path, environment: dict[str, str]) -> None:
 
 
 def test_an_empty_variable_sets_nothing(environment: dict[str, str]) -> None:
-    assert settings({}, {**environment, "GPUYARD_POLICY": ""}).policy == "priority"
+    assert settings({}, {**environment, "GPUYARD_POLICY": ""}).policy == "multifactor"
 
 
 @pytest.mark.parametrize(

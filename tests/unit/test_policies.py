@@ -22,8 +22,8 @@ from gpuyard.sim.trace import Trace
 
 A = Any
 BUILT_IN = [
-    "fcfs", "sjf", "ljf", "srtf", "srsf", "rr", "priority", "multifactor", "lottery", "wfq", "fair", "las", "edf", "saf", "f1", "f2",
-    "f3", "f4", "wfp3", "unicep", "largest-memory", "random",
+    "fcfs", "sjf", "ljf", "srtf", "srsf", "rr", "priority", "multifactor", "lottery", "wfq", "fair", "las", "edf",
+    "saf", "f1", "f2", "f3", "f4", "wfp3", "unicep", "largest-memory", "random",
 ]  # fmt: skip
 
 

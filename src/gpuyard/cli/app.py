@@ -49,6 +49,15 @@ class Commands(LazyGroup):
             "status": Entry("status:status", "Tell how the daemon is: its GPUs, its queue, its policy, its store."),
             "gpus": Entry("gpus:gpus", "List the GPUs, and who is on them."),
             "policy": Entry("policy:app", "Show or change the policy that decides which job is next."),
+            "drain": Entry(
+                "drain:drain", "Let nothing more start on some GPUs, or on the whole machine; what runs goes on."
+            ),
+            "resume": Entry("drain:resume", "Let drained GPUs be used again."),
+            "reserve": Entry("reserve:reserve", "Keep GPUs for some people at a certain time."),
+            "reservations": Entry("reserve:reservations", "List the reservations that are not over."),
+            "unreserve": Entry("reserve:unreserve", "Give a reservation up."),
+            "quota": Entry("quota:quota", "Show or set what people may have: GPUs at once, GPU-hours a week."),
+            "share": Entry("quota:share", "Show or set what share of the GPUs people deserve."),
         },
         "The simulator": {
             "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),

@@ -37,7 +37,8 @@ class Rules:
         str | None, typer.Option("--simulate-gpus", metavar="4x16G", help="Simulated GPUs in place of real ones.")
     ] = None
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="P", help="Who is next; gpuyard policies lists them (priority).")
+        str | None,
+        typer.Option("--policy", metavar="P", help="Who is next: see gpuyard policies (multifactor)."),
     ] = None
     discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead (easy).")] = None
     placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs (pack).")] = None

@@ -320,13 +320,13 @@ def _gpus_withdrawn(state: State, event: GpusWithdrawn) -> None:
 def _gpus_drained(state: State, event: GpusDrained) -> None:
     for gpu in set(event.gpus) - state.drained:
         withdraw(state.pool, gpu)
-        state.drained.add(gpu)
+    state.drained = state.drained | set(event.gpus)  # a new one: other threads may be reading the former
 
 
 def _gpus_resumed(state: State, event: GpusResumed) -> None:
     for gpu in state.drained & set(event.gpus):
         give_back(state.pool, gpu)
-        state.drained.remove(gpu)
+    state.drained = state.drained - set(event.gpus)
 
 
 def _booked(state: State, event: Booked) -> None:

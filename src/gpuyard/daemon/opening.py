@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+from dataclasses import replace
 
+from gpuyard.config import Settings
 from gpuyard.core.events import Opened, PolicySet
-from gpuyard.core.model import Cluster
+from gpuyard.core.model import Cluster, Rules
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
 from gpuyard.daemon.store import Store
@@ -37,6 +40,13 @@ def policy_in_force(store: Store, configured: str) -> OrderedPlanner | None:
         if record.details.get("configured"):
             return _remade(latest) if record.event.policy == configured else None
     return None
+
+
+def rules_to_set(state: State, settings: Settings) -> Rules | None:
+    """The rules to share by, if the settings say otherwise than the log; quotas and shares stay as they were set."""
+    former = state.rules or Rules()
+    rules = replace(former, half_life=settings.half_life or math.inf, preempts=settings.preempt)
+    return rules if rules != state.rules else None
 
 
 def _remade(text: str) -> OrderedPlanner | None:

@@ -39,6 +39,7 @@ from gpuyard.core.events import (
     Recalled,
     Renewed,
     Requeued,
+    RulesSet,
     Started,
 )
 from gpuyard.core.model import Cluster, Phase
@@ -53,7 +54,7 @@ from gpuyard.daemon.journal import Record
 from gpuyard.daemon.launching import task_of
 from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.machine import Machine
-from gpuyard.daemon.opening import check_gpus, policy_in_force
+from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
 from gpuyard.daemon.retries import doom_of, retry_of
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
@@ -262,6 +263,8 @@ class Yard:
             self.planner = former
         else:
             self.record(PolicySet(now, self.planner.text), configured=True)
+        if (rules := rules_to_set(self.state, self.settings)) is not None:
+            self.record(RulesSet(now, rules))
         if not self._commit([]):
             raise UserError(self.failing)
 

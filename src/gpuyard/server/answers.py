@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuyard.core.reasons import Reason, Resources
+from gpuyard.core.state import State
 from gpuyard.daemon.desk import Why
 from gpuyard.daemon.following import AFTER
 from gpuyard.daemon.journal import Row
@@ -154,20 +156,28 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     return found
 
 
-def gpus_json(machine: Machine, views: list[JobView]) -> list[dict[str, Any]]:
+def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
     """The GPUs, and who is on them."""
     found = []
+    drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
+    now = time.time()
+    bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
     for device, reading, verdict in machine.readings():
         jobs = [view.id for view in views if view.state == "running" and device.index in view.gpus]
-        state, why = verdict.state, verdict.why
-        if device.simulated or (jobs and state == "free"):  # it was looked at before the job came, or will not be again
-            state, why = ("ours", "a job of ours is placed here") if jobs else ("free", "no job is on it")
+        standing: str = verdict.state
+        why = verdict.why
+        # Simulated GPUs are never looked at, and others may have been before the job came.
+        if device.simulated or (jobs and standing == "free"):
+            standing, why = ("ours", "a job of ours is placed here") if jobs else ("free", "no job is on it")
+        if standing == "free" and device.index in drained:
+            standing, why = "drained", f"drained (gpuyard resume gpu {device.index} lets jobs in again)"
         found.append(
             {
-                "index": device.index, "uuid": device.uuid, "name": device.name, "state": state,
+                "index": device.index, "uuid": device.uuid, "name": device.name, "state": standing,
                 "memory_total": device.memory, "memory_used": reading.memory_used, "utilization": reading.utilization,
                 "jobs": jobs, "temperature": reading.temperature, "power": reading.power, "why": why,
-                "simulated": device.simulated,
+                "simulated": device.simulated, "drained": device.index in drained,
+                "reservation": next((booking.name for booking in bookings if device.index in booking.gpus), None),
             }
         )  # fmt: skip
     return found

@@ -25,6 +25,7 @@ from gpuyard.arrays import task_id
 from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
+from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
@@ -41,6 +42,7 @@ from gpuyard.server.answers import (
 )
 from gpuyard.server.describing import Describing
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
+from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.times import iso
 from gpuyard.server.watch import Watch
 
@@ -53,7 +55,7 @@ Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wa
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
-_STATUS = {NoSuchJob: 404, NotNow: 409, StoreFailing: 503, UserError: 422}
+_STATUS = {NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503, UserError: 422}
 
 
 class Api:
@@ -62,6 +64,7 @@ class Api:
     def __init__(self, yard: Yard, settings: Settings, shutdown: Callable[[], None]) -> None:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
+        self.rules = RuleRoutes(yard, self._ask, self._look, _user, _json)
         self.watch = Watch()
         self.since = time.time()
         self._own = threading.local()
@@ -85,6 +88,14 @@ class Api:
         add("/history", self.history, methods=["GET"])
         add("/events", self.events, methods=["GET"])
         add("/gpus", self.gpus, methods=["GET"])
+        add("/gpus/drain", self.rules.drain, methods=["POST"])
+        add("/gpus/resume", self.rules.resume, methods=["POST"])
+        add("/reservations", self.rules.reservations, methods=["GET"])
+        add("/reservations", self.rules.reserve, methods=["POST"], status_code=201)
+        add("/reservations/{name}", self.rules.unreserve, methods=["DELETE"])
+        add("/rules", self.rules.rules, methods=["GET"])
+        add("/rules/quotas/{name}", self.rules.set_quota, methods=["PUT"])
+        add("/rules/shares/{name}", self.rules.set_share, methods=["PUT"])
         add("/policy", self.policy, methods=["GET"])
         add("/policy", self.set_policy, methods=["PUT"])
         add("/status", self.status, methods=["GET"])
@@ -255,7 +266,7 @@ class Api:
     async def gpus(self) -> Response:
         """The GPUs, and who is on them."""
         views = list(self.yard.store.open.values())
-        found = gpus_json(self.yard.machine, views)
+        found = gpus_json(self.yard.machine, views, self.yard.state)
         return _json({"simulated": self.yard.machine.gpus.simulated, "gpus": found})
 
     async def policy(self) -> Response:
@@ -280,7 +291,7 @@ class Api:
         facts = await self._look(self.desk.facts)
         counts = self.reader.counts()
         states: dict[str, int] = {}
-        for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values())):
+        for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state):
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
         return _json(
             {

@@ -1,0 +1,179 @@
+"""How people share the GPUs, and which of them are to be left alone: what admins may ask of the yard.
+
+Like the desk, it runs in the yard's own thread, and refuses before anything is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpuyard.core.events import Booked, GpusDrained, GpusResumed, RulesSet, Unbooked
+from gpuyard.core.ledger import HOUR, in_week, weight_of
+from gpuyard.core.model import Booking, Quota, Rules
+from gpuyard.core.state import State
+from gpuyard.daemon.yard import Yard
+from gpuyard.errors import UserError, suggest
+
+
+class NoSuchReservation(UserError):
+    """There is no such reservation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a user deserves, has and had."""
+
+    user: str
+    group: str
+    weight: float
+    quota: Quota
+    gpus: int
+    """GPUs at this moment."""
+    week: float
+    """GPU-hours in the last seven days."""
+    faded: float
+    """GPU-hours as fair shares count them: less and less with time, and for the weight."""
+
+
+class Rulebook:
+    """Where rules are made."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+
+    @property
+    def rules(self) -> Rules:
+        """The rules in force."""
+        return self._yard.state.rules or Rules()
+
+    # -- GPUs that are left alone -----------------------------------------------------------------
+
+    def drain(self, gpus: Sequence[int] | None, **details: str) -> list[int]:
+        """Let nothing start on GPUs, or on any; returns those that are drained now."""
+        yard = self._yard
+        wanted = self._gpus(gpus)
+        if new := tuple(gpu for gpu in wanted if gpu not in yard.state.drained):
+            yard.record(GpusDrained(yard.clock.now(), new), **details)
+        return sorted(yard.state.drained)
+
+    def resume(self, gpus: Sequence[int] | None, **details: str) -> list[int]:
+        """Let drained GPUs be used again; returns those that still are drained."""
+        yard = self._yard
+        if old := tuple(gpu for gpu in self._gpus(gpus) if gpu in yard.state.drained):
+            yard.record(GpusResumed(yard.clock.now(), old), **details)
+        return sorted(yard.state.drained)
+
+    def _gpus(self, gpus: Sequence[int] | None) -> list[int]:
+        count = self._yard.state.cluster.gpus
+        for gpu in gpus or ():
+            if not 0 <= gpu < count:
+                raise UserError(f"there is no GPU {gpu}; this machine has GPUs 0 to {count - 1}")
+        return sorted(set(gpus)) if gpus is not None else list(range(count))
+
+    # -- reservations -----------------------------------------------------------------------------
+
+    def reserve(
+        self, name: str, gpus: Sequence[int], begin: float, end: float, users: Sequence[str], by: str
+    ) -> Booking:
+        """Keep GPUs for some users for a time."""
+        yard = self._yard
+        now, known = yard.clock.now(), {booking.name: booking for booking in self.bookings()}
+        name = name or next(f"r{n}" for n in range(1, len(known) + 2) if f"r{n}" not in known)
+        if name in known:
+            raise UserError(f"there is a reservation {name} already; choose another name, or end it first")
+        if end <= now:
+            raise UserError("that reservation would be over already; check its times")
+        booking = Booking(name, tuple(self._gpus(gpus)), begin, end, tuple(dict.fromkeys(users)))
+        for other in known.values():
+            if other.begin < end and begin < other.end and (both := set(other.gpus) & set(booking.gpus)):
+                raise UserError(f"GPU {min(both)} is reserved then already ({other.name}); choose other GPUs or times")
+        yard.record(Booked(now, booking), by=by)
+        return booking
+
+    def unreserve(self, name: str, by: str) -> None:
+        """Give a reservation up."""
+        known = [booking.name for booking in self.bookings()]
+        if name not in known:
+            raise NoSuchReservation(
+                f"there is no reservation {name}{suggest(name, known)} (gpuyard reservations lists them)"
+            )
+        self._yard.record(Unbooked(self._yard.clock.now(), name), by=by)
+
+    def bookings(self) -> list[Booking]:
+        """Reservations that are not over, the next to begin first."""
+        state, now = self._yard.state, self._yard.clock.now()
+        return sorted((b for b in state.bookings.values() if b.end > now), key=lambda b: (b.begin, b.name))
+
+    def in_the_way(self, booking: Booking) -> list[str]:
+        """Jobs on its GPUs that may still run when it begins, and that nobody will stop."""
+        state, now = self._yard.state, self._yard.clock.now()
+        found = []
+        for row in state.running.array.tolist():
+            started = min(float(state.table.started[row]), now)
+            meets = not set(booking.gpus).isdisjoint(state.spot[row].tolist())
+            late = started + float(state.table.limit[row]) > booking.begin
+            if meets and late and not state.table.preemptible[row]:
+                found.append(state.ids[row])
+        return found
+
+    # -- shares and quotas ------------------------------------------------------------------------
+
+    def set_quota(self, name: str, quota: Quota, by: str) -> None:
+        """Say what a user, a group (@name) or everybody else (*) may have; a quota of nothing is none."""
+        quotas = dict(self.rules.quotas)
+        quotas.pop(_checked(name), None)
+        if quota != Quota():
+            quotas[name] = quota
+        self._set(replace(self.rules, quotas=tuple(quotas.items())), by)
+
+    def set_weight(self, name: str, weight: float, by: str) -> None:
+        """Say what share a user, a group (@name) or everybody else (*) deserves, relative to others' 1."""
+        weights = dict(self.rules.weights)
+        weights.pop(_checked(name), None)
+        if weight != 1.0:
+            weights[name] = weight
+        self._set(replace(self.rules, weights=tuple(weights.items())), by)
+
+    def _set(self, rules: Rules, by: str) -> None:
+        if rules != self._yard.state.rules:
+            self._yard.record(RulesSet(self._yard.clock.now(), rules), by=by)
+
+    def standings(self) -> list[Standing]:
+        """Everybody who has submitted something, or has rules of their own."""
+        state, now, rules = self._yard.state, self._yard.clock.now(), self.rules
+        quotas = dict(rules.quotas)
+        faded = state.usage(now)
+        found = [
+            Standing(
+                name, state.group_of[user], weight_of(rules, name), quotas.get(name) or quotas.get("*") or Quota(),
+                _held(state, user), in_week(state, user, now) / HOUR, float(faded[user]) / HOUR,
+            )
+            for name, user in state.user_of.items()
+        ]  # fmt: skip
+        named = [name for name in dict.fromkeys([*quotas, *dict(rules.weights)]) if name not in state.user_of]
+        for name in named:
+            members = [s for s in found if name == f"@{s.group}" and s.group]
+            had = sum(s.gpus for s in members), sum(s.week for s in members)
+            found.append(Standing(name, "", weight_of(rules, name), quotas.get(name) or Quota(), *had, 0.0))
+        return found
+
+
+def refusal(state: State, user: str, group: str, gpus: int) -> str | None:
+    """Why a job can never start under the quotas; None if it can."""
+    quotas = dict(state.rules.quotas) if state.rules is not None else {}
+    for who, quota in ((user, quotas.get(user) or quotas.get("*")), (f"@{group}", quotas.get(f"@{group}"))):
+        if quota is not None and 0 < quota.gpus < gpus:
+            return f"wants {gpus} GPUs, and {who} may have {quota.gpus} at once (gpuyard quota shows that)"
+    return None
+
+
+def _held(state: State, user: int) -> int:
+    rows = state.running.array
+    return int(state.table.gpus[rows[state.table.user[rows] == user]].sum())
+
+
+def _checked(name: str) -> str:
+    if not name or name == "@" or any(blank in name for blank in " \t\n,"):
+        raise UserError(f"'{name}' is neither a user nor a group (@name) nor * for everybody")
+    return name

@@ -1,0 +1,143 @@
+"""The routes of what admins decide: GPUs that are left alone, reservations, quotas and shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpuyard.core.model import Booking, Quota
+from gpuyard.daemon.rulebook import Rulebook, Standing
+from gpuyard.daemon.yard import Yard
+from gpuyard.server.times import iso
+
+Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class GpuChoice(BaseModel):
+    """Some GPUs, or all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpus: Annotated[list[int] | None, Field(min_length=1, description="Which; all of them if not said.")] = None
+    reason: Annotated[str, Field(max_length=1000)] = ""
+
+
+class ReservationWish(BaseModel):
+    """GPUs to be kept for a time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpus: Annotated[list[int], Field(min_length=1)]
+    begin: Annotated[float, Field(allow_inf_nan=False, description="Seconds since the epoch.")]
+    end: Annotated[float, Field(allow_inf_nan=False, description="Seconds since the epoch.")]
+    name: Annotated[str, Field(max_length=100, pattern=r"^[^\s/]*$")] = ""
+    users: Annotated[list[str] | None, Field(description="Who may use them; who asks, if not said.")] = None
+
+
+class QuotaChoice(BaseModel):
+    """What somebody may have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpus: Annotated[int | None, Field(ge=0, description="GPUs at once; 0: no quota; not said: as before.")] = None
+    gpu_hours: Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="In any seven days.")] = None
+
+
+class ShareChoice(BaseModel):
+    """What share somebody deserves."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class RuleRoutes:
+    """Handlers; the API adds them to its routes."""
+
+    def __init__(self, yard: Yard, ask: Ask, look: Ask, user: Callable[[Request], str], reply: Callable[..., Response]):
+        self.rulebook = Rulebook(yard)
+        self._ask, self._look, self._user, self._reply = ask, look, user, reply
+
+    async def drain(self, request: Request, given: GpuChoice) -> Response:
+        """Let nothing start on these GPUs; what runs there goes on."""
+        who = {"by": self._user(request)} | ({"reason": given.reason} if given.reason else {})
+        return self._reply({"drained": await self._ask(lambda: self.rulebook.drain(given.gpus, **who))})
+
+    async def resume(self, request: Request, given: GpuChoice) -> Response:
+        """Let these GPUs be used again."""
+        who = self._user(request)
+        return self._reply({"drained": await self._ask(lambda: self.rulebook.resume(given.gpus, by=who))})
+
+    async def reservations(self) -> Response:
+        """Reservations that are not over."""
+        found = await self._look(self.rulebook.bookings)
+        return self._reply({"reservations": [booking_json(booking) for booking in found]})
+
+    async def reserve(self, request: Request, given: ReservationWish) -> Response:
+        """Keep GPUs for some users for a time."""
+        who = self._user(request)
+        users = [who] if given.users is None else given.users
+
+        def made() -> tuple[Booking, list[str]]:
+            booking = self.rulebook.reserve(given.name, given.gpus, given.begin, given.end, users, who)
+            return booking, self.rulebook.in_the_way(booking)
+
+        booking, jobs = await self._ask(made)
+        return self._reply({**booking_json(booking), "in_the_way": jobs}, 201)
+
+    async def unreserve(self, request: Request, name: str) -> Response:
+        """Give a reservation up."""
+        who = self._user(request)
+        await self._ask(lambda: self.rulebook.unreserve(name, who))
+        return await self.reservations()
+
+    async def rules(self) -> Response:
+        """What everybody deserves, may have and has had."""
+        rules, standings = await self._look(lambda: (self.rulebook.rules, self.rulebook.standings()))
+        return self._reply(
+            {
+                "half_life": rules.half_life if math.isfinite(rules.half_life) else None,
+                "preempts": rules.preempts,
+                "users": [standing_json(standing) for standing in standings],
+            }
+        )
+
+    async def set_quota(self, request: Request, name: str, given: QuotaChoice) -> Response:
+        """Say what a user, a group (@name) or everybody else (*) may have."""
+        who = self._user(request)
+
+        def change() -> None:
+            former = dict(self.rulebook.rules.quotas).get(name, Quota())
+            gpus = former.gpus if given.gpus is None else given.gpus
+            hours = former.gpu_hours if given.gpu_hours is None else given.gpu_hours
+            self.rulebook.set_quota(name, Quota(gpus, hours), who)
+
+        await self._ask(change)
+        return await self.rules()
+
+    async def set_share(self, request: Request, name: str, given: ShareChoice) -> Response:
+        """Say what share a user, a group (@name) or everybody else (*) deserves."""
+        who = self._user(request)
+        await self._ask(lambda: self.rulebook.set_weight(name, given.weight, who))
+        return await self.rules()
+
+
+def booking_json(booking: Booking) -> dict[str, Any]:
+    """A reservation."""
+    return {
+        "name": booking.name, "gpus": list(booking.gpus), "begin_at": iso(booking.begin), "end_at": iso(booking.end),
+        "users": list(booking.users),
+    }  # fmt: skip
+
+
+def standing_json(standing: Standing) -> dict[str, Any]:
+    """What somebody deserves, may have and has had."""
+    return {
+        "name": standing.user, "group": standing.group or None, "weight": standing.weight,
+        "gpus": standing.gpus, "week_gpu_hours": standing.week, "faded_gpu_hours": standing.faded,
+        "quota_gpus": standing.quota.gpus or None, "quota_gpu_hours": standing.quota.gpu_hours or None,
+    }  # fmt: skip
