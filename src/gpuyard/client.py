@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack, cast
 from urllib.parse import quote, urlencode
 
 from gpuyard.errors import GpuyardError, UserError
@@ -77,6 +77,21 @@ class Job(TypedDict):
     estimate: float | None
     time_limit: float | None
     message: str | None
+    array: str | None
+    """The array that it is a task of."""
+    task: int | None
+    """Its number there."""
+    begin_at: str | None
+    deadline_at: str | None
+    dependency: str | None
+    retries: int
+    failures: int
+    """Attempts that failed and were followed by a retry."""
+    output: str | None
+    """The file that its output goes to; None: the daemon keeps it."""
+    error: str | None
+    tasks: NotRequired[dict[str, int]]
+    """Of an array as one: how many of its tasks are in each state."""
 
 
 class Columns(TypedDict):
@@ -115,6 +130,27 @@ class Wishes(TypedDict, total=False):
     """Run it again if a reboot interrupts it."""
     hold: bool
     """Queue it, but do not start it before it is released."""
+    begin: float | str | None
+    """Not before: seconds since the epoch, or a text like `tomorrow 8:00`."""
+    deadline: float | str | None
+    """When it should be done."""
+    dependency: str | None
+    """Jobs that must end first, by id or name: `afterok:12:13,afterany:prepare`."""
+    array: str | None
+    """Tasks: `0-99%4` for a hundred of them, four at once."""
+    retries: int
+    """How often it is run again if it fails."""
+    retry_delay: float | None
+    """Seconds before the first retry; then twice as long each time, up to an hour."""
+    output: str | None
+    """A file for its output, relative to its directory, with patterns like %j."""
+    error: str | None
+    open_mode: str | None
+    """`append` or `truncate` these files."""
+    script: str | None
+    """A text to run, in place of the command's first word."""
+    slurm: bool
+    """Give it the variables that Slurm would give it."""
 
 
 class Gpu(TypedDict):
@@ -162,6 +198,8 @@ class Explanation(TypedDict):
     ahead: list[str]
     must_end_first: list[Blocker]
     gpus: list[int]
+    tasks: NotRequired[dict[str, int]]
+    """Of an array, of whose tasks this is the next: how many of them are in each state."""
 
 
 class LogPart(NamedTuple):
@@ -200,18 +238,39 @@ class Client(RuleCalls):
         **wishes: Unpack[Wishes],
     ) -> str:
         """Queue a command and return the job's id; it runs here and with this environment, unless told otherwise."""
-        if isinstance(command, str):
-            raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
-        wanted: dict[str, Any] = {
-            "command": list(command),
-            "directory": os.path.abspath(directory or os.curdir),
-            "environment": dict(os.environ if environment is None else environment),
-            "umask": _umask(),
-            **wishes,
-        }
-        if "among" in wanted:
-            wanted["from"] = wanted.pop("among")
-        return str(self._ask("POST", "/jobs", wanted)["id"])
+        return self.submit_described(description(command, directory, environment, **wishes))
+
+    def submit_described(self, job: Mapping[str, Any]) -> str:
+        """Queue a job as `description` makes it; returns its id, or that of its array."""
+        return str(self._ask("POST", "/jobs", job)["id"])
+
+    def submit_all(self, jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Queue several jobs, as `description` makes them, or none of them; `@0` in a dependency is the first."""
+        return list(map(str, self._ask("POST", "/jobs/batch", {"jobs": list(jobs)})["ids"]))
+
+    def edit(self, id: str, **changes: Unpack[Wishes]) -> Job:
+        """Let a job, or the open tasks of an array, ask for something else; None takes a wish back."""
+        return cast(Job, self._ask("PATCH", _of(id), _wanted(changes)))
+
+    def clone(
+        self,
+        id: str,
+        command: Sequence[str] | None = None,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        **changes: Unpack[Wishes],
+    ) -> str:
+        """Queue the same once more, with changes; returns the new job's id."""
+        wanted = _wanted(changes)
+        if command is not None:
+            wanted["command"] = list(command)
+        if directory is not None:
+            wanted["directory"] = os.path.abspath(directory)
+        return str(self._ask("POST", f"{_of(id)}/clone", wanted)["id"])
+
+    def retry(self, id: str, **changes: Unpack[Wishes]) -> str:
+        """Queue a job that is over once more; of an array, the tasks that did not succeed. Returns the new id."""
+        return str(self._ask("POST", f"{_of(id)}/retry", _wanted(changes))["id"])
 
     def jobs(
         self,
@@ -220,10 +279,12 @@ class Client(RuleCalls):
         state: str | None = None,
         user: str | None = None,
         name: str | None = None,
+        tag: str | None = None,
         limit: int | None = None,
     ) -> list[Job]:
         """The open jobs in the queue's order, those that run first; with `all` the ones that are over as well."""
-        found = self._get("/jobs", all="true" if all else None, state=state, user=user, name=name, limit=limit)
+        every = "true" if all else None
+        found = self._get("/jobs", all=every, state=state, user=user, name=name, tag=tag, limit=limit)
         return cast("list[Job]", found["jobs"])
 
     def columns(
@@ -233,11 +294,16 @@ class Client(RuleCalls):
         state: str | None = None,
         user: str | None = None,
         name: str | None = None,
+        tag: str | None = None,
         limit: int | None = None,
+        fold: bool = False,
     ) -> tuple[float, Columns]:
-        """The time at the daemon, and the same jobs as a table has them: quicker where there are thousands."""
-        every = "true" if all else None
-        found = self._get("/jobs", columns="true", all=every, state=state, user=user, name=name, limit=limit)
+        """The time at the daemon, and the same jobs as a table has them: quicker where there are thousands.
+
+        With `fold` the waiting tasks of an array are one entry.
+        """
+        query: dict[str, Any] = {"all": "true" if all else None, "fold": "true" if fold else None, "limit": limit}
+        found = self._get("/jobs", columns="true", state=state, user=user, name=name, tag=tag, **query)
         return found["now"], cast("Columns", found["columns"])
 
     def job(self, id: str, *, wait: float = 0.0, until: Literal["over", "start"] = "over") -> Job:
@@ -317,16 +383,20 @@ class Client(RuleCalls):
         user: str | None = None,
         state: str | None = None,
         name: str | None = None,
+        tag: str | None = None,
         since: str | None = None,
     ) -> list[Job]:
         """Jobs that are over, the newest first."""
-        found = self._get("/history", limit=limit, user=user, state=state, name=name, since=since)
+        found = self._get("/history", limit=limit, user=user, state=state, name=name, tag=tag, since=since)
         return cast("list[Job]", found["jobs"])
 
-    def events(self, after: int = 0, *, limit: int | None = None, wait: float = 0.0) -> dict[str, Any]:
-        """What happened after an event, by its number; with `wait`, wait for something to happen."""
+    def events(
+        self, after: int = 0, *, limit: int | None = None, job: str | None = None, wait: float = 0.0
+    ) -> dict[str, Any]:
+        """What happened after an event, by its number, or to one job; with `wait`, wait for something to happen."""
         wait = min(wait, _POLL)
-        return self._get("/events", patience=wait, after=after, limit=limit, wait=f"{wait:.3f}" if wait > 0 else None)
+        query: dict[str, Any] = {"after": after, "limit": limit, "job": job}
+        return self._get("/events", patience=wait, wait=f"{wait:.3f}" if wait > 0 else None, **query)
 
     def shutdown(self) -> None:
         """Let the daemon end; jobs go on running."""
@@ -343,6 +413,37 @@ class Client(RuleCalls):
         if answer.status >= 400:
             raise _refusal(answer)
         return answer
+
+
+def description(
+    command: Sequence[str],
+    directory: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    **wishes: Unpack[Wishes],
+) -> dict[str, Any]:
+    """A job as the daemon wants to be told of it."""
+    if isinstance(command, str):
+        raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
+    return {
+        "command": list(command),
+        "directory": os.path.abspath(directory or os.curdir),
+        "environment": dict(os.environ if environment is None else environment),
+        "umask": _umask(),
+        **_wanted(wishes),
+    }
+
+
+def _wanted(wishes: Wishes) -> dict[str, Any]:
+    """Wishes as JSON has them."""
+    wanted: dict[str, Any] = {**wishes}
+    if "among" in wanted:
+        wanted["from"] = wanted.pop("among")
+    for name in ("begin", "deadline"):
+        if isinstance(wanted.get(name), str):
+            from gpuyard.times import parse_when  # here, because few say when, and submitting a job is to be quick
+
+            wanted[name] = parse_when(wanted[name], time.time())
+    return wanted
 
 
 def _umask() -> int:

@@ -21,13 +21,23 @@ class Commands(LazyGroup):
     }
     headings = {  # noqa: RUF012
         "Jobs": {
-            "submit": Entry("submit:submit", "Queue a command and print its job's id.", True),
+            "submit": Entry("submit:submit", "Queue a command or a script, and print its job's id.", True),
             "run": Entry("run:run", "Queue a command, follow its output, and end with its exit code.", True),
             "ps": Entry("ps:ps", "List running and waiting jobs, in the order in which they are to start."),
             "logs": Entry("logs:logs", "Print a job's output."),
             "cancel": Entry("cancel:cancel", "End jobs: those that wait now, those that run after a grace period."),
             "hold": Entry("cancel:hold", "Keep waiting jobs from being started."),
             "release": Entry("cancel:release", "Let held jobs be started again."),
+            "edit": Entry(
+                "edit:edit",
+                "Change what a job asks for (none takes something back); without options, in your editor.",
+            ),
+            "clone": Entry(
+                "edit:clone", "Queue the same command once more, with the same environment, and with changes."
+            ),
+            "retry": Entry(
+                "edit:retry", "Queue a job that is over once more; of an array, the tasks that did not succeed."
+            ),
             "wait": Entry("wait:wait", "Wait until jobs are over; the exit code tells how they ended."),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),

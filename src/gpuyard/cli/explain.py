@@ -35,6 +35,9 @@ def _sentences(found: Explanation) -> list[str]:
     from gpuyard.cli.table import clock, visible
 
     lines = [f"Job {found['id']} {visible(_standing(found))}."]
+    if counts := found.get("tasks"):
+        counted = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+        lines.insert(0, f"This is an array of {output.many(sum(counts.values()), 'task')}: {counted}.")
     if ahead := found["ahead"]:
         names = ", ".join(ahead[:_LISTED]) + (", ..." if len(ahead) > _LISTED else "")
         lines.append(f"Ahead of it: {output.many(len(ahead), 'job')} ({names}).")

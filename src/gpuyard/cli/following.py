@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from gpuyard.cli import output
-from gpuyard.client import OVER, Client, Job, NoDaemon
+from gpuyard.client import OVER, Client, Job, LogPart, NoDaemon
+from gpuyard.errors import UserError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,6 +19,8 @@ _PATIENCE = 60.0
 """Seconds for which a daemon that was there may be away."""
 _POLL = 30.0
 """Seconds for which one request waits for news."""
+_LOOK = 0.1
+"""Seconds between looks at a file that grows."""
 
 
 def patiently(call: Callable[P, T], *arguments: P.args, **settings: P.kwargs) -> T:
@@ -34,7 +38,60 @@ def patiently(call: Callable[P, T], *arguments: P.args, **settings: P.kwargs) ->
             time.sleep(0.2)
 
 
-def follow(client: Client, job: str, offset: int = 0, attempt: int | None = None) -> None:
+class Log(Protocol):
+    """Where a job's output can be read piece by piece: the daemon, or the file that it goes to."""
+
+    def log(
+        self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
+    ) -> LogPart:
+        """A piece of output, as `Client.log` tells it."""
+        ...
+
+
+class FileLog:
+    """The file that a job's output goes to, read with the rights of whoever looks."""
+
+    def __init__(self, client: Client, path: str) -> None:
+        self._client, self.path = client, path
+
+    def log(
+        self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
+    ) -> LogPart:
+        """A piece of it; with `wait`, wait for more, or for the job's end."""
+        end = time.monotonic() + wait
+        while True:
+            job = self._client.job(id)  # before the file is read: what it wrote last is not missed
+            data, start, length = self._read(offset, size)
+            if data or job["state"] in OVER or time.monotonic() >= end:
+                return LogPart(data, start + len(data), length, job["state"], 0)  # one file for all attempts
+            time.sleep(_LOOK)
+
+    def _read(self, offset: int, size: int) -> tuple[bytes, int, int]:
+        try:
+            with open(self.path, "rb") as file:
+                length = os.fstat(file.fileno()).st_size
+                start = max(0, length + offset) if offset < 0 else offset
+                start = start if start <= length else 0  # it has begun anew
+                file.seek(start)
+                return file.read(size), start, length
+        except FileNotFoundError:
+            return b"", max(offset, 0), 0
+
+
+def log_of(client: Client, id: str, *, error: bool = False) -> Log:
+    """Where a job's output is to be read."""
+    job = client.job(id)
+    if "tasks" in job:  # the daemon says which tasks there are
+        return client
+    path = job["error"] if error else job["output"]
+    if error and not path:
+        raise UserError(f"the errors of job {id} go where its output goes; leave out --error")
+    if not path or (not os.path.exists(path) and job["state"] in OVER):  # it could not be written: the daemon has why
+        return client
+    return FileLog(client, path)
+
+
+def follow(client: Log, job: str, offset: int = 0, attempt: int | None = None) -> None:
     """Write a job's output to stdout as it comes, from an offset on, until the job is over."""
     seen = attempt
     while True:

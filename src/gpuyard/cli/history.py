@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.ps import Name, State, User, check_state
+from gpuyard.cli.ps import Name, State, Tag, User, check_state
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError
@@ -23,6 +23,7 @@ def history(
     state: State = None,
     user: User = None,
     name: Name = None,
+    tag: Tag = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="WHEN", help="Ended since: a date, a time, or 24h for a day ago.")
     ] = None,
@@ -33,7 +34,7 @@ def history(
 
     check_state(state)
     begin = None if since is None else _instant(since)
-    jobs = yard.client().history(limit=limit, user=user, state=state, name=name, since=begin)
+    jobs = yard.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
     if json:
         print_rows(jobs)
         return

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli.following import follow, write
+from gpuyard.cli.following import Log, follow, log_of, write
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.yard import JobId, Yard
-from gpuyard.client import Client
 
 _PIECE = 2**16
 """Bytes that are read at first to find the last lines."""
@@ -24,9 +23,12 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, metavar="N", help="Of its Nth attempt (the last).")
     ] = None,
+    error: Annotated[
+        bool, typer.Option("--error", "-e", help="Its errors, if they go to a file of their own.")
+    ] = False,
 ) -> None:
     """Print a job's output."""
-    client = yard.client()
+    client = log_of(yard.client(), job, error=error)
     if tail is None:
         offset = _copy(client, job, attempt)
     else:
@@ -36,7 +38,7 @@ def logs(
         follow(client, job, offset, attempt)
 
 
-def _copy(client: Client, job: str, attempt: int | None) -> int:
+def _copy(client: Log, job: str, attempt: int | None) -> int:
     """Write all there is by now; the offset of its end."""
     offset = 0
     while True:
@@ -47,7 +49,7 @@ def _copy(client: Client, job: str, attempt: int | None) -> int:
             return offset
 
 
-def last_lines(client: Client, job: str, count: int, attempt: int | None = None) -> tuple[bytes, int]:
+def last_lines(client: Log, job: str, count: int, attempt: int | None = None) -> tuple[bytes, int]:
     """The last lines of a job's output, and the offset of its end: read backwards, as far as needed."""
     part = client.log(job, -_PIECE, size=_PIECE, attempt=attempt)
     text, end = part.data, part.next_offset

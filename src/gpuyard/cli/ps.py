@@ -26,6 +26,7 @@ _STATES = ("queued", "held", "running", "succeeded", "failed", "cancelled", "tim
 State = Annotated[str | None, typer.Option("--state", metavar="S", help=f"Only these: {' '.join(_STATES)}.")]
 User = Annotated[str | None, typer.Option("--user", metavar="U", help="Only this user's jobs.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="N", help="Only jobs of this name.")]
+Tag = Annotated[str | None, typer.Option("--tag", metavar="T", help="Only jobs with this tag.")]
 
 
 @shared
@@ -35,24 +36,27 @@ def ps(
     state: State = None,
     user: User = None,
     name: Name = None,
+    tag: Tag = None,
     json: Json = False,
 ) -> None:
     """List running and waiting jobs, in the order in which they are to start."""
     check_state(state)
     client = yard.client()
-    first = sys.stdout.isatty() and not (all_ or state or user or name)
+    chosen = bool(all_ or state or user or name or tag)
+    first = sys.stdout.isatty() and not chosen
     if json:
         from gpuyard.cli.table import print_rows
 
-        print_rows(client.jobs(all=all_, state=state, user=user, name=name))
+        print_rows(client.jobs(all=all_, state=state, user=user, name=name, tag=tag))
         return
-    now, jobs = client.columns(all=all_, state=state, user=user, name=name, limit=_ASKED if first else None)
+    limit, fold = _ASKED if first else None, sys.stdout.isatty()
+    now, jobs = client.columns(all=all_, state=state, user=user, name=name, tag=tag, limit=limit, fold=fold)
     shown, more = _first(client, jobs["state"]) if first else (len(jobs["state"]), 0)
     print_jobs(jobs, now, shown)
     if more:
         output.say(f"... and {more:,} more (gpuyard ps | less shows them all)")
     elif not shown:
-        output.say("no jobs" if all_ or state or user or name else "no job runs or waits")
+        output.say("no jobs" if chosen else "no job runs or waits")
 
 
 def _first(client: Client, states: list[str]) -> tuple[int, int]:

@@ -16,6 +16,11 @@ _UNREAD = object()
 class QuickCommand(TyperCommand):
     """A command that is quick to read its line."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the line, and remember it: whether -- was given is not told otherwise."""
+        ctx.meta["gpuyard.line"] = list(args)
+        return super().parse_args(ctx, args)
+
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters, the one for help included."""
         return [_quick(parameter) for parameter in super().get_params(ctx)]

@@ -6,24 +6,28 @@ import signal
 import time
 from types import FrameType, TracebackType
 
+import typer
+
 from gpuyard.cli import output
-from gpuyard.cli.following import exit_code, follow, patiently, told
+from gpuyard.cli.following import exit_code, follow, log_of, patiently, told
 from gpuyard.cli.sharing import shared
-from gpuyard.cli.submit import Request
+from gpuyard.cli.submit import Request, send
 from gpuyard.cli.yard import Yard
 from gpuyard.client import Client, Refused
-from gpuyard.errors import GpuyardError
+from gpuyard.errors import GpuyardError, UserError
 
 
 @shared
-def run(yard: Yard, request: Request) -> None:
+def run(context: typer.Context, yard: Yard, request: Request) -> None:
     """Queue a command, follow its output, and end with its exit code."""
+    if request.array:
+        raise UserError("run follows one job; queue an array with gpuyard submit, and wait for it with gpuyard wait")
     client = yard.client()
     with Interrupts(client) as interrupts:
-        job = request.send(client)
+        job = send(context, request, client)
         interrupts.pass_to(job)
         _await_start(client, job)
-        follow(client, job)
+        follow(log_of(client, job), job)
         ended = patiently(client.wait, job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
         output.say(told(ended))

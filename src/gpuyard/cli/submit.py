@@ -1,71 +1,60 @@
-"""`gpuyard submit`: queue a command."""
+"""`gpuyard submit`: queue a command, a script, or the jobs of a file."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuyard.cli import output
 from gpuyard.cli.sharing import shared
+from gpuyard.cli.wishes import Options, duration
 from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError
-from gpuyard.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from gpuyard.client import Client, Wishes
+    from gpuyard.client import Client
+
+__all__ = ["Request", "duration", "run_in_place", "submit"]
 
 Command = Annotated[
-    list[str] | None, typer.Argument(metavar="-- COMMAND ARGS", show_default=False, help="What to run, after --.")
-]
-Gpus = Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="N", help="How many GPUs.")]
-From = Annotated[str | None, typer.Option("--from", metavar="0,1,3", help="Only on some of these GPUs.")]
-GpuMemory = Annotated[
-    str | None,
-    typer.Option("--gpu-memory", metavar="SIZE", help="Share GPUs: so much memory of each, as in 6G."),
-]
-Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="What to call the job (its program).")]
-Priority = Annotated[float, typer.Option("--priority", metavar="P", help="Higher runs first.")]
-TimeLimit = Annotated[
-    str | None, typer.Option("--time", "--time-limit", "-t", metavar="TIME", help="End it after that, as in 90m.")
-]
-Estimate = Annotated[
-    str | None, typer.Option("--estimate", metavar="TIME", help="How long it is likely to run, as in 1h.")
-]
-Directory = Annotated[str | None, typer.Option("--chdir", "-D", metavar="DIR", help="Where to run it (here).")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A word to find it by; may be repeated.")]
-Requeue = Annotated[bool, typer.Option("--requeue", help="Run it again if a reboot interrupts it.")]
-Hold = Annotated[bool, typer.Option("--hold", help="Queue it, but start it only after gpuyard release.")]
-Grace = Annotated[
-    str | None,
-    typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when it is to end, as in 10s."),
+    list[str] | None,
+    typer.Argument(metavar="SCRIPT | -- COMMAND ARGS", show_default=False, help="A script, or after -- what to run."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(Options):
     """What is to run and what it needs: options of submit and of run."""
 
     command: Command = None
-    gpus: Gpus = 1
-    from_: From = None
-    gpu_memory: GpuMemory = None
-    name: Name = None
-    priority: Priority = 0.0
-    time: TimeLimit = None
-    estimate: Estimate = None
-    chdir: Directory = None
-    tag: Tags = None
-    requeue: Requeue = False
-    hold: Hold = False
-    grace: Grace = None
 
-    def send(self, client: Client) -> str:
-        """Queue it; the job's id. Mistakes are told before anything is sent."""
-        return client.submit(self._words(), directory=self._directory(), **self._wishes())
+    def describe(self, *, in_place: bool = False) -> dict[str, Any]:
+        """The job as the daemon wants to be told of it; mistakes are told before anything is sent.
+
+        A script's lines are read, unless it is to be run in place, like any command.
+        """
+        from gpuyard.client import description
+
+        words, options, script, more = self._words(), self, None, dict[str, str]()
+        if not in_place and (path := _script(words[0])):
+            from gpuyard.cli.scripts import read_script
+
+            script, asked, more = read_script(path)
+            options = self.over(asked)
+        directory = options.directory()
+        wishes = options.wishes()
+        environment = options.environment()
+        if wishes.get("slurm"):  # those of a job of Slurm's that this may be sent from are not this job's
+            environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
+        environment |= more
+        if script is not None:
+            wishes["script"] = script
+        _warn_of_deadline(wishes)
+        return description(words, directory, environment, **wishes)
 
     def _words(self) -> list[str]:
         words = list(self.command or ())
@@ -79,56 +68,76 @@ class Request:
             )
         return words
 
-    def _directory(self) -> str:
-        directory = os.path.abspath(os.path.expanduser(self.chdir)) if self.chdir else os.getcwd()
-        if not os.path.isdir(directory):
-            raise UserError(f"there is no directory {directory}; give another --chdir")
-        return directory
 
-    def _wishes(self) -> Wishes:
-        return {
-            "name": self.name,
-            "tags": self.tag or [],
-            "gpus": self.gpus,
-            "among": None if self.from_ is None else _indices(self.from_),
-            "gpu_memory": None if self.gpu_memory is None else int(parse_size(self.gpu_memory)),
-            "priority": self.priority,
-            "estimate": duration("--estimate", self.estimate, none=False),
-            "time_limit": duration("--time", self.time, none=False),
-            "grace": duration("--grace", self.grace),
-            "requeue": self.requeue,
-            "hold": self.hold,
-        }
+_SHELLS = frozenset((b"sh", b"bash", b"dash", b"zsh", b"ksh", b"fish", b"tcsh", b"csh"))
+
+
+def _script(path: str) -> str | None:
+    """The path of a script that is to be kept as it is now: a shell's, or one with lines for us."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) != b"#!":
+                return None
+            head = file.read(2**16)
+    except (OSError, ValueError):
+        return None
+    programs = {part.rpartition(b"/")[2] for part in head.split(b"\n", 1)[0].split()}
+    if programs & _SHELLS or b"\n#SBATCH" in head or b"\n#GPUYARD" in head:
+        return path
+    return None
+
+
+def _warn_of_deadline(wishes: Any) -> None:
+    """Tell whoever wants a job done before it can be, by their own account."""
+    if (deadline := wishes.get("deadline")) is None:
+        return
+    import time
+
+    takes = wishes.get("estimate") or wishes.get("time_limit") or 0.0
+    if max(time.time(), wishes.get("begin") or 0.0) + takes > deadline:
+        output.say("warning: this job cannot be done by its deadline, even if it starts as soon as it may")
+
+
+def run_in_place(context: typer.Context, request: Request) -> bool:
+    """Whether -- stands before the command: then it is a command, also if it is a script."""
+    line, words = context.meta.get("gpuyard.line", []), request.command or []
+    return bool(words) and len(line) > len(words) and line[-len(words) - 1] == "--"
+
+
+def send(context: typer.Context, request: Request, client: Client) -> str:
+    """Queue what a command line asks for; the job's id."""
+    wanted = request.describe(in_place=run_in_place(context, request))
+    return client.submit_described(wanted)
 
 
 @shared
 def submit(
+    context: typer.Context,
     yard: Yard,
     request: Request,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Queue all jobs of a YAML file, or none of them.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the bare id.")] = False,
 ) -> None:
-    """Queue a command and print its job's id."""
-    job = request.send(yard.client())
+    """Queue a command or a script, and print its job's id."""
+    if file is not None:
+        _submit_file(yard.client(), file, request, json)
+        return
+    job = send(context, request, yard.client())
     if json:
         output.print_json({"id": job})
     else:
         print(job)
 
 
-def duration(option: str, text: str | None, *, none: bool = True) -> float | None:
-    """Seconds, from what an option was given; whether it may be no time at all."""
-    if text is None:
-        return None
-    seconds = parse_duration(text)
-    if not 0 <= seconds < float("inf"):
-        raise UserError(f"{option} must be 0 or more, not {text}")
-    if not seconds and not none:
-        raise UserError(f"{option} must be more than 0; leave it out if there is none")
-    return seconds
+def _submit_file(client: Client, file: str, request: Request, json: bool) -> None:
+    from gpuyard.cli.jobfile import read_jobs
 
-
-def _indices(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise UserError(f"--from {text} is not a list of GPUs; write their indices, as in 0,1,3") from None
+    if request.command:
+        raise UserError("--file has the jobs, so there is no command to be given with it")
+    ids = client.submit_all(read_jobs(file, request))
+    if json:
+        output.print_json({"ids": ids})
+    else:
+        print("\n".join(ids))

@@ -92,7 +92,7 @@ def load(cluster: Cluster, data: dict[str, Any]) -> State:
 def _load_sharing(state: State, data: dict[str, Any]) -> None:
     """Who waits for whom, and how people share."""
     state.group_of = list(data["groups"])
-    state.after = {row: list(left) for row, left in data["after"]}
+    state.after = {row: dict.fromkeys(left) for row, left in data["after"]}
     state.doomed = dict(data["doomed"])
     for name in data["array"]:
         state.arrays.setdefault(name, len(state.arrays))

@@ -11,7 +11,7 @@ from gpuyard.core.state import State
 def wait_for(state: State, row: int, after: Iterable[str]) -> None:
     """Let a row wait for jobs, in place of those it waited for so far; one that is not open counts as done."""
     state.doomed.pop(row, None)
-    left = [wish for wish in after if _is_open(state, wish.partition(":")[2])]
+    left = {wish: None for wish in after if _is_open(state, wish.partition(":")[2])}
     if left:
         state.after[row] = left
     else:
@@ -20,16 +20,16 @@ def wait_for(state: State, row: int, after: Iterable[str]) -> None:
 
 def settle(state: State, job: str, phase: Phase) -> None:
     """A job is over: who waits for it waits no longer, or can never start."""
+    wishes = [f"{how}:{job}" for how in ("ok", "notok", "any")]
     for row, left in list(state.after.items()):
-        wishes = [wish for wish in left if wish.partition(":")[2] == job]
-        if not wishes:
-            continue
-        if broken := [wish for wish in wishes if not _is_met(wish.partition(":")[0], phase)]:
-            state.doomed[row] = broken[0]
-        left = [wish for wish in left if wish not in wishes or wish in broken]
-        if left:
-            state.after[row] = left
-        else:
+        for wish in wishes:
+            if wish not in left:
+                continue
+            if _is_met(wish.partition(":")[0], phase):
+                del left[wish]
+            else:
+                state.doomed.setdefault(row, wish)
+        if not left:
             del state.after[row]
 
 

@@ -88,8 +88,8 @@ class State:
         """Rows on GPUs that were told to end, and what they will have ended by."""
         self.promises: dict[int, tuple[int, ...]] = {}
         """GPUs that are kept for waiting rows while those who run there are being stopped."""
-        self.after: dict[int, list[str]] = {}
-        """Jobs that waiting or held rows still have to wait for (`Request.after`)."""
+        self.after: dict[int, dict[str, None]] = {}
+        """Jobs that waiting or held rows still have to wait for (`Request.after`), in order; there may be many."""
         self.doomed: dict[int, str] = {}
         """Rows that can never start, since a job that they wait for ended otherwise: which one, as in `after`."""
         self.arrays: dict[str, int] = {"": 0}

@@ -5,19 +5,19 @@ A refusal is raised before anything is recorded, so it costs nothing and leaves 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuyard.core.draft import Draft
-from gpuyard.core.events import Cancelled, Held, Released, Submitted
+from gpuyard.core.events import Cancelled, Edited, Held, Released, Submitted
 from gpuyard.core.explain import blockers
 from gpuyard.core.model import Phase, Request
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.reasons import Reason
 from gpuyard.core.state import State
-from gpuyard.daemon.store import hashed
+from gpuyard.daemon.intake import Intake, Wanted
 from gpuyard.daemon.views import Work
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import UserError
@@ -30,6 +30,13 @@ class NoSuchJob(UserError):
 
 class NotNow(UserError):
     """That cannot be done to a job in its present state."""
+
+
+Change = Callable[[Work, Request], tuple[Work, Request]]
+WHILE_RUNNING = frozenset(
+    ("priority", "name", "tags", "time_limit", "estimate", "deadline", "grace", "requeue", "retries", "retry_delay")
+)
+"""What a job that is on its GPUs may still ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +55,50 @@ class Desk:
 
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
+        self._intake = Intake(yard)
         self._reasons: dict[str, Reason] = {}
         self._reasons_of: tuple[State, int] | None = None
 
     def submit(self, work: Work, request: Request, environment: Mapping[str, str], hold: bool = False) -> str:
         """Take a job in; returns its id."""
+        return self.submit_all([Wanted(work, request, environment, hold)])[0]
+
+    def submit_all(self, wanted: Sequence[Wanted]) -> list[str]:
+        """Take jobs in, or none of them; returns the id of each, or of its array."""
+        return self._intake.take(wanted)
+
+    def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
+        """Let jobs ask for something else from now on; what runs already cannot ask for everything."""
+        yard, edited = self._yard, []
+        for job in jobs:
+            if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
+                raise NotNow(
+                    f"job {job} runs already, so its {', '.join(sorted(fixed)).replace('_', ' ')} cannot change any "
+                    f"more; what can is {', '.join(sorted(WHILE_RUNNING)).replace('_', ' ')}"
+                )
+            work, request = change(*self.description(job))
+            if dependency is not None:
+                after = self._intake.follow(dependency, request, work.name)
+                request = replace(request, after=_without(job, after))
+            if "begin" not in given:  # the time of a retry is not in what was asked for
+                request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
+            if (refusal := yard.planner.refuses(yard.state, request)) is not None:
+                raise UserError(f"job {job} could never run here: it {refusal}")
+            edited.append((job, work, request))
+        now = yard.clock.now()
+        for job, work, request in edited:
+            yard.record(Edited(now, job, request), work=work.to_json())
+            if "time_limit" in given and self._phase(job) is Phase.RUNNING:
+                yard.limit_changed(job)
+
+    def description(self, job: str) -> tuple[Work, Request]:
+        """What a job runs and asks for, also when it is over."""
         yard = self._yard
-        refusal = yard.planner.refuses(yard.state, request)
-        if refusal is not None:
-            raise UserError(f"this job can never run here: it {refusal}")
-        key, content = hashed(environment)
-        yard.environments[key] = content
-        now, job = yard.clock.now(), yard.next_id()
-        yard.record(Submitted(now, job, request), work=replace(work, environment=key).to_json())
-        if hold:
-            yard.record(Held(now, job))
-        return job
+        said = [r for r in yard.unwritten if r.job == job and isinstance(r.event, Submitted | Edited)]
+        record = said[-1] if said else yard.store.described(job)
+        if record is None or not isinstance(record.event, Submitted | Edited):
+            raise NoSuchJob(f"what job {job} ran is not kept any more")
+        return Work.from_json(record.details["work"]), record.event.request
 
     def cancel(self, job: str, grace: float | None = None, by: str = "") -> None:
         """Give a job up, whether it waits or runs."""
@@ -138,8 +173,7 @@ class Desk:
         state = self._yard.state
         row = state.row_of.get(job)
         if row is None:
-            number = int(job) if job.isdigit() else 0
-            if 0 < number <= self._yard.store.newest:
+            if self._yard.store.standing(id=job):
                 raise NotNow(f"job {job} is over")
             raise NoSuchJob(f"there is no job {job} (gpuyard ps lists them)")
         if state.phase[row].over:
@@ -153,3 +187,12 @@ _ENDED = {
     Phase.OOM: "run out of memory",
     Phase.INTERRUPTED: "been interrupted",
 }
+
+
+def _without(job: str, after: tuple[str, ...]) -> tuple[str, ...]:
+    """Nobody waits for itself: a job that is to be the only one of its name has that name, too."""
+    if f"any:{job}" in after:
+        after = tuple(wish for wish in after if wish != f"any:{job}")
+    if any(wish.partition(":")[2] == job for wish in after):
+        raise UserError(f"job {job} cannot follow itself")
+    return after

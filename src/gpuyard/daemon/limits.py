@@ -13,10 +13,16 @@ class Limits:
 
     def __init__(self) -> None:
         self._ends: list[tuple[float, str, int]] = []
+        self._end_of: dict[tuple[str, int], float] = {}
 
     def watch(self, job: str, attempt: int, left: float) -> None:
-        """This attempt may run for so many seconds more."""
-        heapq.heappush(self._ends, (time.monotonic() + left, job, attempt))
+        """This attempt may run for so many seconds more, whatever was said before."""
+        end = self._end_of[job, attempt] = time.monotonic() + left
+        heapq.heappush(self._ends, (end, job, attempt))
+
+    def forget(self, job: str, attempt: int) -> None:
+        """This attempt may run as long as it likes."""
+        self._end_of.pop((job, attempt), None)
 
     def due(self) -> float:
         """When the next one's time is over, on the monotonic clock."""
@@ -25,5 +31,7 @@ class Limits:
     def over(self) -> Iterator[tuple[str, int]]:
         """Attempts whose time is over; each is told of once, and may have ended long ago."""
         while self.due() <= time.monotonic():
-            _, job, attempt = heapq.heappop(self._ends)
-            yield job, attempt
+            end, job, attempt = heapq.heappop(self._ends)
+            if self._end_of.get((job, attempt)) == end:
+                del self._end_of[job, attempt]
+                yield job, attempt

@@ -13,9 +13,10 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from gpuyard.arrays import number_of
 from gpuyard.core import checkpoint
 from gpuyard.core.events import Edited, Opened, Submitted
 from gpuyard.core.model import Cluster
@@ -39,6 +40,14 @@ _UPDATE, _EDIT = (
 
 class StoreFailing(GpuyardError):
     """The store cannot be written."""
+
+
+class Standing(NamedTuple):
+    """How a job stands."""
+
+    id: str
+    state: str
+    array: str
 
 
 class Store:
@@ -95,7 +104,7 @@ class Store:
         point("store:committed")
         self.last += len(records)
         self.jobs = number
-        self.newest = max([self.newest, *(int(job) for job in seen if job.isdecimal())])
+        self.newest = max([self.newest, *(number_of(job) for job in seen)])
         self.last_at = max([self.last_at, *(record.event.at for record in records)])
         for job, view in seen.items():
             if view.over:
@@ -194,6 +203,34 @@ class Store:
         """The environment under a hash."""
         return _environment(self._connection, key)
 
+    def script(self, key: str) -> str:
+        """The script under a hash."""
+        found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+        return str(json.loads(found[0])) if found else ""
+
+    def standing(self, limit: int = -1, **wanted: str) -> list[Standing]:
+        """How the jobs with this id, of this array, or of this name and user stand: the open first, then the newest."""
+        where = " AND ".join(f"{name} = ?" for name in wanted)
+        found = self._connection.execute(
+            f"SELECT id, state, array FROM jobs WHERE {where} ORDER BY ended IS NULL DESC, number DESC LIMIT ?",
+            (*wanted.values(), limit),
+        )
+        return [Standing(*row) for row in found]
+
+    def names(self, user: str) -> list[str]:
+        """What a user's latest jobs are called."""
+        found = self._connection.execute("SELECT name FROM jobs WHERE user = ? ORDER BY number DESC LIMIT 200", (user,))
+        return list(dict.fromkeys(name for (name,) in found))
+
+    def described(self, job: str) -> Record | None:
+        """The event that says what a job asks for, as it stands."""
+        found = self._connection.execute(
+            "SELECT at, kind, job, attempt, data FROM events WHERE job = ? AND kind IN ('Submitted', 'Edited') "
+            "ORDER BY seq DESC LIMIT 1",
+            (job,),
+        ).fetchone()
+        return decode(Row(*found)) if found else None
+
     def _views(self, where: str) -> Iterator[JobView]:
         found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {where} ORDER BY number")
         return map(views.from_row, found)
@@ -213,7 +250,13 @@ class Reader:
         return next(iter(self._select("WHERE id = ?", (job,))), None)
 
     def jobs(
-        self, *, over: bool | None, wanted: Mapping[str, Any], limit: int = -1, ended_after: float | None = None
+        self,
+        *,
+        over: bool | None,
+        wanted: Mapping[str, Any],
+        limit: int = -1,
+        ended_after: float | None = None,
+        tag: str = "",
     ) -> list[JobView]:
         """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
         terms = [f"{name} = ?" for name in wanted]
@@ -223,6 +266,9 @@ class Reader:
         if ended_after is not None:
             terms.append("ended >= ?")
             values.append(ended_after)
+        if tag:
+            terms.append("EXISTS (SELECT 1 FROM json_each(work, '$.tags') WHERE value = ?)")
+            values.append(tag)
         where = f"WHERE {' AND '.join(terms)}" if terms else ""
         order = "ORDER BY ended DESC, number DESC" if over else "ORDER BY number"
         return self._select(f"{where} {order} LIMIT ?", (*values, limit))
@@ -230,6 +276,17 @@ class Reader:
     def environment(self, key: str) -> dict[str, str]:
         """The environment under a hash."""
         return _environment(self._connection, key)
+
+    def tasks(self, array: str) -> dict[str, int]:
+        """How many tasks of an array there are in each state."""
+        return dict(
+            self._connection.execute("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state", (array,))
+        )
+
+    def ids(self, array: str) -> list[str]:
+        """The ids of an array's tasks, in order."""
+        found = self._connection.execute("SELECT id FROM jobs WHERE array = ? ORDER BY number", (array,))
+        return [id for (id,) in found] if array else []
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
@@ -258,9 +315,10 @@ def _environment(connection: sqlite3.Connection, key: str) -> dict[str, str]:
     return dict(json.loads(found[0])) if found else {}
 
 
-def hashed(environment: Mapping[str, str]) -> tuple[str, str]:
-    """An environment as the store keeps it: its hash, and its content."""
-    content = json.dumps(dict(sorted(environment.items())), separators=(",", ":"))
+def hashed(environment: Mapping[str, str] | str) -> tuple[str, str]:
+    """An environment, or a script, as the store keeps it: its hash, and its content."""
+    kept = environment if isinstance(environment, str) else dict(sorted(environment.items()))
+    content = json.dumps(kept, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:32], content
 
 

@@ -50,6 +50,8 @@ class Work:
     """`job`: we run its command; `lease`: GPUs for a process that runs already."""
     task: int | None = None
     """Its number in its array."""
+    tasks: tuple[int, int, int] | None = None
+    """How many tasks its array has, and the least and the greatest of their numbers."""
     retries: int = 0
     """How often it is run again if it fails."""
     retry_delay: float = 0.0
@@ -60,6 +62,8 @@ class Work:
     """The file that its output goes to, with patterns like %j; empty: ours."""
     error: str = ""
     """The file that its errors go to, if not where its output goes."""
+    open_mode: str = ""
+    """`append` or `truncate` these files; empty: truncate at the first attempt, append at later ones."""
     script: str = ""
     """Hash of the script that it runs, which is kept by itself like an environment."""
     slurm: bool = False

@@ -28,7 +28,9 @@ import numpy as np
 from gpuyard.config import Settings
 from gpuyard.core.engine import validate
 from gpuyard.core.events import (
+    Cancelled,
     Chosen,
+    Edited,
     Event,
     Exited,
     Opened,
@@ -49,12 +51,14 @@ from gpuyard.daemon.checkpoints import Checkpoints
 from gpuyard.daemon.clock import Clock, Times
 from gpuyard.daemon.inbox import Inbox
 from gpuyard.daemon.journal import Record
+from gpuyard.daemon.launching import task_of
 from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
+from gpuyard.daemon.retries import doom_of, retry_of
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
-from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report, Running, Task
+from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report, Running
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 from gpuyard.policyfile import make_planner
@@ -86,6 +90,8 @@ class Yard:
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
         self._pending: list[Record] = []
+        self._edited: dict[str, Work] = {}
+        """What jobs are to run according to what is not yet written."""
         self._written: list[Record] = []
         self._newest = self._taken = max(store.newest, engine.last_job())
         self._launches: list[Placed] = []
@@ -140,6 +146,7 @@ class Yard:
         if not self.failing:
             self._look_at_gpus(now)
             self._end_overdue(now)
+            self._give_up_doomed(now)
             self._plan(now)
         if self._may_wait(answers) or not self._commit(answers):
             return
@@ -169,8 +176,15 @@ class Yard:
         """Let an event happen; it is written at the end of the turn."""
         apply(self.state, event)
         self._pending.append(Record(event, details))
+        if isinstance(event, Edited):
+            self._edited[event.job] = Work.from_json(details["work"])
         self._times.note(event)
         self._write_at = min(self._write_at, time.monotonic() + _SOON if isinstance(event, Started) else 0.0)
+
+    @property
+    def unwritten(self) -> list[Record]:
+        """What was recorded in this turn."""
+        return self._pending
 
     def next_id(self) -> str:
         """A name for a new job: a number that none has had, also where the store is younger than the engine's files."""
@@ -185,6 +199,7 @@ class Yard:
     def _commit(self, answers: list[tuple[Future[Any], Any]]) -> bool:
         """Write what has happened; if that fails, tell those who wait for it."""
         records, self._pending, self._write_at = self._pending, [], np.inf
+        self._edited = {}
         environments, self.environments = self.environments, {}
         try:
             if records:
@@ -319,6 +334,11 @@ class Yard:
         if cause == "interrupted" and self._work_of(report.job).requeue:
             self.record(Requeued(at, report.job, report.attempt), message="interrupted, and waits again")
             return
+        retry = None if cause else retry_of(self.store.open[report.job], self._work_of(report.job), report.code, at)
+        if retry is not None:
+            begin, message = retry
+            self.record(Requeued(at, report.job, report.attempt, begin), failed=True, message=message)
+            return
         details = {"message": report.message} if report.message else {}
         self.record(Exited(at, report.job, report.attempt, report.code, cause), **details)
 
@@ -332,6 +352,18 @@ class Yard:
         limit = self._work_of(job).time_limit
         if limit is not None and started < np.inf:
             self._limits.watch(job, self.state.attempt[row], started + limit - self.clock.now())
+
+    def limit_changed(self, job: str) -> None:
+        """A job's time limit is another one from now on."""
+        row = self.state.row_of[job]
+        self._limits.forget(job, self.state.attempt[row])
+        self._watch_limit(row)
+
+    def _give_up_doomed(self, now: float) -> None:
+        """Cancel who was to follow jobs that ended otherwise, and who was to follow those, and so on."""
+        while self.state.doomed:
+            for row in list(self.state.doomed):
+                self.record(Cancelled(now, self.state.ids[row]), message=doom_of(self.state, row))
 
     def _end_overdue(self, now: float) -> None:
         for job, attempt in self._limits.over():
@@ -403,12 +435,8 @@ class Yard:
             self.engine.stop(job, attempt, grace)
 
     def _launch(self, placed: Placed) -> None:
-        work = self._work_of(placed.job)
-        variables = self.store.environment(work.environment)
         user = self.store.open[placed.job].user if self.settings.shared else ""
-        task = Task(
-            placed.job, work.command, work.directory, variables, work.output_limit, work.umask, user, work.limits
-        )
+        task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user)
         try:
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:
@@ -422,4 +450,4 @@ class Yard:
             self._observe(self.clock.now())
 
     def _work_of(self, job: str) -> Work:
-        return work_of(self.store.open[job])
+        return self._edited.get(job) or work_of(self.store.open[job])

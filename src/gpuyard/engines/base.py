@@ -58,6 +58,16 @@ class Task:
     """Who it runs as; nobody else than the engine itself, if empty."""
     limits: tuple[str, ...] = ()
     """Limits of its processes that differ from the engine's own, as in `nofile=1024:4096`."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What comes on top of the environment."""
+    script: bytes | None = None
+    """A text that is run in place of the command's first word."""
+    output: str = ""
+    """The file that its output goes to, opened by the job's own side; empty: ours."""
+    error: str = ""
+    """The file that its errors go to, if not where its output goes."""
+    append: bool = False
+    """Whether these files are appended to; else what they held is lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,11 @@ _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def command(account: Account, limits: Sequence[str], directory: str, umask: int, words: Sequence[str]) -> list[str]:
-    """What runs a command as a user: limits, then the user, then the directory."""
-    stub = ["/bin/sh", "-c", SCRIPT, "gpuyard", directory, f"{umask:o}", words[0]]
+def command(
+    account: Account, limits: Sequence[str], directory: str, umask: int, name: str, words: Sequence[str]
+) -> list[str]:
+    """What runs a command as a user: limits, then the user, then the directory. `name` is what may not be found."""
+    stub = ["/bin/sh", "-c", SCRIPT, "gpuyard", directory, f"{umask:o}", name]
     if "=" in words[0]:  # `env` would take it for one more variable
         stub += ["/usr/bin/nice", "-n", "0"]
     return [*prlimit(limits), *_setpriv(account), *stub, *words]

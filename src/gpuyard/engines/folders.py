@@ -13,11 +13,12 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from gpuyard.arrays import number_of
 from gpuyard.engines.accounts import Account
 from gpuyard.engines.base import EngineError
 from gpuyard.errors import Bug
 
-CHECKPOINT = "checkpoint"
+CHECKPOINT, SCRIPT, PROGRESS = "checkpoint", "script", "progress"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -33,7 +34,7 @@ class Folders:
 
     def last_job(self) -> int:
         """The largest number among the names."""
-        return max((int(name) for name in os.listdir(self.directory) if name.isdecimal()), default=0)
+        return max(map(number_of, os.listdir(self.directory)), default=0)
 
     def of(self, job: str, attempt: int) -> Path:
         """The directory of an attempt."""
@@ -95,9 +96,11 @@ class Folders:
             handle = os.open(self.work(job), _DIRECTORY)
             try:
                 with os.scandir(handle) as entries:
-                    few = [entry.name for entry in islice(entries, 2)]  # there may be a million
-                if few == [CHECKPOINT]:
+                    few = {entry.name for entry in islice(entries, 4)}  # there may be a million
+                if few <= {CHECKPOINT, SCRIPT, PROGRESS}:
                     os.rmdir(CHECKPOINT, dir_fd=handle)
+                    for name in few - {CHECKPOINT}:
+                        os.unlink(name, dir_fd=handle)
             finally:
                 os.close(handle)
             os.rmdir(self.work(job))

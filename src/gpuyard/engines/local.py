@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuyard import faults
-from gpuyard.engines import output, processes, wrapper
+from gpuyard.engines import output, processes, scripts, wrapper
 from gpuyard.engines.accounts import account_of
 from gpuyard.engines.base import EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Task
 from gpuyard.engines.cgroups import Cgroup, Membership, cgroups_if
@@ -107,6 +107,8 @@ class LocalEngine:
         run = Run(task.job, attempt, folder, 0, cgroup, task.output_limit, account.uid if account else self._uid)
         try:
             work = self._folders.make_work(task.job, account)
+            if task.script is not None:
+                task = scripts.written(task, task.script, work)
             told = wrapper.told(task, attempt, placement, self._devices, work)
             run.pid, run.pidfd = start(run, task, told, self._life, account)
         except (EngineError, LaunchRefused):

@@ -70,6 +70,24 @@ esac
 exit "${gpuyard_line%% *}"
 """
 
+# What stands before the command of a job whose output is to go elsewhere. It runs as the job's user, so nobody's rights
+# are used but theirs, and it replaces itself by the command.
+REDIRECT = r"""
+gpuyard_fail() { echo "gpuyard: $1, where its output was to go, cannot be written" >&2; exit 73; }
+if [ -n "$1" ]; then
+{ command exec >>"$1"; } 2>/dev/null || gpuyard_fail "$1"
+[ "$3" = append ] || : >|"$1"
+fi
+if [ "$2" = "&1" ]; then exec 2>&1
+elif [ -n "$2" ]; then
+{ command exec 4>>"$2"; } 2>/dev/null || gpuyard_fail "$2"
+[ "$3" = append ] || : >|"$2"
+exec 2>&4 4>&-
+fi
+shift 3
+exec "$@"
+"""
+
 _ORDINARY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STEERING = re.compile(
     r"LD_.*|BASH.*|ENV|IFS|LINENO|OPTIND|PPID|PS4|SHELLOPTS|POSIXLY_CORRECT|GLIBC_TUNABLES|gpuyard_.*"
@@ -110,10 +128,13 @@ def command_line(
 ) -> list[str]:
     """What to execute for a task: the wrapper, its five arguments, and the job's command."""
     name = task.command[0]
+    words = list(task.command)
+    if task.output or task.error:
+        words = [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task), *words]
     if account:
-        command = dropping.command(account, task.limits, task.directory, task.umask, task.command)
+        command = dropping.command(account, task.limits, task.directory, task.umask, name, words)
     else:
-        command = [*prlimit(task.limits), *_with_carried(task)]
+        command = [*prlimit(task.limits), *_with_carried(task, words)]
     return [
         SHELL,
         "-c",
@@ -128,14 +149,25 @@ def command_line(
     ]
 
 
-def _with_carried(task: Task) -> list[str]:
-    """The job's command, behind the variables that go round the shell."""
-    carried = [f"{key}={value}" for key, value in task.environment.items() if not passes(key)]
+def _with_carried(task: Task, words: list[str]) -> list[str]:
+    """A command, behind the variables that go round the shell."""
+    carried = [f"{key}={value}" for key, value in _given(task).items() if not passes(key)]
     if not carried:
-        return list(task.command)
+        return words
     # `nice` because `env` would take a command with a = in its name for one more variable
-    nice = ["/usr/bin/nice", "-n", "0"] if "=" in task.command[0] else []
-    return ["/usr/bin/env", *carried, *nice, *task.command]
+    nice = ["/usr/bin/nice", "-n", "0"] if "=" in words[0] else []
+    return ["/usr/bin/env", *carried, *nice, *words]
+
+
+def redirections(task: Task) -> list[str]:
+    """What `REDIRECT` is told: where output and errors go, and how these files are opened."""
+    error = "&1" if task.output and task.error in ("", task.output) else task.error
+    return [task.output, error, "append" if task.append else "truncate"]
+
+
+def _given(task: Task) -> dict[str, str]:
+    """What the submitter and the description of the work give it."""
+    return {**task.environment, **task.variables}
 
 
 def environment(
@@ -148,9 +180,9 @@ def environment(
     """
     mark = {processes.MARK: str(folder)}
     if account:
-        given = {key: value for key, value in task.environment.items() if key != processes.MARK}
+        given = {key: value for key, value in _given(task).items() if key != processes.MARK}
         return mark | dropping.encode(given | dict(account.variables) | dict(variables), passes)
-    return {key: value for key, value in task.environment.items() if passes(key)} | dict(variables) | mark
+    return {key: value for key, value in _given(task).items() if passes(key)} | dict(variables) | mark
 
 
 def told(task: Task, attempt: int, placement: Placement, devices: Sequence[str], work: Path) -> dict[str, str]:
@@ -179,7 +211,10 @@ def check(task: Task) -> None:
     if task.command[0].startswith("-"):
         raise LaunchRefused(f"'{task.command[0]}' is an option, not a command")
     try:
-        encoded = [os.fsencode(text) for text in (*task.command, task.directory, *task.environment.values())]
+        encoded = [
+            os.fsencode(text)
+            for text in (*task.command, task.directory, task.output, task.error, *task.environment.values())
+        ]
         names = [os.fsencode(name) for name in task.environment]
     except UnicodeEncodeError as error:
         raise LaunchRefused(f"the command or its environment cannot be written in {error.encoding}") from error

@@ -11,7 +11,9 @@ from typing import Any
 from gpuyard.core.reasons import Reason, Resources
 from gpuyard.core.state import State
 from gpuyard.daemon.desk import Why
+from gpuyard.daemon.following import AFTER
 from gpuyard.daemon.journal import Row
+from gpuyard.daemon.launching import named
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.views import JobView
 from gpuyard.server.reasons import details, expected_at, sentence
@@ -34,7 +36,7 @@ class Sayings:
         return self._said[id(reason)]
 
 
-def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
+def job_json(view: JobView, reason: str | None = None, node: str = "") -> dict[str, Any]:
     """A job, and why it waits if it does."""
     work = view.work
     return {
@@ -58,7 +60,21 @@ def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
         "estimate": work["estimate"] if work.get("estimated", True) else None,
         "time_limit": work.get("time_limit"),
         "message": view.message or None,
+        "array": view.array or None,
+        "task": work.get("task"),
+        "begin_at": iso(work.get("begin")),
+        "deadline_at": iso(work.get("deadline")),
+        "dependency": dependency(work.get("after", ())),
+        "retries": work.get("retries", 0),
+        "failures": view.failures,
+        "output": named(work, view, "output", node),
+        "error": named(work, view, "error", node),
     }
+
+
+def dependency(after: Iterable[str]) -> str | None:
+    """What a job had to follow when that was last said, as people write it."""
+    return ",".join(f"{AFTER[how]}:{job}" for how, _, job in (wish.partition(":") for wish in after)) or None
 
 
 def columns_json(views: list[JobView], reasons: list[str | None]) -> dict[str, list[Any]]:

@@ -19,15 +19,19 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from gpuyard import __version__
+from gpuyard.arrays import task_id
 from gpuyard.client import OVER
 from gpuyard.config import Settings
+from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
+from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.rlimits import limits_of
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.server import tasks
 from gpuyard.server.answers import (
     Sayings,
     columns_json,
@@ -37,6 +41,7 @@ from gpuyard.server.answers import (
     job_json,
     times_are_known,
 )
+from gpuyard.server.describing import Describing
 from gpuyard.server.gate import Gate, problem
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.permissions import Forbidden, May, Permissions
@@ -46,6 +51,7 @@ from gpuyard.server.watch import Watch
 
 _LONGEST_WAIT = 30.0
 _LOG_LOOK = 0.1  # seconds between looks at a log that somebody follows
+_ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
 _MOST_LOG = 2**22
 
 Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for it.")]
@@ -64,7 +70,7 @@ class Api:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
         self.permissions = Permissions(settings)
-        self.rules = RuleRoutes(yard, self._ask, self._look, self.permissions.name, _json)
+        self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name, _json)
         self.watch = Watch()
         self.since = time.time()
         self._own = threading.local()
@@ -89,6 +95,11 @@ class Api:
         add("/jobs/{job}/log", self.log, "GET", owner, "read the output of job {job}")
         add("/jobs/{job}/environment", self.environment, "GET", owner, "read the environment of job {job}")
         add("/jobs/{job}/explain", self.explain, "GET", everybody)
+        described = Describing(self)
+        add("/jobs/batch", described.batch, "POST", everybody, status_code=201)
+        add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
+        add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
+        add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
         add("/history", self.history, "GET", everybody)
         add("/events", self.events, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
@@ -111,7 +122,7 @@ class Api:
         async def guard(request: Request) -> None:
             job = request.path_params.get("job", "")
             caller = self.permissions.caller(request)
-            self.permissions.check(may, caller, what.format(job=job), lambda: self._view(job).user)
+            self.permissions.check(may, caller, what.format(job=job), lambda: tasks.owner(self.reader, job))
 
         return guard
 
@@ -120,11 +131,8 @@ class Api:
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
         given = _submission(await request.body())
-        caller = self.permissions.caller(request)
-        self.permissions.check_priority(caller, given.priority)
-        work = replace(given.work(self.settings), limits=self._limits(request))
-        wish = given.request(caller.name, self.settings)
-        job = await self._ask(lambda: self.desk.submit(work, wish, given.environment, given.hold))
+        wanted = self.owned(request, given.wanted(self.settings))
+        [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
         return _json({"id": job}, 201)
 
     async def jobs(
@@ -133,68 +141,72 @@ class Api:
         state: str = "",
         user: str = "",
         name: str = "",
+        tag: str = "",
         limit: Limit = 1_000_000,
         columns: bool = False,
+        fold: Annotated[bool, Query(description="One entry for all waiting tasks of an array.")] = False,
     ) -> Response:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         reasons = await self._look(self.desk.reasons)
         over = None if all or state in OVER else False
-        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons, columns)
+        return await asyncio.to_thread(self._listing, over, wanted, tag, limit, reasons, columns, fold)
 
     def _listing(
         self,
         over: bool | None,
         wanted: dict[str, str],
+        tag: str,
         limit: int,
         reasons: dict[str, Any],
         columns: bool,
+        fold: bool,
     ) -> Response:
         opened = list(self.yard.store.open.values())  # in memory, so that a long queue is quick to list
         if over is None:
-            found = self._reader.jobs(over=None, wanted=wanted)
+            found = self.reader.jobs(over=None, wanted=wanted, tag=tag)
         else:
             found = [v for v in opened if all(getattr(v, name) == value for name, value in wanted.items())]
+            found = [v for v in found if tag in v.work.get("tags", ())] if tag else found
         place = {job: n for n, job in enumerate(reasons)}
         found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
         say = Sayings(times=times_are_known(opened))
-        found = found[:limit]
-        said = [say(reasons.get(view.id)) for view in found]
+        shown = (tasks.fold(found) if fold else found)[:limit]
+        said = [say(reasons.get(_first_id(view))) for view in shown]
         if columns:
-            return _json({"now": self.yard.clock.now(), "columns": columns_json(found, said)})
-        return _json({"jobs": [job_json(view, reason) for view, reason in zip(found, said, strict=True)]})
+            return _json({"now": self.yard.clock.now(), "total": len(found), "columns": columns_json(shown, said)})
+        return _json({"jobs": [self._job_json(view, reason) for view, reason in zip(shown, said, strict=True)]})
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
     ) -> Response:
-        """One job; with `wait`, when it is over or has started, or the seconds are."""
+        """One job, or an array as one; with `wait`, when it is over or has started, or the seconds are."""
         end = time.monotonic() + wait
         while True:
-            view = self._view(job)
+            over, started, array = tasks.progress(self.reader, job)
             left = end - time.monotonic()
-            if view.over or (for_ == "start" and view.started is not None) or left <= 0 or self.watch.over:
-                return await self._one(view)
-            await self.watch.wait(left, job)
+            if over or (for_ == "start" and started) or left <= 0 or self.watch.over:
+                return await self.one(job)
+            await self.watch.wait(left, array or job)
+            if array:  # its tasks may end by the thousand
+                await asyncio.sleep(_ARRAY_LOOK)
 
     async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
         """Give a job up: it is asked to end, and made to when its grace is over."""
         grace = how.grace if how else None
-        user = self.permissions.caller(request).name
-        self._view(job)
-        await self._ask(lambda: self.desk.cancel(job, grace, user))
-        return await self._one(self._view(job))
+        user = self.permissions.name(request)
+        await self.ask(tasks.each(self.open_ids(job), lambda id: self.desk.cancel(id, grace, user)))
+        return await self.one(job)
 
     async def hold(self, job: str) -> Response:
         """Keep a waiting job from being chosen."""
-        self._view(job)
-        await self._ask(lambda: self.desk.hold(job))
-        return await self._one(self._view(job))
+        await self.ask(tasks.each(self.open_ids(job), self.desk.hold))
+        return await self.one(job)
 
     async def release(self, job: str) -> Response:
         """Let a held job be chosen again."""
-        self._view(job)
-        await self._ask(lambda: self.desk.release(job))
-        return await self._one(self._view(job))
+        await self.ask(tasks.each(self.open_ids(job), self.desk.release))
+        return await self.one(job)
 
     async def log(
         self,
@@ -205,6 +217,9 @@ class Api:
         wait: Wait = 0.0,
     ) -> Response:
         """A piece of a job's output."""
+        if len(views := tasks.chosen(self.reader, job)) > 1:
+            raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
+        job = views[0].id
         end = time.monotonic() + wait
         while True:
             view = self._view(job)
@@ -223,24 +238,36 @@ class Api:
 
     async def environment(self, job: str) -> Response:
         """The environment that a job was submitted with."""
-        return _json({"environment": self._reader.environment(self._view(job).work.get("environment", ""))})
+        return _json({"environment": self.reader.environment(self._view(job).work.get("environment", ""))})
 
     async def explain(self, job: str) -> Response:
-        """Why a job waits, and what would have to end first."""
-        view = self._view(job)
-        why = None if view.over else await self._look(lambda: self.desk.explain(job))
-        return _json(explain_json(view, why, dict(self.yard.store.open)))
+        """Why a job waits, and what would have to end first; of an array, the task that is next."""
+        views = tasks.chosen(self.reader, job)
+        if len(views) > 1:
+            reasons = await self._look(self.desk.reasons)
+            place = {id: n for n, id in enumerate(reasons)}
+            views.sort(key=lambda v: (place.get(v.id, len(place)), v.over, v.number))
+        view = views[0]
+        why = None if view.over else await self._look(lambda: self.desk.explain(view.id))
+        found = explain_json(view, why, dict(self.yard.store.open))
+        return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
     async def history(
-        self, limit: Limit = 1000, user: str = "", state: str = "", name: str = "", since: datetime | None = None
+        self,
+        limit: Limit = 1000,
+        user: str = "",
+        state: str = "",
+        name: str = "",
+        tag: str = "",
+        since: datetime | None = None,
     ) -> Response:
         """Jobs that are over, the latest first."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         after = since.timestamp() if since else None
 
         def found() -> Response:
-            views = self._reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after)
-            return _json({"jobs": [job_json(view) for view in views]})
+            views = self.reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
+            return _json({"jobs": [self._job_json(view) for view in views]})
 
         return await asyncio.to_thread(found)
 
@@ -250,7 +277,7 @@ class Api:
         """The log, from one event on."""
         end = time.monotonic() + wait
         while True:
-            found = self._reader.events(after, limit, job or None)
+            found = self.reader.events(after, limit, job or None)
             left = end - time.monotonic()
             if found or left <= 0 or self.watch.over:
                 break
@@ -281,14 +308,14 @@ class Api:
         caller = self.permissions.caller(request)
         self.permissions.check_policy(caller, given.policy)
         user = caller.name
-        await self._ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
+        await self.ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
         return await self.policy()
 
     async def status(self) -> Response:
         """How the daemon does."""
         failing = self.yard.failing
         facts = await self._look(self.desk.facts)
-        counts = self._reader.counts()
+        counts = self.reader.counts()
         states: dict[str, int] = {}
         for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state):
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
@@ -310,7 +337,8 @@ class Api:
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    async def _ask(self, command: Callable[[], Any]) -> Any:
+    async def ask(self, command: Callable[[], Any]) -> Any:
+        """Have something done by the yard's thread, and written."""
         return await asyncio.wrap_future(self.yard.ask(command))
 
     async def _look(self, command: Callable[[], Any]) -> Any:
@@ -325,23 +353,46 @@ class Api:
         return found or ()
 
     @property
-    def _reader(self) -> Reader:
+    def reader(self) -> Reader:
         """A reader for this thread."""
         if not hasattr(self._own, "reader"):
             self._own.reader = Reader(self.settings.database)
         reader: Reader = self._own.reader
         return reader
 
-    def _view(self, job: str) -> JobView:
-        view = self._reader.job(job)
-        if view is None:
-            raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
-        return view
+    def owned(self, request: Request, wanted: Wanted) -> Wanted:
+        """The same, as whoever asks may have it: a job of their own, with their limits."""
+        caller = self.permissions.caller(request)
+        self.permissions.check_priority(caller, wanted.request.priority)
+        wish = replace(wanted.request, user=caller.name, group=caller.group)
+        if (never := rulebook.refusal(self.yard.state, wish)) is not None:
+            raise UserError(f"this job can never run here: it {never}")
+        return replace(wanted, request=wish, work=replace(wanted.work, limits=self._limits(request)))
 
-    async def _one(self, view: JobView) -> Response:
-        reasons = await self._look(self.desk.reasons) if view.state == "queued" else {}
+    def json(self, value: Any, status: int = 200) -> Response:
+        """An answer."""
+        return _json(value, status)
+
+    def open_ids(self, job: str) -> list[str]:
+        """The job with an id, or the tasks that it stands for: those that are not over, if there are any."""
+        ids = tasks.ids(self.reader, job)
+        return [id for id in ids if id in self.yard.store.open] or ids
+
+    def _view(self, job: str) -> JobView:
+        """A job; of an array, its first task."""
+        return tasks.chosen(self.reader, job)[0]
+
+    async def one(self, job: str) -> Response:
+        """A job as it stands, or an array as if it were one."""
+        views = await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
+        view = tasks.together(job, views)
+        reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
-        return _json(job_json(view, say(reasons.get(view.id))))
+        found = self._job_json(view, say(reasons.get(view.id)))
+        return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
+
+    def _job_json(self, view: JobView, reason: str | None = None) -> dict[str, Any]:
+        return job_json(view, reason, self.yard.machine.node)
 
 
 def make_app(api: Api) -> FastAPI:
@@ -364,6 +415,11 @@ def make_app(api: Api) -> FastAPI:
         return problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
 
     return app
+
+
+def _first_id(view: JobView) -> str:
+    """Its id; of folded tasks, the first one's."""
+    return task_id(view.array, view.work["task"]) if view.array else view.id
 
 
 def _submission(body: bytes) -> Submission:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from gpuyard.arrays import parse_array
 from gpuyard.config import Settings
 from gpuyard.core.model import Request
+from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import Work
 from gpuyard.errors import UserError
+
+RETRY_DELAY = 30.0
+"""Seconds before the first retry, if nobody says otherwise."""
+MOST_SCRIPT = 2**22
 
 
 def _text(value: Any) -> str:
@@ -42,6 +49,23 @@ Environment = Annotated[
     PlainValidator(_environment),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
 ]
+Command = Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
+Directory = Annotated[Text, Field(description="Where it runs: an absolute path.")]
+Name = Annotated[str | None, Field(max_length=200, description="The command's own, if not said.")]
+Gpus = Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")]
+From = Annotated[list[int] | None, Field(alias="from", description="Only these GPUs will do.")]
+GpuMemory = Annotated[float | None, Field(gt=0, description="Bytes on each GPU: it shares GPUs by memory.")]
+Priority = Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")]
+Estimate = Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should take.")]
+TimeLimit = Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it may take.")]
+Grace = Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="Seconds from TERM to KILL.")]
+Begin = Annotated[AwareDatetime | None, Field(description="Not before: seconds since the epoch, or ISO-8601.")]
+Deadline = Annotated[AwareDatetime | None, Field(description="When it should be done; policies may look at it.")]
+Dependency = Annotated[str | None, Field(description="Jobs that must end first: `afterok:12:13,afterany:name`.")]
+Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run again if it fails.")]
+RetryDelay = Annotated[float | None, Field(ge=0, le=3600, description="Seconds before the first retry, then doubled.")]
+File = Annotated[Text | None, Field(description="A file for it, with patterns like %j, opened by the job's side.")]
+OpenMode = Annotated[Literal["append", "truncate"] | None, Field(description="How those files are opened.")]
 
 
 def _readable(text: str) -> str:
@@ -49,33 +73,56 @@ def _readable(text: str) -> str:
     return os.fsencode(text).decode(errors="replace")
 
 
+def _check_command(command: list[str], directory: str) -> None:
+    if not directory.startswith("/"):
+        raise UserError(f"directory must be an absolute path, not '{directory}'")
+    if not command[0]:
+        raise UserError("the command is empty")
+
+
 class Submission(BaseModel):
     """A job as its submitter describes it."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    command: Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
-    directory: Annotated[Text, Field(description="Where it runs: an absolute path.")]
+    command: Command
+    directory: Directory
     environment: Annotated[Environment, Field(description="All of its environment.")] = {}
-    name: Annotated[str | None, Field(max_length=200, description="The command's own, if not said.")] = None
+    name: Name = None
     tags: list[str] = []
-    gpus: Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")] = None
-    from_: Annotated[list[int] | None, Field(alias="from", description="Only these GPUs will do.")] = None
-    gpu_memory: Annotated[float | None, Field(gt=0, description="Bytes on each GPU: it shares GPUs by memory.")] = None
-    priority: Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")] = 0.0
-    estimate: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should take.")] = None
-    time_limit: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it may take.")] = None
-    grace: Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="Seconds from TERM to KILL.")] = None
+    gpus: Gpus = None
+    from_: From = None
+    gpu_memory: GpuMemory = None
+    priority: Priority = 0.0
+    estimate: Estimate = None
+    time_limit: TimeLimit = None
+    grace: Grace = None
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
     requeue: bool = False
     hold: bool = False
+    begin: Begin = None
+    deadline: Deadline = None
+    dependency: Dependency = None
+    array: Annotated[str | None, Field(description="Tasks of an array: `0-99%4`.")] = None
+    retries: Retries = 0
+    retry_delay: RetryDelay = None
+    output: File = None
+    error: File = None
+    open_mode: OpenMode = None
+    script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
+    slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
+
+    def wanted(self, settings: Settings) -> Wanted:
+        """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
+        return Wanted(
+            self.work(settings), self.request(settings), self.environment, self.hold, self.dependency or "",
+            self.array or "", self.script or "",
+        )  # fmt: skip
 
     def work(self, settings: Settings) -> Work:
         """What it is to run."""
-        if not self.directory.startswith("/"):
-            raise UserError(f"directory must be an absolute path, not '{self.directory}'")
-        if not self.command[0]:
-            raise UserError("the command is empty")
+        _check_command(self.command, self.directory)
+        _check_script(self.script)
         return Work(
             command=tuple(self.command),
             directory=self.directory,
@@ -87,9 +134,15 @@ class Submission(BaseModel):
             output_limit=settings.output_limit,
             umask=self.umask,
             estimated=self.estimate is not None or self.time_limit is not None,
+            retries=self.retries,
+            retry_delay=RETRY_DELAY if self.retries and self.retry_delay is None else self.retry_delay or 0.0,
+            output=self.output or "",
+            error=self.error or "",
+            open_mode=self.open_mode or "",
+            slurm=self.slurm,
         )
 
-    def request(self, user: str, settings: Settings) -> Request:
+    def request(self, settings: Settings) -> Request:
         """What a policy may know of it."""
         estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
         return Request(
@@ -98,10 +151,150 @@ class Submission(BaseModel):
             memory=self.gpu_memory or 0.0,
             compute=0.0 if self.gpu_memory else 100.0,
             priority=self.priority,
-            user=user,
             preemptible=False,
             scope=tuple(self.from_ or ()),
+            begin=self.begin.timestamp() if self.begin else 0.0,
+            deadline=self.deadline.timestamp() if self.deadline else math.inf,
+            limit=self.time_limit or math.inf,
         )
+
+
+class Batch(BaseModel):
+    """Jobs that are taken in together, or not at all; `@0` in a dependency is the first of them."""
+
+    jobs: Annotated[list[Submission], Field(min_length=1)]
+
+
+class Changes(BaseModel):
+    """What a job is to ask for instead; what is left out stays, and null takes it back."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    name: Name = None
+    tags: list[str] | None = None
+    gpus: Gpus = None
+    from_: From = None
+    gpu_memory: GpuMemory = None
+    priority: Priority = 0.0
+    estimate: Estimate = None
+    time_limit: TimeLimit = None
+    grace: Grace = None
+    requeue: bool = False
+    begin: Begin = None
+    deadline: Deadline = None
+    dependency: Dependency = None
+    retries: Retries = 0
+    retry_delay: RetryDelay = None
+    output: File = None
+    error: File = None
+    open_mode: OpenMode = None
+    slurm: bool = False
+
+    @property
+    def given(self) -> set[str]:
+        """What is to change, as JSON calls it."""
+        return {name.rstrip("_") for name in self.model_fields_set}
+
+    def applied(self, work: Work, request: Request, settings: Settings) -> tuple[Work, Request]:
+        """Work and request as they are to be."""
+        changed = self._work(work, settings)
+        return changed, self._request(work, changed, request, settings)
+
+    def _work(self, work: Work, settings: Settings) -> Work:
+        empty = {
+            "tags": (),
+            "grace": settings.grace,
+            "output": "",
+            "error": "",
+            "open_mode": "",
+            "retry_delay": RETRY_DELAY,
+        }
+        found: dict[str, Any] = {}
+        for name in (
+            "tags",
+            "time_limit",
+            "grace",
+            "requeue",
+            "retries",
+            "retry_delay",
+            "output",
+            "error",
+            "open_mode",
+        ):
+            if name in self.model_fields_set:
+                value = getattr(self, name)
+                found[name] = empty.get(name) if value is None else value
+        if "tags" in found:
+            found["tags"] = tuple(found["tags"])
+        if "name" in self.model_fields_set:
+            found["name"] = self.name or _readable(work.command[0].rpartition("/")[2])
+        if "slurm" in self.model_fields_set:
+            found["slurm"] = self.slurm
+        if found.get("retries") and not work.retry_delay and "retry_delay" not in found:
+            found["retry_delay"] = RETRY_DELAY
+        return replace(work, **found)
+
+    def _request(self, before: Work, after: Work, request: Request, settings: Settings) -> Request:
+        given = self.model_fields_set
+        found: dict[str, Any] = {}
+        if "priority" in given:
+            found["priority"] = self.priority
+        if given & {"gpus", "from_"}:
+            scope = tuple(self.from_ or ()) if "from_" in given else request.scope
+            found["scope"] = scope
+            found["gpus"] = self.gpus or (len(scope) if "from_" in given else 0) or 1
+        if "gpu_memory" in given:
+            found["memory"], found["compute"] = self.gpu_memory or 0.0, 0.0 if self.gpu_memory else 100.0
+        if "begin" in given:
+            found["begin"] = self.begin.timestamp() if self.begin else 0.0
+        if "deadline" in given:
+            found["deadline"] = self.deadline.timestamp() if self.deadline else math.inf
+        if given & {"estimate", "time_limit", "grace"}:
+            limit = after.time_limit or math.inf
+            found["limit"] = limit
+            found["estimate"] = min(self._estimate(before, request, settings), limit)
+        return replace(request, **found)
+
+    def _estimate(self, before: Work, request: Request, settings: Settings) -> float:
+        """Seconds that it should take; without an estimate of its own, its limit, or what is usual."""
+        usual = settings.default_estimate or math.inf
+        limit = self.time_limit if "time_limit" in self.model_fields_set else before.time_limit
+        if "estimate" in self.model_fields_set:
+            return self.estimate or limit or usual
+        was_given = before.estimated and request.estimate != before.time_limit
+        return request.estimate if was_given else limit or usual
+
+
+class Copy(Changes):
+    """How a new job is to differ from the one that it is a copy of."""
+
+    command: Command | None = None
+    directory: Directory | None = None
+    hold: bool = False
+    array: str | None = None
+
+    def copied(self, work: Work, request: Request, settings: Settings) -> Wanted:
+        """The new job; whom the old one had to follow, and when it was to begin, was for the old one."""
+        fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
+        work, request = self.applied(replace(work, task=None, tasks=None), fresh, settings)
+        if self.command is not None:
+            usual = _readable(work.command[0].rpartition("/")[2])
+            name = (
+                _readable(self.command[0].rpartition("/")[2]) if work.name == usual and self.name is None else work.name
+            )
+            work = replace(work, command=tuple(self.command), script="", name=name)
+        work = replace(work, directory=self.directory or work.directory)
+        _check_command(list(work.command), work.directory)
+        if self.array:
+            parse_array(self.array)
+        return Wanted(work, request, {}, self.hold, self.dependency or "", self.array or "")
+
+
+def _check_script(script: str | None) -> None:
+    if script is not None and len(script) > MOST_SCRIPT:
+        raise UserError(f"the script has more than {MOST_SCRIPT // 2**20} MiB; let it be short, and call the rest")
+    if script is not None and not script.startswith("#!"):
+        raise UserError("the script does not say what runs it; begin it with a line like #!/bin/bash")
 
 
 class Cancellation(BaseModel):

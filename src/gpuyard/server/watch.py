@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
+from gpuyard.arrays import array_of
 from gpuyard.daemon.journal import Record
 
 _ANYTHING = ""
@@ -23,7 +24,8 @@ class Watch:
     def committed(self, records: Iterable[Record]) -> None:
         """Events are on disk. Called by the yard's thread."""
         jobs = {record.job for record in records if record.job is not None}
-        self._loop.call_soon_threadsafe(self._wake, jobs)
+        arrays = {array for job in jobs if (array := array_of(job))}
+        self._loop.call_soon_threadsafe(self._wake, jobs | arrays)
 
     def end(self) -> None:
         """Let nobody wait any more: the daemon ends, and whoever asks is to be answered at once."""

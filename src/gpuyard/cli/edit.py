@@ -1,0 +1,93 @@
+"""`gpuyard edit`, `clone` and `retry`: jobs that are to be like others, or like themselves but for something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli import output
+from gpuyard.cli.sharing import shared
+from gpuyard.cli.wishes import Edits, Options
+from gpuyard.cli.yard import JobId, Yard
+from gpuyard.errors import UserError
+
+if TYPE_CHECKING:
+    from gpuyard.client import Wishes
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_NONE = "none"
+_CLEARED = {
+    "from_": "among", "gpu_memory": "gpu_memory", "name": "name", "time": "time_limit", "estimate": "estimate",
+    "begin": "begin", "deadline": "deadline", "dependency": "dependency", "grace": "grace", "output": "output",
+    "error": "error", "open_mode": "open_mode", "retry_delay": "retry_delay", "tag": "tags",
+}  # fmt: skip
+"""Options that can be taken back, and what the client calls them."""
+
+
+@shared
+def edit(yard: Yard, job: JobId, edits: Edits, json: Json = False) -> None:
+    """Change what a job asks for (none takes something back); without options, in your editor."""
+    client = yard.client()
+    changes = changes_of(edits)
+    if not changes:
+        from gpuyard.cli.editor import in_editor
+
+        changes = in_editor(client.job(job))
+        if not changes:
+            output.say(f"job {job}: nothing changed")
+            return
+    found = client.edit(job, **changes)
+    if json:
+        output.print_json(found)
+    else:
+        output.say(f"job {job}: changed {', '.join(_spelled(name) for name in changes)}")
+
+
+def changes_of(edits: Edits) -> Wishes:
+    """What is to change; `none` takes a wish back."""
+    from dataclasses import replace
+
+    cleared: dict[str, Any] = {}
+    for name, wish in _CLEARED.items():
+        value = getattr(edits, name)
+        if value == _NONE or value == [_NONE]:
+            cleared[wish] = [] if wish == "tags" else None
+            edits = replace(edits, **{name: None})
+    return {**edits.wishes(), **cleared}  # type: ignore[typeddict-item]
+
+
+def _spelled(name: str) -> str:
+    return {"among": "from"}.get(name, name).replace("_", " ")
+
+
+@shared
+def clone(
+    yard: Yard,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="ID [-- COMMAND ARGS]", show_default=False, help="The job, and what to run instead."),
+    ],
+    options: Options,
+    json: Json = False,
+) -> None:
+    """Queue the same command once more, with the same environment, and with changes."""
+    id, *command = words
+    if options.env or options.export:
+        raise UserError("a clone has the environment of the job that it is a copy of; submit it anew for another one")
+    directory = options.directory() if options.chdir else None
+    new = yard.client().clone(id, command or None, directory=directory, **options.wishes())
+    _print(new, json)
+
+
+@shared
+def retry(yard: Yard, job: JobId, json: Json = False) -> None:
+    """Queue a job that is over once more; of an array, the tasks that did not succeed."""
+    _print(yard.client().retry(job), json)
+
+
+def _print(id: str, json: bool) -> None:
+    if json:
+        output.print_json({"id": id})
+    else:
+        print(id)

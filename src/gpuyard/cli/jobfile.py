@@ -1,0 +1,220 @@
+"""Job files: several jobs in YAML, checked as a whole before any of them is queued."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import yaml
+
+from gpuyard.cli.submit import Request
+from gpuyard.cli.wishes import Options
+from gpuyard.errors import UserError, suggest
+
+_SPELLED = {
+    "from": "from_", "tags": "tag", "tag": "tag", "time-limit": "time", "directory": "chdir", "job-name": "name",
+    "after": "dependency", "slurm-variables": "slurm_variables",
+}  # fmt: skip
+_FIELDS = {f.name for f in fields(Options)}
+_OWN = ("command", "script", "args")
+_KEYS = sorted({name.rstrip("_").replace("_", "-") for name in _FIELDS} | {*_SPELLED, *_OWN})
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+_SWITCHES = ("hold", "requeue", "slurm_variables")
+
+
+class _Entry:
+    """One job of a file: its request, and where it stands."""
+
+    def __init__(self, where: str, request: Request, script: bool) -> None:
+        self.where, self.request, self.script = where, request, script
+
+
+def read_jobs(path: str, given: Request) -> list[dict[str, Any]]:
+    """The jobs of a file as the daemon wants to be told of them, in an order in which each follows earlier ones only.
+
+    What the command line gives goes before what the file says.
+    """
+    defaults, jobs = _parts(path, _document(path))
+    common = _read(path, defaults) if defaults is not None else {}
+    entries = [_entry(path, node, common, given) for node in jobs]
+    if not entries:
+        raise UserError(f"{path} has no jobs; write a list of them, each with a command")
+    described = []
+    for entry in _ordered(entries):
+        try:
+            described.append(entry.request.describe(in_place=not entry.script))
+        except UserError as error:
+            raise UserError(f"{entry.where}: {error}") from error
+    return described
+
+
+def _document(path: str) -> yaml.Node:
+    try:
+        with open(path, encoding="utf-8") as file:
+            node: yaml.Node | None = yaml.compose(file, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{path}:{line}: this is not YAML: {error.problem}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {error}") from error
+    if node is None:
+        raise UserError(f"{path} is empty; write a list of jobs, each with a command")
+    return node
+
+
+def _parts(path: str, node: yaml.Node) -> tuple[yaml.Node | None, list[yaml.Node]]:
+    """The defaults, and the jobs: a list of these, or `defaults` and `jobs`."""
+    if isinstance(node, yaml.SequenceNode):
+        return None, node.value
+    parts = {key.value: (key, value) for key, value in _pairs(path, node)}
+    for name, (key, _) in parts.items():
+        if name not in ("defaults", "jobs"):
+            raise UserError(f"{_at(path, key)}: '{name}' is neither jobs nor defaults; write a list of jobs")
+    jobs = parts["jobs"][1] if "jobs" in parts else None
+    if not isinstance(jobs, yaml.SequenceNode):
+        raise UserError(f"{_at(path, jobs or node)}: jobs is to be a list")
+    return (parts["defaults"][1] if "defaults" in parts else None), jobs.value
+
+
+def _pairs(path: str, node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+    if not isinstance(node, yaml.MappingNode):
+        raise UserError(f"{_at(path, node)}: keys and values are expected, as in: command: python train.py")
+    seen: set[str] = set()
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise UserError(f"{_at(path, key)}: a key is a word")
+        if key.value in seen:
+            raise UserError(f"{_at(path, key)}: '{key.value}' is given twice")
+        seen.add(key.value)
+        yield key, value
+
+
+def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request) -> _Entry:
+    found = _read(path, node)
+    script = found.pop("script", None)
+    args = found.pop("args", None)
+    command = found.pop("command", None)
+    where = _at(path, node)
+    if (script is None) == (command is None):
+        raise UserError(f"{where}: a job has a command, or a script")
+    if args is not None and script is None:
+        raise UserError(f"{where}: args are for a script; write them in the command")
+    merged = {**{name: value for name, value in common.items() if name not in _OWN}, **found}
+    if isinstance(command, str):
+        words = ["/bin/sh", "-c", command]
+        merged.setdefault("name", os.path.basename(command.split()[0]) if command.split() else None)
+    else:
+        words = command if command is not None else [str(script), *(args or ())]
+    options = given.over(Options(**merged))
+    return _Entry(where, replace(options, command=words), script is not None)
+
+
+def _read(path: str, node: yaml.Node) -> dict[str, Any]:
+    """Keys and values as the options that they stand for."""
+    found: dict[str, Any] = {}
+    for key, value in _pairs(path, node):
+        name = _SPELLED.get(key.value, key.value.replace("-", "_"))
+        if key.value in _OWN:
+            found[key.value] = _words(path, value) if key.value != "script" else _scalar(path, value)
+        elif name in _FIELDS and not key.value.endswith("_"):
+            found[name] = _value(path, key.value, name, value)
+        else:
+            raise UserError(f"{_at(path, key)}: there is no '{key.value}'{suggest(key.value, _KEYS)}")
+    return found
+
+
+def _value(path: str, key: str, name: str, node: yaml.Node) -> Any:
+    if name == "env" and isinstance(node, yaml.MappingNode):
+        return [f"{key.value}={_scalar(path, value)}" for key, value in _pairs(path, node)]
+    if name in ("tag", "env"):
+        words = _words(path, node)
+        return [words] if isinstance(words, str) else words
+    if key == "after":
+        words = _words(path, node)
+        return f"afterok:{':'.join([words] if isinstance(words, str) else words)}"
+    if isinstance(node, yaml.SequenceNode) and name in ("from_", "dependency", "array", "export"):
+        return ",".join(_scalar(path, part) for part in node.value)
+    text = _scalar(path, node)
+    if name in _SWITCHES:
+        if text.lower() not in (*_TRUE, *_FALSE):
+            raise UserError(f"{_at(path, node)}: {key} is true or false, not '{text}'")
+        return text.lower() in _TRUE
+    if name in ("gpus", "retries", "priority"):
+        try:
+            return float(text) if name == "priority" else int(text)
+        except ValueError:
+            raise UserError(f"{_at(path, node)}: {key} is a number, not '{text}'") from None
+    return text
+
+
+def _words(path: str, node: yaml.Node) -> str | list[str]:
+    if isinstance(node, yaml.SequenceNode):
+        return [_scalar(path, part) for part in node.value]
+    return _scalar(path, node)
+
+
+def _scalar(path: str, node: yaml.Node) -> str:
+    """A text as it stands there: 16:00 is no number here."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise UserError(f"{_at(path, node)}: one value is expected here")
+    return str(node.value)
+
+
+def _ordered(entries: Sequence[_Entry]) -> list[_Entry]:
+    """The jobs, each after those that it follows, which it names by their places (`@0`) from now on."""
+    names: dict[str, list[int]] = {}
+    for number, entry in enumerate(entries):
+        if entry.request.name:
+            names.setdefault(entry.request.name, []).append(number)
+    follows = [{n for who in _followed(e) for n in names.get(who, ())} - {number} for number, e in enumerate(entries)]
+    order = list(_in_order(follows))
+    if len(order) < len(entries):
+        stuck = min(set(range(len(entries))) - set(order))
+        raise UserError(f"{entries[stuck].where}: this job follows others that follow it, so none could ever start")
+    place = {number: position for position, number in enumerate(order)}
+    for number in order:
+        entry = entries[number]
+        dependency = _with_places(entry.request.dependency, names, place, number)
+        entry.request = replace(entry.request, dependency=dependency)
+    return [entries[number] for number in order]
+
+
+def _in_order(follows: Sequence[set[int]]) -> Iterator[int]:
+    """All numbers, each after those that it follows, else as they are; without those that no order allows."""
+    followers: dict[int, list[int]] = {}
+    left = [len(first) for first in follows]
+    for number, first in enumerate(follows):
+        for other in first:
+            followers.setdefault(other, []).append(number)
+    ready = [number for number, count in enumerate(left) if not count]
+    while ready:
+        number = heapq.heappop(ready)
+        yield number
+        for other in followers.get(number, ()):
+            left[other] -= 1
+            if not left[other]:
+                heapq.heappush(ready, other)
+
+
+def _followed(entry: _Entry) -> list[str]:
+    parts = (entry.request.dependency or "").replace(" ", "").split(",")
+    return [who for part in parts for who in part.split(":")[1:]]
+
+
+def _with_places(text: str | None, names: Mapping[str, list[int]], place: Mapping[int, int], own: int) -> str | None:
+    if not text:
+        return text
+    parts = []
+    for part in text.replace(" ", "").split(","):
+        kind, *who = part.split(":")
+        meant = [[f"@{place[n]}" for n in names[one] if n != own] if one in names else [one] for one in who]
+        parts.append(":".join([kind, *(one for several in meant for one in several)]))
+    return ",".join(parts)
+
+
+def _at(path: str, node: yaml.Node) -> str:
+    """Where a part of the file stands."""
+    return f"{path}:{node.start_mark.line + 1}"

@@ -1,0 +1,230 @@
+"""#SBATCH options in terms of ours: what they mean here, and what has to be said about the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+from gpuyard.cli.wishes import Options
+from gpuyard.errors import UserError, suggest
+
+_SHORT = {
+    "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus", "H": "hold",
+    "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes", "O": "overcommit", "Q": "quiet", "S": "core-spec",
+    "W": "wait", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error", "i": "input",
+    "k": "no-kill", "m": "distribution", "n": "ntasks", "o": "output", "p": "partition", "q": "qos",
+    "s": "oversubscribe", "t": "time", "v": "verbose", "w": "nodelist", "x": "exclude",
+}  # fmt: skip
+_FLAGS = frozenset(
+    (
+        "hold", "requeue", "no-requeue", "overcommit", "quiet", "wait", "no-kill", "oversubscribe", "verbose",
+        "contiguous", "exclusive", "spread-job", "parsable", "test-only", "use-min-nodes", "reboot", "ignore-pbs",
+        "nice", "propagate", "get-user-env", "stepmgr",
+    )
+)  # fmt: skip
+"""Options that stand alone; those that may have a value have it after =."""
+_SILENT = ("quiet", "verbose", "parsable", "get-user-env", "contiguous", "threads-per-core", "hint")
+_WHY = {
+    "host memory is not managed here": ("mem", "mem-per-cpu", "mem-per-gpu", "mem-bind"),
+    "CPU cores are not managed here": (
+        "cpus-per-gpu", "mincpus", "cores-per-socket", "sockets-per-node", "extra-node-info", "core-spec",
+    ),
+    "disks are not managed here": ("tmp",),
+    "there are no partitions here": ("partition",),
+    "there are no accounts here": ("account",),
+    "there is no quality of service to choose here": ("qos",),
+    "there are no licenses here": ("licenses",),
+    "no mail is sent": ("mail-type", "mail-user"),
+    "there is one machine only": ("constraint", "nodelist", "nodefile", "exclude", "clusters", "distribution"),
+    "other jobs may run on this machine's other GPUs": ("exclusive",),
+    "GPUs are shared with --gpu-memory here": ("oversubscribe", "overcommit"),
+    "reservations are for users here, and need no option": ("reservation",),
+    "jobs have no input here": ("input",),
+    "use gpuyard run, or gpuyard wait": ("wait",),
+    "a job sees its own GPUs only": ("gpu-bind",),
+    "clocks are left alone": ("gpu-freq",),
+}  # fmt: skip
+_IGNORED = {name: why for why, names in _WHY.items() for name in names}
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_GRES = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?(?:\(.*\))?")
+_COUNT = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d+)")
+
+
+class Line(NamedTuple):
+    """The options of one line of a script, and where that is."""
+
+    where: str
+    words: list[str]
+
+
+@dataclass(slots=True)
+class Translation:
+    """What the lines come to."""
+
+    lines: list[Line] = field(default_factory=list)
+    """Options of ours."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """What Slurm would tell the job of them."""
+    warnings: list[str] = field(default_factory=list)
+
+
+class _Option(NamedTuple):
+    where: str
+    text: str
+    """As it was written."""
+    name: str
+    value: str
+
+
+def translate(lines: Sequence[Line]) -> Translation:
+    """#SBATCH lines as options of ours, with a warning for whatever has no meaning here."""
+    found = Translation()
+    options = [option for line in lines for option in _options(line)]
+    tasks = next((_number(o) for o in reversed(options) if o.name in ("ntasks", "ntasks-per-node")), 1)
+    if tasks > 1:
+        names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+        found.variables |= {name: str(tasks) for name in names}
+    for option in options:
+        _one(option, tasks, found)
+    return found
+
+
+def _options(line: Line) -> Iterator[_Option]:
+    """The options of a line, with their full names: `-J x`, `-Jx`, `--job-name x` or `--job-name=x`."""
+    words = iter(line.words)
+    for word in words:
+        text, value = word, ""
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            takes = not equals and name not in _FLAGS
+        elif len(word) > 1 and word[0] == "-" and word[1] in _SHORT:
+            name, value = _SHORT[word[1]], word[2:].removeprefix("=")
+            takes = not value and name not in _FLAGS
+        else:
+            raise UserError(f"{line.where}: #SBATCH {word}: this is no option; they begin with a dash")
+        if takes:
+            value = next(words, "")
+            text = f"{word} {value}".strip()
+        yield _Option(line.where, text, name, value)
+
+
+def _one(option: _Option, tasks: int, found: Translation) -> None:
+    """What one option comes to."""
+    name = option.name
+    if name in _MEANT:
+        words, warning = _MEANT[name](option, tasks)
+        if words:
+            found.lines.append(Line(f"{option.where}: #SBATCH {option.text}", words))
+        if warning:
+            found.warnings.append(f"{option.where}: #SBATCH {option.text}: {warning}")
+    elif name == "cpus-per-task":
+        found.variables["SLURM_CPUS_PER_TASK"] = option.value
+        found.warnings.append(
+            f"{option.where}: #SBATCH {option.text}: CPU cores are not managed here; only SLURM_CPUS_PER_TASK is set"
+        )
+    elif name not in ("ntasks", "ntasks-per-node", *_SILENT):
+        why = _IGNORED.get(name) or f"this option is not known{suggest(name, [*_IGNORED, *_MEANT])}"
+        found.warnings.append(f"{option.where}: #SBATCH {option.text}: {why}; ignored")
+    if name == "partition":
+        found.variables["SLURM_JOB_PARTITION"] = option.value
+
+
+def _number(option: _Option) -> int:
+    if not option.value.isdecimal() or int(option.value) < 1:
+        raise UserError(f"{option.where}: #SBATCH {option.text}: a number is expected, 1 or more")
+    return int(option.value)
+
+
+_Meaning = tuple[list[str], str]
+
+
+def _same(name: str) -> Callable[[_Option, int], _Meaning]:
+    """An option that we have as well."""
+    return lambda option, tasks: ([name, option.value], "")
+
+
+def _flag(name: str) -> Callable[[_Option, int], _Meaning]:
+    return lambda option, tasks: ([name], "")
+
+
+def _gpus(option: _Option, tasks: int) -> _Meaning:
+    if (match := _COUNT.fullmatch(option.value)) is None:
+        raise UserError(f"{option.where}: #SBATCH {option.text}: a number of GPUs is expected, as in 2 or a100:2")
+    count = int(match[2]) * (tasks if option.name == "gpus-per-task" else 1)
+    return _counted(count, match[1])
+
+
+def _gres(option: _Option, tasks: int) -> _Meaning:
+    count, kind, others = 0, "", []
+    for part in option.value.split(","):
+        if match := _GRES.fullmatch(part):
+            count, kind = count + int(match[2] or 1), match[1] or kind
+        else:
+            others.append(part)
+    words, warning = _counted(count, kind)
+    return words, warning or (f"there is no {', '.join(others)} here; ignored" if others else "")
+
+
+def _counted(count: int, kind: str | None) -> _Meaning:
+    warning = f"which kind of GPU ({kind}) is not looked at" if kind else ""
+    if count == 0:
+        return [], "a job without GPUs waits for one all the same"
+    return ["--gpus", str(count)], warning
+
+
+def _time(option: _Option, tasks: int) -> _Meaning:
+    if option.value.upper() in ("UNLIMITED", "INFINITE"):
+        return [], ""
+    seconds = slurm_seconds(option.value)
+    if seconds is None:
+        raise UserError(f"{option.where}: #SBATCH {option.text}: a time is expected, as in 90 (minutes) or 1-12:00:00")
+    return (["--time", f"{seconds}s"], "") if seconds else ([], "")
+
+
+def slurm_seconds(text: str) -> int | None:
+    """Seconds in Slurm's `minutes`, `m:s`, `h:m:s`, `d-h`, `d-h:m` or `d-h:m:s`; None if it is nothing of the kind."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    days, *rest = match.groups()
+    first, second, third = (int(part) if part else 0 for part in rest)
+    if days is not None:
+        return int(days) * 86400 + first * 3600 + second * 60 + third
+    if rest[2] is not None:
+        return first * 3600 + second * 60 + third
+    return first * 60 + second
+
+
+def _nodes(option: _Option, tasks: int) -> _Meaning:
+    least = option.value.split("-")[0]
+    if least.isdecimal() and int(least) > 1:
+        raise UserError(
+            f"{option.where}: #SBATCH {option.text}: there is one machine here, and a job cannot have {least}; ask for "
+            "GPUs of one, or run it on a cluster"
+        )
+    return [], ""
+
+
+def _nice(option: _Option, tasks: int) -> _Meaning:
+    try:
+        return [f"--priority={-float(option.value or 100):g}"], ""
+    except ValueError:
+        raise UserError(f"{option.where}: #SBATCH {option.text}: a number is expected") from None
+
+
+def _signal(option: _Option, tasks: int) -> _Meaning:
+    if "signal" not in {f.name for f in fields(Options)}:
+        return [], "signals before the time limit are not sent; ignored"
+    return ["--signal", re.sub(r"^[BR]+:", "", option.value)], ""
+
+
+_MEANT: dict[str, Callable[[_Option, int], _Meaning]] = {
+    "job-name": _same("--name"), "array": _same("--array"), "output": _same("--output"), "error": _same("--error"),
+    "open-mode": _same("--open-mode"), "dependency": _same("--dependency"), "begin": _same("--begin"),
+    "deadline": _same("--deadline"), "chdir": _same("--chdir"), "export": _same("--export"),
+    "priority": _same("--priority"), "gpus": _gpus, "gpus-per-node": _gpus, "gpus-per-task": _gpus, "gres": _gres,
+    "time": _time, "nodes": _nodes, "hold": _flag("--hold"), "requeue": _flag("--requeue"),
+    "no-requeue": _flag("--no-requeue"), "nice": _nice, "signal": _signal, "comment": _same("--tag"),
+}  # fmt: skip

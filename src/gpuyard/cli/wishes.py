@@ -1,0 +1,246 @@
+"""What can be asked for a job: options of submit, run, clone and edit, lines of a script, and keys of a job file.
+
+An option that was not given is None, so that one source can go before another.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from gpuyard.errors import UserError
+from gpuyard.units import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from gpuyard.client import Wishes
+
+T = TypeVar("T", bound="Edits")
+
+Gpus = Annotated[int | None, typer.Option("--gpus", "-g", "-G", min=1, metavar="N", help="How many GPUs (1).")]
+From = Annotated[str | None, typer.Option("--from", metavar="0,1,3", help="Only on some of these GPUs.")]
+GpuMemory = Annotated[
+    str | None,
+    typer.Option("--gpu-memory", metavar="SIZE", help="Share GPUs: so much memory of each, as in 6G."),
+]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", "-n", "--job-name", "-J", metavar="NAME", help="What to call the job (its program)."),
+]
+Priority = Annotated[float | None, typer.Option("--priority", metavar="P", help="Higher runs first (0).")]
+TimeLimit = Annotated[
+    str | None, typer.Option("--time", "--time-limit", "-t", metavar="TIME", help="End it after that, as in 90m.")
+]
+Estimate = Annotated[
+    str | None, typer.Option("--estimate", metavar="TIME", help="How long it is likely to run, as in 1h.")
+]
+Directory = Annotated[str | None, typer.Option("--chdir", "-D", metavar="DIR", help="Where to run it (here).")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A word to find it by; may be repeated.")]
+Requeue = Annotated[
+    bool | None, typer.Option("--requeue/--no-requeue", help="Run it again if a reboot interrupts it (no).")
+]
+Hold = Annotated[bool | None, typer.Option("--hold", "-H", help="Queue it, but start it only after gpuyard release.")]
+Grace = Annotated[
+    str | None,
+    typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when it is to end, as in 10s."),
+]
+Begin = Annotated[
+    str | None, typer.Option("--begin", "-b", metavar="WHEN", help="Not before: 16:00, tomorrow, 'fri 14:00', +90m.")
+]
+Deadline = Annotated[
+    str | None, typer.Option("--deadline", metavar="WHEN", help="When it should be done; the policy edf looks at it.")
+]
+Dependency = Annotated[
+    str | None,
+    typer.Option("--dependency", "-d", metavar="HOW:ID", help="Start it after others: afterok:12:13,afterany:NAME."),
+]
+Array = Annotated[
+    str | None, typer.Option("--array", "-a", metavar="0-99%4", help="Run it so many times; %4: four at once.")
+]
+Retries = Annotated[
+    int | None, typer.Option("--retries", min=0, max=1000, metavar="N", help="Run it again if it fails (0).")
+]
+RetryDelay = Annotated[
+    str | None,
+    typer.Option("--retry-delay", metavar="TIME", help="Before the first retry, then twice as long (30s)."),
+]
+Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write its output there; %j is its id, %a the task."),
+]
+Errors = Annotated[
+    str | None, typer.Option("--error", "-e", metavar="FILE", help="Write its errors there (with its output).")
+]
+OpenMode = Annotated[
+    str | None, typer.Option("--open-mode", metavar="MODE", help="append or truncate these files (truncate at first).")
+]
+Env = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable for it; may be repeated.")
+]
+Export = Annotated[
+    str | None,
+    typer.Option("--export", metavar="ALL|NONE|A,B=1", help="Which variables of this environment it gets (ALL)."),
+]
+SlurmVariables = Annotated[
+    bool | None,
+    typer.Option(
+        "--slurm-variables/--no-slurm-variables", help="Also give it SLURM_JOB_ID and such (if #SBATCH lines ask)."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What may also be changed later."""
+
+    gpus: Gpus = None
+    from_: From = None
+    gpu_memory: GpuMemory = None
+    name: Name = None
+    priority: Priority = None
+    time: TimeLimit = None
+    estimate: Estimate = None
+    begin: Begin = None
+    deadline: Deadline = None
+    dependency: Dependency = None
+    tag: Tags = None
+    retries: Retries = None
+    retry_delay: RetryDelay = None
+    grace: Grace = None
+    requeue: Requeue = None
+    output: Output = None
+    error: Errors = None
+    open_mode: OpenMode = None
+
+    def over(self: T, other: Edits) -> T:
+        """These, and of the other ones what is not among these."""
+        mine = {f.name for f in fields(self)}
+        left = {f.name: getattr(other, f.name) for f in fields(other) if f.name in mine and not given(self, f.name)}
+        return replace(self, **left)
+
+    def wishes(self) -> Wishes:
+        """What was given, as the client takes it; mistakes are told before anything is sent."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "tags": self.tag or None,
+            "gpus": self.gpus,
+            "among": None if self.from_ is None else _indices(self.from_),
+            "gpu_memory": None if self.gpu_memory is None else int(parse_size(self.gpu_memory)),
+            "priority": self.priority,
+            "estimate": duration("--estimate", self.estimate, none=False),
+            "time_limit": duration("--time", self.time, none=False),
+            "grace": duration("--grace", self.grace),
+            "requeue": self.requeue,
+            "begin": instant("--begin", self.begin),
+            "deadline": instant("--deadline", self.deadline),
+            "dependency": self.dependency,
+            "retries": self.retries,
+            "retry_delay": duration("--retry-delay", self.retry_delay),
+            "output": self.output,
+            "error": self.error,
+            "open_mode": _mode(self.open_mode),
+        }
+        return {name: value for name, value in found.items() if value is not None}  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Edits):
+    """What may be asked for a new job."""
+
+    chdir: Directory = None
+    array: Array = None
+    hold: Hold = None
+    env: Env = None
+    export: Export = None
+    slurm_variables: SlurmVariables = None
+
+    def wishes(self) -> Wishes:
+        """What was given, as the client takes it."""
+        found: dict[str, Any] = {"array": self.array, "hold": self.hold, "slurm": self.slurm_variables}
+        given = {name: value for name, value in found.items() if value is not None}
+        return {**Edits.wishes(self), **given}  # type: ignore[typeddict-item]
+
+    def directory(self) -> str:
+        """Where to run it."""
+        directory = os.path.abspath(os.path.expanduser(self.chdir)) if self.chdir else os.getcwd()
+        if not os.path.isdir(directory):
+            raise UserError(f"there is no directory {directory}; give another --chdir")
+        return directory
+
+    def environment(self) -> dict[str, str]:
+        """The variables that it gets."""
+        found = _exported(self.export or "ALL")
+        for item in self.env or ():
+            name, equals, value = item.partition("=")
+            if not name or not (equals or name in os.environ):
+                raise UserError(f"--env {item} is not NAME=VALUE")
+            found[name] = value if equals else os.environ[name]
+        return found
+
+
+_ALWAYS = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ")
+"""Variables that a job gets also if it is to get none."""
+
+
+def _exported(text: str) -> dict[str, str]:
+    """The part of this environment that a text in Slurm's form names."""
+    names = [part for part in text.split(",") if part]
+    if not names or "ALL" in names:
+        found = dict(os.environ)
+    else:
+        found = {name: os.environ[name] for name in _ALWAYS if name in os.environ}
+    for part in names:
+        name, equals, value = part.partition("=")
+        if equals:
+            found[name] = value
+        elif name in os.environ:
+            found[name] = os.environ[name]
+    return found
+
+
+def given(options: Edits, name: str) -> bool:
+    """Whether an option was given; a list that may be repeated is empty if not."""
+    value = getattr(options, name)
+    return value is not None and value != [] and value != ()
+
+
+def duration(option: str, text: str | None, *, none: bool = True) -> float | None:
+    """Seconds, from what an option was given; whether it may be no time at all."""
+    if text is None:
+        return None
+    seconds = parse_duration(text)
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"{option} must be 0 or more, not {text}")
+    if not seconds and not none:
+        raise UserError(f"{option} must be more than 0; leave it out if there is none")
+    return seconds
+
+
+def instant(option: str, text: str | None) -> float | None:
+    """Seconds since the epoch, from what an option was given."""
+    if text is None:
+        return None
+    import time
+
+    from gpuyard.times import format_when, parse_when
+
+    now = time.time()
+    at = parse_when(text, now)
+    if option == "--deadline" and at <= now:
+        raise UserError(f"--deadline {text} is in the past: {format_when(at, now)}")
+    return at
+
+
+def _mode(text: str | None) -> str | None:
+    if text not in (None, "append", "truncate"):
+        raise UserError(f"--open-mode is append or truncate, not {text}")
+    return text
+
+
+def _indices(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise UserError(f"--from {text} is not a list of GPUs; write their indices, as in 0,1,3") from None

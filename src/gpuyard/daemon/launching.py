@@ -1,0 +1,126 @@
+"""What an attempt is started with: its script, where its output goes, and the variables that tell it what it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpuyard.core.events import Placed
+from gpuyard.daemon.store import Store
+from gpuyard.daemon.views import JobView, Work, work_of
+from gpuyard.engines.base import Task
+
+SHIMS = Path(__file__).parent.parent / "shims"
+"""Small stand-ins for `srun` and others, for scripts that were written for Slurm."""
+_PATTERN = re.compile(r"%(\d*)([A-Za-z%])")
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_FUNCTIONS = {
+    f"BASH_FUNC_{name}%%": f'() {{  PATH="$PATH:{SHIMS}" command {name} "$@"; }}'
+    for name in ("srun", "scontrol", "module")
+}
+"""The same for login shells of bash, which begin with a PATH of their own. Last there as well: a real Slurm wins."""
+
+
+def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str) -> Task:
+    """All that the engine has to know of an attempt, which runs as a user; as the daemon, if that is empty."""
+    work = work_of(view)
+    environment = store.environment(work.environment)
+    output, error = (named(view.work, view, which, node) for which in ("output", "error"))
+    return Task(
+        placed.job,
+        work.command,
+        work.directory,
+        environment,
+        work.output_limit,
+        work.umask,
+        user,
+        work.limits,
+        variables={**array_variables(view, work), **slurm_variables(view, work, placed, environment, node)},
+        script=os.fsencode(store.script(work.script)) if work.script else None,
+        output=output or "",
+        error=error or "",
+        append=work.open_mode == "append" or (not work.open_mode and placed.attempt > 1),
+    )
+
+
+def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str | None:
+    """The file that a job's `output` or `error` goes to, its patterns filled in; None if that is ours."""
+    pattern = work.get(which)
+    if not pattern:
+        return None
+    task = work.get("task")
+    values = {
+        "j": view.id, "A": view.array or view.id, "a": str(task or 0), "x": view.name, "u": view.user, "N": node,
+        "n": "0", "t": "0", "s": "batch", "%": "%",
+    }  # fmt: skip
+
+    def fill(match: re.Match[str]) -> str:
+        width, letter = match.groups()
+        if letter not in values:
+            return match[0]
+        value = values[letter].replace("/", "_")
+        return value.rjust(int(width), "0") if width and letter in "jAant" else value
+
+    return os.path.join(work.get("directory", "/"), _PATTERN.sub(fill, pattern))
+
+
+def array_variables(view: JobView, work: Work, prefix: str = "GPUYARD") -> dict[str, str]:
+    """What tells a task of an array which one it is."""
+    if work.task is None:
+        return {}
+    count, least, most = work.tasks or (1, work.task, work.task)
+    return {
+        f"{prefix}_ARRAY_JOB_ID": view.array,
+        f"{prefix}_ARRAY_TASK_ID": str(work.task),
+        f"{prefix}_ARRAY_TASK_COUNT": str(count),
+        f"{prefix}_ARRAY_TASK_MIN": str(least),
+        f"{prefix}_ARRAY_TASK_MAX": str(most),
+    }
+
+
+def slurm_variables(
+    view: JobView, work: Work, placed: Placed, environment: Mapping[str, str], node: str
+) -> dict[str, str]:
+    """What Slurm would tell the job, if that was asked for; what the submitter's side knew better stays."""
+    if not work.slurm:
+        return {}
+    gpus, cpus = ",".join(map(str, placed.gpus)), str(cores())
+    usual = {
+        "SLURM_NTASKS": "1", "SLURM_NPROCS": "1", "SLURM_CPUS_PER_TASK": cpus, "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_SUBMIT_DIR": work.directory, "SLURM_SUBMIT_HOST": node, "SLURM_JOB_PARTITION": "gpuyard",
+        "SLURM_CLUSTER_NAME": "gpuyard",
+    }  # fmt: skip
+    path = environment.get("PATH") or _PATH
+    return {
+        **{name: value for name, value in usual.items() if name not in environment},
+        "SLURM_JOB_ID": view.id,
+        "SLURM_JOBID": view.id,
+        "SLURM_JOB_NAME": view.name,
+        "SLURM_JOB_USER": view.user,
+        "SLURM_GPUS": str(len(placed.gpus)),
+        "SLURM_GPUS_ON_NODE": str(len(placed.gpus)),
+        "SLURM_JOB_GPUS": gpus,
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_NNODES": "1",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NODELIST": node,
+        "SLURM_JOB_NODELIST": node,
+        "SLURMD_NODENAME": node,
+        "SLURM_CPUS_ON_NODE": cpus,
+        "SLURM_RESTART_COUNT": str(placed.attempt - 1),
+        **array_variables(view, work, "SLURM"),
+        "PATH": path if str(SHIMS) in path.split(":") else f"{path}:{SHIMS}",
+        **{name: text for name, text in _FUNCTIONS.items() if name not in environment},
+    }
+
+
+@cache
+def cores() -> int:
+    """CPU cores that a job may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,83 @@
+"""Routes for work that is described by something else: a file of several jobs, or a job that is there already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request, Response
+
+from gpuyard.arrays import ranges
+from gpuyard.client import OVER
+from gpuyard.daemon.desk import NotNow
+from gpuyard.daemon.views import JobView
+from gpuyard.errors import UserError
+from gpuyard.server.models import Batch, Changes, Copy
+from gpuyard.server.tasks import chosen
+
+if TYPE_CHECKING:
+    from gpuyard.server.api import Api
+
+
+class Describing:
+    """Submitting several jobs at once, changing and copying them."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def batch(self, request: Request, given: Batch) -> Response:
+        """Take several jobs in, all or none of them. They are on disk when this answers."""
+        api, wanted = self._api, []
+        for number, one in enumerate(given.jobs):
+            try:
+                wanted.append(api.owned(request, one.wanted(api.settings)))
+            except UserError as error:
+                raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
+        ids = await api.ask(lambda: api.desk.submit_all(wanted))
+        return api.json({"ids": ids}, 201)
+
+    async def edit(self, request: Request, job: str, given: Changes) -> Response:
+        """Change what a job, or the open tasks of an array, ask for; null takes something back."""
+        api = self._api
+        api.permissions.check_priority(api.permissions.caller(request), given.priority)
+        if not given.given:
+            raise UserError("there is nothing to change; say for example priority or time_limit")
+        dependency = (given.dependency or "") if "dependency" in given.given else None
+        ids = api.open_ids(job)
+
+        def change() -> None:
+            api.desk.edit(ids, given.given, lambda work, wish: given.applied(work, wish, api.settings), dependency)
+
+        await api.ask(change)
+        return await api.one(job)
+
+    async def clone(self, request: Request, job: str, given: Copy | None = None) -> Response:
+        """Queue a job, or an array, once more, with changes."""
+        views = chosen(self._api.reader, job)
+        return await self._copy(request, views, given or Copy())
+
+    async def retry(self, request: Request, job: str, given: Copy | None = None) -> Response:
+        """Queue a job that is over once more; of an array, the tasks that did not succeed."""
+        views = chosen(self._api.reader, job)
+        if going := [view for view in views if view.state not in OVER]:
+            raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
+        failed = [view for view in views if view.state != "succeeded"]
+        return await self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
+
+    async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Response:
+        api = self._api
+        if not views:
+            raise NotNow("all tasks have succeeded, so there is nothing to run again")
+        if views[0].array and not given.array:
+            given = given.model_copy(update={"array": _array(views)})
+
+        def copy() -> str:
+            work, wish = api.desk.description(views[0].id)
+            return api.desk.submit_all([api.owned(request, given.copied(work, wish, api.settings))])[0]
+
+        return api.json({"id": await api.ask(copy)}, 201)
+
+
+def _array(views: list[JobView]) -> str:
+    """The same tasks once more."""
+    at_most: Any = views[0].work.get("at_most")
+    return ranges(view.work["task"] for view in views) + (f"%{at_most}" if at_most else "")

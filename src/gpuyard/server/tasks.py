@@ -1,0 +1,132 @@
+"""Arrays as one: which tasks an id stands for, how they stand together, and how a listing folds those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from gpuyard.arrays import folded, some_of, task_id
+from gpuyard.client import OVER
+from gpuyard.daemon.desk import NoSuchJob, NotNow
+from gpuyard.daemon.store import Reader
+from gpuyard.daemon.views import JobView
+
+_FIRST = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
+"""The state of an array is the first of these that one of its tasks is in."""
+
+
+def chosen(reader: Reader, job: str) -> list[JobView]:
+    """The job with an id; or the tasks that `12` (an array) or `12_[3-5]` stands for."""
+    if (found := reader.job(job)) is not None:
+        return [found]
+    some = some_of(job)
+    views = reader.jobs(over=None, wanted={"array": some[0] if some else job}) if some or job.isdecimal() else []
+    if some is not None:
+        wanted = {task_id(some[0], task) for task in some[1]}
+        views = [view for view in views if view.id in wanted]
+    if not views:
+        raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+    return views
+
+
+def owner(reader: Reader, job: str) -> str:
+    """Whose a job, or an array, is."""
+    if (found := reader.job(job)) is not None:
+        return found.user
+    some = some_of(job)
+    array = some[0] if some else job
+    views = reader.jobs(over=None, wanted={"array": array}, limit=1) if array.isdecimal() else []
+    if not views:
+        raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+    return views[0].user
+
+
+def ids(reader: Reader, job: str) -> list[str]:
+    """Their ids only, which is quick for thousands."""
+    if reader.job(job) is not None:
+        return [job]
+    if some_of(job) is None and (found := reader.ids(job)):
+        return found
+    return [view.id for view in chosen(reader, job)]
+
+
+def progress(reader: Reader, job: str) -> tuple[bool, bool, str]:
+    """Whether a job is over, whether it has started, and the array if it stands for tasks of one."""
+    if (view := reader.job(job)) is not None:
+        return view.over, view.started is not None, ""
+    if (some := some_of(job)) is not None:
+        view = together(job, chosen(reader, job))
+        return view.over, view.started is not None, some[0]
+    if not (counts := reader.tasks(job)):
+        raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+    return counts.keys() <= OVER, bool(counts.keys() - {"queued", "held"}), job
+
+
+def together(job: str, views: list[JobView]) -> JobView:
+    """Tasks of an array as if they were one job."""
+    if len(views) == 1:
+        return views[0]
+    state = next(state for state in _FIRST if any(view.state == state for view in views))
+    codes = [view.exit_code for view in views if view.exit_code is not None]
+    return replace(
+        views[0],
+        id=job,
+        state=state,
+        gpus=tuple(sorted({gpu for view in views if view.state == "running" for gpu in view.gpus})),
+        attempt=max(view.attempt for view in views),
+        started=min((view.started for view in views if view.started is not None), default=None),
+        ended=max(view.ended or 0.0 for view in views) if state in OVER else None,
+        exit_code=max(codes) if codes and state in OVER else None,
+        message=counted(views),
+        recalled="",
+    )
+
+
+def counted(views: Iterable[JobView]) -> str:
+    """`2 running, 98 queued`."""
+    counts = counts_of(views)
+    return ", ".join(f"{counts[state]:,} {state}" for state in _FIRST if state in counts)
+
+
+def counts_of(views: Iterable[JobView]) -> dict[str, int]:
+    """How many of them there are in each state."""
+    counts: dict[str, int] = {}
+    for view in views:
+        counts[view.state] = counts.get(view.state, 0) + 1
+    return counts
+
+
+def each(ids: list[str], act: Callable[[str], Any]) -> Callable[[], None]:
+    """Something done to a job, or to those tasks of an array to which it can be done."""
+
+    def do() -> None:
+        refusals: list[NotNow] = []
+        for id in ids:
+            try:
+                act(id)
+            except NotNow as error:
+                refusals.append(error)
+        if len(refusals) == len(ids):
+            raise refusals[0]
+
+    return do
+
+
+def fold(views: list[JobView]) -> list[JobView]:
+    """The listing with one entry for all waiting tasks of an array, where the first of them stands."""
+    waiting: dict[tuple[str, str], list[int]] = {}
+    for view in views:
+        if view.array and view.state in ("queued", "held"):
+            waiting.setdefault((view.array, view.state), []).append(view.work["task"])
+    if not waiting:
+        return views
+    found: list[JobView] = []
+    for view in views:
+        tasks = waiting.get((view.array, view.state))
+        if tasks is None:
+            found.append(view)
+        elif view.work["task"] == tasks[0]:
+            id = folded(view.array, sorted(tasks), view.work.get("at_most", 0))
+            found.append(replace(view, id=id))
+    return found
