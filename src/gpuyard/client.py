@@ -76,6 +76,8 @@ class Job(TypedDict):
     estimate: float | None
     time_limit: float | None
     message: str | None
+    preemptible: bool
+    preemptions: int
 
 
 class Columns(TypedDict):
@@ -114,6 +116,12 @@ class Wishes(TypedDict, total=False):
     """Run it again if a reboot interrupts it."""
     hold: bool
     """Queue it, but do not start it before it is released."""
+    preemptible: bool
+    """It may be stopped so that others can run; then it waits again."""
+    signal: str
+    """What asks it to stop, as in USR1."""
+    notice: float | None
+    """Seconds from that signal to its end; it also comes so long before its time limit."""
 
 
 class Gpu(TypedDict):

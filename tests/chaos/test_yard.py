@@ -42,6 +42,7 @@ class Scripted:
         self.adopted: dict[str, Report] = {}
         self.launched: list[tuple[str, int]] = []
         self.stopped: list[str] = []
+        self.asked: list[tuple[str, int, float, str]] = []
         self.fails: Exception | None = None
         self.quick = False
         """Whether it says of what it launches that it runs, before anybody asks."""
@@ -70,8 +71,9 @@ class Scripted:
             raise self.fails
         return self.adopted.get(job) or NeverBegan(job, attempt)
 
-    def stop(self, job: str, attempt: int, grace: float) -> None:
+    def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
         self.stopped.append(job)
+        self.asked.append((job, attempt, grace, signal))
 
     def observe(self) -> list[Report]:
         if isinstance(self.fails, EngineError):

@@ -106,6 +106,8 @@ def test_the_environment_is_the_submitters_and_ours(watch: Watch, monkeypatch: p
         "GPUYARD_JOB_ID": "1",
         "GPUYARD_ATTEMPT": "1",
         "GPUYARD_GPUS": "1",
+        "GPUYARD_RESTART_COUNT": "0",
+        "GPUYARD_CHECKPOINT_DIR": str(_folder(watch).parents[2] / "work" / "1" / "checkpoint"),
         "GPUYARD_RUN": str(_folder(watch)),
     }
     assert sorted(entries) == sorted(f"{key}={value}" for key, value in (given | ours).items())

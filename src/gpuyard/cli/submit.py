@@ -13,7 +13,7 @@ from gpuyard.cli import output
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError
-from gpuyard.units import parse_duration, parse_size
+from gpuyard.units import parse_duration, parse_signal, parse_size
 
 if TYPE_CHECKING:
     from gpuyard.client import Client, Wishes
@@ -39,6 +39,13 @@ Directory = Annotated[str | None, typer.Option("--chdir", "-D", metavar="DIR", h
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A word to find it by; may be repeated.")]
 Requeue = Annotated[bool, typer.Option("--requeue", help="Run it again if a reboot interrupts it.")]
 Hold = Annotated[bool, typer.Option("--hold", help="Queue it, but start it only after gpuyard release.")]
+Preemptible = Annotated[
+    bool, typer.Option("--preemptible", help="It may be stopped so that others can run, and waits again then.")
+]
+Signal = Annotated[
+    str | None,
+    typer.Option("--signal", metavar="NAME[@TIME]", help="What asks it to stop, and how long before it must (TERM)."),
+]
 Grace = Annotated[
     str | None,
     typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when it is to end, as in 10s."),
@@ -62,6 +69,8 @@ class Request:
     requeue: Requeue = False
     hold: Hold = False
     grace: Grace = None
+    preemptible: Preemptible = False
+    signal: Signal = None
 
     def send(self, client: Client) -> str:
         """Queue it; the job's id. Mistakes are told before anything is sent."""
@@ -86,6 +95,7 @@ class Request:
         return directory
 
     def _wishes(self) -> Wishes:
+        signal, notice = parse_signal(self.signal or "TERM")
         return {
             "name": self.name,
             "tags": self.tag or [],
@@ -98,6 +108,9 @@ class Request:
             "grace": duration("--grace", self.grace),
             "requeue": self.requeue,
             "hold": self.hold,
+            "preemptible": self.preemptible,
+            "signal": signal,
+            "notice": notice,
         }
 
 

@@ -52,8 +52,11 @@ class Snapshot:
 
     @property
     def waiting(self) -> Ints:
-        """Rows of the jobs that may start, in the order of submission."""
-        return self.state.waiting.array
+        """Rows of the jobs that may start, in the order of submission; not of those that were promised GPUs."""
+        rows = self.state.waiting.array
+        if self.state.promises:
+            rows = rows[~np.isin(rows, list(self.state.promises))]
+        return rows
 
     @property
     def running(self) -> Ints:

@@ -14,6 +14,7 @@ from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.policy import Policy, check_discipline, check_placement
 from gpuyard.core.pool import PLACEMENTS, RANDOM, Site, salted
 from gpuyard.core.preemption import preempt
+from gpuyard.core.reclaim import reclaim
 from gpuyard.core.state import State
 from gpuyard.core.walks import WALKS
 from gpuyard.errors import UserError
@@ -59,7 +60,7 @@ class OrderedPlanner:
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide who starts, who stops, and when to look again."""
         state = snapshot.state
-        if not len(state.waiting):
+        if not len(snapshot.waiting):
             return Plan()
         salt = salted(state.seed, state.starts) if self.code == RANDOM else 0
         draft = Draft(snapshot, self.policy, self.code, salt)
@@ -68,6 +69,8 @@ class OrderedPlanner:
         elif not self._needs_idle or state.shares or state.pool.idle.any():
             WALKS[self.discipline](draft)
         plan = draft.finish()
+        if state.rules is not None and not self.policy.preemptive:
+            reclaim(draft, keeps_idle=self.discipline != "skip")
         reasons = "skip" if self.policy.preemptive else self.discipline
         version = state.version
         plan.explain = lambda: explain(draft, reasons, version)

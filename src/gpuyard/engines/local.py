@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import Signals
 
 from gpuyard import faults
 from gpuyard.engines import output, processes, wrapper
@@ -96,7 +97,8 @@ class LocalEngine:
             cgroup.create()
         faults.point("launch:before-spawn")
         arguments = wrapper.command_line(task, folder, self._life, cgroup.path if cgroup else "")
-        environment = wrapper.environment(task, attempt, placement, self._devices, folder)
+        work = self.work_folder(task.job)
+        environment = wrapper.environment(task, attempt, placement, self._devices, folder, work)
         try:
             pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log", task.umask)
         except (EngineError, LaunchRefused):
@@ -129,7 +131,8 @@ class LocalEngine:
         if claim.life != self._life:
             return interrupted(job, attempt, folder)
         pid, cgroup = claim.wrapper.pid, Cgroup(claim.cgroup) if claim.cgroup else None
-        run = Run(job, attempt, folder, pid, cgroup, claim.limit, claim=claim)
+        asked_at = wrapper.read_asked(folder)
+        run = Run(job, attempt, folder, pid, cgroup, claim.limit, claim=claim, asked_at=asked_at)
         run.pidfd = processes.hold(pid, claim.wrapper.started)
         if run.pidfd is not None:
             self._keep(run)
@@ -160,7 +163,7 @@ class LocalEngine:
             self._cgroups.of(job, attempt).remove()
         return NeverBegan(job, attempt)
 
-    def stop(self, job: str, attempt: int, grace: float) -> None:
+    def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
         """Let `observe` ask the processes of an attempt to end, and kill them after `grace` seconds."""
         run = self._runs.get((job, attempt))
         if run is None:
@@ -169,7 +172,7 @@ class LocalEngine:
             with suppress(EngineError):  # if it has not begun, it will not; if the disk is full, it is killed instead
                 wrapper.fence(run.folder)
         faults.point("stop:fenced")
-        run.stop(time.monotonic() + grace)
+        run.stop(time.monotonic() + grace, Signals[f"SIG{signal}"])
         self._ending.add(run)
 
     def observe(self) -> list[Report]:
@@ -241,6 +244,16 @@ class LocalEngine:
             raise EngineError(f"cannot create {folder}: {error.strerror}") from error
         return folder
 
+    def work_folder(self, job: str) -> Path:
+        """Where a job may keep things over its attempts; it is made if it is not there."""
+        folder = self._directory.parent / "work" / self._folder(job, 1).parent.name
+        try:
+            for path in (folder.parent, folder, folder / wrapper.CHECKPOINT):
+                path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
+        return folder
+
     def _parse_folder(self, mark: str | None) -> tuple[str, int] | None:
         parts = Path(mark).parts[-2:] if mark else ()
         if len(parts) != 2 or not parts[1].isdigit() or not _NAME.fullmatch(parts[0]):
@@ -307,7 +320,7 @@ class LocalEngine:
     def _look_at_endings(self, runs: Sequence[Run], now: float) -> None:
         counted = []
         for run in runs:
-            if run.cgroup is None and run.ended and run.ours and not run.stopping and self._is_gone(run):
+            if run.cgroup is None and run.ended and run.ours and self._is_gone(run):
                 self._finish(run)
             elif run.cgroup is None:
                 counted.append(run)
@@ -357,9 +370,11 @@ class LocalEngine:
             self._kill(run, members, now)
         elif members and (not run.asked or now >= run.ask_again):
             run.ask(now)
+            faults.point("stop:noted")
             run.leftovers = len(members) if run.ended else 0
-            processes.send(members, signal.SIGTERM, signal.SIGCONT)
+            processes.send(members, run.number, signal.SIGCONT)
             run.signal_wrapper(signal.SIGCONT)
+            faults.point("stop:asked")
         run.rest(now)
 
     def _kill(self, run: Run, members: Sequence[int], now: float) -> None:

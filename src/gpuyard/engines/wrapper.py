@@ -8,7 +8,7 @@ creates the file first, the daemon included, has made sure that no wrapper that 
 `pid` holds the wrapper's own line of /proc/PID/stat and then, as the engine gave them: the life of the machine, the
 cgroup (or nothing) and the limit of the output. `exit` holds the exit code and, if the command could not be started,
 its name. A file counts when it is complete, which its last newline tells. When they were written is when the attempt
-began and ended.
+began and ended. `asked` is there if somebody asked the attempt to end, since then.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from gpuyard.engines import processes
 from gpuyard.engines.base import EngineError, LaunchRefused, Placement, Task
 
 SHELL = "/bin/sh"
+CHECKPOINT = "checkpoint"
+"""Where, in its own folder, a job may leave what its next attempt goes on from."""
 
 # - Traps, not ignored signals: the job would inherit those. They keep the wrapper alive when its group is signalled;
 #   the numbers are all that end a process but KILL and the faults.
@@ -110,7 +113,9 @@ def command_line(task: Task, folder: Path, life: str, cgroup: str) -> list[str]:
     ]
 
 
-def environment(task: Task, attempt: int, placement: Placement, devices: Sequence[str], folder: Path) -> dict[str, str]:
+def environment(
+    task: Task, attempt: int, placement: Placement, devices: Sequence[str], folder: Path, work: Path
+) -> dict[str, str]:
     """The environment for the wrapper: the submitter's, and what tells the job its GPUs, its id and where it is.
 
     What a shell would drop or obey itself (a library to preload, a function of bash) goes round it, by `env`.
@@ -122,7 +127,9 @@ def environment(task: Task, attempt: int, placement: Placement, devices: Sequenc
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "GPUYARD_JOB_ID": task.job,
         "GPUYARD_ATTEMPT": str(attempt),
+        "GPUYARD_RESTART_COUNT": str(attempt - 1),
         "GPUYARD_GPUS": ",".join(map(str, placement.gpus)),
+        "GPUYARD_CHECKPOINT_DIR": str(work / CHECKPOINT),
         processes.MARK: str(folder),
     }
 
@@ -209,6 +216,25 @@ def read_exit(folder: Path) -> Exit | None:
     found = _read(folder / "exit")
     line = _EXIT.fullmatch(found[1]) if found else None
     return Exit(found[0], int(line[1]), os.fsdecode(line[2] or b"")) if found and line else None
+
+
+def note_asked(folder: Path) -> float:
+    """Leave a mark that an attempt is asked to end, for whoever sees its end; when that was, by the same clock.
+
+    Only what ended after the mark was left has perhaps ended because it was asked to.
+    """
+    with suppress(OSError):  # the disk is full, say: we know it ourselves, if only in this life
+        (folder / "asked").touch(0o600, exist_ok=True)
+    at = read_asked(folder)
+    return time.time() if at is None else at
+
+
+def read_asked(folder: Path) -> float | None:
+    """When an attempt was first asked to end; None if nobody did."""
+    try:
+        return os.stat(folder / "asked").st_mtime
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> tuple[float, bytes] | None:

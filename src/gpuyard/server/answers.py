@@ -73,6 +73,8 @@ def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
         "estimate": work["estimate"] if work.get("estimated", True) else None,
         "time_limit": work.get("time_limit"),
         "message": view.message or None,
+        "preemptible": work.get("preemptible", False),
+        "preemptions": view.preemptions,
     }
 
 
@@ -97,6 +99,8 @@ def _how_it_stands(view: JobView) -> str | None:
     """A sentence on a job that does not wait for its turn."""
     if view.state == "held":
         return f"held until it is released (gpuyard release {view.id})"
+    if view.state == "running" and view.recalled == "preempted":
+        return "stopping so that others can run, will wait again"
     if view.state == "running" and view.recalled:
         return f"{_RECALLED.get(view.recalled, view.recalled)}, about to end"
     if view.state == "timeout":

@@ -12,6 +12,7 @@ from gpuyard.config import Settings
 from gpuyard.core.model import Request
 from gpuyard.daemon.views import Work
 from gpuyard.errors import UserError
+from gpuyard.units import check_signal
 
 
 def _text(value: Any) -> str:
@@ -69,6 +70,12 @@ class Submission(BaseModel):
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
     requeue: bool = False
     hold: bool = False
+    preemptible: Annotated[bool, Field(description="Whether it may be stopped so that others can run.")] = False
+    signal: Annotated[str, Field(description="What asks it to stop then; all its processes get it.")] = "TERM"
+    notice: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False, description="Seconds from `signal` to its end, at a time limit too."),
+    ] = None
 
     def work(self, settings: Settings) -> Work:
         """What it is to run."""
@@ -87,7 +94,13 @@ class Submission(BaseModel):
             output_limit=settings.output_limit,
             umask=self.umask,
             estimated=self.estimate is not None or self.time_limit is not None,
+            signal=check_signal(self.signal),
+            notice=self.notice or 0.0,
         )
+
+    def _notice(self, settings: Settings) -> float:
+        """Seconds that it may take to stop."""
+        return self.notice or (settings.grace if self.grace is None else self.grace)
 
     def request(self, user: str, settings: Settings) -> Request:
         """What a policy may know of it."""
@@ -99,7 +112,8 @@ class Submission(BaseModel):
             compute=0.0 if self.gpu_memory else 100.0,
             priority=self.priority,
             user=user,
-            preemptible=False,
+            preemptible=self.preemptible,
+            notice=self._notice(settings) if self.preemptible else 0.0,
             scope=tuple(self.from_ or ()),
         )
 
