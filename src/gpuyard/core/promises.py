@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuyard.core.placement import claim, fits_in_place, release
+from gpuyard.core.plan import Plan, Start
 from gpuyard.core.pool import Ints, Site, on_copy
 from gpuyard.core.state import State
 from gpuyard.core.withdrawal import give_back
@@ -38,6 +39,19 @@ def standing(state: State) -> Standing:
         release(site, row, state.spot[row])
     left = [row for row in state.promises if row not in due]
     return Standing(due, [row for row in left if not _takes(site, row, _spot(state, row))])
+
+
+def split(state: State, plan: Plan) -> tuple[list[Start], list[Start]]:
+    """The starts of a plan that can be carried out now, and those that must wait until others have stopped.
+
+    Who is stopped only to go on elsewhere is in neither: it waits again, and is planned anew then.
+    """
+    if not plan.stops:
+        return plan.starts, []
+    left = {gpu for job in plan.stops for gpu in state.spot[state.row_of[job]].tolist()}
+    starts = [start for start in plan.starts if start.job not in plan.stops]
+    now = [start for start in starts if left.isdisjoint(start.gpus)]
+    return now, [start for start in starts if not left.isdisjoint(start.gpus)]
 
 
 def in_place_of(state: State, row: int) -> list[int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuyard.core.events import Preempted, Promised, Recalled, Unpromised
 from gpuyard.core.plan import Plan, Start
-from gpuyard.core.promises import in_place_of, standing
+from gpuyard.core.promises import in_place_of, split, standing
 from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.views import Work
 from gpuyard.engines.base import Ended, Engine
@@ -99,22 +99,13 @@ class Stops:
     # -- preemption -----------------------------------------------------------------------------------
 
     def obey(self, plan: Plan, now: float) -> list[Start]:
-        """Stop whom a plan stops, and promise their GPUs to those who follow; the starts that need not wait for that.
-
-        Who is stopped only to go on elsewhere waits again, and is planned anew then.
-        """
-        if not plan.stops:
-            return plan.starts
-        state = self._yard.state
-        left: set[int] = set()
+        """Stop whom a plan stops, and promise their GPUs to those who follow; the starts that need not wait."""
+        starts, later = split(self._yard.state, plan)
         for job in plan.stops:
-            left.update(state.spot[state.row_of[job]].tolist())
             self.recall(job, PREEMPTED, now)
-        starts = [start for start in plan.starts if start.job not in plan.stops]
-        for start in starts:
-            if not left.isdisjoint(start.gpus):
-                self._yard.record(Promised(now, start.job, start.gpus))
-        return [start for start in starts if left.isdisjoint(start.gpus)]
+        for start in later:
+            self._yard.record(Promised(now, start.job, start.gpus))
+        return starts
 
     def promised(self, now: float) -> list[Start]:
         """Promises that can be kept now; those that never can are taken back."""
