@@ -19,7 +19,7 @@ SLICES = 10
 
 
 def _counting(steps: int) -> tuple[str, ...]:
-    return sys.executable, str(EXAMPLE), str(steps)
+    return sys.executable, "-I", "-S", str(EXAMPLE), str(steps)  # quick to start
 
 
 def _output(client: Client, id: str, attempt: int) -> list[str]:
@@ -78,7 +78,9 @@ def _spans(client: Client) -> list[tuple[str, float, float]]:
 
 def test_round_robin_gives_each_job_its_share(own_yard: Yard) -> None:
     own_yard.serve("--policy", "rr:quantum=0.3", "--simulate-gpus", "2x16G")
-    jobs = [own_yard.submit("--preemptible", "--", *_counting(100_000)) for _ in range(5)]
+    jobs = [own_yard.submit("--hold", "--preemptible", "--", *_counting(100_000)) for _ in range(5)]
+    for job in jobs:
+        own_yard.client.release(job)
     had: defaultdict[str, float] = defaultdict(float)
 
     def enough() -> bool:
