@@ -92,6 +92,8 @@ class Job(TypedDict):
     error: str | None
     tasks: NotRequired[dict[str, int]]
     """Of an array as one: how many of its tasks are in each state."""
+    preemptible: bool
+    preemptions: int
 
 
 class Columns(TypedDict):
@@ -151,6 +153,12 @@ class Wishes(TypedDict, total=False):
     """A text to run, in place of the command's first word."""
     slurm: bool
     """Give it the variables that Slurm would give it."""
+    preemptible: bool
+    """It may be stopped so that others can run; then it waits again."""
+    signal: str
+    """What asks it to stop, as in USR1."""
+    notice: float | None
+    """Seconds from that signal to its end; it also comes so long before its time limit."""
 
 
 class Gpu(TypedDict):

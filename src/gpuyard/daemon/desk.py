@@ -34,8 +34,11 @@ class NotNow(UserError):
 
 Change = Callable[[Work, Request], tuple[Work, Request]]
 WHILE_RUNNING = frozenset(
-    ("priority", "name", "tags", "time_limit", "estimate", "deadline", "grace", "requeue", "retries", "retry_delay")
-)
+    (
+        "priority", "name", "tags", "time_limit", "estimate", "deadline", "grace", "requeue", "retries", "retry_delay",
+        "preemptible", "signal", "notice",
+    )
+)  # fmt: skip
 """What a job that is on its GPUs may still ask for."""
 
 

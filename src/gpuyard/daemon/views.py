@@ -58,6 +58,8 @@ class Work:
     """Seconds to wait before the first retry; twice as long before each that follows."""
     signal: str = "TERM"
     """What asks it to stop so that others can run."""
+    notice: float = 0.0
+    """Seconds from that signal to its end; it comes so long before its time limit, too. 0: as `grace`, and not so."""
     output: str = ""
     """The file that its output goes to, with patterns like %j; empty: ours."""
     error: str = ""

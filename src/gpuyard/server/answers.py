@@ -69,6 +69,8 @@ def job_json(view: JobView, reason: str | None = None, node: str = "") -> dict[s
         "failures": view.failures,
         "output": named(work, view, "output", node),
         "error": named(work, view, "error", node),
+        "preemptible": work.get("preemptible", False),
+        "preemptions": view.preemptions,
     }
 
 
@@ -98,6 +100,8 @@ def _how_it_stands(view: JobView) -> str | None:
     """A sentence on a job that does not wait for its turn."""
     if view.state == "held":
         return f"held until it is released (gpuyard release {view.id})"
+    if view.state == "running" and view.recalled == "preempted":
+        return "stopping so that others can run, will wait again"
     if view.state == "running" and view.recalled:
         return f"{_RECALLED.get(view.recalled, view.recalled)}, about to end"
     if view.state == "timeout":
