@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack, cast
 from urllib.parse import quote, urlencode
 
 from gpuyard.errors import GpuyardError, UserError
@@ -27,6 +27,7 @@ __all__ = [
     "Gpu",
     "Invalid",
     "Job",
+    "LeaseWishes",
     "LogPart",
     "Machine",
     "NoDaemon",
@@ -76,6 +77,9 @@ class Job(TypedDict):
     estimate: float | None
     time_limit: float | None
     message: str | None
+    kind: str
+    pid: NotRequired[int]
+    """Of a lease: who holds it."""
 
 
 class Columns(TypedDict):
@@ -116,6 +120,20 @@ class Wishes(TypedDict, total=False):
     """Queue it, but do not start it before it is released."""
 
 
+class LeaseWishes(TypedDict, total=False):
+    """What may be asked for a lease."""
+
+    gpus: int | None
+    """How many; 1, or all that are listed, if not said."""
+    among: Sequence[int] | None
+    gpu_memory: int | None
+    name: str | None
+    tags: Sequence[str]
+    priority: float
+    estimate: float | None
+    time_limit: float | None
+
+
 class Gpu(TypedDict):
     """A GPU and who is on it."""
 
@@ -130,6 +148,7 @@ class Gpu(TypedDict):
     power: float | None
     jobs: list[str]
     why: str | None
+    simulated: bool
 
 
 class Machine(TypedDict):
@@ -268,6 +287,23 @@ class Client:
     def release(self, id: str) -> Job:
         """Let a held job be started again."""
         return cast(Job, self._ask("POST", f"{_of(id)}/release", {}))
+
+    def ask_for_lease(
+        self, *, holder: int | None = None, interactive: bool = False, **wishes: Unpack[LeaseWishes]
+    ) -> str:
+        """Ask for GPUs for a process that runs already: this one, or one that it descends from; returns an id.
+
+        Whether it has them tells `job(id, wait=..., until="start")`. They are its own until it ends or gives them back;
+        `gpuyard.acquire` does all that.
+        """
+        wanted: dict[str, Any] = {"holder": holder, "interactive": interactive, **wishes}
+        if "among" in wanted:
+            wanted["from"] = wanted.pop("among")
+        return str(self._ask("POST", "/leases", wanted)["id"])
+
+    def give_back_lease(self, id: str) -> None:
+        """End a lease, or give it up if it waits."""
+        self._ask("POST", f"/leases/{quote(id, safe='')}/release", {})
 
     def log(
         self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0

@@ -16,7 +16,7 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration, parse_size
 
 SOCKET_NAME = "gpuyard.sock"
-_DURATIONS = ("default_estimate", "grace")
+_DURATIONS = ("default_estimate", "grace", "lease_idle")
 _SIZES = ("output_limit",)
 _SWITCHES = ("cgroups",)
 
@@ -41,6 +41,8 @@ class Settings:
     """Seconds between asking a job to end and making it end."""
     output_limit: int = 2**30
     """Bytes of output that are kept of each attempt."""
+    lease_idle: float = 60.0
+    """Seconds without a child, after its first use, that end the lease of a shell that somebody types in."""
     cgroups: bool = False
     """Whether each job gets a cgroup of its own: not even a process that hides can outlive it, but a start takes 10 to
     20 ms longer, since the kernel is slow to let a process change its cgroup."""

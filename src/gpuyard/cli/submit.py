@@ -90,7 +90,7 @@ class Request:
             "name": self.name,
             "tags": self.tag or [],
             "gpus": self.gpus,
-            "among": None if self.from_ is None else _indices(self.from_),
+            "among": None if self.from_ is None else indices(self.from_),
             "gpu_memory": None if self.gpu_memory is None else int(parse_size(self.gpu_memory)),
             "priority": self.priority,
             "estimate": duration("--estimate", self.estimate, none=False),
@@ -127,7 +127,8 @@ def duration(option: str, text: str | None, *, none: bool = True) -> float | Non
     return seconds
 
 
-def _indices(text: str) -> list[int]:
+def indices(text: str) -> list[int]:
+    """GPUs, from a list such as 0,1,3."""
     try:
         return [int(part) for part in text.replace(",", " ").split()]
     except ValueError:

@@ -32,6 +32,10 @@ class NotNow(UserError):
     """That cannot be done to a job in its present state."""
 
 
+class NotYours(UserError):
+    """That may be done by its owner only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Why:
     """Why a job waits."""
@@ -56,14 +60,27 @@ class Desk:
         yard = self._yard
         refusal = yard.planner.refuses(yard.state, request)
         if refusal is not None:
-            raise UserError(f"this job can never run here: it {refusal}")
+            raise UserError(f"this {work.kind} can never {'run' if work.kind == 'job' else 'begin'} here: it {refusal}")
         key, content = hashed(environment)
         yard.environments[key] = content
         now, job = yard.clock.now(), yard.next_id()
         yard.record(Submitted(now, job, request), work=replace(work, environment=key).to_json())
         if hold:
             yard.record(Held(now, job))
+        if work.kind == "lease":
+            yard.watch_lease(job)
         return job
+
+    def give_back(self, job: str, user: str | None = None) -> None:
+        """End a lease that its holder does not need any more; give up one that waits. A user may do so to their own."""
+        phase = self._phase(job)
+        view = self._yard.store.open[job]
+        if user not in (None, view.user):
+            raise NotYours(f"lease {job} is {view.user}'s; only they may give it back")
+        if view.kind != "lease":
+            raise NotNow(f"job {job} is no lease; gpuyard cancel {job} ends it")
+        message = "given back" if phase in (Phase.PLACED, Phase.RUNNING) else "given up by whoever asked for it"
+        self._yard.end_lease(job, self._yard.clock.now(), message)
 
     def cancel(self, job: str, grace: float | None = None, by: str = "") -> None:
         """Give a job up, whether it waits or runs."""
@@ -72,6 +89,8 @@ class Desk:
         who = {"by": by} if by else {}
         if phase in (Phase.PLACED, Phase.RUNNING):
             yard.recall(job, "cancelled", now, grace, **who)
+        elif self._is_lease(job):
+            yard.end_lease(job, now, "cancelled while it waited" + (f" by {by}" if by else ""), **who)
         else:
             yard.record(Cancelled(now, job), **who)
 
@@ -132,6 +151,10 @@ class Desk:
         spans = [1000 * seconds for seconds in yard.plan_seconds]
         plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
         return {"policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn)}
+
+    def _is_lease(self, job: str) -> bool:
+        view = self._yard.store.open.get(job)
+        return view is not None and view.kind == "lease"
 
     def _phase(self, job: str) -> Phase:
         """Where a job stands, if anything can still be done to it."""

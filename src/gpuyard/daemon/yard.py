@@ -27,7 +27,19 @@ import numpy as np
 
 from gpuyard.config import Settings
 from gpuyard.core.engine import validate
-from gpuyard.core.events import Chosen, Event, Exited, Opened, Placed, PolicySet, Recalled, Renewed, Requeued, Started
+from gpuyard.core.events import (
+    Cancelled,
+    Chosen,
+    Event,
+    Exited,
+    Opened,
+    Placed,
+    PolicySet,
+    Recalled,
+    Renewed,
+    Requeued,
+    Started,
+)
 from gpuyard.core.model import Cluster, Phase
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
@@ -42,7 +54,18 @@ from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.opening import check_gpus, policy_in_force
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
-from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report, Running, Task
+from gpuyard.engines.base import (
+    Abandoned,
+    Ended,
+    Engine,
+    EngineError,
+    LaunchRefused,
+    NeverBegan,
+    Placement,
+    Report,
+    Running,
+    Task,
+)
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 from gpuyard.policyfile import make_planner
@@ -70,6 +93,8 @@ class Yard:
         self.failing = ""
         """Why nothing can be written now; empty if all is well."""
         self.on_commit: Callable[[list[Record]], None] = lambda records: None
+        self.expect: Callable[[str], None] = lambda job: None
+        """Told of every lease that waits, so that somebody sees if nobody waits for it any more."""
         self.plan_seconds: deque[float] = deque(maxlen=1000)
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
@@ -78,6 +103,7 @@ class Yard:
         self._newest = self._taken = max(store.newest, engine.last_job())
         self._launches: list[Placed] = []
         self._stops: list[tuple[str, int, float]] = []
+        self._expected: list[str] = []
         self._limits = Limits()
         self._reports: list[Report] = []
         self._checkpoints = Checkpoints(store)
@@ -139,7 +165,7 @@ class Yard:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        if self._inbox:
+        if self._inbox or self._expected:
             return 0.0
         ticks = time.monotonic()
         due = [ticks + 3600.0, self._write_at]
@@ -203,7 +229,7 @@ class Yard:
     def _fail(self, error: GpuyardError) -> None:
         """Give up what is not written, for now."""
         self.failing = str(error)
-        self._pending, self._launches, self._stops = [], [], []
+        self._pending, self._launches, self._stops, self._expected = [], [], [], []
         self._write_at = np.inf
         self._times.forget()
         self._retry_at = time.monotonic() + _RETRY
@@ -252,6 +278,7 @@ class Yard:
         self._limits = Limits()
         for row in self.state.running.array.tolist():
             self._watch_limit(row)
+        self._expected += [view.id for view in self.store.open.values() if view.kind == "lease"]
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -274,6 +301,10 @@ class Yard:
     def _note(self, report: Report, now: float) -> None:
         """What the engine saw becomes events."""
         row = self.state.row_of.get(report.job, -1)
+        if isinstance(report, Abandoned):
+            if row >= 0 and self.state.phase[row] in (Phase.QUEUED, Phase.HELD):
+                self.record(Cancelled(now, report.job), message=report.message)
+            return
         if row < 0 or self.state.attempt[row] != report.attempt:
             return  # an attempt that is over
         phase = self.state.phase[row]
@@ -333,6 +364,20 @@ class Yard:
             self.record(Recalled(now, job, attempt, cause), **details)
         self._stops.append((job, attempt, self._work_of(job).grace if grace is None else grace))
 
+    def watch_lease(self, job: str) -> None:
+        """Once it is on disk, see to it that a waiting lease is given up if its process ends."""
+        self._expected.append(job)
+
+    def end_lease(self, job: str, now: float, message: str, **details: Any) -> None:
+        """Its holder does not need a lease any more, or whoever waits for it does not."""
+        row = self.state.row_of[job]
+        attempt = self.state.attempt[row]
+        if self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
+            self._note(Ended(job, attempt, now, 0, message=message), now)
+        else:
+            self.record(Cancelled(now, job), message=message, **details)
+        self._stops.append((job, attempt, 0.0))  # so that its process is not watched any more
+
     # -- planning and acting ----------------------------------------------------------------------
 
     def _plan(self, now: float) -> None:
@@ -387,6 +432,9 @@ class Yard:
         for job, attempt, grace in stops:
             point("yard:before-stop")
             self.engine.stop(job, attempt, grace)
+        expected, self._expected = self._expected, []
+        for job in expected:
+            self.expect(job)
 
     def _launch(self, placed: Placed) -> None:
         work = self._work_of(placed.job)

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpuyard import __version__
 from gpuyard.client import OVER
 from gpuyard.config import Settings
-from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
+from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow, NotYours
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
@@ -38,6 +38,7 @@ from gpuyard.server.answers import (
     job_json,
     times_are_known,
 )
+from gpuyard.server.leases import Leases
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.watch import Watch
 
@@ -49,7 +50,7 @@ Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wa
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
-_STATUS = {NoSuchJob: 404, NotNow: 409, StoreFailing: 503, UserError: 422}
+_STATUS = {NoSuchJob: 404, NotNow: 409, NotYours: 403, StoreFailing: 503, UserError: 422}
 
 
 class Api:
@@ -85,6 +86,7 @@ class Api:
         add("/policy", self.set_policy, methods=["PUT"])
         add("/status", self.status, methods=["GET"])
         add("/shutdown", self.shutdown, methods=["POST"], status_code=202)
+        Leases(self.desk, self.settings, self._ask, _user).add_to(add)
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -177,6 +179,8 @@ class Api:
         end = time.monotonic() + wait
         while True:
             view = self._view(job)
+            if view.kind == "lease":
+                raise NotNow(f"job {job} is a lease: gpuyard did not start its process, and has no output of it")
             which = attempt or view.attempt
             after, data = self.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
             if data or view.over or time.monotonic() >= end or self.watch.over:
