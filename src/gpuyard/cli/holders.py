@@ -21,8 +21,8 @@ from gpuyard.engines.processes import read_proc
 PASSING_ON = frozenset(
     (
         "timeout", "sudo", "doas", "su", "runuser", "env", "xargs", "nice", "ionice", "chrt", "taskset", "time",
-        "stdbuf", "setsid", "nohup", "setarch", "strace", "ltrace", "unbuffer", "uv", "uvx", "pipx", "pipenv", "poetry", "pdm",
-        "hatch", "rye", "conda", "mamba", "micromamba", "pixi", "direnv",
+        "stdbuf", "setsid", "nohup", "setarch", "strace", "ltrace", "unbuffer", "uv", "uvx", "pipx", "pipenv", "poetry",
+        "pdm", "hatch", "rye", "conda", "mamba", "micromamba", "pixi", "direnv",
     )
 )  # fmt: skip
 """Programs that run a command and end with it."""
