@@ -127,6 +127,12 @@ def test_three_clients_on_four_gpus_of_which_one_is_somebody_elses(fake_nvml: Fa
             assert yard.client.gpus()["gpus"][0]["state"] == "ours"
             child.kill()
             child.wait()
+            fake_nvml.set(1, mem_used=2**30, util=50, procs={c0.process.pid: 2**30})  # where it has no business
+            until(
+                lambda: f"process {c0.process.pid} " in (yard.client.gpus()["gpus"][1]["why"] or ""),
+                "GPU 1 being foreign",
+            )
+            assert yard.client.gpus()["gpus"][1]["state"] == "foreign"
             fake_nvml.set(1, mem_used=0, util=0, procs={})
             fake_nvml.set(0, mem_used=0, util=0, procs={})
             c0.end()

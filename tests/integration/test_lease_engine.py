@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -95,7 +96,7 @@ def test_a_process_with_the_same_id_does_not_keep_a_lease(engine: Engine) -> Non
     process = engine.process()
     engine.launch("1", Terms(holder(process, later=-1)))
     assert engine.until(Ended, "1").message == "its process ended"
-    engine.terms["2"] = Terms(holder(process, later=-1))
+    engine.terms["2"] = Terms(holder(process, later=-1), since=time.time())
     assert isinstance(engine.engine.adopt("2", 1), Ended)
     engine.terms["3"] = Terms(holder(process, later=-1))
     engine.engine.watch("3")
@@ -131,6 +132,11 @@ def test_who_asks_for_another_is_watched_until_the_lease_begins(engine: Engine) 
     third.wait()
     engine.launch("3", terms)  # it went when its turn had come, before anybody could see that
     assert engine.until(Ended, "3").message == "whoever asked for it had gone"
+    engine.terms["4"] = terms  # or when no daemon was there to tell that it had begun
+    found = engine.engine.adopt("4", 1)
+    assert isinstance(found, Ended)
+    engine.terms["5"] = replace(terms, since=time.time())
+    assert isinstance(engine.engine.adopt("5", 1), Running)
 
 
 def test_stopping_ends_a_lease_at_once_and_leaves_the_process_alone(engine: Engine) -> None:
@@ -155,7 +161,12 @@ def test_what_descends_from_a_holder_is_ours(engine: Engine) -> None:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         assert engine.engine.owner(child) is None
-        engine.launch("1", Terms(holder(process)))
+        engine.launch("1", Terms(holder(process), gpus=(3,)))
+        assert engine.engine.owner(child, 3) == ("1", 1)
+        assert engine.engine.owner(child, 2) is None
+        engine.terms["2"] = Terms(holder(process))
+        engine.engine.watch("2")  # what it has on other GPUs keeps others away, but not itself
+        assert (engine.engine.owner(process.pid, 2), engine.engine.owner(child, 2)) == (("2", 0), None)
         assert engine.engine.owner(process.pid) == engine.engine.owner(child) == ("1", 1)
         assert engine.engine.owner(os.getpid()) is None
         assert engine.engine.owner(2**22 + 1) is None

@@ -26,6 +26,7 @@ from gpuyard.units import format_duration
 
 _RETRY = 1.0  # seconds until it is tried again to watch a process, where that failed
 _DEEPEST = 256  # generations that are looked at for an ancestor
+_GONE = "whoever asked for it had gone"
 
 
 class Holder(NamedTuple):
@@ -47,6 +48,8 @@ class Terms:
     """Whether a shell that somebody types in holds it."""
     since: float | None = None
     """When it began, if it has."""
+    gpus: tuple[int, ...] = ()
+    """What it gives, once it has been placed."""
 
     @property
     def waiting_for_it(self) -> tuple[Holder, ...]:
@@ -117,7 +120,7 @@ class LeaseEngine:
         gone = [who for who in terms.waiting_for_it if not self._lives(who)]
         self._reports.append(self._begin(task.job, attempt, terms, time.time()))
         if gone and (lease := self._leases.get(task.job)) is not None:
-            self._end(lease, 0, "whoever asked for it had gone")
+            self._end(lease, 0, _GONE)
 
     def adopt(self, job: str, attempt: int) -> Report:
         """What became of a lease while no daemon was there."""
@@ -131,6 +134,8 @@ class LeaseEngine:
             return Ended(
                 job, attempt, time.time(), None, interrupted=True, message="its process ended with the machine"
             )
+        if terms.since is None and not all(map(self._lives, terms.waiting_for_it)):
+            return Ended(job, attempt, time.time(), 0, message=_GONE)  # nobody was told that it had begun
         return self._begin(job, attempt, terms, terms.since or time.time())
 
     def stop(self, job: str, attempt: int) -> None:
@@ -163,9 +168,15 @@ class LeaseEngine:
             return time.monotonic()
         return self._look_at if self._unwatched or any(True for _ in self._shells()) else None
 
-    def owner(self, pid: int) -> tuple[str, int] | None:
-        """The lease of a process: that of an ancestor, or of the leader of its session."""
-        holders = {lease.terms.holder.pid: lease for lease in self._leases.values() if lease.attempt}
+    def owner(self, pid: int, gpu: int | None = None) -> tuple[str, int] | None:
+        """The lease of a process: that of an ancestor, or of the leader of its session; on a GPU: one for that GPU.
+
+        What a script left on a GPU that it gave back is no longer ours, unless it waits for GPUs again: it would wait
+        for itself.
+        """
+        held = [lease for lease in self._leases.values() if lease.attempt and gpu in (None, *lease.terms.gpus)]
+        own = [lease for lease in self._leases.values() if not lease.attempt and lease.terms.holder.pid == pid]
+        holders = {lease.terms.holder.pid: lease for lease in (*own, *held)}
         process = processes.look(pid) if holders else None
         for _ in range(_DEEPEST):
             if process is None or process.pid <= 0:
@@ -189,7 +200,7 @@ class LeaseEngine:
         """Hold the holder; nobody else is watched from now on."""
         lease = self._leases.get(job) or _Lease(job, terms)
         living = self._keep(terms.holder, lease)  # first: it may fail, and then the lease waits on as before
-        lease.attempt, lease.began = attempt, began
+        lease.attempt, lease.began, lease.terms = attempt, began, terms
         if not living:
             self._forget(lease)
             return lease.ended(0, "its process ended")

@@ -58,6 +58,10 @@ class Routing:
         """The job or the lease that a process belongs to."""
         return self._jobs.owner(pid) or self._leases.owner(pid)
 
+    def owner_on(self, pid: int, gpu: int) -> tuple[str, int] | None:
+        """The same, as far as a GPU is concerned: nobody but us pins a lease's process to the GPUs that it has."""
+        return self._jobs.owner(pid) or self._leases.owner(pid, gpu)
+
     def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
         """A piece of a job's output; leases have none."""
         return self._jobs.read_log(job, attempt, offset, size)

@@ -131,6 +131,7 @@ def terms_of(view: JobView | None) -> Terms | None:
         Holder(*requester) if requester else None,
         interactive=view.work.get("interactive", False),
         since=view.started,
+        gpus=view.gpus,
     )
 
 

@@ -54,7 +54,7 @@ def serve(settings: Settings) -> None:
         leases = LeaseEngine(lambda job: terms_of(store.open.get(job)), settings.lease_idle)
         engine = Routing(local, leases)
         stack.callback(engine.close)
-        machine = Machine(gpus, engine)
+        machine = Machine(gpus, engine, owner_on=engine.owner_on)
         yard = Yard(store, engine, machine, settings)
         yard.expect = leases.watch
         yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
