@@ -42,7 +42,7 @@ class Settings:
     output_limit: int = 2**30
     """Bytes of output that are kept of each attempt."""
     lease_idle: float = 60.0
-    """Seconds without a child, after its first use, that end the lease of a shell that somebody types in."""
+    """Seconds without a child, after its first use, that end the lease of a shell that somebody types in; 0: never."""
     cgroups: bool = False
     """Whether each job gets a cgroup of its own: not even a process that hides can outlive it, but a start takes 10 to
     20 ms longer, since the kernel is slow to let a process change its cgroup."""

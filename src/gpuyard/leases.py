@@ -128,7 +128,7 @@ def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
         gpus=gpus,
         among=terms.get("from_"),
         gpu_memory=int(parse_size(memory)) if isinstance(memory, str) else memory,
-        name=terms.get("name") or os.path.basename(sys.argv[0]).strip("-") or None,
+        name=terms.get("name") or _script(),
         priority=terms.get("priority", 0.0),
         tags=list(terms.get("tags", ())),
         estimate=terms.get("estimate"),
@@ -197,6 +197,12 @@ def seconds(timeout: float | str | None) -> float | None:
 def to_stderr(message: str) -> None:
     """Where messages go."""
     print(f"gpuyard: {message}", file=sys.stderr, flush=True)
+
+
+def _script() -> str | None:
+    """What this process runs, if that is a file."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return None if name.startswith("-") else name or None
 
 
 def _await(client: Client, id: str, timeout: float | None, say: Callable[[str], None]) -> Job:

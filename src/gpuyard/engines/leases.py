@@ -208,7 +208,7 @@ class LeaseEngine:
         self._unwatched.discard(lease)
         if terms.requester not in (None, terms.holder):
             self._let_go(terms.requester, lease)
-        if terms.interactive:
+        if terms.interactive and self._idle > 0:
             lease.use = Use(terms.holder.pid, processes.ticks(began))
         return lease.running()
 
