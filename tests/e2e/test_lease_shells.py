@@ -150,7 +150,7 @@ def test_a_shell_that_somebody_types_in_loses_its_lease_when_it_is_not_used(own_
         assert unused["pid"] == typed_in.pid
         time.sleep(2)  # twice as long as a shell may be idle
         assert own_yard.client.job(unused["id"])["state"] == "running"  # but it was never used
-        os.write(master, b"sleep 1.8\n")
+        os.write(master, b"sleep 3\n")
         ended = own_yard.wait(unused["id"])
         assert "its shell had nothing to do for 1s" in (ended["reason"] or "")
         assert typed_in.poll() is None
