@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from gpuyard.engines.base import Ended, Engine, LaunchRefused, NeverBegan, Placement, Report, Running, Task
+from gpuyard.engines.base import Abandoned, Ended, Engine, LaunchRefused, NeverBegan, Placement, Report, Running, Task
 
 R = TypeVar("R", Running, Ended, NeverBegan)
 
@@ -103,7 +103,7 @@ class EngineContract:
             return made[-1]
 
         yield make
-        known = {(report.job, report.attempt) for watch in made for report in watch.reports}
+        known = {(seen.job, seen.attempt) for w in made for seen in w.reports if not isinstance(seen, Abandoned)}
         last = Watch(make_engine(), tmp_path)
         for job, attempt in known:
             if isinstance(last.engine.adopt(job, attempt), Running):

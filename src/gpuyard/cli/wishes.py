@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from gpuyard.errors import UserError
-from gpuyard.units import parse_duration, parse_signal, parse_size
+from gpuyard.units import parse_duration, parse_indices, parse_signal, parse_size
 
 if TYPE_CHECKING:
     from gpuyard.client import Wishes
@@ -139,7 +139,7 @@ class Edits:
             "name": self.name,
             "tags": self.tag or None,
             "gpus": self.gpus,
-            "among": None if self.from_ is None else _indices(self.from_),
+            "among": None if self.from_ is None else parse_indices(self.from_),
             "gpu_memory": None if self.gpu_memory is None else int(parse_size(self.gpu_memory)),
             "priority": self.priority,
             "estimate": duration("--estimate", self.estimate, none=False),
@@ -253,10 +253,3 @@ def _mode(text: str | None) -> str | None:
     if text not in (None, "append", "truncate"):
         raise UserError(f"--open-mode is append or truncate, not {text}")
     return text
-
-
-def _indices(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise UserError(f"--from {text} is not a list of GPUs; write their indices, as in 0,1,3") from None

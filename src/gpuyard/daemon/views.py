@@ -72,6 +72,8 @@ class Work:
     """Whether it is given the variables that Slurm would give it."""
     holder: tuple[int, int, str] | None = None
     """Of a lease: the process that holds it: its id, its start in clock ticks, and the life of the machine."""
+    requester: tuple[int, int, str] | None = None
+    """Of a lease: the process that asked for it, where that is not its holder."""
     interactive: bool = False
     """Of a lease: whether a shell that somebody types in holds it."""
 

@@ -59,7 +59,17 @@ from gpuyard.daemon.retries import doom_of, retry_of
 from gpuyard.daemon.stops import PREEMPTED, Stops
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
-from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report, Running
+from gpuyard.engines.base import (
+    Abandoned,
+    Ended,
+    Engine,
+    EngineError,
+    LaunchRefused,
+    NeverBegan,
+    Placement,
+    Report,
+    Running,
+)
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 from gpuyard.policyfile import make_planner
@@ -88,6 +98,8 @@ class Yard:
         self.failing = ""
         """Why nothing can be written now; empty if all is well."""
         self.on_commit: Callable[[list[Record]], None] = lambda records: None
+        self.expect: Callable[[str], None] = lambda job: None
+        """Told of every lease that waits, so that somebody sees if nobody waits for it any more."""
         self.plan_seconds: deque[float] = deque(maxlen=1000)
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
@@ -98,6 +110,7 @@ class Yard:
         self._newest = self._taken = max(store.newest, engine.last_job())
         self._launches: list[Placed] = []
         self._stops = Stops(self, self._work_of)
+        self._expected: list[str] = []
         self._limits = Limits()
         self._reports: list[Report] = []
         self._checkpoints = Checkpoints(store)
@@ -161,7 +174,7 @@ class Yard:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        if self._inbox:
+        if self._inbox or self._expected:
             return 0.0
         ticks = time.monotonic()
         due = [ticks + 3600.0, self._write_at]
@@ -233,7 +246,7 @@ class Yard:
     def _fail(self, error: GpuyardError) -> None:
         """Give up what is not written, for now."""
         self.failing = str(error)
-        self._pending, self._launches = [], []
+        self._pending, self._launches, self._expected = [], [], []
         self._stops.forget()
         self._write_at = np.inf
         self._times.forget()
@@ -285,6 +298,7 @@ class Yard:
         self._limits = Limits()
         for row in self.state.running.array.tolist():
             self._watch_limit(row)
+        self._expected += [view.id for view in self.store.open.values() if view.kind == "lease"]
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -307,6 +321,10 @@ class Yard:
     def _note(self, report: Report, now: float) -> None:
         """What the engine saw becomes events."""
         row = self.state.row_of.get(report.job, -1)
+        if isinstance(report, Abandoned):
+            if row >= 0 and self.state.phase[row] in (Phase.QUEUED, Phase.HELD):
+                self.record(Cancelled(now, report.job), message=report.message)
+            return
         if row < 0 or self.state.attempt[row] != report.attempt:
             return  # an attempt that is over
         phase = self.state.phase[row]
@@ -387,6 +405,20 @@ class Yard:
         """Tell a job on GPUs to end."""
         self._stops.recall(job, cause, now, grace, **details)
 
+    def watch_lease(self, job: str) -> None:
+        """Once it is on disk, see to it that a waiting lease is given up if its process ends."""
+        self._expected.append(job)
+
+    def end_lease(self, job: str, now: float, message: str, **details: Any) -> None:
+        """Its holder does not need a lease any more, or whoever waits for it does not."""
+        row = self.state.row_of[job]
+        attempt = self.state.attempt[row]
+        if self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
+            self._note(Ended(job, attempt, now, 0, message=message), now)
+        else:
+            self.record(Cancelled(now, job), message=message, **details)
+        self._stops.ask(job, attempt, 0.0)  # so that its process is not watched any more
+
     # -- planning and acting ----------------------------------------------------------------------
 
     def _plan(self, now: float) -> None:
@@ -448,6 +480,9 @@ class Yard:
             self._launch(placed)
             point("yard:launched")
         self._stops.carry_out(self.engine)
+        expected, self._expected = self._expected, []
+        for job in expected:
+            self.expect(job)
 
     def _launch(self, placed: Placed) -> None:
         user = self.store.open[placed.job].user if self.settings.shared else ""

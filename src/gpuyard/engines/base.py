@@ -111,7 +111,16 @@ class NeverBegan:
     """Why, where that is worth telling."""
 
 
-Report = Running | Ended | NeverBegan
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Nobody waits any more for a job that waits: the process that a lease was for has ended."""
+
+    job: str
+    at: float
+    message: str
+
+
+Report = Running | Ended | NeverBegan | Abandoned
 
 
 class Engine(Protocol):

@@ -71,6 +71,8 @@ def job_json(view: JobView, reason: str | None = None, node: str = "") -> dict[s
         "error": named(work, view, "error", node),
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
+        "kind": view.kind,
+        **({"pid": work["holder"][0]} if view.kind == "lease" else {}),
     }
 
 
@@ -109,6 +111,8 @@ def _how_it_stands(view: JobView) -> str | None:
         return "ran out of time" + (f": its limit was {format_duration(limit)}" if limit else "")
     if view.message:
         return view.message
+    if view.state == "running" and view.kind == "lease":
+        return f"a lease, held by process {view.work['holder'][0]}"
     if view.state != "failed":
         return None
     if view.exit_code is None:
