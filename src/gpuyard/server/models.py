@@ -83,6 +83,8 @@ class Submission(BaseModel):
             raise UserError(f"directory must be an absolute path, not '{self.directory}'")
         if not self.command[0]:
             raise UserError("the command is empty")
+        if self.notice and self.notice >= (self.time_limit or math.inf):
+            raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
         return Work(
             command=tuple(self.command),
             directory=self.directory,
