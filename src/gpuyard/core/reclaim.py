@@ -110,7 +110,7 @@ def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
     """Add it to the plan."""
     state, plan = draft.snapshot.state, draft.plan
     draft.victims += victims
-    draft.found.append((row, spot))
+    draft.found.append((row, spot if draft.fine else state.pool.node[spot]))
     plan.stops += [state.ids[victim] for victim in victims]
     plan.starts.append(Start(state.ids[row], tuple(spot.tolist())))
     if plan.chosen is not None and plan.chosen[0] == state.ids[row]:
