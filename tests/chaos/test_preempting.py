@@ -218,3 +218,21 @@ def test_slices_are_over_although_nobody_looks_at_that_very_instant(tmp_path: Pa
     assert list(place.yard.state.promises) == [2]
     place.end()
     place.engine.close()
+
+
+def test_a_user_gets_their_share_from_another(tmp_path: Path) -> None:
+    place = Place(tmp_path, "fair")
+    for n in (1, 2):
+        place.submit(Request(estimate=60.0, user="ann"))
+        began(place, str(n))
+    for _ in range(2):
+        place.submit(Request(estimate=60.0, user="bob"))
+    assert [job for job, *_ in place.engine.asked] == ["2"]
+    ended(place, "2")
+    began(place, "3")
+    assert place.job("2").message == "stopped for job 3, waits again"
+    assert [place.job(job).state for job in "1234"] == ["running", "queued", "running", "queued"]
+    place.yard.turn(0)
+    assert len(place.engine.asked) == 1
+    place.end()
+    place.engine.close()

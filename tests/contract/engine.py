@@ -242,6 +242,14 @@ class EngineContract:
         assert b"child\n" in watch.log("1")
         assert watch.wait_for("said") == ["saved"]
 
+    def test_a_shell_that_ends_at_once_does_not_take_its_child_along(self, watch: Watch) -> None:
+        child = "trap 'sleep 0.3; echo saved >said; exit' USR1; echo >up; while :; do sleep 0.02; done"
+        watch.launch("1", "/bin/sh", "-c", '/bin/sh -c "$1"; exit 1', "sh", child)
+        watch.wait_for("up")
+        watch.engine.stop("1", 1, 30, "USR1")
+        assert watch.until(Ended, "1").asked
+        assert watch.wait_for("said") == ["saved"]
+
     def test_a_second_stop_may_be_by_another_signal(self, watch: Watch) -> None:
         script = (
             "trap 'echo usr >>said' USR1; trap 'echo term >>said; exit 3' TERM; echo >up; while :; do sleep 0.02; done"

@@ -135,9 +135,10 @@ def test_a_time_limit_is_announced(own_yard: Yard) -> None:
         ("KILL", "'KILL' is not a signal to stop by; write one of HUP, INT"),
         ("USR1@0", "the time after @ must be above 0"),
         ("B:USR1@60", "a signal goes to all processes of a job; write USR1@60"),
+        ("USR1@60", "let its notice be shorter than its time limit"),
     ],
 )
 def test_signals_that_make_no_sense(yard: Yard, signal: str, message: str) -> None:
-    done = yard("submit", "--preemptible", "--signal", signal, "--", "true")
+    done = yard("submit", "--preemptible", "--time", "60", "--signal", signal, "--", "true")
     assert done.code == 2
     assert message in done.err

@@ -64,6 +64,8 @@ def yard(cluster: Cluster, *parts: Iterable[Event], rules: Rules | None = RULES)
 def plan_of(state: State, policy: str = "priority@easy", now: float = 10.0) -> Plan:
     plan = make_planner(policy).plan(Snapshot(state, now))
     validate(state, plan)
+    missing = {state.ids[row] for row in state.waiting.array} - {start.job for start in plan.starts}
+    assert plan.held.keys() == missing - {state.ids[row] for row in state.promises}
     return plan
 
 

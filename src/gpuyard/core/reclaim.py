@@ -54,7 +54,7 @@ def reclaim(draft: Draft, keeps_idle: bool) -> None:
     order = candidates[ranks[waiting.searchsorted(candidates)].argsort(kind="stable")][:_MOST]
     site = _what_is_left(draft)
     for row in order.tolist():
-        chosen = _victims(claims, row, loose, on_copy(site), keeps_idle and row != first)
+        chosen = _victims(claims, row, loose, site, keeps_idle and row != first)
         if chosen is None:
             continue
         victims, spot = chosen
@@ -62,8 +62,10 @@ def reclaim(draft: Draft, keeps_idle: bool) -> None:
             release(site, victim, state.spot[victim])
         claim(site, row, spot)
         claims.move(row, victims)
-        loose = loose[~np.isin(loose, victims)]
         _write(draft, row, victims, spot)
+        loose = loose[~np.isin(loose, victims)]
+        if not len(loose):
+            return
 
 
 def _what_is_left(draft: Draft) -> Site:
@@ -79,11 +81,16 @@ def _what_is_left(draft: Draft) -> Site:
 def _victims(claims: _Claims, row: int, loose: Ints, site: Site, keeps_idle: bool) -> tuple[list[int], Ints] | None:
     """Whom to stop for a job, and where it goes then; as few as will do, the least urgent and youngest first."""
     state = claims.state
+    others = claims.must_give_way(row, loose)
+    most = sum(len(state.spot[other]) for other in others) + (0 if keeps_idle else (site.pool.tenants == 0).sum())
+    if not others or (site.demand.compute[row] >= 100 and most < site.demand.gpus[row]):
+        return None
+    site = on_copy(site)
     if keeps_idle:
         for gpu in np.flatnonzero(site.pool.tenants == 0).tolist():
             withdraw(site.pool, gpu)
     stopped: list[int] = []
-    for victim in claims.must_give_way(row, loose):
+    for victim in others:
         if fits(site, row):
             break
         release(site, victim, state.spot[victim])
@@ -103,7 +110,7 @@ def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
     """Add it to the plan."""
     state, plan = draft.snapshot.state, draft.plan
     draft.victims += victims
-    draft.found.append((row, spot))
+    draft.found.append((row, spot if draft.fine else state.pool.node[spot]))
     plan.stops += [state.ids[victim] for victim in victims]
     plan.starts.append(Start(state.ids[row], tuple(spot.tolist())))
     if plan.chosen is not None and plan.chosen[0] == state.ids[row]:

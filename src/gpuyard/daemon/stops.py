@@ -97,7 +97,8 @@ class Stops:
     def warn(self) -> None:
         """Tell those whose time will soon be over; they go on until it is."""
         for job, attempt in self._warnings.over():
-            if job in self._yard.store.open:
+            row = self._yard.state.row_of.get(job)
+            if job in self._yard.store.open and row not in self._yard.state.recalled:
                 self.ask(job, attempt, math.inf, self._work_of(job).signal)
 
     # -- preemption -----------------------------------------------------------------------------------

@@ -353,10 +353,11 @@ class Yard:
         at = self._times.ended(report.job, report.at, now)
         self.machine.left(self.state.spot[row].tolist())
         cause = self.state.recalled.get(row, "interrupted" if report.interrupted else "")
-        if cause == PREEMPTED and (report.asked or report.interrupted):
-            self._stops.preempted(row, report, at)
-            return
-        cause = cause.replace(PREEMPTED, "")  # it had come to its end before anybody asked it to
+        if cause == PREEMPTED:
+            if report.asked or report.interrupted:
+                self._stops.preempted(row, report, at)
+                return
+            cause = ""  # it had come to its end before anybody asked it to
         if cause == "interrupted" and self._work_of(report.job).requeue:
             self.record(Requeued(at, report.job, report.attempt), message="interrupted, and waits again")
             return

@@ -128,8 +128,8 @@ class Run:
     def conclude(self, status: int | None) -> None:
         """Note how it ended: as its wrapper wrote down; else by the status of the wrapper, if it was our child."""
         self.ended = verdict(self.job, self.attempt, self.folder, status)
-        self.number = signal.SIGTERM  # for what it has left: that may not know the other signal
-        if self.kill_at == float("inf"):
+        if self.kill_at == float("inf"):  # else what it has left was asked, and has its grace
+            self.number = signal.SIGTERM
             self.kill_at = time.monotonic() + LEFTOVER_GRACE
         self.hurry()
 

@@ -296,7 +296,7 @@ def note_asked(folder: Path) -> float:
     Only what ended after the mark was left has perhaps ended because it was asked to.
     """
     with suppress(OSError):  # the disk is full, say: we know it ourselves, if only in this life
-        (folder / "asked").touch(0o600, exist_ok=True)
+        os.close(os.open(folder / "asked", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     at = read_asked(folder)
     return time.time() if at is None else at
 
@@ -304,7 +304,7 @@ def note_asked(folder: Path) -> float:
 def read_asked(folder: Path) -> float | None:
     """When an attempt was first asked to end; None if nobody did."""
     try:
-        return os.stat(folder / "asked").st_mtime
+        return os.lstat(folder / "asked").st_mtime
     except OSError:
         return None
 

@@ -132,6 +132,8 @@ class Submission(BaseModel):
         """What it is to run."""
         _check_command(self.command, self.directory)
         _check_script(self.script)
+        if self.notice and self.notice >= (self.time_limit or math.inf):
+            raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
         return Work(
             command=tuple(self.command),
             directory=self.directory,
