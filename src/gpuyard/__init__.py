@@ -13,6 +13,7 @@ _LAZY = {
     "read_trace": "gpuyard.sim.traces",
     "simulate": "gpuyard.sim.simulate",
     "Client": "gpuyard.client",
+    "progress": "gpuyard.reporting",
 }
 
 

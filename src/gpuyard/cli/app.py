@@ -29,6 +29,7 @@ class Commands(LazyGroup):
             "hold": Entry("cancel:hold", "Keep waiting jobs from being started."),
             "release": Entry("cancel:release", "Let held jobs be started again."),
             "wait": Entry("wait:wait", "Wait until jobs are over; the exit code tells how they ended."),
+            "progress": Entry("progress:progress", "Tell from inside a job how far it is."),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),
         },

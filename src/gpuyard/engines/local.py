@@ -96,7 +96,8 @@ class LocalEngine:
             cgroup.create()
         faults.point("launch:before-spawn")
         arguments = wrapper.command_line(task, folder, self._life, cgroup.path if cgroup else "")
-        environment = wrapper.environment(task, attempt, placement, self._devices, folder)
+        work = self.work_folder(task.job)
+        environment = wrapper.environment(task, attempt, placement, self._devices, folder, work)
         try:
             pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log", task.umask)
         except (EngineError, LaunchRefused):
@@ -230,6 +231,17 @@ class LocalEngine:
         if not _NAME.fullmatch(job):
             raise Bug(f"'{job}' cannot be the name of a job's directory")
         return self._directory / job / str(attempt)
+
+    def work_folder(self, job: str) -> Path:
+        """A directory of the job's own, for all its attempts: there it tells how far it is."""
+        folder = self._folder(job, 0).parents[2] / "work" / job
+        try:
+            for path in (folder.parent, folder):
+                with suppress(FileExistsError):
+                    path.mkdir(mode=0o700)
+        except OSError as error:
+            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
+        return folder
 
     def _make_folder(self, job: str, attempt: int) -> Path:
         folder = self._folder(job, attempt)

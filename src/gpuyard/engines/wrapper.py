@@ -22,6 +22,7 @@ from pathlib import Path
 
 from gpuyard.engines import processes
 from gpuyard.engines.base import EngineError, LaunchRefused, Placement, Task
+from gpuyard.reporting import VARIABLE
 
 SHELL = "/bin/sh"
 
@@ -110,7 +111,9 @@ def command_line(task: Task, folder: Path, life: str, cgroup: str) -> list[str]:
     ]
 
 
-def environment(task: Task, attempt: int, placement: Placement, devices: Sequence[str], folder: Path) -> dict[str, str]:
+def environment(
+    task: Task, attempt: int, placement: Placement, devices: Sequence[str], folder: Path, work: Path
+) -> dict[str, str]:
     """The environment for the wrapper: the submitter's, and what tells the job its GPUs, its id and where it is.
 
     What a shell would drop or obey itself (a library to preload, a function of bash) goes round it, by `env`.
@@ -123,6 +126,7 @@ def environment(task: Task, attempt: int, placement: Placement, devices: Sequenc
         "GPUYARD_JOB_ID": task.job,
         "GPUYARD_ATTEMPT": str(attempt),
         "GPUYARD_GPUS": ",".join(map(str, placement.gpus)),
+        VARIABLE: str(work / "progress"),
         processes.MARK: str(folder),
     }
 

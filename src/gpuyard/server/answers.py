@@ -14,6 +14,7 @@ from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
 from gpuyard.daemon.desk import Why
 from gpuyard.daemon.journal import Row
 from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.progress import Progress
 from gpuyard.daemon.views import JobView
 from gpuyard.units import format_duration
 
@@ -49,8 +50,8 @@ class Sayings:
         return self._said[id(reason)]
 
 
-def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
-    """A job, and why it waits if it does."""
+def job_json(view: JobView, reason: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
+    """A job, and why it waits if it does, or how far it is."""
     work = view.work
     return {
         "id": view.id,
@@ -73,10 +74,13 @@ def job_json(view: JobView, reason: str | None = None) -> dict[str, Any]:
         "estimate": work["estimate"] if work.get("estimated", True) else None,
         "time_limit": work.get("time_limit"),
         "message": view.message or None,
+        "progress": progress,
     }
 
 
-def columns_json(views: list[JobView], reasons: list[str | None]) -> dict[str, list[Any]]:
+def columns_json(
+    views: list[JobView], reasons: list[str | None], progress: list[Progress | None]
+) -> dict[str, list[Any]]:
     """What a table shows of jobs, column by column, times in seconds: quick to make and to read for thousands."""
     return {
         "id": [view.id for view in views],
@@ -90,6 +94,8 @@ def columns_json(views: list[JobView], reasons: list[str | None]) -> dict[str, l
         "submitted": [view.submitted for view in views],
         "started": [view.started for view in views],
         "ended": [view.ended for view in views],
+        "priority": [view.priority for view in views],
+        "progress": list(progress),
     }
 
 

@@ -24,6 +24,7 @@ from gpuyard import __version__
 from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
+from gpuyard.daemon.progress import Progresses
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
@@ -59,6 +60,7 @@ class Api:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
         self.watch = Watch()
+        self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.since = time.time()
         self._own = threading.local()
         yard.on_commit = self.watch.committed
@@ -102,20 +104,28 @@ class Api:
         state: str = "",
         user: str = "",
         name: str = "",
+        text: str = "",
+        offset: Annotated[int, Query(ge=0)] = 0,
         limit: Limit = 1_000_000,
         columns: bool = False,
     ) -> Response:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
-        wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
+        states = set(state.split(",")) if state else set()
+        wanted = {key: value for key, value in (("user", user), ("name", name)) if value}
+        if len(states) == 1:
+            wanted["state"] = state
         reasons = await self._look(self.desk.reasons)
-        over = None if all or state in OVER else False
-        return await asyncio.to_thread(self._listing, over, wanted, limit, reasons, columns)
+        over = None if all or states & OVER else False
+        found = (over, wanted, states, text.casefold())
+        return await asyncio.to_thread(self._listing, *found, slice(offset, offset + limit), reasons, columns)
 
     def _listing(
         self,
         over: bool | None,
         wanted: dict[str, str],
-        limit: int,
+        states: set[str],
+        text: str,
+        page: slice,
         reasons: dict[str, Any],
         columns: bool,
     ) -> Response:
@@ -124,14 +134,20 @@ class Api:
             found = self._reader.jobs(over=None, wanted=wanted)
         else:
             found = [v for v in opened if all(getattr(v, name) == value for name, value in wanted.items())]
+        if len(states) > 1:
+            found = [v for v in found if v.state in states]
+        if text:
+            found = [v for v in found if any(text in part.casefold() for part in (v.id, v.name, v.user, v.state))]
         place = {job: n for n, job in enumerate(reasons)}
         found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
         say = Sayings(times=times_are_known(opened))
-        found = found[:limit]
+        total, found, now = len(found), found[page], self.yard.clock.now()
         said = [say(reasons.get(view.id)) for view in found]
+        far = [self.progress.of(view, now) for view in found]
         if columns:
-            return _json({"now": self.yard.clock.now(), "columns": columns_json(found, said)})
-        return _json({"jobs": [job_json(view, reason) for view, reason in zip(found, said, strict=True)]})
+            answer = {"now": now, "total": total, "last": self.yard.store.last}
+            return _json({**answer, "columns": columns_json(found, said, far)})
+        return _json({"total": total, "jobs": list(map(job_json, found, said, far))})
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
@@ -296,7 +312,10 @@ class Api:
     async def _one(self, view: JobView) -> Response:
         reasons = await self._look(self.desk.reasons) if view.state == "queued" else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
-        return _json(job_json(view, say(reasons.get(view.id))))
+        far = None
+        if view.state == "running":
+            far = await asyncio.to_thread(self.progress.of, view, self.yard.clock.now())
+        return _json(job_json(view, say(reasons.get(view.id)), far))
 
 
 def make_app(api: Api) -> FastAPI:
