@@ -24,6 +24,7 @@ class Commands(LazyGroup):
             "submit": Entry("submit:submit", "Queue a command and print its job's id.", True),
             "run": Entry("run:run", "Queue a command, follow its output, and end with its exit code.", True),
             "ps": Entry("ps:ps", "List running and waiting jobs, in the order in which they are to start."),
+            "top": Entry("top.command:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
             "logs": Entry("logs:logs", "Print a job's output."),
             "cancel": Entry("cancel:cancel", "End jobs: those that wait now, those that run after a grace period."),
             "hold": Entry("cancel:hold", "Keep waiting jobs from being started."),
