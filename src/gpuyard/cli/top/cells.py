@@ -8,6 +8,8 @@ from typing import NamedTuple
 from gpuyard.cli.table import columns, cut, visible
 
 _GAP = 2
+_SHORTEST, _LONGEST = 3, 30
+"""How long bars are."""
 
 
 class Piece(NamedTuple):
@@ -43,6 +45,8 @@ class Column(NamedTuple):
     most: int = 40
     bar: int = 0
     """The width of its bar."""
+    beside: int = 0
+    """The width of the same column in other tables, so that they stand below each other."""
 
 
 def table(given: Sequence[Column], width: int, bars: str = "█░") -> tuple[str, list[Line]]:
@@ -57,7 +61,7 @@ def table(given: Sequence[Column], width: int, bars: str = "█░") -> tuple[st
     for cells in zip(*(column.cells for column in shown), strict=True):
         line: Line = []
         for cell, column, size in zip(cells, shown, sizes, strict=True):
-            line += [*_pieces(cell, size, column.right, bars), Piece(gap)]
+            line += [*_pieces(cell, size, column, bars), Piece(gap)]
         lines.append(line[:-1])
     return cut(head, width), lines
 
@@ -73,7 +77,7 @@ def _least(column: Column) -> int:
 def _wanted(column: Column) -> int:
     text = max((columns(visible(cell.text)) for cell in column.cells), default=0)
     bar = column.bar + 1 if any(cell.share is not None for cell in column.cells) else 0
-    return max(columns(column.head), min(text + bar, column.most))
+    return max(columns(column.head), min(max(text + bar, column.beside), column.most))
 
 
 def _sizes(shown: Sequence[Column], width: int) -> list[int]:
@@ -100,16 +104,16 @@ def _fit(text: str, size: int, right: bool = False) -> str:
     return blank + text if right else text + blank
 
 
-def _pieces(cell: Cell, size: int, right: bool, bars: str) -> Line:
-    if cell.share is None:
-        return [Piece(_fit(cell.text, size, right), cell.style)]
-    text = visible(cell.text)
-    long = min(size - columns(text) - 1, 30)
-    if long < 3:
-        return [Piece(_fit(text, size, right), cell.style)]
+def _pieces(cell: Cell, size: int, column: Column, bars: str) -> Line:
+    text = (
+        max(columns(other.text) for other in column.cells if other.share is not None) if cell.share is not None else 0
+    )
+    long = min(size - text - 1, _LONGEST)
+    if cell.share is None or long < _SHORTEST:
+        return [Piece(_fit(cell.text, size, column.right), "" if cell.share is not None else cell.style)]
     full = round(long * min(max(cell.share, 0.0), 1.0))
-    rest = size - long
-    return [Piece(bars[0] * full, cell.style), Piece(bars[1] * (long - full), "track"), Piece(_fit(f" {text}", rest))]
+    told = f" {_fit(cell.text, text, right=True)}"
+    return [Piece(bars[0] * full, cell.style), Piece(bars[1] * (long - full), "track"), Piece(_fit(told, size - long))]
 
 
 def clip(line: Line, width: int) -> Line:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from gpuyard.cli.output import many
 from gpuyard.cli.table import columns, cut, how_far, instant, span, visible
 from gpuyard.cli.top import lists
@@ -28,7 +30,7 @@ e                                why it waits, and what has to end first
 c                                cancel it (asks first)
 h                                hold it, or release it
 + -                              more or less priority: higher runs first
-/                                only jobs with a text in id, name, user or state; Esc: all
+/                                only jobs with a text in them; Esc: all again
 u                                only mine
 q Ctrl-C                         quit; nothing happens to the jobs
 
@@ -59,7 +61,7 @@ def _title(model: Model) -> Line:
     problem = ""
     if model.away:
         since = format_duration(round(max(model.ticks - model.away_since, 0.0)))
-        problem = f" NO DAEMON for {since}: {model.away}"
+        problem = f" NO DAEMON for {since}: start one with gpuyard up, and this goes on by itself"
     elif model.picture is not None and (failing := model.picture.status.get("store", {}).get("problem")):
         problem = f" STORE FAILING: {failing}"
     if problem:
@@ -72,12 +74,13 @@ def _facts(model: Model) -> list[str]:
         return []
     status = model.picture.status
     jobs = status.get("jobs", {})
-    facts = [many(len(model.picture.gpus), "SIMULATED GPU")] if model.picture.simulated else []
-    facts += [f"{jobs.get('running', 0):,} running", f"{jobs.get('queued', 0):,} queued"]
-    facts += [f"{jobs['held']:,} held"] if jobs.get("held") else []
+    facts = []
     if model.filter or model.mine:
         only = [f"'{visible(model.filter)}'"] * bool(model.filter) + ["mine"] * model.mine
         facts.append(f"ONLY {', '.join(only)}")
+    facts += [many(len(model.picture.gpus), "SIMULATED GPU")] if model.picture.simulated else []
+    facts += [f"{jobs.get('running', 0):,} running", f"{jobs.get('queued', 0):,} queued"]
+    facts += [f"{jobs['held']:,} held"] if jobs.get("held") else []
     facts.append(str(status.get("policy", "")))
     if status.get("since"):
         facts.append(f"daemon up {span(instant(status['since']).timestamp(), model.now)}")
@@ -88,8 +91,8 @@ def _body(model: Model, bars: str) -> list[Line]:
     if model.panel is not None:
         return _panel(model)
     if model.picture is None:
-        told = "This goes on by itself when a daemon answers." if model.away else "Asking the daemon ..."
-        return [[], *([Piece(f" {part}")] for part in fold(told, max(model.width - 2, 1)))]
+        told = visible(model.away) or "asking the daemon ..."
+        return [[], *([Piece(f" {part}")] for part in _words(told, max(model.width - 2, 1)))]
     layout = lay_out(model)
     lines = _gpus(model, layout, bars)
     for name, rows in layout.lists.items():
@@ -134,12 +137,20 @@ def _list(model: Model, name: str, rows: int, bars: str) -> list[Line]:
 def _panel(model: Model) -> list[Line]:
     assert model.panel is not None
     width = max(model.width - 2, 1)
-    lines = [piece for line in model.panel.lines for piece in fold(visible(line), width)]
+    lines = [piece for line in model.panel.lines for piece in _words(visible(line), width)]
     room = max(model.height - 3, 1)
     model.panel.top = max(0, min(model.panel.top, len(lines) - room))
     seen = lines[model.panel.top : model.panel.top + room]
     head: Line = [Piece(_wide(f" {visible(model.panel.title)}", model.width), "focus")]
     return [head, *([Piece(f" {line}")] for line in seen)]
+
+
+def _words(line: str, width: int) -> list[str]:
+    """A line folded between words, if it has to be."""
+    if columns(line) <= width:
+        return [line]
+    folded = textwrap.wrap(line, width, subsequent_indent=" " * min(8, width // 4), drop_whitespace=True)
+    return [piece for part in folded for piece in fold(part, width)]  # what is wider than it is long
 
 
 # -- a job's output -------------------------------------------------------------------------------

@@ -55,7 +55,8 @@ class Source:
             if page[1] != self._last or self._wish is None or wish[:2] != self._wish[:2]:
                 self._ended = self._history(wish)
             self._last, self._wish, self._at = page[1], wish, ticks
-        parts = {"running": page[2], "waiting": self._waiting, "ended": self._ended}
+        everyone = self._page("running", Wish(), *Wish().running)[2] if wish.text or wish.user else page[2]
+        parts = {"running": page[2], "waiting": self._waiting, "ended": self._ended, "everyone": everyone}
         return Picture(
             time.monotonic(), page[0], parts, tuple(machine["gpus"]), machine["simulated"], self._status, page[1]
         )

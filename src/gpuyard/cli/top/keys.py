@@ -15,7 +15,7 @@ class Command(NamedTuple):
     """Something to be done that may take a while."""
 
     verb: str
-    """quit, cancel, hold, release, priority, explain, log, earlier or close."""
+    """quit, cancel, hold (or release), priority, explain, log, earlier or close."""
     id: str = ""
     step: float = 0.0
 
@@ -95,7 +95,7 @@ def _act(model: Model, key: str) -> list[Command]:
     elif row.state == "running":
         model.say(f"job {row.id} runs already; only a waiting job can be {'held' if key == 'h' else 'moved'}")
     elif key == "h":
-        return [Command("release" if row.state == "held" else "hold", row.id)]
+        return [Command("hold", row.id)]
     else:
         return [Command("priority", row.id, 1.0 if key == "+" else -1.0)]
     return []

@@ -8,7 +8,7 @@ from gpuyard.cli.top.model import LISTS, Model
 
 _SMALL = 12
 """Lines of a screen below which only one list is shown."""
-_WORTH = 4
+_WORTH = 3
 """Lines that have to be left over for what has ended to be shown unasked."""
 
 

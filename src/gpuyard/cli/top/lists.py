@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuyard.cli.table import indices, share, span
+from gpuyard.cli.table import columns as columns_of
+from gpuyard.cli.table import indices, share, span, visible
 from gpuyard.cli.top.cells import Cell, Column, Line, table
+from gpuyard.cli.top.layout import lay_out
 from gpuyard.cli.top.model import Model, Row
 from gpuyard.units import format_size
 
@@ -24,7 +26,7 @@ _UNKNOWN = Row("", "…", "", "", "", (), 0, None, 0.0, None, None, 0.0, None)
 
 def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[Line]]:
     """The GPUs, and who is on them."""
-    running = model.part("running").rows
+    running = model.part("everyone").rows
     names = {row.id: row.name for row in running}
     columns = [
         Column("GPU", [Cell(str(gpu["index"])) for gpu in gpus], 3, 9, right=True),
@@ -63,13 +65,24 @@ def job_table(model: Model, name: str, rows: Sequence[Row | None], title: str, b
     """The rows of a list that are seen."""
     known = [row or _UNKNOWN for row in rows]
     make = {"running": _running, "waiting": _waiting, "ended": _ended}[name]
+    ids, names, users = _widths(model)
     columns = [
-        Column("ID", [Cell(row.id) for row in known], 4, 9, right=True),
-        Column(title, [Cell(row.name) for row in known], 12, 8, most=30),
-        Column("USER", [Cell(row.user) for row in known], 8, 2, most=12),
+        Column("ID", [Cell(row.id) for row in known], 4, 9, right=True, beside=ids),
+        Column(title, [Cell(row.name) for row in known], 12, 8, most=min(max(model.width // 4, 16), 40), beside=names),
+        Column("USER", [Cell(row.user) for row in known], 8, 2, most=12, beside=users),
         *make(known, model.now),
     ]
     return table(columns, model.width - 2, bars)
+
+
+def _widths(model: Model) -> tuple[int, int, int]:
+    """How wide ids, names and users are in all lists that are seen."""
+    shown = lay_out(model).lists
+    seen = [model.part(name).get(model.places[name].top + n) for name, rows in shown.items() for n in range(rows)]
+    texts = [(row.id, row.name, row.user) for row in seen if row is not None]
+    texts.append(("", f"WAITING {model.part('waiting').total:,}", ""))
+    ids, names, users = (max(columns_of(visible(text)) for text in column) for column in zip(*texts, strict=True))
+    return ids, names, users
 
 
 def _running(rows: Sequence[Row], now: float) -> list[Column]:

@@ -55,6 +55,7 @@ class Picture(NamedTuple):
     now: float
     """When, on the daemon's clock."""
     parts: Mapping[str, Part]
+    """The lists, and `everyone` who runs, also where the list shows only some."""
     gpus: tuple[Gpu, ...] = ()
     simulated: bool = False
     status: Mapping[str, Any] = {}

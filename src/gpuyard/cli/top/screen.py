@@ -8,7 +8,8 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.cli.cancel import describe_cancelled
@@ -55,11 +56,31 @@ def run(client: Client, model: Model, interval: float) -> None:
         os.environ.pop(variable, None)
     curses.set_escdelay(25)
     signal.signal(signal.SIGTERM, _end)
-    curses.wrapper(lambda screen: Top(client, model, interval, screen).run())
+    with suppress(KeyboardInterrupt), _terminal() as screen:
+        Top(client, model, interval, screen).run()
 
 
 def _end(*_: Any) -> None:
     raise SystemExit(143)
+
+
+@contextmanager
+def _terminal() -> Iterator[curses.window]:
+    """The whole terminal, as long as it lasts. Not curses' own wrapper: that sets colours whether wanted or not."""
+    screen = curses.initscr()
+    try:
+        curses.noecho()
+        curses.cbreak()
+        screen.keypad(True)
+        screen.timeout(_LOOK)
+        with suppress(curses.error):  # some terminals cannot hide the cursor
+            curses.curs_set(0)
+        yield screen
+    finally:
+        screen.keypad(False)
+        curses.echo()
+        curses.nocbreak()
+        curses.endwin()
 
 
 class Top:
@@ -75,8 +96,6 @@ class Top:
 
     def run(self) -> None:
         """Until `q` or Ctrl-C."""
-        self._screen.keypad(True)
-        self._screen.timeout(_LOOK)
         self._feed.start()
         news = True
         while True:
@@ -143,11 +162,7 @@ class Top:
                     case "cancel":
                         said = describe_cancelled(client.cancel(id))
                     case "hold":
-                        client.hold(id)
-                        said = "held"
-                    case "release":
-                        client.release(id)
-                        said = "released"
+                        said = toggle_hold(client, id)
                     case _:
                         said = f"priority {set_priority(client, id, command.step):.5g}"
             finally:
@@ -239,6 +254,15 @@ class Top:
             x = self._screen.getyx()[1]
 
 
+def toggle_hold(client: Client, id: str) -> str:
+    """Hold a waiting job, or release it if it is held by now; what was done."""
+    if client.job(id)["state"] == "held":
+        client.release(id)
+        return "released"
+    client.hold(id)
+    return "held"
+
+
 def set_priority(client: Client, id: str, step: float) -> float:
     """Give a job more or less priority than it has; the new one."""
     edit = getattr(client, "edit", None)
@@ -251,7 +275,6 @@ def set_priority(client: Client, id: str, step: float) -> float:
 
 def _styles() -> dict[str, int]:
     """What the names of styles mean on this terminal."""
-    curses.curs_set(0)
     if os.environ.get("NO_COLOR") or not curses.has_colors():
         return dict(_PLAIN)
     curses.start_color()
