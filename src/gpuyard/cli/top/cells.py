@@ -49,7 +49,7 @@ class Column(NamedTuple):
     """The width of the same column in other tables, so that they stand below each other."""
 
 
-def table(given: Sequence[Column], width: int, bars: str = "█░") -> tuple[str, list[Line]]:
+def table(given: Sequence[Column], width: int, bars: str = "━─") -> tuple[str, list[Line]]:
     """The head and the lines of a table; columns that do not fit are left out."""
     shown = list(given)
     while len(shown) > 1 and _needed(shown, least=True) > width:
@@ -117,13 +117,12 @@ def _pieces(cell: Cell, size: int, column: Column, bars: str) -> Line:
 
 
 def clip(line: Line, width: int) -> Line:
-    """As much of a line as fits."""
+    """As much of a line as fits, and nothing in it that a terminal would obey."""
     clipped: Line = []
     for piece in line:
-        text = piece.text if columns(piece.text) <= width else cut(piece.text, max(width, 0)) if width > 0 else ""
-        if text:
-            clipped.append(Piece(text, piece.style))
-        width -= columns(piece.text)
+        text = cut(visible(piece.text), width)
+        clipped.append(Piece(text, piece.style))
+        width -= columns(text)
         if width <= 0:
             break
     return clipped

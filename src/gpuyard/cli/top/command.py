@@ -58,7 +58,7 @@ def _print_frame(yard: Yard) -> None:
     model.width = shutil.get_terminal_size((120, 24)).columns
     model.height = max(3 * len(picture.gpus), len(picture.gpus) + rows + 4, 12)
     utf = "utf" in (sys.stdout.encoding or "").lower()
-    lines = [draw.text_of(line) for line in draw.frame(model, draw.BLOCKS if utf else draw.ASCII, keys=False)]
+    lines = [draw.text_of(line) for line in draw.frame(model, draw.LINES if utf else draw.ASCII, keys=False)]
     print("\n".join(lines).rstrip())
 
 

@@ -14,7 +14,7 @@ from gpuyard.cli.top.model import MESSAGE_TIME, Model
 from gpuyard.client import OVER
 from gpuyard.units import format_duration
 
-BLOCKS, ASCII = "█░", "#."
+LINES, ASCII = "━─", "#."
 _NOTHING = {"running": "nothing runs", "waiting": "nothing waits", "ended": "nothing has ended yet"}
 _KEYS = (
     ("Enter", "log"), ("e", "explain"), ("c", "cancel"), ("h", "hold"), ("+-", "priority"), ("/", "filter"),
@@ -37,7 +37,7 @@ q Ctrl-C                         quit; nothing happens to the jobs
 In the output: / searches, n and N go on, End follows, q or Esc goes back."""
 
 
-def frame(model: Model, bars: str = BLOCKS, *, keys: bool = True) -> list[Line]:
+def frame(model: Model, bars: str = LINES, *, keys: bool = True) -> list[Line]:
     """All lines of the screen, none of them wider than it is."""
     if model.mode in ("log", "search") and model.log is not None:
         lines = _log(model, model.log)

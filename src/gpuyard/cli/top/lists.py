@@ -101,7 +101,7 @@ def _progress(row: Row) -> Cell:
         return Cell(row.reason, "warn")
     if row.progress is None:
         return Cell("-", "faint")
-    return Cell(f"{100 * row.progress['fraction']:3.0f}%", "bar", row.progress["fraction"])
+    return Cell(f"{100 * row.progress['fraction']:.0f}%", "bar", row.progress["fraction"])
 
 
 def _waiting(rows: Sequence[Row], now: float) -> list[Column]:

@@ -36,16 +36,11 @@ _NAMES = {
 }  # fmt: skip
 _PLAIN = {
     "title": curses.A_BOLD, "head": curses.A_UNDERLINE, "focus": curses.A_BOLD | curses.A_UNDERLINE,
-    "selected": curses.A_REVERSE, "alert": curses.A_BOLD | curses.A_REVERSE, "key": curses.A_BOLD, "bad": curses.A_BOLD,
-    "warn": curses.A_BOLD, "faint": curses.A_DIM, "track": curses.A_DIM,
+    "selected": curses.A_REVERSE, "alert": curses.A_BOLD | curses.A_REVERSE, "key": curses.A_BOLD,
+    "busy": curses.A_BOLD, "bad": curses.A_BOLD, "warn": curses.A_BOLD, "faint": curses.A_DIM, "track": curses.A_DIM,
 }  # fmt: skip
-_COLOURS = {
-    "title": (curses.COLOR_CYAN, curses.A_BOLD), "focus": (curses.COLOR_CYAN, curses.A_BOLD | curses.A_UNDERLINE),
-    "good": (curses.COLOR_GREEN, 0), "busy": (curses.COLOR_BLUE, curses.A_BOLD),
-    "bad": (curses.COLOR_RED, curses.A_BOLD),
-    "warn": (curses.COLOR_MAGENTA, 0), "bar": (curses.COLOR_GREEN, 0), "key": (curses.COLOR_CYAN, curses.A_BOLD),
-    "alert": (curses.COLOR_RED, curses.A_BOLD | curses.A_REVERSE),
-}  # fmt: skip
+_COLOURS = {"good": curses.COLOR_GREEN, "bar": curses.COLOR_GREEN, "focus": curses.COLOR_GREEN, "bad": curses.COLOR_RED,
+            "alert": curses.COLOR_RED, "warn": curses.COLOR_MAGENTA}  # fmt: skip
 """Colours that can be read on dark and on light; the background stays the terminal's own."""
 
 
@@ -91,7 +86,7 @@ class Top:
         self._feed, self._hands = Feed(client, interval), Hands()
         self._log: LogFeed | None = None
         self._styles = _styles()
-        self._bars = draw.BLOCKS if "utf" in locale.getpreferredencoding(False).lower() else draw.ASCII
+        self._bars = draw.LINES if "utf" in locale.getpreferredencoding(False).lower() else draw.ASCII
         self._drawn = 0.0
 
     def run(self) -> None:
@@ -280,7 +275,7 @@ def _styles() -> dict[str, int]:
     curses.start_color()
     curses.use_default_colors()
     styles = dict(_PLAIN)
-    for number, (name, (colour, more)) in enumerate(_COLOURS.items(), 1):
+    for number, (name, colour) in enumerate(_COLOURS.items(), 1):
         curses.init_pair(number, colour, -1)
-        styles[name] = curses.color_pair(number) | more
+        styles[name] = curses.color_pair(number) | _PLAIN.get(name, 0)
     return styles
