@@ -89,13 +89,16 @@ def test_what_was_not_read_yet_is_asked_for_once() -> None:
     log = view(10)
     log.start = 5000
     shown = model(log)
-    assert press(shown, "home") == [Command("earlier", "7")]
+    assert press(shown, "home") == [Command("earlier", "7", 1.0)]
     assert press(shown, "up") == []
     log.prepend(b"older\nthe begin of ", 100)
     assert lines(shown)[1:5] == ["the begin of line 0", "line 1", "line 2", "line 3"]
     press(shown, "up")
     assert lines(shown)[1] == "older"
     assert log.loading is True  # there is more, and it is on its way
+    press(shown, "home")
+    log.prepend(b"oldest\n", 0)
+    assert lines(shown)[1] == "oldest"
 
 
 def test_searching_goes_up_and_down() -> None:
@@ -128,7 +131,7 @@ def test_a_job_that_runs_once_more_begins_anew() -> None:
 
 
 def test_only_so_many_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuyard.cli.top.logview._MOST", 5)
+    monkeypatch.setattr("gpuyard.cli.top.logview._KEPT", 5)
     log = view(4)
     log.bottom = 3
     log.append(b"a\nb\nc\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
@@ -13,13 +12,15 @@ from gpuyard.cli.top.model import Part, Picture, Row, row_of, rows_of
 from gpuyard.errors import GpuyardError
 
 if TYPE_CHECKING:
-    from gpuyard.client import Client
+    from gpuyard.client import Client, LogPart
 
 _RUNNING = 500
 """Running jobs that are asked for at least: they tell what is booked on simulated GPUs."""
 _ENDED = 100
 _SOON = 0.2
 """Seconds between two looks, however much happens."""
+_BEHIND = 4
+"""Pieces of output that may wait to be shown."""
 _STALE = 5.0
 """Seconds after which also that is asked for which no event has changed."""
 
@@ -126,11 +127,12 @@ class Feed:
             self._pause(wish, begun)
 
     def _pause(self, wish: Wish, begun: float) -> None:
+        """Until it is time for the next look: soon if something happens, but looking is not to be all it does."""
+        pause = begun + max(_SOON, 5 * (time.monotonic() - begun))
         with self._changed:
             self._changed.wait_for(lambda: self._poked or self._wish != wish, self._interval)
             if self._wish == wish:
-                left = begun + _SOON - time.monotonic()
-                self._changed.wait_for(lambda: self._wish != wish, max(left, 0.0))
+                self._changed.wait_for(lambda: self._wish != wish, max(pause - time.monotonic(), 0.0))
 
     def _watch(self) -> None:
         """Wait for events, since a look costs more than waiting."""
@@ -206,14 +208,26 @@ class LogFeed:
             start = max(0, part.next_offset - len(part.data)) if offset < 0 else None
             self.pieces.put(LogPiece(self.id, part.data, start, part.state))
             attempt, offset = part.attempt, part.next_offset
-            if not part.data:
-                time.sleep(0.05 if attempt and part.state == "running" else 0.5)
+            if part.size - offset > _BEHIND * self._piece:  # nobody reads so fast: go on with what is new
+                notice = f"\n[gpuyard: {part.size - self._piece - offset} bytes are not shown]\n"
+                offset = part.size - self._piece
+                self.pieces.put(LogPiece(self.id, notice.encode(), None, part.state))
+                time.sleep(_SOON)
+            self._pause(part)
+
+    def _pause(self, part: LogPart) -> None:
+        while self.pieces.qsize() > _BEHIND and not self.closed:
+            time.sleep(0.02)
+        if not part.data:
+            time.sleep(0.05 if part.state == "running" else 0.5)
 
 
 def earlier(client: Client, id: str, start: int, piece: int) -> LogPiece:
     """The piece of output before an offset."""
     begin = max(0, start - piece)
-    data = b""
-    with contextlib.suppress(GpuyardError):
-        data = client.log(id, begin, size=start - begin).data
-    return LogPiece(id, data, begin, "")
+    try:
+        part = client.log(id, begin, size=start - begin)
+    except GpuyardError:
+        return LogPiece(id, b"", start, "")
+    surplus = max(part.next_offset - start, 0)  # what was left out is skipped, so it may be of later
+    return LogPiece(id, part.data[: len(part.data) - surplus], begin, "")

@@ -18,6 +18,7 @@ class Command(NamedTuple):
     """quit, cancel, hold (or release), priority, explain, log, earlier or close."""
     id: str = ""
     step: float = 0.0
+    """How much more priority; whether all that is earlier is wanted."""
 
 
 def press(model: Model, key: str) -> list[Command]:
@@ -164,9 +165,10 @@ def _log(model: Model, key: str) -> list[Command]:
         log.bottom = None
     elif key in _MOVES:
         log.scroll(steps[_MOVES[key]], height)
+    log.home = height if _MOVES.get(key) == "home" else 0
     if log.bottom is not None and log.bottom <= height and log.start > 0 and not log.loading:
         log.loading = True
-        return [Command("earlier", log.id)]
+        return [Command("earlier", log.id, 1.0 if log.home else 0.0)]
     return []
 
 

@@ -11,7 +11,9 @@ from gpuyard.cli.table import columns, visible
 
 PIECE = 2**18
 """Bytes that are read at a time."""
-_MOST = 200_000
+MOST = 2**22
+"""Bytes that are read at once where the beginning is wanted."""
+_KEPT = 200_000
 """Lines that are kept."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -35,6 +37,8 @@ class LogView:
     found: str = ""
     """What was looked for last."""
     loading: bool = False
+    home: int = 0
+    """Lines of the screen, if the user wants to be at the beginning, also of what is still to be read."""
     _rest: str = ""
     """The line that is not at its end yet."""
     _decode: Any = field(default_factory=_decoder)
@@ -53,20 +57,22 @@ class LogView:
         *lines, self._rest = (self._rest + self._decode.decode(data)).replace("\r\n", "\n").split("\n")
         self._rest = self._rest[-PIECE:]
         self.lines += map(clean, lines)
-        if (surplus := len(self.lines) - _MOST) > 0:
+        if (surplus := len(self.lines) - _KEPT) > 0:
             del self.lines[:surplus]
             self.bottom = None if self.bottom is None else max(self.bottom - surplus, 1)
 
     def prepend(self, data: bytes, start: int) -> None:
         """Output from before what was read; what is seen stays where it is."""
+        self.start, self.loading = start, False
+        if not data:
+            return
         text = data.decode(errors="replace").replace("\r\n", "\n").split("\n")
         first = self.lines.pop(0) if self.lines else ""
         text[-1] += first
         self.lines[:0] = map(clean, text)
         added = len(text) - 1
         if self.bottom is not None:
-            self.bottom += added
-        self.start, self.loading = start, False
+            self.bottom = min(self.home, self.count()) if self.home else self.bottom + added
 
     def restart(self) -> None:
         """The job runs once more: its output begins anew."""

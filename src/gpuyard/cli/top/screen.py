@@ -19,9 +19,9 @@ from gpuyard.cli.top.cells import Line
 from gpuyard.cli.top.feed import Feed, Hands, LogFeed, LogPiece, Wish, earlier
 from gpuyard.cli.top.keys import Command, press
 from gpuyard.cli.top.layout import lay_out, settle
-from gpuyard.cli.top.logview import PIECE
+from gpuyard.cli.top.logview import MOST, PIECE
 from gpuyard.cli.top.model import Model, Panel, Picture
-from gpuyard.errors import GpuyardError
+from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:
     from gpuyard.client import Client
@@ -62,7 +62,10 @@ def _end(*_: Any) -> None:
 @contextmanager
 def _terminal() -> Iterator[curses.window]:
     """The whole terminal, as long as it lasts. Not curses' own wrapper: that sets colours whether wanted or not."""
-    screen = curses.initscr()
+    try:
+        screen = curses.initscr()
+    except curses.error as error:
+        raise UserError(f"this terminal cannot be drawn on ({error}); set TERM, or use gpuyard ps") from error
     try:
         curses.noecho()
         curses.cbreak()
@@ -142,7 +145,7 @@ class Top:
             self._close_log()
         elif command.verb == "earlier":
             start = model.log.start if model.log else 0
-            self._hands.do(lambda: earlier(client, id, start, PIECE))
+            self._hands.do(lambda: earlier(client, id, start, MOST if command.step else PIECE))
         elif command.verb == "explain":
             self._hands.do(lambda: Panel(f"Job {id}", sentences(client.explain(id))))
         else:
