@@ -15,6 +15,8 @@ from gpuyard.cli.table import how_far
 from gpuyard.daemon.progress import BAR, EPOCH, SAID, Progresses, Reading, estimate, scan
 from gpuyard.daemon.views import JobView
 
+OUTER = "\router:  33%|###3      | 1/3 [00:10<00:20, 10.00s/it]"
+
 
 @pytest.mark.parametrize(
     ("text", "found"),
@@ -28,7 +30,9 @@ from gpuyard.daemon.views import JobView
         (" 37%|###7      | 37/100 [00:12<00:21,  2.9it/s]", (BAR, 37, 100, 21)),
         ("\r  0%|          | 0/100 [00:00<?, ?it/s]\r  1%|1| 1/100 [00:01<01:39,  1.00s/it]", (BAR, 1, 100, 99)),
         ("download:  10%|█         | 1.2M/12.0M [1:00:12<9:01:48, 1.1kB/s, x=1]", (BAR, 1.2e6, 12e6, 32508)),
-        ("50%|\x1b[32m#####\x1b[0m     | 5/10 [00:05<00:05,  1.00it/s]\x1b[A", (BAR, 5, 10, 5)),
+        ("50%|\x1b[32m#####\x1b[0m     | 5/10 [00:05<00:05,  1.00it/s]", (BAR, 5, 10, 5)),
+        (OUTER + "\n\rinner:  90%|#########5| 9/10 [00:09<00:01,  1.00it/s]\x1b[A", (BAR, 1, 3, 20)),
+        ("Epochs:  30%|###       | 3/10 [00:30<01:10, 10.00s/it]", (BAR, 3, 10, 70)),
         ("Epoch 3/10\n", (EPOCH, 2, 10)),
         ("Epoch [3/10], loss: 0.31\n", (EPOCH, 2, 10)),
         ("epoch 3 of 10\n 99%|#########9| 99/100 [00:12<00:01,  2.9it/s]", (EPOCH, 2, 10)),

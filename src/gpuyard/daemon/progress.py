@@ -28,10 +28,12 @@ BAR, EPOCH, SAID, REPORTED = range(4)
 
 _SAID = re.compile(rf"(?:^|[\s:>\]])progress[:=]?\s{{1,9}}{AMOUNT}(?![\w/%])", re.IGNORECASE)
 _EPOCH = re.compile(r"\W{0,9}epoch\W{0,3}(\d{1,9})\s?(?:/|of)\s?(\d{1,9})(?![\w/.])", re.IGNORECASE)
+_INSIDE = re.compile(r"epoch\W{0,3}\d", re.IGNORECASE)
 _BAR = re.compile(
     rf"\d{{1,3}}%\|[^|]*\|\s?({NUMBER})([kMGTPEZY]?)/({NUMBER})([kMGTPEZY]?)"
     r" \[[\d:]{1,15}<([\d:]{1,15}|\?),[^\]]*\]"
 )
+_UP = "\x1b[A"
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,9}[A-Za-z]")
 _SCALE = {unit: 1000.0**power for power, unit in enumerate(("", "k", "M", "G", "T", "P", "E", "Z", "Y"))}
 
@@ -152,7 +154,7 @@ def estimate(reading: Reading, ran: float, since: float) -> Progress:
 
 def scan(tail: bytes) -> Reading | None:
     """The last that the end of an output says; of several kinds the one that counts most."""
-    *lines, last = re.split(r"[\r\n]+", _ESCAPE.sub("", tail.decode(errors="replace")))
+    *lines, last = re.split(r"[\r\n]+", tail.decode(errors="replace"))
     found: dict[int, Reading] = {}
     for line in lines:
         if reading := _said(line) or _epoch(line) or _bar(line):
@@ -177,7 +179,13 @@ def _epoch(line: str) -> Reading | None:
 
 
 def _bar(line: str) -> Reading | None:
-    """A bar of tqdm. That of an epoch is a part of that; if it is not told of how many, nothing is known."""
+    """A bar of tqdm. That of an epoch is a part of that; if it is not told of how many, nothing is known.
+
+    What goes up a line at its end is a bar below another one, which counts.
+    """
+    if line.endswith(_UP):
+        return None
+    line = _ESCAPE.sub("", line)
     match = _BAR.search(line)
     if match is None:
         return None
@@ -187,7 +195,7 @@ def _bar(line: str) -> Reading | None:
     title = line[: match.start()]
     if epoch := _epoch(title):
         return epoch._replace(done=epoch.done + min(done / total, 1.0))
-    if "epoch" in title.lower():
+    if _INSIDE.search(title):
         return None
     return Reading(BAR, done, total, None if match[5] == "?" else _seconds(match[5]))
 
