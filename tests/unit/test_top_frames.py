@@ -131,6 +131,14 @@ def test_simulated_gpus_are_said_to_be_and_show_what_is_booked() -> None:
     assert "50G/40G     -" in found[3]  # however it came to that: it does not break the line
 
 
+def test_a_terminal_that_knows_only_ascii_is_written_nothing_else() -> None:
+    model, found = shown(picture(part(row("7", "running", "日本" * 20, progress=FAR))))
+    screen = [draw.text_of(line) for line in draw.frame(model, draw.ASCII)]
+    assert "\n".join(screen).isascii()
+    assert [columns(line) for line in screen] == [columns(line) for line in found]
+    assert "#########.............. 37%" in screen[2]
+
+
 def test_many_gpus_leave_room_for_jobs() -> None:
     _, found = shown(picture(part(row("1", "running")), Part(), Part(), *map(gpu, range(64))))
     assert " … and 57 more GPUs, 57 free" in found

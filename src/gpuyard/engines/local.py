@@ -234,17 +234,13 @@ class LocalEngine:
 
     def work_folder(self, job: str) -> Path:
         """A directory of the job's own, for all its attempts: there it tells how far it is."""
-        folder = self._folder(job, 0).parents[2] / "work" / job
-        try:
-            for path in (folder.parent, folder):
-                with suppress(FileExistsError):
-                    path.mkdir(mode=0o700)
-        except OSError as error:
-            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
-        return folder
+        return self._made(self._folder(job, 0).parents[2] / "work" / job)
 
     def _make_folder(self, job: str, attempt: int) -> Path:
-        folder = self._folder(job, attempt)
+        return self._made(self._folder(job, attempt))
+
+    @staticmethod
+    def _made(folder: Path) -> Path:
         try:
             for path in (folder.parent, folder):
                 with suppress(FileExistsError):

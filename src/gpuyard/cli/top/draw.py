@@ -15,6 +15,7 @@ from gpuyard.client import OVER
 from gpuyard.units import format_duration
 
 LINES, ASCII = "━─", "#."
+_LETTERS = {"·": "-", "…": "~", "↑": "^", "↓": "v"}
 _NOTHING = {"running": "nothing runs", "waiting": "nothing waits", "ended": "nothing has ended yet"}
 _KEYS = (
     ("Enter", "log"), ("e", "explain"), ("c", "cancel"), ("h", "hold"), ("+-", "priority"), ("/", "filter"),
@@ -46,7 +47,15 @@ def frame(model: Model, bars: str = LINES, *, keys: bool = True) -> list[Line]:
     room = model.height - 1 if keys and model.height > 1 else model.height
     lines = [clip(line, model.width) for line in lines[:room]]
     lines += [[] for _ in range(room - len(lines))]
-    return [*lines, clip(_footer(model), model.width)][: model.height] if keys else lines
+    lines += [clip(_footer(model), model.width)] if keys and model.height > 1 else []
+    return [[Piece(_ascii(text), style) for text, style in line] for line in lines] if bars == ASCII else lines
+
+
+def _ascii(text: str) -> str:
+    """A text for a terminal that knows nothing else, of the same width."""
+    if text.isascii():
+        return text
+    return "".join(_LETTERS.get(letter, "?" * columns(letter)) if letter > "~" else letter for letter in text)
 
 
 def text_of(line: Line) -> str:

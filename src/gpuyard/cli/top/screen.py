@@ -89,7 +89,7 @@ class Top:
         self._feed, self._hands = Feed(client, interval), Hands()
         self._log: LogFeed | None = None
         self._styles = _styles()
-        self._bars = draw.LINES if "utf" in locale.getpreferredencoding(False).lower() else draw.ASCII
+        self._bars = draw.LINES if "utf" in locale.getencoding().lower() else draw.ASCII
         self._drawn = 0.0
 
     def run(self) -> None:
