@@ -27,6 +27,7 @@ class Commands(LazyGroup):
                 "acquire:acquire", "Wait for GPUs for the shell or script that asks, and print their indices."
             ),
             "ps": Entry("ps:ps", "List running and waiting jobs, in the order in which they are to start."),
+            "top": Entry("top.command:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
             "logs": Entry("logs:logs", "Print a job's output."),
             "cancel": Entry("cancel:cancel", "End jobs: those that wait now, those that run after a grace period."),
             "hold": Entry("cancel:hold", "Keep waiting jobs from being started."),
@@ -42,6 +43,7 @@ class Commands(LazyGroup):
                 "edit:retry", "Queue a job that is over once more; of an array, the tasks that did not succeed."
             ),
             "wait": Entry("wait:wait", "Wait until jobs are over; the exit code tells how they ended."),
+            "progress": Entry("progress:progress", "Tell from inside a job how far it is."),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),
         },
