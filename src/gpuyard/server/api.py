@@ -24,6 +24,7 @@ from gpuyard import __version__
 from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
+from gpuyard.daemon.retention import Removed, check_kept
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
@@ -49,7 +50,7 @@ Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wa
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
-_STATUS = {NoSuchJob: 404, NotNow: 409, StoreFailing: 503, UserError: 422}
+_STATUS = {Removed: 410, NoSuchJob: 404, NotNow: 409, StoreFailing: 503, UserError: 422}
 
 
 class Api:
@@ -178,6 +179,7 @@ class Api:
         while True:
             view = self._view(job)
             which = attempt or view.attempt
+            check_kept(self.settings, view, which)
             after, data = self.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
             if data or view.over or time.monotonic() >= end or self.watch.over:
                 break
@@ -358,7 +360,14 @@ def _problem(status: int, detail: str) -> Response:
     return Response(body, status, media_type="application/problem+json")
 
 
-_TITLES = {403: "Forbidden", 404: "Not found", 409: "Not possible now", 422: "Not valid", 503: "Cannot write"}
+_TITLES = {
+    403: "Forbidden",
+    404: "Not found",
+    410: "Gone",
+    409: "Not possible now",
+    422: "Not valid",
+    503: "Cannot write",
+}
 
 
 def _json(value: Any, status: int = 200) -> Response:
