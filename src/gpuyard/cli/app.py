@@ -40,6 +40,13 @@ class Commands(LazyGroup):
             "gpus": Entry("gpus:gpus", "List the GPUs, and who is on them."),
             "policy": Entry("policy:app", "Show or change the policy that decides which job is next."),
         },
+        "This machine": {
+            "service": Entry("service:app", "Let systemd start the daemon, now and at every boot."),
+            "config": Entry("config:app", "Show the settings, and where each comes from."),
+            "doctor": Entry("doctor:doctor", "Look for what is wrong on this machine, and tell how to mend it."),
+            "backup": Entry("backup:backup", "Write the queue and its history to a file, while the daemon runs."),
+            "restore": Entry("backup:restore", "Go back to a backup; the former store is kept beside it."),
+        },
         "The simulator": {
             "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),
             "compare": Entry(

@@ -128,9 +128,7 @@ def status(yard: Yard, json: Json = False) -> None:
         print_table(("UNIT", "ENABLED", "ACTIVE", "KILLMODE"), rows)
         for fact in found:
             if fact["kill_mode"] != "process":
-                output.say(
-                    f"gpuyard: warning: {fact['unit']} ends jobs with the daemon; install it anew to mend that"
-                )
+                output.say(f"gpuyard: warning: {fact['unit']} ends jobs with the daemon; install it anew to mend that")
 
 
 def _facts(place: Place, client: Client) -> dict[str, Any]:
