@@ -10,8 +10,9 @@ import typer
 from gpuyard.cli import output
 from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json, shared
+from gpuyard.cli.up import warn_of_variables
 from gpuyard.cli.yard import Yard
-from gpuyard.config import config_file, explained, unknown_variables
+from gpuyard.config import config_file, explained
 
 app = typer.Typer(
     cls=QuickGroup,
@@ -41,8 +42,7 @@ def show(yard: Yard, json: Json = False) -> None:
     else:
         rows = [(one.name, _shown(one.name, one.value), _from(one.origin, one.source)) for one in found]
         print_table(("SETTING", "VALUE", "FROM"), rows)
-    for sentence in unknown_variables():
-        output.say(f"gpuyard: warning: {sentence}")
+    warn_of_variables()
 
 
 @app.command("path", cls=QuickCommand)

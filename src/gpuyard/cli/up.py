@@ -52,6 +52,7 @@ class Rules:
 def serve(yard: Yard, rules: Rules) -> None:
     """Run the daemon in the foreground."""
     settings = yard.settings(**rules.flags())
+    warn_of_variables()
     importlib.import_module("gpuyard.server.serve").serve(settings)
 
 
@@ -59,6 +60,7 @@ def serve(yard: Yard, rules: Rules) -> None:
 def up(yard: Yard, rules: Rules, json: Json = False) -> None:
     """Start the daemon in the background."""
     settings = yard.settings(**rules.flags())
+    warn_of_variables()
     client = Client(settings.socket)
     try:
         found, started = client.status(), False
@@ -90,6 +92,14 @@ def down(yard: Yard, json: Json = False) -> None:
     else:
         goes = "goes on" if running == 1 else "go on"
         print("gpuyard is down" + (f"; {output.many(running, 'job')} {goes} running" if running else "; no job runs"))
+
+
+def warn_of_variables() -> None:
+    """Tell of variables that somebody took for settings."""
+    from gpuyard.config import unknown_variables
+
+    for sentence in unknown_variables():
+        output.say(f"gpuyard: warning: {sentence}")
 
 
 def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:

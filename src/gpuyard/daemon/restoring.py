@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuyard.config import Settings
-from gpuyard.daemon.backup import Backup, put_back_files, sync
+from gpuyard.daemon.backup import Backup, integrity, put_back_files, sync
 from gpuyard.daemon.store import Reader
 from gpuyard.daemon.views import JobView
 from gpuyard.engines import attempts
@@ -126,6 +126,8 @@ def _put_aside(database: Path) -> Path | None:
 
 def _is_in_one_file(database: Path) -> bool:
     """Whether all that was written could be put into the store itself, and nothing is left beside it."""
+    if integrity(database, thorough=False):  # SQLite might throw away what lies beside a store that it cannot read
+        return False
     try:
         with closing(sqlite3.connect(database, timeout=5)) as connection:
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
