@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.yard import Yard, until
+from tests.yard import Yard, finish, until
 
 GO_ON = "echo on; while [ ! -e go ]; do sleep 0.02; done; echo off; exit 6"
 
@@ -121,6 +121,25 @@ def test_what_ended_since_the_backup_does_not_run_again(long_yard: Yard) -> None
     assert f"not over in the backup: jobs {blocker}, {once}" in restored.err
     assert (yard.wait(blocker)["exit_code"], yard.wait(once)["exit_code"]) == (6, 3)
     assert (yard.cwd / "ran").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("instant", ["restore:prepared", "restore:aside"])
+def test_a_restore_that_is_cut_short_leaves_a_queue(long_yard: Yard, instant: str) -> None:
+    yard = long_yard
+    yard.serve()
+    first = yard.submit("--", "true")
+    yard.wait(first)
+    file = yard.cwd / "backup.tar"
+    assert yard("backup", file).code == 0
+    second = yard.submit("--", "true")
+    yard.wait(second)
+    dying = finish(yard.popen("restore", file, more={"GPUYARD_FAULT": instant}))
+    assert dying.code == -signal.SIGKILL
+    until(lambda: not yard.is_up(), "the end of the daemon")
+    yard.serve()
+    assert [job["id"] for job in yard.client.history()] == [second, first]
+    assert yard.process("restore", file).code == 0
+    assert [job["id"] for job in yard.client.history()] == [first]
 
 
 def test_a_backup_is_taken_to_a_new_place(long_yard: Yard, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -210,3 +212,20 @@ def test_who_asks_for_removed_output_is_told(yard: Yard, settings: Settings) -> 
     check_kept(settings, old, 7)
     files(settings, 1)
     check_kept(settings, old, 1)
+
+
+def test_a_daemon_that_dies_while_it_removes_has_removed_nothing(yard: Yard, settings: Settings) -> None:
+    for number in (1, 2, 3):
+        yard.job(number, NOW - 500 * DAY)
+    yard.store.keep(yard.store.load())  # type: ignore[arg-type]
+    yard.store.close()
+    code = f"from gpuyard.daemon.store import Store, Path; Store(Path({str(settings.database)!r})).forget({NOW}, 9)"
+    dying = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "GPUYARD_FAULT": "store:forgetting"}, check=False
+    )
+    assert dying.returncode == -9
+    assert known(settings) == ["1", "2", "3"]
+    yard.store = Store(settings.database)
+    assert len(list(yard.store.records())) == 14
+    assert yard.store.forget(NOW, 9) == 2
+    assert known(settings) == ["3"]
