@@ -214,4 +214,7 @@ def manager_of(pid: int) -> Place | None:
         return None
     if not any(line.endswith(f"/{UNIT}") for line in group.splitlines()):
         return None
-    return Place(system="/user@" not in group)
+    for place in (Place(False), Place(True)):
+        if ask(place.command("show", "--property=MainPID", "--value", UNIT)) == (True, str(pid)):
+            return place
+    return None

@@ -188,9 +188,7 @@ def test_the_doctor_of_a_queue_that_is_well(yard: Yard) -> None:
     yard.client.job(job, wait=30, until="start")
     found = findings(yard)
     states = {check: state for check, (state, _) in found.items()}
-    assert {states[check] for check in ("gpuyard", "settings", "GPUs", "daemon", "store", "leftovers", "clock")} == {
-        "ok"
-    }
+    assert {states[check] for check in ("gpuyard", "policy", "GPUs", "daemon", "store", "leftovers", "clock")} == {"ok"}
     assert "simulated" in found["GPUs"][1]
     told = yard("doctor")
     assert told.out.count("\n") >= len(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shlex
 import tempfile
 import time
@@ -89,6 +90,8 @@ def _without_daemon(settings: Settings, client: Client) -> Iterator[dict[str, An
     except NoDaemon:
         yield told
         return
+    if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+        raise UserError("the daemon is somebody else's; whoever runs it can go back to a backup")
     how, place = Former.of(pid), manager_of(pid)
     stop(client)
     try:

@@ -182,7 +182,8 @@ def open_backup(path: Path, folder: Path) -> Iterator[Backup]:
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist") from error
     except (tarfile.TarError, EOFError, KeyError, OSError) as error:
-        raise UserError(f"{path} is not a backup of gpuyard, or is damaged ({error})") from error
+        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise UserError(f"{path} is not a backup of gpuyard, or is damaged{why}") from error
     try:
         _check(path, manifest, database)
         yield Backup(path, manifest, database)

@@ -34,6 +34,8 @@ def settings(patient: Patient) -> Finding:
         )
     if unknown := unknown_variables():
         return warn(check, "; ".join(unknown), "correct the name, or unset it")
+    if os.environ.get("GPUYARD_CONFIG") and not file.is_file():
+        return warn(check, f"GPUYARD_CONFIG names {file}, which is not there", "make it, or unset the variable")
     return ok(check, f"from {file}" if file.is_file() else f"no file ({file}); defaults, variables and flags")
 
 
