@@ -29,8 +29,9 @@ _TEXT = """\
 [Unit]
 Description=gpuyard, the queue for the GPUs of this machine
 {after}RequiresMountsFor={data_dir}
-StartLimitIntervalSec=60
-StartLimitBurst=10
+# The driver of the GPUs may be there later than we are, so some minutes of trying are fine.
+StartLimitIntervalSec=300
+StartLimitBurst=60
 
 [Service]
 Type=exec
@@ -38,7 +39,7 @@ ExecStart={command}
 {environment}# Jobs outlive the daemon: the end of the service, and its restart, are not theirs.
 KillMode=process
 Restart=on-failure
-RestartSec=1
+RestartSec=2
 # What a person has to mend (exit code 2) does not get better by trying again.
 RestartPreventExitStatus=2
 # A job that runs out of memory is not the daemon's end, and all jobs together may have as many processes as they like.
@@ -175,9 +176,7 @@ def write(path: Path, text: str) -> bool:
         new.chmod(0o644)
         os.replace(new, path)
     except PermissionError as error:
-        raise UserError(
-            f"{error.filename} cannot be written; be root for --system, or install it with --user"
-        ) from error
+        raise UserError(f"{path} cannot be written; be root for --system, or use --user") from error
     return True
 
 

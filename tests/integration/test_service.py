@@ -10,9 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.standin import StandIn
 from tests.yard import Done, Yard
 
 from gpuyard.service import Place, Unit, found_units
@@ -20,6 +22,7 @@ from gpuyard.service import Place, Unit, found_units
 ANSWERS = """#!/bin/sh
 echo "$*" >>"$CALLS"
 case "$*" in
+*enable*--now*) [ -z "$READY" ] || mv "$READY" "$SOCKET" ;;
 *is-active*) echo "${ACTIVE:-active}" ;;
 *is-enabled*) echo enabled ;;
 esac
@@ -56,8 +59,19 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_the_unit_is_written_and_started(machine: Machine) -> None:
+@pytest.fixture
+def started(machine: Machine) -> Iterator[StandIn]:
+    """A daemon that answers as soon as systemd has started it."""
     machine.with_systemctl()
+    machine.data_dir.mkdir()
+    ready = machine.cwd / "ready"
+    machine.environment |= {"READY": str(ready), "SOCKET": str(machine.data_dir / "gpuyard.sock")}
+    with StandIn(ready) as daemon:
+        daemon.answers["GET", "/status"] = 200, {"pid": os.getpid()}
+        yield daemon
+
+
+def test_the_unit_is_written_and_started(machine: Machine, started: StandIn) -> None:
     done = machine.service("install", "--user", "--data-dir", "data", "--policy", "sjf")
     assert done.code == 0, done
     assert done.out.splitlines() == [
@@ -65,7 +79,7 @@ def test_the_unit_is_written_and_started(machine: Machine) -> None:
         "the service is started, and starts at every boot",
     ]
     assert "loginctl enable-linger" in done.err
-    assert machine.asked() == ["--user daemon-reload", "--user enable --now gpuyard.service"]
+    assert machine.asked()[:2] == ["--user daemon-reload", "--user enable --now gpuyard.service"]
     unit = Unit(machine.unit, machine.unit.read_text())
     assert unit.value("ExecStart") == (
         f"{sys.executable} -P -m gpuyard serve --data-dir {machine.data_dir} --policy sjf"
@@ -73,10 +87,10 @@ def test_the_unit_is_written_and_started(machine: Machine) -> None:
     assert (unit.spares_jobs, unit.value("Restart"), unit.value("Delegate")) == (True, "on-failure", "")
     assert oct(machine.unit.stat().st_mode & 0o777) == "0o644"
     assert os.listdir(machine.unit.parent) == [machine.unit.name]
-    assert (
-        "was as it should be already"
-        in machine.service("install", "--user", "--data-dir", "data", "--policy", "sjf").out
-    )
+    again = machine.service("install", "--user", "--data-dir", "data", "--policy", "sjf")
+    assert "was as it should be already" in again.out
+    assert "a daemon runs already" in again.err
+    assert "gpuyard down && systemctl --user start gpuyard.service" in again.err
 
 
 def test_showing_the_unit_changes_nothing(machine: Machine) -> None:
@@ -117,12 +131,19 @@ def test_a_service_that_does_not_start_is_an_error(machine: Machine) -> None:
     assert "could not be started: Unit is masked. (see journalctl --user -u gpuyard.service)" in done.err
 
 
+def test_a_service_that_does_not_stay_up_is_an_error(machine: Machine) -> None:
+    machine.with_systemctl(ANSWERS.replace("${ACTIVE:-active}", "activating"))
+    done = machine.service("install", "--user", "--data-dir", "data")
+    assert done.code == 1
+    assert "was started, but does not answer; it is activating (see journalctl --user -u gpuyard.service)" in done.err
+
+
 def test_uninstall_and_status(machine: Machine) -> None:
     machine.with_systemctl()
     assert "nothing to remove" in machine.service("uninstall", "--user").err
     if not Place(True).unit.exists():
         assert "no unit is installed" in machine.service("status").err
-    machine.service("install", "--user")
+    machine.service("install", "--user", "--no-start")
     found = json.loads(machine.service("status", "--json").out)[0]
     assert (found["unit"], found["enabled"], found["active"]) == (str(machine.unit), "enabled", "active")
     machine.unit.write_text(machine.unit.read_text().replace("KillMode=process", "KillMode=mixed"))

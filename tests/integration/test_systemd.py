@@ -108,8 +108,9 @@ def test_jobs_outlive_all_that_systemd_does_to_the_daemon(systemd: Systemd) -> N
 
     (unit,) = json.loads(systemd.gpuyard("service", "status", "--json").out)
     assert (unit["enabled"], unit["active"], unit["pid"]) == ("enabled", "active", third)
-    assert systemd.gpuyard("backup", "b.tar").code == 0
-    restored = systemd.gpuyard("restore", "b.tar")
+    file = str(systemd.home / "b.tar")
+    assert systemd.gpuyard("backup", file).code == 0
+    restored = systemd.gpuyard("restore", file)
     assert restored.code == 0, restored
     fourth = systemd.daemon(other_than=third)
     (unit,) = json.loads(systemd.gpuyard("service", "status", "--json").out)

@@ -24,6 +24,7 @@ from gpuyard.errors import GpuyardError, UserError
 if TYPE_CHECKING:
     from gpuyard.config import Settings
     from gpuyard.daemon.restoring import Losses
+    from gpuyard.service import Place
 
 _NAMED = 10
 _PATIENCE = 60.0
@@ -62,6 +63,8 @@ def restore(
     backups = importlib.import_module("gpuyard.daemon.backup")
     restoring = importlib.import_module("gpuyard.daemon.restoring")
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(settings.data_dir, os.W_OK | os.X_OK):
+        raise UserError(f"you may not change {settings.data_dir}; be its owner, or give another --data-dir")
     with (
         tempfile.TemporaryDirectory(prefix=".gpuyard-restore-", dir=settings.data_dir) as folder,
         backups.open_backup(file, Path(folder)) as found,
@@ -82,30 +85,35 @@ def restore(
 def _without_daemon(settings: Settings, client: Client) -> Iterator[dict[str, Any]]:
     """End the daemon, if one runs, and start it again as it was; jobs go on all the while. What it says then."""
     from gpuyard.cli.up import Former, begin, stop
-    from gpuyard.service import UNIT, ask, manager_of
+    from gpuyard.service import manager_of
 
     told: dict[str, Any] = {}
     try:
-        pid = client.status()["pid"]
+        status = client.status()
     except NoDaemon:
         yield told
         return
+    pid, place = status["pid"], status["data_dir"]
+    if place != str(settings.data_dir):
+        raise UserError(f"the daemon at {client.socket} keeps its queue in {place}; say --data-dir {place}")
     if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
         raise UserError("the daemon is somebody else's; whoever runs it can go back to a backup")
-    how, place = Former.of(pid), manager_of(pid)
+    how, manager = Former.of(pid), manager_of(pid)
     stop(client)
     try:
         yield told
     finally:  # also if something went wrong: the queue is to go on, with whatever store there is
-        if place is None:
-            told |= begin(how, settings, client)[0]
-        else:
-            done, said = ask(place.command("start", UNIT))
-            if not done:
-                raise GpuyardError(
-                    f"the service cannot be started again: {said}; see {shlex.join(place.command('status', UNIT))}"
-                )
-            told |= _await(client)
+        told |= begin(how, settings, client)[0] if manager is None else _start_service(manager, client)
+
+
+def _start_service(manager: Place, client: Client) -> dict[str, Any]:
+    from gpuyard.service import UNIT, ask
+
+    done, said = ask(manager.command("start", UNIT))
+    if not done:
+        see = shlex.join(manager.command("status", UNIT))
+        raise GpuyardError(f"the service cannot be started again: {said}; see {see}")
+    return _await(client)
 
 
 def _await(client: Client) -> dict[str, Any]:

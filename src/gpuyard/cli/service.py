@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shlex
+import time
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+_PATIENCE = 60.0
 
 Whose = Annotated[
     bool | None,
@@ -94,7 +97,18 @@ def _start(place: Place, client: Client) -> None:
         done, said = service.ask(place.command("restart", service.UNIT))
     if not done:
         raise GpuyardError(f"the service could not be started: {said} (see {_log(place)})")
+    _await(place, client)
     print(f"the service is {'started' if pid is None else 'started anew; jobs go on'}, and starts at every boot")
+
+
+def _await(place: Place, client: Client) -> None:
+    """Wait until its daemon answers; systemd is content when it has begun."""
+    end = time.monotonic() + _PATIENCE
+    while _daemon(client) is None:
+        state = _said(place, "is-active")
+        if state != "active" or time.monotonic() > end:
+            raise GpuyardError(f"the service was started, but does not answer; it is {state} (see {_log(place)})")
+        time.sleep(0.1)
 
 
 @app.command("uninstall", cls=QuickCommand)

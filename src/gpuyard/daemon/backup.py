@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,8 +70,12 @@ class Backup:
 
 def make_backup(settings: Settings, target: Path, *, logs: bool = False) -> Manifest:
     """Write a backup, look it through, and only then give it its name."""
-    if not settings.database.is_file():
-        raise UserError(f"there is nothing to back up: {settings.database} does not exist")
+    try:
+        open(settings.database, "rb").close()
+    except FileNotFoundError as error:
+        raise UserError(f"there is nothing to back up: {settings.database} does not exist") from error
+    except PermissionError as error:
+        raise UserError(f"you may not read {settings.database}; be its owner, or root") from error
     if target.exists():
         raise UserError(f"{target} is there already; give the backup another name")
     if not target.parent.is_dir():
@@ -80,7 +84,7 @@ def make_backup(settings: Settings, target: Path, *, logs: bool = False) -> Mani
         folder = Path(name)
         copy = folder / _DATABASE
         manifest = _describe(copy_store(settings.database, copy), logs)
-        draft = folder / target.name
+        draft = folder / "draft"
         with tarfile.open(draft, "w:gz" if target.name.endswith((".gz", ".tgz")) else "w") as archive:
             _add_bytes(archive, _MANIFEST, json.dumps(asdict(manifest), indent=2).encode() + b"\n")
             archive.add(copy, _DATABASE, filter=_anonymous)
@@ -134,14 +138,22 @@ def _files(jobs_dir: Path, copy: Path, logs: bool) -> Iterator[Path]:
         jobs = [str(id) for (id,) in rows]
     names = ("pid", "exit", "output.log") if logs else ("pid", "exit")
     for job in jobs:
-        folder = jobs_dir / job
-        attempts = sorted(folder.iterdir()) if folder.is_dir() else []
-        yield from (path for attempt in attempts for name in names if (path := attempt / name).is_file())
+        with suppress(FileNotFoundError):  # never begun, or removed by now
+            for attempt in sorted((jobs_dir / job).iterdir()):
+                yield from (path for name in names if _is_plain(path := attempt / name))
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _add_file(archive: tarfile.TarFile, root: Path, path: Path, folder: Path) -> None:
     """A file as it is read: without the hole that a long output may have, and as long as it is now."""
     copy = folder / "file"
+    try:
+        mtime = path.stat().st_mtime
+    except FileNotFoundError:  # too old since a moment ago
+        return
     with open(copy, "wb") as sink:
         end, offset = output.size(path), 0
         while offset < end:
@@ -150,7 +162,7 @@ def _add_file(archive: tarfile.TarFile, root: Path, path: Path, folder: Path) ->
                 break
             sink.write(data)
     info = archive.gettarinfo(copy, str(path.relative_to(root)))
-    info.mtime = path.stat().st_mtime
+    info.mtime = mtime
     with open(copy, "rb") as source:
         archive.addfile(_anonymous(info), source)
 

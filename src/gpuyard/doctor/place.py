@@ -34,6 +34,8 @@ def directory(patient: Patient) -> Finding:
         return bad(check, f"{path} is not a directory", "move it away, or choose another with --data-dir")
     status = path.stat()
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        if patient.status is not None:
+            return ok(check, f"{path} is {_name(status.st_uid)}'s, whose daemon serves you")
         return bad(check, f"you may not use {path}, which is {_name(status.st_uid)}'s", "choose another --data-dir")
     if status.st_uid not in (os.geteuid(), 0):
         return warn(check, f"{path} is {_name(status.st_uid)}'s", f"run this as {_name(status.st_uid)}")
@@ -98,6 +100,8 @@ def socket(patient: Patient) -> Finding:
     if len(os.fsencode(path.name)) > _LONGEST // 2 and len(os.fsencode(path)) > _LONGEST:
         return bad(check, f"the name of {path} is too long", "give a shorter one with --socket")
     folder = path.parent
+    if folder.exists() and not os.access(folder, os.X_OK):
+        return bad(check, f"you may not look into {folder}", "choose another with --socket, or ask its owner")
     if folder.is_dir() and folder.stat().st_mode & 0o002 and not folder.stat().st_mode & stat.S_ISVTX:
         return bad(check, f"anybody can replace {path}, since {folder} can be written by all", f"chmod o-w {folder}")
     if not path.exists():

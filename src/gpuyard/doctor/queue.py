@@ -70,9 +70,11 @@ def environment(patient: Patient) -> Finding:
     return ok(check, f"CUDA_VISIBLE_DEVICES is not set in {whose}")
 
 
-def store(patient: Patient) -> Finding:
+def store(patient: Patient) -> Finding | None:
     """Whether it is whole, and how large."""
     database, check = patient.settings.database, "store"
+    if database.parent.exists() and not os.access(database.parent, os.X_OK):
+        return None  # the look at the directory has told
     if not database.exists():
         return ok(check, f"{database} is not there yet; the first daemon makes it")
     if not os.access(database, os.R_OK):

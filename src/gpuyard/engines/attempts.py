@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from gpuyard.engines import processes
@@ -18,11 +19,14 @@ _REMOVED = ".removed-"
 
 def jobs_in(directory: Path) -> list[str]:
     """The jobs that left files in an engine's directory, but for the newest."""
-    try:
-        found = sorted((name for name in os.listdir(directory) if name.isdecimal()), key=int)
-    except FileNotFoundError:
-        return []
-    return found[:-1]
+    found: list[str] = []
+    newest = -1
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:  # step by step, so that other threads get their turn
+            if entry.name.isdecimal():
+                found.append(entry.name)
+                newest = max(newest, int(entry.name))
+    return [job for job in found if int(job) != newest]
 
 
 def is_kept(directory: Path, job: str, attempt: int) -> bool:
