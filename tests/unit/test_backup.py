@@ -242,6 +242,20 @@ def test_a_damaged_store_is_moved_away_whole(settings: Settings, tmp_path: Path)
     again.close()
 
 
+def test_a_backup_of_an_older_version_is_put_back(settings: Settings, tmp_path: Path) -> None:
+    old = sqlite3.connect(settings.database)
+    old.executescript((Path(__file__).parents[1] / "stores" / "version-1.sql").read_text())
+    old.close()
+    assert make_backup(settings, tmp_path / "b.tar").schema == 1
+    settings.database.unlink()
+    with open_backup(tmp_path / "b.tar", tmp_path) as backup, alone(settings.data_dir):
+        assert losses(settings, backup).newest == 4
+        assert restore(settings, backup, 4) is None
+    again = Store(settings.database)
+    assert set(again.open) == {"2", "4"}
+    again.close()
+
+
 def test_nobody_goes_back_under_a_daemon(settings: Settings) -> None:
     refused = pytest.raises(UserError, match=r"is on .* and does not answer; end it first")
     with alone(settings.data_dir), refused, alone(settings.data_dir):

@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuyard.config import Settings
-from gpuyard.daemon.backup import Backup, integrity, put_back_files, sync
-from gpuyard.daemon.store import Reader
-from gpuyard.daemon.views import JobView
+from gpuyard.daemon.backup import Backup, integrity, put_back_files, read_only, sync
 from gpuyard.engines import attempts
 from gpuyard.errors import UserError
 from gpuyard.faults import point
@@ -41,9 +40,7 @@ class Losses:
 
 def losses(settings: Settings, backup: Backup) -> Losses:
     """What would be lost by going back."""
-    then = _views(backup.database)
-    assert then is not None
-    now = _views(settings.database)
+    then, now = standings(backup.database) or {}, standings(settings.database)
     if now is None:  # damaged, or not there: the processes tell
         running = set(attempts.living(settings.jobs_dir))
         opened = {job for job, _ in running}
@@ -64,12 +61,21 @@ def _in_order(jobs: Iterator[str] | list[str]) -> list[str]:
     return sorted(jobs, key=lambda job: (len(job), job))
 
 
-def _views(database: Path) -> dict[str, JobView] | None:
-    """The jobs of a store; None if it cannot be read."""
+class Standing(NamedTuple):
+    """Where a job stands, as far as stores of all versions tell."""
+
+    state: str
+    attempt: int
+    over: bool
+
+
+def standings(database: Path) -> dict[str, Standing] | None:
+    """Where all jobs of a store stand; None if it cannot be read, or is not there."""
     try:
-        with closing(Reader(database)) as reader:
-            return {view.id: view for view in reader.jobs(over=None, wanted={})}
-    except (sqlite3.Error, ValueError):
+        with closing(read_only(database)) as connection:
+            rows = connection.execute("SELECT id, state, attempt, ended IS NOT NULL FROM jobs ORDER BY number")
+            return {job: Standing(state, attempt, bool(over)) for job, state, attempt, over in rows}
+    except sqlite3.Error:
         return None
 
 

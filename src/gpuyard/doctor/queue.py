@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gpuyard import __version__
 from gpuyard.daemon.backup import integrity, read_only
-from gpuyard.daemon.store import VERSION, Reader
+from gpuyard.daemon.restoring import standings
+from gpuyard.daemon.store import VERSION
 from gpuyard.doctor.finding import Finding, Patient, bad, ok, warn
 from gpuyard.engines import attempts
 from gpuyard.units import format_duration, format_size
@@ -120,15 +121,13 @@ def leftovers(patient: Patient) -> Finding | None:
     """Whether processes live whose job does not run."""
     check = "leftovers"
     living = attempts.living(patient.settings.jobs_dir)
-    try:
-        with closing(Reader(patient.settings.database)) as reader:
-            views = {job: reader.job(job) for job, _ in living}
-    except sqlite3.Error:  # as above
+    known = standings(patient.settings.database)
+    if known is None:  # as above
         return None
     left: dict[str, list[int]] = {}
     for (job, attempt), pids in living.items():
-        view = views[job]
-        if view is None or view.over or view.attempt != attempt:
+        standing = known.get(job)
+        if standing is None or standing.over or standing.attempt != attempt:
             left.setdefault(job, []).extend(pids)
     if not left:
         return ok(check, "no process is left of a job that is over")
