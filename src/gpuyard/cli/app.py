@@ -64,6 +64,13 @@ class Commands(LazyGroup):
             "quota": Entry("quota:quota", "Show or set what people may have: GPUs at once, GPU-hours a week."),
             "share": Entry("quota:share", "Show or set what share of the GPUs people deserve."),
         },
+        "This machine": {
+            "service": Entry("service:app", "Let systemd start the daemon, now and at every boot."),
+            "config": Entry("config:app", "Show the settings, and where each comes from."),
+            "doctor": Entry("doctor:doctor", "Look for what is wrong on this machine, and tell how to mend it."),
+            "backup": Entry("backup:backup", "Write the queue and its history to a file, while the daemon runs."),
+            "restore": Entry("backup:restore", "Go back to a backup; the former store is kept beside it."),
+        },
         "The simulator": {
             "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),
             "compare": Entry(

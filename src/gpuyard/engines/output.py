@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
@@ -47,6 +48,18 @@ def trim(path: Path, limit: int) -> None:
     end = -(-status.st_size // block) * block - tail
     if end > head:
         _punch(path, head, end - head)
+
+
+def supports_holes(folder: Path) -> bool:
+    """Whether the middle of a file can be taken out in this folder; tried with a file."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".holes-") as file:
+        file.write(bytes(3 * _BLOCK))
+        file.flush()
+        try:
+            _punch(Path(file.name), _BLOCK, _BLOCK)
+        except HolesUnsupported:
+            return False
+    return True
 
 
 def _punch(path: Path, offset: int, length: int) -> None:

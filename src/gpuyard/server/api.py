@@ -25,6 +25,7 @@ from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.progress import Progresses
+from gpuyard.daemon.retention import Removed, check_kept
 from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
@@ -60,7 +61,8 @@ Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
 _STATUS = {
-    Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503, UserError: 422,
+    Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503,
+    UserError: 422,
 }  # fmt: skip
 
 
@@ -213,6 +215,7 @@ class Api:
             if view.kind == "lease":
                 raise NotNow(f"job {job} is a lease: gpuyard did not start its process, and has no output of it")
             which = attempt or view.attempt
+            check_kept(self.settings, view, which)
             after, data = self.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
             if data or view.over or time.monotonic() >= end or self.watch.over:
                 break
