@@ -65,6 +65,9 @@ class Api:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
         self.rules = RuleRoutes(yard, self._ask, self._look, _user, _json)
+        self.described = Describing(
+            self.desk, settings, self._ask, _user, _json, lambda job: tasks.chosen(self._reader, job), self._one
+        )
         self.watch = Watch()
         self.since = time.time()
         self._own = threading.local()
@@ -100,7 +103,7 @@ class Api:
         add("/policy", self.set_policy, methods=["PUT"])
         add("/status", self.status, methods=["GET"])
         add("/shutdown", self.shutdown, methods=["POST"], status_code=202)
-        described = Describing(self)
+        described = self.described
         add("/jobs/batch", described.batch, methods=["POST"], status_code=201)
         add("/jobs/{job}", described.edit, methods=["PATCH"])
         add("/jobs/{job}/clone", described.clone, methods=["POST"], status_code=201)
@@ -111,8 +114,8 @@ class Api:
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
         given = _submission(await request.body())
-        wanted = given.wanted(self.user(request), self.settings)
-        [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
+        wanted = given.wanted(_user(request), self.settings)
+        [job] = await self._ask(lambda: self.desk.submit_all([wanted]))
         return _json({"id": job}, 201)
 
     async def jobs(
@@ -144,7 +147,7 @@ class Api:
     ) -> Response:
         opened = list(self.yard.store.open.values())  # in memory, so that a long queue is quick to list
         if over is None:
-            found = self.reader.jobs(over=None, wanted=wanted, tag=tag)
+            found = self._reader.jobs(over=None, wanted=wanted, tag=tag)
         else:
             found = [v for v in opened if all(getattr(v, name) == value for name, value in wanted.items())]
             found = [v for v in found if tag in v.work.get("tags", ())] if tag else found
@@ -163,10 +166,10 @@ class Api:
         """One job, or an array as one; with `wait`, when it is over or has started, or the seconds are."""
         end = time.monotonic() + wait
         while True:
-            over, started, array = tasks.progress(self.reader, job)
+            over, started, array = tasks.progress(self._reader, job)
             left = end - time.monotonic()
             if over or (for_ == "start" and started) or left <= 0 or self.watch.over:
-                return await self.one(job)
+                return await self._one(job)
             await self.watch.wait(left, array or job)
             if array:  # its tasks may end by the thousand
                 await asyncio.sleep(_ARRAY_LOOK)
@@ -174,19 +177,19 @@ class Api:
     async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
         """Give a job up: it is asked to end, and made to when its grace is over."""
         grace = how.grace if how else None
-        user = self.user(request)
-        await self.ask(tasks.each(self.open_ids(job), lambda id: self.desk.cancel(id, grace, user)))
-        return await self.one(job)
+        user = _user(request)
+        await self._ask(tasks.each(self._open_ids(job), lambda id: self.desk.cancel(id, grace, user)))
+        return await self._one(job)
 
     async def hold(self, job: str) -> Response:
         """Keep a waiting job from being chosen."""
-        await self.ask(tasks.each(self.open_ids(job), self.desk.hold))
-        return await self.one(job)
+        await self._ask(tasks.each(self._open_ids(job), self.desk.hold))
+        return await self._one(job)
 
     async def release(self, job: str) -> Response:
         """Let a held job be chosen again."""
-        await self.ask(tasks.each(self.open_ids(job), self.desk.release))
-        return await self.one(job)
+        await self._ask(tasks.each(self._open_ids(job), self.desk.release))
+        return await self._one(job)
 
     async def log(
         self,
@@ -197,7 +200,7 @@ class Api:
         wait: Wait = 0.0,
     ) -> Response:
         """A piece of a job's output."""
-        if len(views := tasks.chosen(self.reader, job)) > 1:
+        if len(views := tasks.chosen(self._reader, job)) > 1:
             raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
         job = views[0].id
         end = time.monotonic() + wait
@@ -218,7 +221,7 @@ class Api:
 
     async def explain(self, job: str) -> Response:
         """Why a job waits, and what would have to end first; of an array, the task that is next."""
-        views = tasks.chosen(self.reader, job)
+        views = tasks.chosen(self._reader, job)
         if len(views) > 1:
             reasons = await self._look(self.desk.reasons)
             place = {id: n for n, id in enumerate(reasons)}
@@ -242,7 +245,7 @@ class Api:
         after = since.timestamp() if since else None
 
         def found() -> Response:
-            views = self.reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
+            views = self._reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
             return _json({"jobs": [self._job_json(view) for view in views]})
 
         return await asyncio.to_thread(found)
@@ -253,7 +256,7 @@ class Api:
         """The log, from one event on."""
         end = time.monotonic() + wait
         while True:
-            found = self.reader.events(after, limit, job or None)
+            found = self._reader.events(after, limit, job or None)
             left = end - time.monotonic()
             if found or left <= 0 or self.watch.over:
                 break
@@ -282,14 +285,14 @@ class Api:
     async def set_policy(self, request: Request, given: PolicyChoice) -> Response:
         """Make plans another way from now on."""
         user = _user(request)
-        await self.ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
+        await self._ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
         return await self.policy()
 
     async def status(self) -> Response:
         """How the daemon does."""
         failing = self.yard.failing
         facts = await self._look(self.desk.facts)
-        counts = self.reader.counts()
+        counts = self._reader.counts()
         states: dict[str, int] = {}
         for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state):
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
@@ -311,41 +314,32 @@ class Api:
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    async def ask(self, command: Callable[[], Any]) -> Any:
-        """Have something done by the yard's thread, and written."""
+    async def _ask(self, command: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self.yard.ask(command))
 
     async def _look(self, command: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self.yard.ask(command, changes=False))
 
     @property
-    def reader(self) -> Reader:
+    def _reader(self) -> Reader:
         """A reader for this thread."""
         if not hasattr(self._own, "reader"):
             self._own.reader = Reader(self.settings.database)
         reader: Reader = self._own.reader
         return reader
 
-    def user(self, request: Request) -> str:
-        """Who asks."""
-        return _user(request)
-
-    def json(self, value: Any, status: int = 200) -> Response:
-        """An answer."""
-        return _json(value, status)
-
-    def open_ids(self, job: str) -> list[str]:
+    def _open_ids(self, job: str) -> list[str]:
         """The job with an id, or the tasks that it stands for: those that are not over, if there are any."""
-        ids = tasks.ids(self.reader, job)
+        ids = tasks.ids(self._reader, job)
         return [id for id in ids if id in self.yard.store.open] or ids
 
     def _view(self, job: str) -> JobView:
         """A job; of an array, its first task."""
-        return tasks.chosen(self.reader, job)[0]
+        return tasks.chosen(self._reader, job)[0]
 
-    async def one(self, job: str) -> Response:
+    async def _one(self, job: str) -> Response:
         """A job as it stands, or an array as if it were one."""
-        views = await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
+        views = await asyncio.to_thread(lambda: tasks.chosen(self._reader, job))
         view = tasks.together(job, views)
         reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))

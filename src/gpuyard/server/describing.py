@@ -2,82 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request, Response
 
 from gpuyard.arrays import ranges
 from gpuyard.client import OVER
-from gpuyard.daemon.desk import NotNow
+from gpuyard.config import Settings
+from gpuyard.daemon.desk import Desk, NotNow
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server.models import Batch, Changes, Copy
-from gpuyard.server.tasks import chosen
 
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
+Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Describing:
     """Submitting several jobs at once, changing and copying them."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(
+        self,
+        desk: Desk,
+        settings: Settings,
+        ask: Ask,
+        user: Callable[[Request], str],
+        answer: Callable[..., Response],
+        choose: Callable[[str], list[JobView]],
+        one: Callable[[str], Awaitable[Response]],
+    ) -> None:
+        self._desk, self._settings, self._ask, self._user = desk, settings, ask, user
+        self._answer, self._choose, self._one = answer, choose, one
 
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
-        api, user = self._api, self._api.user(request)
+        user = self._user(request)
         wanted = []
         for number, one in enumerate(given.jobs):
             try:
-                wanted.append(one.wanted(user, api.settings))
+                wanted.append(one.wanted(user, self._settings))
             except UserError as error:
                 raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
-        ids = await api.ask(lambda: api.desk.submit_all(wanted))
-        return api.json({"ids": ids}, 201)
+        ids = await self._ask(lambda: self._desk.submit_all(wanted))
+        return self._answer({"ids": ids}, 201)
 
     async def edit(self, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
-        api = self._api
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
         dependency = (given.dependency or "") if "dependency" in given.given else None
-        ids = api.open_ids(job)
+        views = self._choose(job)
+        ids = [view.id for view in views if not view.over] or [view.id for view in views]
 
         def change() -> None:
-            api.desk.edit(ids, given.given, lambda work, wish: given.applied(work, wish, api.settings), dependency)
+            self._desk.edit(ids, given.given, lambda work, wish: given.applied(work, wish, self._settings), dependency)
 
-        await api.ask(change)
-        return await api.one(job)
+        await self._ask(change)
+        return await self._one(job)
 
     async def clone(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job, or an array, once more, with changes."""
-        views = chosen(self._api.reader, job)
+        views = self._choose(job)
         return await self._copy(request, views, given or Copy())
 
     async def retry(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job that is over once more; of an array, the tasks that did not succeed."""
-        views = chosen(self._api.reader, job)
+        views = self._choose(job)
         if going := [view for view in views if view.state not in OVER]:
             raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
         failed = [view for view in views if view.state != "succeeded"]
         return await self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
 
     async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Response:
-        api, user = self._api, self._api.user(request)
+        user = self._user(request)
         if not views:
             raise NotNow("all tasks have succeeded, so there is nothing to run again")
         if views[0].array and not given.array:
             given = given.model_copy(update={"array": _array(views)})
 
         def copy() -> str:
-            work, wish = api.desk.description(views[0].id)
-            wanted: Wanted = given.copied(work, wish, api.settings)
-            return api.desk.submit_all([wanted_by(user, wanted)])[0]
+            work, wish = self._desk.description(views[0].id)
+            wanted: Wanted = given.copied(work, wish, self._settings)
+            return self._desk.submit_all([wanted_by(user, wanted)])[0]
 
-        return api.json({"id": await api.ask(copy)}, 201)
+        return self._answer({"id": await self._ask(copy)}, 201)
 
 
 def wanted_by(user: str, wanted: Wanted) -> Wanted:
