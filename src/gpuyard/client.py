@@ -223,9 +223,9 @@ class Client(RuleCalls):
         timeout: float = 30.0,
     ) -> None:
         if socket is None:
-            from gpuyard.config import settings
+            from gpuyard.config import daemon_socket
 
-            socket = settings({"data_dir": data_dir}).socket
+            socket = daemon_socket({"data_dir": data_dir})
         self.socket = os.fspath(socket)
         self.timeout = timeout
 
@@ -351,6 +351,10 @@ class Client(RuleCalls):
             headers.get("x-job-state", ""),
             int(headers.get("x-attempt") or 0),
         )
+
+    def environment(self, id: str) -> dict[str, str]:
+        """The environment that a job was submitted with; its owner and admins may see it."""
+        return cast("dict[str, str]", self._get(f"{_of(id)}/environment")["environment"])
 
     def explain(self, id: str) -> Explanation:
         """Why a job waits, and what has to end first."""

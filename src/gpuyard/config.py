@@ -6,6 +6,7 @@ variable, `GPUYARD_` and its name in capitals.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,9 +17,11 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration, parse_size
 
 SOCKET_NAME = "gpuyard.sock"
+_SYSTEM = Path("/run/gpuyard")
 _DURATIONS = ("default_estimate", "grace", "half_life")
 _SIZES = ("output_limit",)
-_SWITCHES = ("cgroups", "preempt")
+_SWITCHES = ("cgroups", "preempt", "single_user")
+_NUMBERS = ("max_priority",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,17 @@ class Settings:
     cgroups: bool = False
     """Whether each job gets a cgroup of its own: not even a process that hides can outlive it, but a start takes 10 to
     20 ms longer, since the kernel is slow to let a process change its cgroup."""
+    single_user: bool = False
+    """Whether a daemon of root serves root alone; one of another user never serves anybody else."""
+    admin_group: str = "gpuyard-admin"
+    """The Unix group whose members may do to everybody's jobs what their owners may, and set the policy."""
+    max_priority: float | None = None
+    """The highest priority that whoever is no admin may ask for."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the daemon serves everybody on this machine, and runs jobs as those who submit them."""
+        return _is_root() and not self.single_user
 
     @property
     def database(self) -> Path:
@@ -72,6 +86,14 @@ def settings(flags: Mapping[str, Any] | None = None, environment: Mapping[str, s
     return Settings(data_dir, socket, **{name: _read(name, value) for name, value in found.items()})
 
 
+def daemon_socket(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Path:
+    """Where to ask: the daemon that is named, or one's own; or the machine's, where one has none of one's own."""
+    environment = os.environ if environment is None else environment
+    own, everybodys = settings(flags, environment).socket, _SYSTEM / SOCKET_NAME
+    by_default = own == _runtime_home(environment, _data_home(environment)) / SOCKET_NAME
+    return everybodys if by_default and not own.exists() and everybodys.exists() else own
+
+
 def _read(name: str, value: Any) -> Any:
     """A setting's value from what a person wrote."""
     if not isinstance(value, str):
@@ -82,7 +104,19 @@ def _read(name: str, value: Any) -> Any:
         if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
             raise UserError(f"{name} is true or false, not '{value}'")
         return value.lower() in ("true", "1", "yes")
+    if name in _NUMBERS:
+        return _number(name, value)
     return int(parse_size(value)) if name in _SIZES else value
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise UserError(f"{name} is a number, not '{value}'")
+    return number
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -113,7 +147,7 @@ def _is_of_its_kind(name: str, value: Any) -> bool:
     if isinstance(value, bool) or name in _SWITCHES:
         return isinstance(value, bool | str) and name in _SWITCHES
     if isinstance(value, int | float):
-        return name in (*_DURATIONS, *_SIZES) and 0 <= value < float("inf")
+        return name in _NUMBERS or (name in (*_DURATIONS, *_SIZES) and 0 <= value < float("inf"))
     return isinstance(value, str)
 
 
@@ -131,7 +165,7 @@ def _data_home(environment: Mapping[str, str]) -> Path:
 
 def _runtime_home(environment: Mapping[str, str], data_dir: Path) -> Path:
     if _is_root():
-        return Path("/run/gpuyard")
+        return _SYSTEM
     runtime = environment.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "gpuyard" if runtime else data_dir
 

@@ -105,6 +105,8 @@ def test_the_environment_is_the_submitters_and_ours(watch: Watch, monkeypatch: p
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "GPUYARD_JOB_ID": "1",
         "GPUYARD_ATTEMPT": "1",
+        "GPUYARD_RESTART_COUNT": "0",
+        "GPUYARD_CHECKPOINT_DIR": str(watch.directory.parent / "work" / "1" / "checkpoint"),
         "GPUYARD_GPUS": "1",
         "GPUYARD_RUN": str(_folder(watch)),
     }
@@ -502,6 +504,7 @@ def test_a_claim_that_is_written_out_late(watch: Watch) -> None:
             f"{processes.life()}\n\n1000",
             "",
             "sh",
+            "",
             "/bin/sh",
             "-c",
             "exit 6",

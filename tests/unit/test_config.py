@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.config import settings
+from gpuyard import config
+from gpuyard.config import daemon_socket, settings
 from gpuyard.errors import UserError
 
 
@@ -87,3 +88,31 @@ def test_the_system_has_its_own_places(monkeypatch: pytest.MonkeyPatch, environm
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     found = settings({}, environment)
     assert (found.data_dir, found.socket) == (Path("/var/lib/gpuyard"), Path("/run/gpuyard/gpuyard.sock"))
+
+
+def test_priorities_are_numbers(file: Path, environment: dict[str, str]) -> None:
+    assert settings({}, environment).max_priority is None
+    file.write_text("max_priority = -1\n")
+    assert settings({}, environment).max_priority == -1
+    assert settings({}, {**environment, "GPUYARD_MAX_PRIORITY": "2.5"}).max_priority == 2.5
+    with pytest.raises(UserError, match="max_priority is a number, not 'high'"):
+        settings({}, {**environment, "GPUYARD_MAX_PRIORITY": "high"})
+
+
+def test_who_has_no_daemon_asks_the_machines(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "_is_root", lambda: False)
+    monkeypatch.setattr(config, "_SYSTEM", tmp_path / "run")
+    environment["XDG_RUNTIME_DIR"] = str(tmp_path / "mine")
+    own, everybodys = tmp_path / "mine" / "gpuyard" / "gpuyard.sock", tmp_path / "run" / "gpuyard.sock"
+    assert daemon_socket({}, environment) == own
+    everybodys.parent.mkdir()
+    everybodys.touch()
+    assert daemon_socket({}, environment) == everybodys
+    assert daemon_socket({"data_dir": "/data"}, environment) == Path("/data/gpuyard.sock")
+    assert daemon_socket({"socket": "/s"}, environment) == Path("/s")
+    assert settings({}, environment).socket == own  # where a daemon of one's own would listen
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert daemon_socket({}, environment) == own

@@ -26,7 +26,9 @@ def console() -> Console:
 
 
 def say(message: str) -> None:
-    """Tell the user something that is not data."""
+    """Tell the user something that is not data; what others wrote may be in it, so nothing that a terminal obeys."""
+    if not message.isprintable():
+        message = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in message)
     print(message, file=sys.stderr)
 
 

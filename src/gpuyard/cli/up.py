@@ -95,7 +95,9 @@ def down(yard: Yard, json: Json = False) -> None:
 
 def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:
     """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    from gpuyard.server.keeping import prepare
+
+    prepare(settings.data_dir, settings.shared)
     log = settings.data_dir / "daemon.log"
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]

@@ -52,8 +52,9 @@ class Yard:
     def client(self, timeout: float = 30.0) -> Client:
         """A client of the yard's daemon."""
         from gpuyard.client import Client
+        from gpuyard.config import daemon_socket
 
-        return Client(self.settings().socket, timeout=timeout)
+        return Client(daemon_socket({"data_dir": self.data_dir, "socket": self.socket}), timeout=timeout)
 
 
 def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[str, str]]]:

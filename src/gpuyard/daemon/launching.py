@@ -25,8 +25,8 @@ _FUNCTIONS = {
 """The same for login shells of bash, which begin with a PATH of their own. Last there as well: a real Slurm wins."""
 
 
-def task_of(view: JobView, placed: Placed, store: Store, node: str) -> Task:
-    """All that the engine has to know of an attempt."""
+def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str = "") -> Task:
+    """All that the engine has to know of an attempt; who it runs as, if not as we do."""
     work = work_of(view)
     environment = store.environment(work.environment)
     output, error = (named(view.work, view, which, node) for which in ("output", "error"))
@@ -37,6 +37,8 @@ def task_of(view: JobView, placed: Placed, store: Store, node: str) -> Task:
         environment,
         work.output_limit,
         work.umask,
+        user,
+        work.limits,
         variables={**array_variables(view, work), **slurm_variables(view, work, placed, environment, node)},
         script=os.fsencode(store.script(work.script)) if work.script else None,
         output=output or "",

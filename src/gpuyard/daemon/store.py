@@ -201,8 +201,7 @@ class Store:
 
     def environment(self, key: str) -> dict[str, str]:
         """The environment under a hash."""
-        found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
-        return dict(json.loads(found[0])) if found else {}
+        return _environment(self._connection, key)
 
     def script(self, key: str) -> str:
         """The script under a hash."""
@@ -285,6 +284,10 @@ class Reader:
         found = self._connection.execute("SELECT id FROM jobs WHERE array = ? ORDER BY number", (array,))
         return [id for (id,) in found] if array else []
 
+    def environment(self, key: str) -> dict[str, str]:
+        """The environment under a hash."""
+        return _environment(self._connection, key)
+
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
         return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
@@ -305,6 +308,11 @@ class Reader:
     def _select(self, rest: str, values: Iterable[Any]) -> list[JobView]:
         found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {rest}", tuple(values))
         return list(map(views.from_row, found))
+
+
+def _environment(connection: sqlite3.Connection, key: str) -> dict[str, str]:
+    found = connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+    return dict(json.loads(found[0])) if found else {}
 
 
 def hashed(environment: Mapping[str, str] | str) -> tuple[str, str]:

@@ -42,6 +42,8 @@ class Work:
     """Whether it waits again if the machine goes down under it."""
     output_limit: int = 2**30
     umask: int = 0o022
+    limits: tuple[str, ...] = ()
+    """Limits of its submitter's processes, where they are not the daemon's own."""
     estimated: bool = True
     """Whether the user said how long it will run, if only by a time limit; else a default is assumed."""
     kind: str = "job"

@@ -435,7 +435,8 @@ class Yard:
             self.engine.stop(job, attempt, grace)
 
     def _launch(self, placed: Placed) -> None:
-        task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node)
+        user = self.store.open[placed.job].user if self.settings.shared else ""
+        task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user)
         try:
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:

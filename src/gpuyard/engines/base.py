@@ -54,6 +54,10 @@ class Task:
     """Bytes of output that are kept: the beginning and the end, if there is more."""
     umask: int = 0o022
     """What the files that it makes may not permit."""
+    user: str = ""
+    """Who it runs as; nobody else than the engine itself, if empty."""
+    limits: tuple[str, ...] = ()
+    """Limits of its processes that differ from the engine's own, as in `nofile=1024:4096`."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What comes on top of the environment."""
     script: bytes | None = None

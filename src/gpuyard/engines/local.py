@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import select
 import signal
 import socket
@@ -22,17 +21,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuyard import faults
-from gpuyard.arrays import number_of
 from gpuyard.engines import output, processes, scripts, wrapper
+from gpuyard.engines.accounts import account_of
 from gpuyard.engines.base import EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Task
 from gpuyard.engines.cgroups import Cgroup, Membership, cgroups_if
+from gpuyard.engines.folders import Folders
 from gpuyard.engines.runs import WRAPPER_GRACE, Run, interrupted, never_ran
-from gpuyard.engines.spawning import spawn
-from gpuyard.errors import Bug
+from gpuyard.engines.spawning import start
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _CLAIM_PATIENCE = 0.25  # seconds to wait for somebody who is between creating the claim and writing it
 _TRIM_EVERY = 1.0
 
@@ -47,9 +45,12 @@ class LocalEngine:
         node: str | None = None,
         *,
         cgroups: bool | None = None,
+        shared: bool = False,
     ) -> None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._directory = directory.resolve()
+        """With `shared`, jobs are of many users, who need not be friends."""
+        self._folders = Folders(directory, shared)
+        self._directory = self._folders.directory
+        self._uid = os.geteuid() if shared else None
         self._name = node or socket.gethostname()
         self._devices = devices
         self._life = processes.life()
@@ -73,7 +74,11 @@ class LocalEngine:
 
     def last_job(self) -> int:
         """The largest number among the names of its directories."""
-        return max(map(number_of, os.listdir(self._directory)), default=0)
+        return self._folders.last_job()
+
+    def work_folder(self, job: str) -> Path:
+        """Where a job may keep things over its attempts; it is there while an attempt runs."""
+        return self._folders.work(job)
 
     def fileno(self) -> int:
         """Readable when a wrapper has ended."""
@@ -83,7 +88,7 @@ class LocalEngine:
         """Start the wrapper of an attempt, unless there is a claim to it already."""
         if (task.job, attempt) in self._runs:
             return
-        folder = self._make_folder(task.job, attempt)
+        folder = self._folders.make(task.job, attempt)
         faults.point("launch:folder")
         if wrapper.read_claim(folder) is not None:
             self._reports.append(self.adopt(task.job, attempt))
@@ -91,23 +96,26 @@ class LocalEngine:
         if placement.node != self._name or any(gpu not in range(len(self._devices)) for gpu in placement.gpus):
             raise EngineError(f"{self._name} has no GPUs {placement.gpus} of {placement.node}")
         wrapper.check(task)
+        account = account_of(task.user) if task.user else None
+        if account is None:
+            wrapper.check_directory(task.directory)
         faults.point("launch:before-cgroup")
         cgroup = self._cgroups.of(task.job, attempt) if self._cgroups else None
         if cgroup:
             cgroup.create()
-        if task.script is not None:
-            task = scripts.written(task, task.script, self.work_folder(task.job))
         faults.point("launch:before-spawn")
-        arguments = wrapper.command_line(task, folder, self._life, cgroup.path if cgroup else "")
-        environment = wrapper.environment(task, attempt, placement, self._devices, folder)
+        run = Run(task.job, attempt, folder, 0, cgroup, task.output_limit, account.uid if account else self._uid)
         try:
-            pid, pidfd = spawn(arguments, environment, task.directory, folder / "output.log", task.umask)
+            work = self._folders.make_work(task.job, account, task.script)
+            task = scripts.run_from(work, task)
+            told = wrapper.told(task, attempt, placement, self._devices, work)
+            run.pid, run.pidfd = start(run, task, told, self._life, account)
         except (EngineError, LaunchRefused):
             if cgroup:
                 cgroup.remove()
             raise
         faults.point("launch:spawned")
-        run = Run(task.job, attempt, folder, pid, cgroup, task.output_limit, pidfd=pidfd, ours=True)
+        run.ours = True
         self._keep(run)
         self._beginning.add(run)
 
@@ -115,7 +123,7 @@ class LocalEngine:
         """What became of an attempt, by its files; if it never began, it is claimed so that it never will."""
         if known := self._runs.get((job, attempt)):
             return known.running()
-        folder = self._make_folder(job, attempt)
+        folder = self._folders.make(job, attempt)
         claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
         if claim is None:
             faults.point("adopt:before-fence")
@@ -130,9 +138,11 @@ class LocalEngine:
 
     def _adopt_claimed(self, job: str, attempt: int, folder: Path, claim: wrapper.Claim) -> Report:
         if claim.life != self._life:
+            self._folders.leave_work(job)
             return interrupted(job, attempt, folder)
         pid, cgroup = claim.wrapper.pid, Cgroup(claim.cgroup) if claim.cgroup else None
-        run = Run(job, attempt, folder, pid, cgroup, claim.limit, claim=claim)
+        uid = self._uid if claim.uid is None or self._uid is None else claim.uid
+        run = Run(job, attempt, folder, pid, cgroup, claim.limit, uid, claim=claim)
         run.pidfd = processes.hold(pid, claim.wrapper.started)
         if run.pidfd is not None:
             self._keep(run)
@@ -150,9 +160,9 @@ class LocalEngine:
         """The claim is not written out: its wrapper lives and is slow, or it died and ran nothing."""
         if wrapper.claimed_before_boot(folder):
             return interrupted(job, attempt, folder)
-        for pid in self._census.take([processes.Suspect(str(folder))])[str(folder)]:
+        for pid in self._census.take([processes.Suspect(str(folder), uid=self._uid)])[str(folder)]:
             if (pidfd := processes.hold(pid)) is not None:
-                run = Run(job, attempt, folder, pid, None, Task(job, (), "").output_limit, pidfd=pidfd)
+                run = Run(job, attempt, folder, pid, None, Task(job, (), "").output_limit, self._uid, pidfd=pidfd)
                 self._keep(run)
                 self._beginning.add(run)
                 return run.running()
@@ -161,6 +171,7 @@ class LocalEngine:
     def _give_up(self, job: str, attempt: int) -> NeverBegan:
         if self._cgroups:
             self._cgroups.of(job, attempt).remove()
+        self._folders.leave_work(job)
         return NeverBegan(job, attempt)
 
     def stop(self, job: str, attempt: int, grace: float) -> None:
@@ -198,7 +209,8 @@ class LocalEngine:
 
     def owner(self, pid: int) -> tuple[str, int] | None:
         """By its cgroup; else by its session or an ancestor, if that is a wrapper; else by its environment."""
-        if found := self._membership.owner(pid):
+        found = self._membership.owner(pid)
+        if found and self._vouches(found, pid):
             return found
         process = processes.look(pid)
         for _ in range(64):
@@ -207,15 +219,25 @@ class LocalEngine:
             if run := self._wrappers.get(process.pid) or self._wrappers.get(process.session):
                 return run.job, run.attempt
             process = processes.look(process.parent)
-        return self._parse_folder(processes.mark_of(pid))
+        found = self._folders.parse(processes.mark_of(pid))
+        return found if found and self._vouches(found, pid) else None
+
+    def _vouches(self, found: tuple[str, int], pid: int) -> bool:
+        """Whether a process is of the attempt that its cgroup or its mark tells of: users can make up both."""
+        if self._uid is None:
+            return True
+        run = self._runs.get(found)
+        if run is None:
+            return False
+        return pid in run.cgroup.members() if run.cgroup else processes.user_of(pid) == run.uid
 
     def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
         """Up to `size` bytes of output and the offset to read on from; a line stands for what was left out."""
-        return output.read(self._folder(job, attempt) / "output.log", offset, size)
+        return output.read(self._folders.of(job, attempt) / "output.log", offset, size)
 
     def log_size(self, job: str, attempt: int) -> int:
         """How many bytes of output were written, kept or not."""
-        return output.size(self._folder(job, attempt) / "output.log")
+        return output.size(self._folders.of(job, attempt) / "output.log")
 
     def close(self) -> None:
         """Let go of all wrappers; they and their jobs go on."""
@@ -228,36 +250,6 @@ class LocalEngine:
             self._cgroups.close()
 
     # How an attempt begins
-
-    def _folder(self, job: str, attempt: int) -> Path:
-        if not _NAME.fullmatch(job):
-            raise Bug(f"'{job}' cannot be the name of a job's directory")
-        return self._directory / job / str(attempt)
-
-    def work_folder(self, job: str) -> Path:
-        """A folder of a job's own, for all its attempts."""
-        folder = self._directory.parent / "work" / job
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
-        return folder
-
-    def _make_folder(self, job: str, attempt: int) -> Path:
-        folder = self._folder(job, attempt)
-        try:
-            for path in (folder.parent, folder):
-                with suppress(FileExistsError):
-                    path.mkdir(mode=0o700)
-        except OSError as error:
-            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
-        return folder
-
-    def _parse_folder(self, mark: str | None) -> tuple[str, int] | None:
-        parts = Path(mark).parts[-2:] if mark else ()
-        if len(parts) != 2 or not parts[1].isdigit() or not _NAME.fullmatch(parts[0]):
-            return None
-        return (parts[0], int(parts[1])) if str(self._directory / parts[0] / parts[1]) == mark else None
 
     def _keep(self, run: Run) -> None:
         self._runs[run.job, run.attempt] = run
@@ -278,6 +270,7 @@ class LocalEngine:
             run.claim = claim
             if claim.cgroup:
                 run.cgroup = Cgroup(claim.cgroup)
+            run.uid = run.uid if claim.uid is None or self._uid is None else claim.uid
             self._beginning.discard(run)
             self._reports.append(run.running())
         else:
@@ -359,7 +352,7 @@ class LocalEngine:
         doomed = [run for run in runs if now >= run.kill_at and members[str(run.folder)]]
         if doomed:
             for run in doomed:
-                processes.send(members[str(run.folder)], signal.SIGSTOP)
+                processes.send(members[str(run.folder)], signal.SIGSTOP, born=self._census.born)
             members |= self._census.take([run.suspect() for run in doomed])
         return [(run, members[str(run.folder)]) for run in runs]
 
@@ -369,15 +362,16 @@ class LocalEngine:
             self._kill(run, members, now)
         elif members and (not run.asked or now >= run.ask_again):
             run.ask(now)
+            born = None if run.cgroup else self._census.born
             run.leftovers = len(members) if run.ended else 0
-            processes.send(members, signal.SIGTERM, signal.SIGCONT)
+            processes.send(members, signal.SIGTERM, signal.SIGCONT, born=born)
             run.signal_wrapper(signal.SIGCONT)
         run.rest(now)
 
     def _kill(self, run: Run, members: Sequence[int], now: float) -> None:
         if run.cgroup:
             run.cgroup.kill()
-        processes.send(members, signal.SIGKILL)
+        processes.send(members, signal.SIGKILL, born=None if run.cgroup else self._census.born)
         run.signal_wrapper(signal.SIGCONT)
         if not members and run.pidfd is not None and now >= run.kill_at + WRAPPER_GRACE:
             logger.warning("the wrapper of job %s, attempt %s, does not end; it is killed", run.job, run.attempt)
@@ -386,6 +380,7 @@ class LocalEngine:
     def _finish(self, run: Run) -> None:
         faults.point("end:cleared")
         self._trim_log(run)
+        self._folders.leave_work(run.job)
         self._forget(run)
         self._reports.append(run.report())
 

@@ -23,9 +23,13 @@ class HolesUnsupported(OSError):
     """The file system cannot give back a part of a file."""
 
 
-def open_log(path: Path) -> int:
-    """A file descriptor that appends to the output; the file is made if need be."""
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def open_log(path: Path, group: int | None = None) -> int:
+    """A file descriptor that appends to the output; the file is made if need be, and writable by a group."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    if group is not None:
+        os.fchown(file, -1, group)
+        os.fchmod(file, 0o620)
+    return file
 
 
 def trim(path: Path, limit: int) -> None:

@@ -85,6 +85,17 @@ def mark_of(pid: int) -> str | None:
     return None
 
 
+def user_of(pid: int) -> int | None:
+    """The real user of a process: who started it, also where the program acts as somebody else."""
+    return parse_user(read_proc(pid, "status") or b"")
+
+
+def parse_user(status: bytes) -> int | None:
+    """The real user in a `/proc/PID/status`."""
+    _, found, rest = status.partition(b"\nUid:")
+    return int(rest.split(None, 1)[0]) if found else None
+
+
 def life() -> str:
     """What tells one life of this machine, or of this container, from the next.
 
@@ -122,12 +133,26 @@ def reap(pidfd: int) -> int | None:
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
-def send(pids: Iterable[int], *signals: signal.Signals) -> None:
-    """Send signals to processes; those that are gone meanwhile are passed over."""
+def send(pids: Iterable[int], *signals: signal.Signals, born: Mapping[int, int] | None = None) -> None:
+    """Send signals to processes; those that are gone meanwhile are passed over.
+
+    `born` tells when they started, so that nobody is hit who has got the number of one that is gone.
+    """
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):  # a set-user-id program may be out of reach
-            for number in signals:
-                os.kill(pid, number)
+            try:
+                pidfd = hold(pid, (born or {}).get(pid))
+            except EngineError:  # too many files are open, but it has to end
+                for number in signals:
+                    os.kill(pid, number)
+                continue
+            if pidfd is None:
+                continue
+            try:
+                for number in signals:
+                    signal.pidfd_send_signal(pidfd, number)
+            finally:
+                os.close(pidfd)
 
 
 def adopt_orphans() -> None:
@@ -181,6 +206,8 @@ class Suspect:
     """The wrapper's process id, which leads the session; None where that id may be somebody else's by now."""
     started: int | None = None
     """The wrapper's start time."""
+    uid: int | None = None
+    """Whose processes may say by a mark that they belong to it: anybody can put on any mark. None: anybody's."""
 
 
 class Census:
@@ -193,6 +220,8 @@ class Census:
     def __init__(self) -> None:
         self._cost = 0.0
         self._taken = float("-inf")
+        self.born: dict[int, int] = {}
+        """When those started whom the last census saw."""
 
     def next(self, *, urgent: bool = False) -> float:
         """When it may be taken again, on the monotonic clock."""
@@ -204,6 +233,7 @@ class Census:
         processes = everyone()
         processes.pop(os.getpid(), None)  # started out of a job, the daemon carries its mark: it is not to end itself
         members = _sort_out(processes, suspects)
+        self.born = {pid: processes[pid].started for found in members.values() for pid in found}
         self._taken = time.monotonic()
         self._cost = self._taken - begun
         return members
@@ -212,11 +242,12 @@ class Census:
 def _sort_out(processes: Mapping[int, Process], suspects: Collection[Suspect]) -> dict[str, list[int]]:
     members: dict[str, list[int]] = {suspect.folder: [] for suspect in suspects}
     leaders = {suspect.leader: suspect.folder for suspect in suspects if _certain(suspect, processes)}
+    users = {suspect.folder: suspect.uid for suspect in suspects}
     belongs: dict[int, str] = {}
     children: dict[int, list[int]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process.pid)
-        folder = leaders.get(process.session) or leaders.get(process.group) or mark_of(process.pid)
+        folder = leaders.get(process.session) or leaders.get(process.group) or _marked(process.pid, users)
         if folder in members:
             belongs[process.pid] = folder
     pending = list(belongs)
@@ -230,6 +261,14 @@ def _sort_out(processes: Mapping[int, Process], suspects: Collection[Suspect]) -
         if pid not in leaders:
             members[folder].append(pid)
     return members
+
+
+def _marked(pid: int, users: Mapping[str, int | None]) -> str | None:
+    """The attempt whose mark a process carries, and may carry."""
+    mark = mark_of(pid)
+    if mark is None or mark not in users:
+        return None
+    return mark if users[mark] is None or users[mark] == user_of(pid) else None
 
 
 def _certain(suspect: Suspect, processes: Mapping[int, Process]) -> bool:

@@ -34,6 +34,8 @@ class Run:
     """The wrapper's."""
     cgroup: Cgroup | None
     limit: int
+    uid: int | None = None
+    """Whose processes may carry its mark; None: anybody's."""
     claim: wrapper.Claim | None = None
     pidfd: int | None = None
     """Holds the wrapper; None when it has ended."""
@@ -68,8 +70,8 @@ class Run:
     def suspect(self) -> Suspect:
         """What a census may know it by."""
         if not self.witnessed:
-            return Suspect(str(self.folder))
-        return Suspect(str(self.folder), self.pid, self.claim.wrapper.started if self.claim else None)
+            return Suspect(str(self.folder), uid=self.uid)
+        return Suspect(str(self.folder), self.pid, self.claim.wrapper.started if self.claim else None, self.uid)
 
     def stop(self, deadline: float) -> None:
         """Note that it is to end, and to be killed at the deadline."""
@@ -129,10 +131,13 @@ class Run:
         return replace(ended, message=message)
 
 
+_PROBLEMS = {125: "cannot enter its directory", 126: "cannot be executed", 127: "command not found"}
+
+
 def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
     """How a claimed attempt ended, now that its wrapper is gone."""
     if written := wrapper.read_exit(folder):
-        problem = {126: "cannot be executed", 127: "command not found"}.get(written.code, "")
+        problem = _PROBLEMS.get(written.code, "")
         message = f"{problem}: {written.missing}" if written.missing else ""
         return Ended(job, attempt, written.at, written.code, message=message)
     if status is None:

@@ -6,16 +6,35 @@ import errno
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpuyard.engines import output
-from gpuyard.engines.base import EngineError, LaunchRefused
+from gpuyard.engines import dropping, output, wrapper
+from gpuyard.engines.accounts import Account
+from gpuyard.engines.base import EngineError, LaunchRefused, Task
+from gpuyard.engines.runs import Run
 
 
-def spawn(arguments: list[str], environment: dict[str, str], directory: str, log: Path, umask: int) -> tuple[int, int]:
-    """Start a process in a session of its own, with its output appended to `log`: its id, and a pidfd that holds it."""
+def start(run: Run, task: Task, told: Mapping[str, str], life: str, account: Account | None) -> tuple[int, int]:
+    """Start a wrapper; that of another user's job gets nothing of that user's, not even the directory."""
+    cgroup = run.cgroup.path if run.cgroup else ""
+    environment = wrapper.environment(task, told, run.folder, account)
+    arguments = wrapper.command_line(task, run.folder, life, cgroup, account, run.uid)
+    if account is None:
+        return spawn(arguments, environment, task.directory, run.log, task.umask)
+    dropping.leave_keyring()
+    return spawn(arguments, environment, "/", run.log, 0o077, group=account.gid)
+
+
+def spawn(
+    arguments: list[str], environment: dict[str, str], directory: str, log: Path, umask: int, group: int | None = None
+) -> tuple[int, int]:
+    """Start a process in a session of its own, with its output appended to `log`: its id, and a pidfd that holds it.
+
+    A group may write to the output as well, by /dev/stdout: who is in it cannot come by the path, but has it open.
+    """
     try:
-        file = output.open_log(log)
+        file = output.open_log(log, group)
     except OSError as error:
         raise EngineError(f"cannot write to {log}: {error.strerror}") from error
     try:

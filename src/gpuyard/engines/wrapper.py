@@ -6,9 +6,9 @@ millisecond and stays small, and uses nothing but builtins. Its first act is to 
 creates the file first, the daemon included, has made sure that no wrapper that comes later will begin.
 
 `pid` holds the wrapper's own line of /proc/PID/stat and then, as the engine gave them: the life of the machine, the
-cgroup (or nothing) and the limit of the output. `exit` holds the exit code and, if the command could not be started,
-its name. A file counts when it is complete, which its last newline tells. When they were written is when the attempt
-began and ended.
+cgroup (or nothing), the limit of the output and the job's user. `exit` holds the exit code and, if the command could
+not be started, its name. A file counts when it is complete, which its last newline tells. When they were written is
+when the attempt began and ended. For a job of another user the wrapper stays root's; `dropping` is what comes between.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuyard.engines import processes
+from gpuyard.engines import dropping, processes
+from gpuyard.engines.accounts import Account
 from gpuyard.engines.base import EngineError, LaunchRefused, Placement, Task
+from gpuyard.engines.folders import CHECKPOINT
+from gpuyard.engines.rlimits import prlimit
 
 SHELL = "/bin/sh"
 
@@ -30,16 +33,17 @@ SHELL = "/bin/sh"
 # - Names begin with gpuyard_ and are unset first, so no variable of the job is overwritten and none is exported to it.
 # - `exec` in a subshell runs programs only, never a builtin of the shell that happens to have the command's name.
 # - What the shell itself would say (that the job was killed, say) is not the job's output, so it goes nowhere.
+# - What could not be started is looked for once more, to tell: by this shell, or where a user was meant, as that user.
 # - The end is written whatever happens; if the disk is full, the wrapper's own exit code still tells it to its parent.
 SCRIPT = r"""
 set -C
 trap : 1 2 3 6 10 12 13 14 15 16 24 25 26 27 29 30 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 \
 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64
-unset gpuyard_dir gpuyard_cgroup gpuyard_name gpuyard_line
-gpuyard_dir=$1 gpuyard_cgroup=$3 gpuyard_name=$4
+unset gpuyard_dir gpuyard_cgroup gpuyard_name gpuyard_line gpuyard_where
+gpuyard_dir=$1 gpuyard_cgroup=$3 gpuyard_name=$4 gpuyard_where=$5
 read -r gpuyard_line </proc/$$/stat
 { printf '%s\n' "$gpuyard_line" "$2" >"$gpuyard_dir/pid"; } 2>/dev/null || exit 125
-shift 4
+shift 5
 exec 3>&2 2>/dev/null
 (
 exec 2>&3 3>&-
@@ -49,10 +53,18 @@ exec "$@"
 gpuyard_line=$?
 case $gpuyard_line in
 126|127)
+if [ -n "$gpuyard_where" ]; then
+gpuyard_look=1 "$@" >/dev/null 3>&-
+case $? in
+3) gpuyard_line="$gpuyard_line $gpuyard_name" ;;
+4) gpuyard_line="125 $gpuyard_where" ;;
+esac
+else
 case $gpuyard_name in
 */*) [ -f "$gpuyard_name" ] && [ -x "$gpuyard_name" ] ;;
 *) command -v "$gpuyard_name" >/dev/null 2>&1 ;;
-esac || gpuyard_line="$gpuyard_line $gpuyard_name" ;;
+esac || gpuyard_line="$gpuyard_line $gpuyard_name"
+fi ;;
 esac
 { printf '%s\n' "$gpuyard_line" >"$gpuyard_dir/exit"; } 2>/dev/null
 exit "${gpuyard_line%% *}"
@@ -79,6 +91,7 @@ exec "$@"
 _ORDINARY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STEERING = re.compile(
     r"LD_.*|BASH.*|ENV|IFS|LINENO|OPTIND|PPID|PS4|SHELLOPTS|POSIXLY_CORRECT|GLIBC_TUNABLES|gpuyard_.*"
+    r"|E?UID|GROUPS|S?RANDOM|SECONDS|EPOCH.*|DIRSTACK|FUNCNAME|HISTCMD"
 )
 _EXIT = re.compile(rb"(\d+)(?: (.+))?\n", re.DOTALL)
 
@@ -92,6 +105,8 @@ class Claim:
     life: str
     cgroup: str
     limit: int
+    uid: int | None = None
+    """Whose processes may carry its mark; None: anybody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,27 +123,32 @@ FENCED = "fenced"
 INCOMPLETE = "incomplete"
 
 
-def command_line(task: Task, folder: Path, life: str, cgroup: str) -> list[str]:
-    """What to execute for a task: the wrapper, its four arguments, and the job's command."""
+def command_line(
+    task: Task, folder: Path, life: str, cgroup: str, account: Account | None = None, uid: int | None = None
+) -> list[str]:
+    """What to execute for a task: the wrapper, its five arguments, and the job's command."""
     name = task.command[0]
-    every = {**task.environment, **task.variables}
-    carried = [f"{key}={value}" for key, value in every.items() if not _passes(key)]
-    command = list(task.command)
-    if carried:  # `nice` because `env` would take a command with a = in its name for one more variable
-        command = ["/usr/bin/env", *carried, *(["/usr/bin/nice", "-n", "0"] if "=" in name else []), *command]
-    if task.output or task.error:
-        command = [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task), *command]
+    if account:
+        command = dropping.command(account, task.limits, task.directory, task.umask, task.command)
+    else:
+        command = [*prlimit(task.limits), *redirected(task), *_with_carried(task)]
     return [
         SHELL,
         "-c",
         SCRIPT,
         "gpuyard",
         str(folder),
-        f"{life}\n{cgroup}\n{task.output_limit}",
+        f"{life}\n{cgroup}\n{task.output_limit}\n{'' if uid is None else uid}",
         cgroup,
         name,
+        task.directory if account else "",
         *command,
     ]
+
+
+def redirected(task: Task) -> list[str]:
+    """What stands before the command of a job whose output is to go elsewhere."""
+    return [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task)] if task.output or task.error else []
 
 
 def redirections(task: Task) -> list[str]:
@@ -137,24 +157,50 @@ def redirections(task: Task) -> list[str]:
     return [task.output, error, "append" if task.append else "truncate"]
 
 
-def environment(task: Task, attempt: int, placement: Placement, devices: Sequence[str], folder: Path) -> dict[str, str]:
-    """The environment for the wrapper: the submitter's, and what tells the job its GPUs, its id and where it is.
-
-    What a shell would drop or obey itself (a library to preload, a function of bash) goes round it, by `env`.
-    """
+def _with_carried(task: Task) -> list[str]:
+    """The job's command, behind the variables that go round the shell."""
     every = {**task.environment, **task.variables}
-    return {key: value for key, value in every.items() if _passes(key)} | {
+    carried = [f"{key}={value}" for key, value in every.items() if not passes(key)]
+    if not carried:
+        return list(task.command)
+    # `nice` because `env` would take a command with a = in its name for one more variable
+    nice = ["/usr/bin/nice", "-n", "0"] if "=" in task.command[0] else []
+    return ["/usr/bin/env", *carried, *nice, *task.command]
+
+
+def environment(
+    task: Task, variables: Mapping[str, str], folder: Path, account: Account | None = None
+) -> dict[str, str]:
+    """The environment for the wrapper: the submitter's and what tells the job of itself (`told`).
+
+    What a shell would drop or obey itself (a library to preload, a function of bash) goes round it, by `env`. That of
+    another user goes round everything that is root's.
+    """
+    mark = {processes.MARK: str(folder)}
+    if account:
+        given = {key: value for key, value in task.environment.items() if key != processes.MARK}
+        every = given | dict(account.variables) | dict(task.variables) | dict(variables)
+        return mark | dropping.encode(every, passes) | dropping.prefix(redirected(task))
+    every = {**task.environment, **task.variables}
+    return {key: value for key, value in every.items() if passes(key)} | dict(variables) | mark
+
+
+def told(task: Task, attempt: int, placement: Placement, devices: Sequence[str], work: Path) -> dict[str, str]:
+    """What tells a job its GPUs, its id and where it may keep things."""
+    return {
         "PWD": task.directory,
         "CUDA_VISIBLE_DEVICES": ",".join(devices[gpu] for gpu in placement.gpus),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "GPUYARD_JOB_ID": task.job,
         "GPUYARD_ATTEMPT": str(attempt),
+        "GPUYARD_RESTART_COUNT": str(attempt - 1),
         "GPUYARD_GPUS": ",".join(map(str, placement.gpus)),
-        processes.MARK: str(folder),
+        "GPUYARD_CHECKPOINT_DIR": str(work / CHECKPOINT),
     }
 
 
-def _passes(name: str) -> bool:
+def passes(name: str) -> bool:
+    """Whether a shell hands a variable on as it is, and does nothing by it."""
     return bool(_ORDINARY.fullmatch(name)) and not _STEERING.fullmatch(name)
 
 
@@ -177,12 +223,12 @@ def check(task: Task) -> None:
     for name in names:
         if not name or b"=" in name or b"\0" in name:
             raise LaunchRefused(f"{os.fsdecode(name)!r} cannot be the name of an environment variable")
-    _check_directory(task.directory)
+    if not os.path.isabs(task.directory):
+        raise LaunchRefused(f"the directory '{task.directory}' is not an absolute path")
 
 
-def _check_directory(directory: str) -> None:
-    if not os.path.isabs(directory):
-        raise LaunchRefused(f"the directory '{directory}' is not an absolute path")
+def check_directory(directory: str) -> None:
+    """Refuse a directory that we cannot enter. One of another user is for that user to try, not for root."""
     if not os.path.exists(directory):
         raise LaunchRefused(f"the directory {directory} does not exist")
     if not os.path.isdir(directory):
@@ -212,10 +258,11 @@ def read_claim(folder: Path) -> Claim | str | None:
     if content == f"{FENCED}\n".encode():
         return FENCED
     lines = content.split(b"\n")
-    if len(lines) != 5 or lines[4] or b"\0" in content:  # a power cut may leave zeros
+    if len(lines) not in (5, 6) or lines[-1] or b"\0" in content:  # a power cut may leave zeros
         return INCOMPLETE
     try:
-        return Claim(at, processes.parse_stat(lines[0]), lines[1].decode(), os.fsdecode(lines[2]), int(lines[3]))
+        uid = int(lines[4]) if lines[4] else None  # former versions left it out
+        return Claim(at, processes.parse_stat(lines[0]), lines[1].decode(), os.fsdecode(lines[2]), int(lines[3]), uid)
     except ValueError:  # a job may write to any file of its user's
         return INCOMPLETE
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pwd
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
-from functools import cache
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
 from gpuyard.arrays import task_id
@@ -29,6 +26,7 @@ from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
+from gpuyard.engines.rlimits import limits_of
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import (
@@ -41,7 +39,9 @@ from gpuyard.server.answers import (
     times_are_known,
 )
 from gpuyard.server.describing import Describing
+from gpuyard.server.gate import Gate, problem
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
+from gpuyard.server.permissions import Forbidden, May, Permissions
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.times import iso
 from gpuyard.server.watch import Watch
@@ -55,7 +55,9 @@ Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wa
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
-_STATUS = {NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503, UserError: 422}
+_STATUS = {
+    Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503, UserError: 422,
+}  # fmt: skip
 
 
 class Api:
@@ -64,10 +66,12 @@ class Api:
     def __init__(self, yard: Yard, settings: Settings, shutdown: Callable[[], None]) -> None:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
-        self.rules = RuleRoutes(yard, self._ask, self._look, _user, _json)
+        self.permissions = Permissions(settings)
+        self.rules = RuleRoutes(yard, self._ask, self._look, self.permissions.name, _json)
         self.described = Describing(
-            self.desk, settings, self._ask, _user, _json, lambda job: tasks.chosen(self._reader, job), self._one
-        )
+            self.desk, settings, self.permissions, self._ask, self._limits, _json,
+            lambda job: tasks.chosen(self._reader, job), self._one,
+        )  # fmt: skip
         self.watch = Watch()
         self.since = time.time()
         self._own = threading.local()
@@ -76,45 +80,60 @@ class Api:
     def add_to(self, app: FastAPI) -> None:
         """Make the routes known."""
 
-        def add(path: str, *arguments: Any, **options: Any) -> None:
-            app.add_api_route(f"/api/v1{path}", *arguments, **options)
+        def add(path: str, handler: Callable[..., Any], method: str, may: May, what: str = "", **options: Any) -> None:
+            checks = [] if may is May.EVERYBODY else [Depends(self._guard(may, what))]
+            options["openapi_extra"] = {"x-may": may.value, **options.get("openapi_extra", {})}
+            app.add_api_route(f"/api/v1{path}", handler, methods=[method], dependencies=checks, **options)
 
+        everybody, owner, admin = May.EVERYBODY, May.OWNER, May.ADMIN
         body = {"required": True, "content": {"application/json": {"schema": Submission.model_json_schema()}}}
-        add("/jobs", self.submit, methods=["POST"], status_code=201, openapi_extra={"requestBody": body})
-        add("/jobs", self.jobs, methods=["GET"])
-        add("/jobs/{job}", self.job, methods=["GET"])
-        add("/jobs/{job}/cancel", self.cancel, methods=["POST"])
-        add("/jobs/{job}/hold", self.hold, methods=["POST"])
-        add("/jobs/{job}/release", self.release, methods=["POST"])
-        add("/jobs/{job}/log", self.log, methods=["GET"])
-        add("/jobs/{job}/explain", self.explain, methods=["GET"])
-        add("/history", self.history, methods=["GET"])
-        add("/events", self.events, methods=["GET"])
-        add("/gpus", self.gpus, methods=["GET"])
-        add("/gpus/drain", self.rules.drain, methods=["POST"])
-        add("/gpus/resume", self.rules.resume, methods=["POST"])
-        add("/reservations", self.rules.reservations, methods=["GET"])
-        add("/reservations", self.rules.reserve, methods=["POST"], status_code=201)
-        add("/reservations/{name}", self.rules.unreserve, methods=["DELETE"])
-        add("/rules", self.rules.rules, methods=["GET"])
-        add("/rules/quotas/{name}", self.rules.set_quota, methods=["PUT"])
-        add("/rules/shares/{name}", self.rules.set_share, methods=["PUT"])
-        add("/policy", self.policy, methods=["GET"])
-        add("/policy", self.set_policy, methods=["PUT"])
-        add("/status", self.status, methods=["GET"])
-        add("/shutdown", self.shutdown, methods=["POST"], status_code=202)
-        described = self.described
-        add("/jobs/batch", described.batch, methods=["POST"], status_code=201)
-        add("/jobs/{job}", described.edit, methods=["PATCH"])
-        add("/jobs/{job}/clone", described.clone, methods=["POST"], status_code=201)
-        add("/jobs/{job}/retry", described.retry, methods=["POST"], status_code=201)
+        add("/jobs", self.submit, "POST", everybody, status_code=201, openapi_extra={"requestBody": body})
+        add("/jobs", self.jobs, "GET", everybody)
+        add("/jobs/{job}", self.job, "GET", everybody)
+        add("/jobs/{job}/cancel", self.cancel, "POST", owner, "cancel job {job}")
+        add("/jobs/{job}/hold", self.hold, "POST", owner, "hold job {job}")
+        add("/jobs/{job}/release", self.release, "POST", owner, "release job {job}")
+        add("/jobs/{job}/log", self.log, "GET", owner, "read the output of job {job}")
+        add("/jobs/{job}/environment", self.environment, "GET", owner, "read the environment of job {job}")
+        add("/jobs/{job}/explain", self.explain, "GET", everybody)
+        add("/jobs/batch", self.described.batch, "POST", everybody, status_code=201)
+        add("/jobs/{job}", self.described.edit, "PATCH", owner, "change job {job}")
+        add("/jobs/{job}/clone", self.described.clone, "POST", owner, "copy job {job}", status_code=201)
+        add("/jobs/{job}/retry", self.described.retry, "POST", owner, "copy job {job}", status_code=201)
+        add("/history", self.history, "GET", everybody)
+        add("/events", self.events, "GET", everybody)
+        add("/gpus", self.gpus, "GET", everybody)
+        add("/gpus/drain", self.rules.drain, "POST", admin, "drain GPUs")
+        add("/gpus/resume", self.rules.resume, "POST", admin, "resume GPUs")
+        add("/reservations", self.rules.reservations, "GET", everybody)
+        add("/reservations", self.rules.reserve, "POST", admin, "reserve GPUs", status_code=201)
+        add("/reservations/{name}", self.rules.unreserve, "DELETE", admin, "give reservations up")
+        add("/rules", self.rules.rules, "GET", everybody)
+        add("/rules/quotas/{name}", self.rules.set_quota, "PUT", admin, "set quotas")
+        add("/rules/shares/{name}", self.rules.set_share, "PUT", admin, "set shares")
+        add("/policy", self.policy, "GET", everybody)
+        add("/policy", self.set_policy, "PUT", admin, "set the policy")
+        add("/status", self.status, "GET", everybody)
+        add("/shutdown", self.shutdown, "POST", admin, "end the daemon", status_code=202)
+
+    def _guard(self, may: May, what: str) -> Callable[[Request], Any]:
+        """What stands before a route that is not for everybody."""
+
+        async def guard(request: Request) -> None:
+            job = request.path_params.get("job", "")
+            caller = self.permissions.caller(request)
+            self.permissions.check(may, caller, what.format(job=job), lambda: self._view(job).user)
+
+        return guard
 
     # -- jobs -------------------------------------------------------------------------------------
 
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
         given = _submission(await request.body())
-        wanted = given.wanted(_user(request), self.settings)
+        caller = self.permissions.caller(request)
+        self.permissions.check_priority(caller, given.priority)
+        wanted = given.wanted(caller.name, self.settings, self._limits(request))
         [job] = await self._ask(lambda: self.desk.submit_all([wanted]))
         return _json({"id": job}, 201)
 
@@ -177,7 +196,7 @@ class Api:
     async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
         """Give a job up: it is asked to end, and made to when its grace is over."""
         grace = how.grace if how else None
-        user = _user(request)
+        user = self.permissions.caller(request).name
         await self._ask(tasks.each(self._open_ids(job), lambda id: self.desk.cancel(id, grace, user)))
         return await self._one(job)
 
@@ -218,6 +237,10 @@ class Api:
             "X-Attempt": str(which),
         }
         return Response(data, media_type="application/octet-stream", headers=headers)
+
+    async def environment(self, job: str) -> Response:
+        """The environment that a job was submitted with."""
+        return _json({"environment": self._reader.environment(self._view(job).work.get("environment", ""))})
 
     async def explain(self, job: str) -> Response:
         """Why a job waits, and what would have to end first; of an array, the task that is next."""
@@ -284,7 +307,9 @@ class Api:
 
     async def set_policy(self, request: Request, given: PolicyChoice) -> Response:
         """Make plans another way from now on."""
-        user = _user(request)
+        caller = self.permissions.caller(request)
+        self.permissions.check_policy(caller, given.policy)
+        user = caller.name
         await self._ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
         return await self.policy()
 
@@ -320,6 +345,14 @@ class Api:
     async def _look(self, command: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self.yard.ask(command, changes=False))
 
+    def _limits(self, request: Request) -> tuple[str, ...]:
+        """The limits of the process that asks, where they are not ours; none where the kernel cannot name it."""
+        peer = request.state.peer
+        found = limits_of(peer.pid, peer.uid) if peer.pid else ()
+        if found is None and self.settings.shared:  # who ends before they are read must not get away with ours
+            raise UserError("whoever submits a job must live until it is answered")
+        return found or ()
+
     @property
     def _reader(self) -> Reader:
         """A reader for this thread."""
@@ -354,38 +387,22 @@ def make_app(api: Api) -> FastAPI:
     """The application."""
     app = FastAPI(title="gpuyard", version=__version__)
     api.add_to(app)
-    app.add_middleware(OnlyTheOwner)
+    app.add_middleware(Gate, permissions=api.permissions)
 
     @app.exception_handler(GpuyardError)
     async def refused(request: Request, error: GpuyardError) -> Response:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        return _problem(status, str(error))
+        return problem(status, str(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return _problem(422, "; ".join(_complaint(part) for part in error.errors()))
+        return problem(422, "; ".join(_complaint(part) for part in error.errors()))
 
     @app.exception_handler(HTTPException)
     async def failed(request: Request, error: HTTPException) -> Response:
-        return _problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        return problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
 
     return app
-
-
-class OnlyTheOwner:
-    """Nobody but root and the daemon's own user is answered."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at who is at the other end, where the kernel tells."""
-        peer = scope.get("state", {}).get("peer")
-        if peer is None or peer.uid in (0, os.geteuid()):
-            await self._app(scope, receive, send)
-        else:
-            refusal = _problem(403, f"this daemon serves {_name(os.geteuid())} only; start one of your own")
-            await refusal(scope, receive, send)
 
 
 def _first_id(view: JobView) -> str:
@@ -409,30 +426,9 @@ def _complaint(part: Any) -> str:
     return f"{where}: {message}" if where else message
 
 
-def _problem(status: int, detail: str) -> Response:
-    body = json.dumps({"title": _TITLES.get(status, "Error"), "status": status, "detail": detail})
-    return Response(body, status, media_type="application/problem+json")
-
-
-_TITLES = {403: "Forbidden", 404: "Not found", 409: "Not possible now", 422: "Not valid", 503: "Cannot write"}
-
-
 def _json(value: Any, status: int = 200) -> Response:
     try:
         body = to_json(value, inf_nan_mode="null")
     except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
         body = json.dumps(value, separators=(",", ":")).encode("ascii")
     return Response(body, status, media_type="application/json")
-
-
-def _user(request: Request) -> str:
-    peer = getattr(request.state, "peer", None)
-    return _name(peer.uid if peer is not None else os.geteuid())
-
-
-@cache
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

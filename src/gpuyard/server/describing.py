@@ -16,6 +16,7 @@ from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server.models import Batch, Changes, Copy
+from gpuyard.server.permissions import Permissions
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -27,31 +28,35 @@ class Describing:
         self,
         desk: Desk,
         settings: Settings,
+        permissions: Permissions,
         ask: Ask,
-        user: Callable[[Request], str],
+        limits: Callable[[Request], tuple[str, ...]],
         answer: Callable[..., Response],
         choose: Callable[[str], list[JobView]],
         one: Callable[[str], Awaitable[Response]],
     ) -> None:
-        self._desk, self._settings, self._ask, self._user = desk, settings, ask, user
+        self._desk, self._settings, self._permissions = desk, settings, permissions
+        self._ask, self._limits = ask, limits
         self._answer, self._choose, self._one = answer, choose, one
 
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
-        user = self._user(request)
+        caller, limits = self._permissions.caller(request), self._limits(request)
         wanted = []
         for number, one in enumerate(given.jobs):
             try:
-                wanted.append(one.wanted(user, self._settings))
+                self._permissions.check_priority(caller, one.priority)
+                wanted.append(one.wanted(caller.name, self._settings, limits))
             except UserError as error:
                 raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
         ids = await self._ask(lambda: self._desk.submit_all(wanted))
         return self._answer({"ids": ids}, 201)
 
-    async def edit(self, job: str, given: Changes) -> Response:
+    async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
+        self._permissions.check_priority(self._permissions.caller(request), given.priority)
         dependency = (given.dependency or "") if "dependency" in given.given else None
         views = self._choose(job)
         ids = [view.id for view in views if not view.over] or [view.id for view in views]
@@ -76,7 +81,8 @@ class Describing:
         return await self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
 
     async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Response:
-        user = self._user(request)
+        caller, limits = self._permissions.caller(request), self._limits(request)
+        self._permissions.check_priority(caller, given.priority)
         if not views:
             raise NotNow("all tasks have succeeded, so there is nothing to run again")
         if views[0].array and not given.array:
@@ -85,14 +91,14 @@ class Describing:
         def copy() -> str:
             work, wish = self._desk.description(views[0].id)
             wanted: Wanted = given.copied(work, wish, self._settings)
-            return self._desk.submit_all([wanted_by(user, wanted)])[0]
+            return self._desk.submit_all([_wanted_by(caller.name, limits, wanted)])[0]
 
         return self._answer({"id": await self._ask(copy)}, 201)
 
 
-def wanted_by(user: str, wanted: Wanted) -> Wanted:
-    """The same for another user."""
-    return replace(wanted, request=replace(wanted.request, user=user))
+def _wanted_by(user: str, limits: tuple[str, ...], wanted: Wanted) -> Wanted:
+    """The same for whoever asks."""
+    return replace(wanted, request=replace(wanted.request, user=user), work=replace(wanted.work, limits=limits))
 
 
 def _array(views: list[JobView]) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import struct
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -15,6 +19,8 @@ from gpuyard.errors import UserError
 from gpuyard.unixhttp import reachable
 
 _CREDENTIALS = struct.Struct("3i")
+_MOST_EACH = 250  # connections of one user
+_MOST_HEAD = 2**17  # bytes of a request without its body
 
 
 class Peer(NamedTuple):
@@ -26,20 +32,66 @@ class Peer(NamedTuple):
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """HTTP, with the peer's credentials in the state of every request."""
+    """HTTP, with the peer's credentials in the state of every request, and no more connections than are good for all.
+
+    Each takes a file descriptor, and without any left the daemon could not even look after jobs.
+    """
+
+    _open: ClassVar[Counter[int]] = Counter()
+    """How many connections each user has."""
+    _uid: int | None = None
+    _head: int | None = None
+    """How much of a request's head has come; None when it is complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Ask the kernel who it is."""
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family == socket.AF_UNIX:
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            self.app_state: dict[str, Any] = {**self.app_state, "peer": Peer(*_CREDENTIALS.unpack(raw))}
+            peer = Peer(*_CREDENTIALS.unpack(raw))
+            self.app_state: dict[str, Any] = {**self.app_state, "peer": peer}
+            self._uid = peer.uid
+            self._open[peer.uid] += 1
         super().connection_made(transport)
+        if self._uid and self._is_too_much(self._uid):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count it no longer."""
+        super().connection_lost(exc)
+        if self._uid is not None:
+            self._open[self._uid] -= 1
+            if not self._open[self._uid]:
+                del self._open[self._uid]
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._head = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its head is over."""
+        self._head = None
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on, unless its head never ends: that would be kept in memory until it does."""
+        super().data_received(data)
+        if self._head is not None:
+            self._head += len(data)
+            if self._head > _MOST_HEAD:
+                self.transport.abort()
+
+    def _is_too_much(self, uid: int) -> bool:
+        """Whether a user has taken a fair part of what there is, or all users together half of it; root may go on."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return self._open[uid] > min(_MOST_EACH, most // 4) or self._open.total() > most // 2
 
 
 def listen(path: Path, mode: int) -> socket.socket:
     """A listening socket at a path; one that a former daemon left behind is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _passable(mode):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o007 else 0o700)
     with reachable(str(path)) as address:
         if _answers(address):
             raise UserError(f"something listens at {path} already; choose another place with --socket")
@@ -53,6 +105,16 @@ def listen(path: Path, mode: int) -> socket.socket:
     listener.listen(1024)
     listener.setblocking(False)
     return listener
+
+
+@contextmanager
+def _passable(mode: int) -> Iterator[None]:
+    """Where others may connect, they may also pass through the directories that are made for that."""
+    former = os.umask(0o022 if mode & 0o007 else 0o077)
+    try:
+        yield
+    finally:
+        os.umask(former)
 
 
 def _answers(address: str) -> bool:

@@ -112,10 +112,11 @@ class Submission(BaseModel):
     script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
     slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
 
-    def wanted(self, user: str, settings: Settings) -> Wanted:
+    def wanted(self, user: str, settings: Settings, limits: tuple[str, ...] = ()) -> Wanted:
         """The job, or the array, as the desk takes it."""
+        work = replace(self.work(settings), limits=limits)
         return Wanted(
-            self.work(settings), self.request(user, settings), self.environment, self.hold, self.dependency or "",
+            work, self.request(user, settings), self.environment, self.hold, self.dependency or "",
             self.array or "", self.script or "",
         )  # fmt: skip
 

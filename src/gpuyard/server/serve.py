@@ -20,12 +20,14 @@ from gpuyard.config import Settings
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.yard import Yard
+from gpuyard.engines.dropping import check_tools
 from gpuyard.engines.local import LocalEngine
 from gpuyard.engines.processes import adopt_orphans
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
 from gpuyard.server.api import Api, make_app
+from gpuyard.server.keeping import check_keeping, prepare
 from gpuyard.server.listen import PeerProtocol, listen
 
 log = logging.getLogger("gpuyard")
@@ -39,15 +41,17 @@ def serve(settings: Settings) -> None:
     sys.setswitchinterval(_SWITCH)
     with ExitStack() as stack:
         with _usable(settings.data_dir):
-            settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            prepare(settings.data_dir, settings.shared)
             stack.enter_context(_alone(settings.data_dir))
+        if settings.shared:
+            check_tools()
         gpus = open_gpus(settings.simulate_gpus or None)
         stack.callback(gpus.close)
         store = Store(settings.database)
         stack.callback(store.close)
         adopt_orphans()
         with _usable(settings.data_dir):
-            engine = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups)
+            engine = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups, shared=settings.shared)
         stack.callback(engine.close)
         machine = Machine(gpus, engine)
         yard = Yard(store, engine, machine, settings)
@@ -92,7 +96,9 @@ def _alone(data_dir: Path) -> Iterator[None]:
 
 async def _serve(yard: Yard, settings: Settings) -> None:
     loop = asyncio.get_running_loop()
-    listener = listen(settings.socket, 0o600)
+    listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
+    if settings.shared:
+        check_keeping(settings.socket.parent, "socket")
 
     def end() -> None:
         server.should_exit = True

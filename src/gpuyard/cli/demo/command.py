@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -83,6 +84,7 @@ def _yard() -> Iterator[tuple[Client, Path]]:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="gpuyard-demo-"))
+    os.environ["GPUYARD_SINGLE_USER"] = "true"  # the daemon's: nobody else is invited
     rules = Rules(f"{_GPUS}x{_MEMORY}", "priority", "easy", "pack")
     settings = Yard(str(folder), str(folder / "gpuyard.sock")).settings(**rules.flags())
     client = Client(settings.socket)

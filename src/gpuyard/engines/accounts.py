@@ -1,0 +1,69 @@
+"""Users of this machine, as the system knows them. Asked anew each time, so that changes count."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+
+from gpuyard.engines.base import LaunchRefused
+
+NOBODY = 65534
+"""The group of a user whom the system knows by a number only: one that owns nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who a job runs as."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    """What a login would put into the environment."""
+
+
+def name_of(uid: int) -> str:
+    """A user's name; the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def groups_of(uid: int) -> frozenset[int]:
+    """All groups that a user is in now."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return frozenset()
+    return frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+
+
+def account_of(user: str) -> Account | None:
+    """Whom to run the job of a user as; None if that is who we are."""
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        return _nameless(user)
+    if entry.pw_uid == os.geteuid():
+        return None
+    groups = tuple(os.getgrouplist(user, entry.pw_gid))
+    shell = entry.pw_shell or "/bin/sh"
+    variables = (("HOME", entry.pw_dir), ("USER", user), ("LOGNAME", user), ("SHELL", shell))
+    return _allowed(Account(entry.pw_uid, entry.pw_gid, groups, variables), user)
+
+
+def _nameless(user: str) -> Account | None:
+    """A user whom the system knows by a number only, unless it is a name that is gone, or was given away."""
+    if not user.isdecimal() or name_of(int(user)) != user:
+        raise LaunchRefused(f"there is no user {user} on this machine any more")
+    if int(user) == os.geteuid():
+        return None
+    return _allowed(Account(int(user), NOBODY), user)
+
+
+def _allowed(account: Account, user: str) -> Account:
+    if os.geteuid() != 0:
+        raise LaunchRefused(f"only a daemon of root can run jobs of {user}; this one is of {name_of(os.geteuid())}")
+    return account

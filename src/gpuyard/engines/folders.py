@@ -1,0 +1,133 @@
+"""Where an engine keeps what belongs to attempts and jobs.
+
+`jobs/JOB/ATTEMPT` is the daemon's own: claim, end and output. `work/JOB` is the job's: it stays over attempts, and
+belongs to the job's user. Its parent does not, so nobody can put anything in its place; and once it is a user's, we do
+nothing in it but to remove it when it is empty.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from gpuyard.arrays import number_of
+from gpuyard.engines import scripts
+from gpuyard.engines.accounts import Account
+from gpuyard.engines.base import EngineError
+from gpuyard.errors import Bug
+
+CHECKPOINT = "checkpoint"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Folders:
+    """The directories of one engine."""
+
+    def __init__(self, directory: Path, shared: bool) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory = directory.resolve()
+        self._work = self.directory.parent / "work"
+        self._shared = shared
+
+    def last_job(self) -> int:
+        """The largest number among the names."""
+        return max(map(number_of, os.listdir(self.directory)), default=0)
+
+    def of(self, job: str, attempt: int) -> Path:
+        """The directory of an attempt."""
+        _check(job)
+        return self.directory / job / str(attempt)
+
+    def make(self, job: str, attempt: int) -> Path:
+        """The same, and it is there."""
+        folder = self.of(job, attempt)
+        try:
+            for path in (folder.parent, folder):
+                with suppress(FileExistsError):
+                    path.mkdir(mode=0o700)
+        except OSError as error:
+            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
+        return folder
+
+    def parse(self, mark: str | None) -> tuple[str, int] | None:
+        """The attempt whose directory a mark names."""
+        parts = Path(mark).parts[-2:] if mark else ()
+        if len(parts) != 2 or not parts[1].isdigit() or not _NAME.fullmatch(parts[0]):
+            return None
+        return (parts[0], int(parts[1])) if str(self.directory / parts[0] / parts[1]) == mark else None
+
+    def work(self, job: str) -> Path:
+        """The directory of a job, for what it wants to keep over attempts."""
+        _check(job)
+        return self._work / job
+
+    def make_work(self, job: str, account: Account | None, script: bytes | None = None) -> Path:
+        """The same, and it is there, the user's own, with the script that the job runs."""
+        folder = self.work(job)
+        try:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        except FileNotFoundError:
+            self._make_parent()
+            return self.make_work(job, account, script)
+        except OSError as error:
+            raise EngineError(f"cannot create {folder}: {error.strerror}") from error
+        try:
+            _furnish(folder, account, script)
+        except OSError as error:
+            raise EngineError(f"cannot use {folder}: {error.strerror}") from error
+        return folder
+
+    def _make_parent(self) -> None:
+        """Others may pass through, as far as the modes of their own directories let them."""
+        try:
+            self._work.mkdir(mode=0o700, exist_ok=True)
+            if self._shared:
+                self._work.chmod(0o711)
+        except OSError as error:
+            raise EngineError(f"cannot create {self._work}: {error.strerror}") from error
+
+    def leave_work(self, job: str) -> None:
+        """Remove a job's directory if it has left nothing in it."""
+        with suppress(OSError):  # it is not there, or not empty, or the user has put something else in its place
+            handle = os.open(self.work(job), _DIRECTORY)
+            try:
+                with os.scandir(handle) as entries:
+                    few = {entry.name for entry in islice(entries, 3)}  # there may be a million
+                if few <= {CHECKPOINT, scripts.NAME}:
+                    os.rmdir(CHECKPOINT, dir_fd=handle)
+                    with suppress(FileNotFoundError):
+                        os.unlink(scripts.NAME, dir_fd=handle)
+            finally:
+                os.close(handle)
+            os.rmdir(self.work(job))
+
+
+def _check(job: str) -> None:
+    if not _NAME.fullmatch(job):
+        raise Bug(f"'{job}' cannot be the name of a job's directory")
+
+
+def _furnish(folder: Path, account: Account | None, script: bytes | None) -> None:
+    """Put into it what belongs there, and give it away; what is given away already is left alone."""
+    handle = os.open(folder, _DIRECTORY)
+    try:
+        if script is not None:
+            scripts.put(handle, script, account)
+        if os.fstat(handle).st_uid != os.geteuid():
+            return
+        with suppress(FileExistsError):
+            os.mkdir(CHECKPOINT, 0o700, dir_fd=handle)
+        if account:
+            inner = os.open(CHECKPOINT, _DIRECTORY, dir_fd=handle)
+            try:
+                os.fchown(inner, account.uid, account.gid)
+            finally:
+                os.close(inner)
+            os.fchown(handle, account.uid, account.gid)
+    finally:
+        os.close(handle)

@@ -1,0 +1,59 @@
+"""The way in: who is not served, or sends more than anybody needs to, comes no further. And how a refusal looks."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from fastapi import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gpuyard.engines.accounts import name_of
+from gpuyard.server.permissions import Permissions
+
+_MOST_BODY = 2**23
+_MOST_PASSED_OVER = 10_000  # pieces, of 64 KiB or so
+
+
+class Gate:
+    """Whoever is not served, or sends more than anybody needs to, comes no further."""
+
+    def __init__(self, app: ASGIApp, permissions: Permissions) -> None:
+        self._app, self._permissions = app, permissions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at who is at the other end, as the kernel tells, and at how much is to come."""
+        refusal = self._refusal(scope)
+        if refusal is not None and refusal.status_code == 413:
+            await _pass_over(receive)
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        peer = scope.get("state", {}).get("peer")
+        if peer is None or not self._permissions.serves(peer.uid):
+            return problem(403, f"this daemon serves {name_of(os.geteuid())} only; start one of your own")
+        headers = dict(scope.get("headers", ()))
+        if b"transfer-encoding" in headers:
+            return problem(411, "a request must say how long it is, by Content-Length")
+        if int(headers.get(b"content-length", b"0")) > _MOST_BODY:
+            return problem(413, f"a request may have {_MOST_BODY} bytes at most, environment included")
+        return None
+
+
+async def _pass_over(receive: Receive) -> None:
+    """Read what comes, and forget it: who still writes when we hang up would not see our answer."""
+    for _ in range(_MOST_PASSED_OVER):
+        if not (await receive()).get("more_body", False):
+            return
+
+
+def problem(status: int, detail: str) -> Response:
+    """A refusal, as RFC 9457 has it."""
+    body = json.dumps({"title": _TITLES.get(status, "Error"), "status": status, "detail": detail})
+    return Response(body, status, media_type="application/problem+json")
+
+
+_TITLES = {
+    403: "Forbidden", 404: "Not found", 409: "Not possible now", 411: "No length", 413: "Too long", 422: "Not valid",
+    503: "Cannot write",
+}  # fmt: skip

@@ -1,0 +1,106 @@
+"""Who may do what. The kernel says who is at the other end of the socket; nothing that a request says can change that.
+
+Everybody on the machine may submit, and see the queue: jobs, GPUs, history, why somebody waits. A job's output and
+environment, and its fate, are its owner's and the admins'. What concerns everybody is for admins alone: root, whoever
+the daemon runs as, and the members of the Unix group `admin_group`. Each route says which of these holds for it.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from fastapi import Request
+
+from gpuyard.config import Settings
+from gpuyard.engines.accounts import groups_of, name_of
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.server.listen import Peer
+
+_KEEP = 2.0  # seconds for which it is remembered who somebody is
+_MOST = 1000
+
+
+class Forbidden(GpuyardError):
+    """You may not do that."""
+
+
+class May(Enum):
+    """Who may use a route."""
+
+    EVERYBODY = "everybody"
+    OWNER = "the job's owner and admins"
+    ADMIN = "admins"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    uid: int
+    name: str
+    admin: bool
+
+
+class Permissions:
+    """Tells who asks, and whether they may."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known: dict[int, tuple[float, Caller]] = {}
+
+    def caller(self, request: Request) -> Caller:
+        """Who asks, as the system knows them now."""
+        peer = getattr(request.state, "peer", None)
+        if not isinstance(peer, Peer):
+            raise Forbidden("it cannot be told who you are; use the daemon's Unix socket")
+        until, known = self._known.get(peer.uid, (0.0, None))
+        if known is None or until < time.monotonic():
+            if len(self._known) > _MOST:
+                self._known.clear()
+            known = Caller(peer.uid, name_of(peer.uid), self._is_admin(peer.uid))
+            self._known[peer.uid] = time.monotonic() + _KEEP, known
+        return known
+
+    def name(self, request: Request) -> str:
+        """What they are called."""
+        return self.caller(request).name
+
+    def _is_admin(self, uid: int) -> bool:
+        if uid in (0, os.geteuid()):
+            return True
+        try:
+            group = grp.getgrnam(self._settings.admin_group).gr_gid
+        except KeyError:
+            return False
+        return group in groups_of(uid)
+
+    def serves(self, uid: int) -> bool:
+        """Whether somebody is answered at all."""
+        return self._settings.shared or uid in (0, os.geteuid())
+
+    def check(self, may: May, caller: Caller, what: str, owner: Callable[[], str]) -> None:
+        """Refuse who may not; the owner is asked for only where it matters."""
+        if may is May.EVERYBODY or caller.admin:
+            return
+        admins = f"root, or a member of the group {self._settings.admin_group}"
+        if may is May.ADMIN:
+            raise Forbidden(f"only an admin may {what}: ask {admins}")
+        if (whose := owner()) != caller.name:
+            raise Forbidden(f"only {whose} may {what}, since the job is {whose}'s; ask {whose}, or {admins}")
+
+    def check_priority(self, caller: Caller, priority: float) -> None:
+        """Refuse a priority that is for admins."""
+        most = self._settings.max_priority
+        if most is not None and priority > most and not caller.admin:
+            raise UserError(f"priority {priority:g} is more than you may ask for; {most:g} is the highest")
+
+    def check_policy(self, caller: Caller, policy: str) -> None:
+        """Refuse to load a file for somebody: it would run as the daemon, with all that it may do."""
+        if ".py" in policy and caller.uid not in (0, os.geteuid()):
+            me = name_of(os.geteuid())
+            raise Forbidden(f"only {me} may set a policy from a file, since it becomes part of {me}'s daemon")

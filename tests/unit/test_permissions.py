@@ -1,0 +1,64 @@
+"""Who may use which route: none can be added without saying so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from fastapi.routing import APIRoute
+
+from gpuyard.config import Settings
+from gpuyard.server.api import Api, make_app
+from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
+
+OWNER = {"cancel", "hold", "release", "log", "environment"}
+ADMIN = {
+    ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
+    ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),
+    ("PUT", "/rules/shares/{name}"),
+}  # fmt: skip
+
+
+async def _routes() -> list[APIRoute]:
+    yard = cast(Any, SimpleNamespace(on_commit=None))
+    api = Api(yard, Settings(Path("/x"), Path("/x/s")), lambda: None)
+    return [route for route in make_app(api).routes if isinstance(route, APIRoute)]
+
+
+def test_every_route_says_who_may_use_it() -> None:
+    routes = asyncio.run(_routes())
+    assert len(routes) > 10
+    for route in routes:
+        assert route.methods
+        [method] = route.methods
+        path = route.path.removeprefix("/api/v1")
+        may = May((route.openapi_extra or {})["x-may"])
+        last = path.rpartition("/")[2]
+        wanted = May.ADMIN if (method, path) in ADMIN else May.OWNER if last in OWNER else May.EVERYBODY
+        assert may is wanted, f"{method} {path}"
+        assert (may is May.EVERYBODY) is (not route.dependencies), f"{method} {path} is not guarded"
+        if method != "GET":  # whoever adds a change has to think about whom it concerns, and to say so here
+            assert wanted is not May.EVERYBODY or (method, path) == ("POST", "/jobs"), f"{method} {path}"
+
+
+def test_rules() -> None:
+    permissions = Permissions(Settings(Path("/x"), Path("/x/s"), admin_group="wheels"))
+    ann, boss = Caller(1001, "ann", False), Caller(1002, "boss", True)
+    permissions.check(May.EVERYBODY, ann, "look", lambda: "bob")
+    permissions.check(May.OWNER, ann, "cancel job 1", lambda: "ann")
+    for may in May:
+        permissions.check(may, boss, "do it", lambda: "bob")
+    with pytest.raises(Forbidden, match="only bob may cancel job 1, since the job is bob's; ask bob, or root"):
+        permissions.check(May.OWNER, ann, "cancel job 1", lambda: "bob")
+    with pytest.raises(Forbidden, match="only an admin may drain: ask root, or a member of the group wheels"):
+        permissions.check(May.ADMIN, ann, "drain", lambda: "ann")
+
+
+def test_nobody_is_trusted_whom_the_kernel_does_not_name() -> None:
+    permissions = Permissions(Settings(Path("/x"), Path("/x/s")))
+    request = cast(Any, SimpleNamespace(state=SimpleNamespace()))
+    with pytest.raises(Forbidden, match="it cannot be told who you are"):
+        permissions.caller(request)
