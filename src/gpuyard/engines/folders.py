@@ -99,8 +99,9 @@ class Folders:
                 with os.scandir(handle) as entries:
                     few = {entry.name for entry in islice(entries, 3)}  # there may be a million
                 if few <= {CHECKPOINT, scripts.NAME}:
-                    os.rmdir(CHECKPOINT, dir_fd=handle)
-                    with suppress(FileNotFoundError):
+                    if CHECKPOINT in few:  # first: the script stays as long as anything does
+                        os.rmdir(CHECKPOINT, dir_fd=handle)
+                    if scripts.NAME in few:
                         os.unlink(scripts.NAME, dir_fd=handle)
             finally:
                 os.close(handle)
