@@ -25,8 +25,8 @@ _FUNCTIONS = {
 """The same for login shells of bash, which begin with a PATH of their own. Last there as well: a real Slurm wins."""
 
 
-def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str = "") -> Task:
-    """All that the engine has to know of an attempt; who it runs as, if not as we do."""
+def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str) -> Task:
+    """All that the engine has to know of an attempt, which runs as a user; as the daemon, if that is empty."""
     work = work_of(view)
     environment = store.environment(work.environment)
     output, error = (named(view.work, view, which, node) for which in ("output", "error"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gpuyard.core.events import Booked, GpusDrained, GpusResumed, RulesSet, Unbooked
 from gpuyard.core.ledger import HOUR, in_week, weight_of
-from gpuyard.core.model import Booking, Quota, Rules
+from gpuyard.core.model import Booking, Quota, Request, Rules
 from gpuyard.core.state import State
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import UserError, suggest
@@ -159,10 +159,11 @@ class Rulebook:
         return found
 
 
-def refusal(state: State, user: str, group: str, gpus: int) -> str | None:
+def refusal(state: State, request: Request) -> str | None:
     """Why a job can never start under the quotas; None if it can."""
     quotas = dict(state.rules.quotas) if state.rules is not None else {}
-    for who, quota in ((user, quotas.get(user) or quotas.get("*")), (f"@{group}", quotas.get(f"@{group}"))):
+    user, group, gpus = request.user, f"@{request.group}", request.gpus
+    for who, quota in ((user, quotas.get(user) or quotas.get("*")), (group, quotas.get(group))):
         if quota is not None and 0 < quota.gpus < gpus:
             return f"wants {gpus} GPUs, and {who} may have {quota.gpus} at once (gpuyard quota shows that)"
     return None

@@ -273,6 +273,10 @@ class Reader:
         order = "ORDER BY ended DESC, number DESC" if over else "ORDER BY number"
         return self._select(f"{where} {order} LIMIT ?", (*values, limit))
 
+    def environment(self, key: str) -> dict[str, str]:
+        """The environment under a hash."""
+        return _environment(self._connection, key)
+
     def tasks(self, array: str) -> dict[str, int]:
         """How many tasks of an array there are in each state."""
         return dict(
@@ -283,10 +287,6 @@ class Reader:
         """The ids of an array's tasks, in order."""
         found = self._connection.execute("SELECT id FROM jobs WHERE array = ? ORDER BY number", (array,))
         return [id for (id,) in found] if array else []
-
-    def environment(self, key: str) -> dict[str, str]:
-        """The environment under a hash."""
-        return _environment(self._connection, key)
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 from dataclasses import dataclass
@@ -38,6 +39,16 @@ def groups_of(uid: int) -> frozenset[int]:
     except KeyError:
         return frozenset()
     return frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+
+
+def group_of(uid: int) -> str:
+    """The name of a user's group; nothing where it is theirs alone, as many systems give each user one."""
+    try:
+        entry = pwd.getpwuid(uid)
+        group = grp.getgrgid(entry.pw_gid).gr_name
+    except KeyError:
+        return ""
+    return "" if group == entry.pw_name else group
 
 
 def account_of(user: str) -> Account | None:

@@ -14,12 +14,11 @@ from itertools import islice
 from pathlib import Path
 
 from gpuyard.arrays import number_of
-from gpuyard.engines import scripts
 from gpuyard.engines.accounts import Account
 from gpuyard.engines.base import EngineError
 from gpuyard.errors import Bug
 
-CHECKPOINT = "checkpoint"
+CHECKPOINT, SCRIPT, PROGRESS = "checkpoint", "script", "progress"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -65,19 +64,19 @@ class Folders:
         _check(job)
         return self._work / job
 
-    def make_work(self, job: str, account: Account | None, script: bytes | None = None) -> Path:
-        """The same, and it is there, the user's own, with the script that the job runs."""
+    def make_work(self, job: str, account: Account | None) -> Path:
+        """The same, and it is there, the user's own."""
         folder = self.work(job)
         try:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
         except FileNotFoundError:
             self._make_parent()
-            return self.make_work(job, account, script)
+            return self.make_work(job, account)
         except OSError as error:
             raise EngineError(f"cannot create {folder}: {error.strerror}") from error
         try:
-            _furnish(folder, account, script)
+            _furnish(folder, account)
         except OSError as error:
             raise EngineError(f"cannot use {folder}: {error.strerror}") from error
         return folder
@@ -97,12 +96,12 @@ class Folders:
             handle = os.open(self.work(job), _DIRECTORY)
             try:
                 with os.scandir(handle) as entries:
-                    few = {entry.name for entry in islice(entries, 3)}  # there may be a million
-                if few <= {CHECKPOINT, scripts.NAME}:
-                    if CHECKPOINT in few:  # first: the script stays as long as anything does
+                    few = {entry.name for entry in islice(entries, 4)}  # there may be a million
+                if few <= {CHECKPOINT, SCRIPT, PROGRESS}:
+                    if CHECKPOINT in few:  # first: if something is in it, all is kept
                         os.rmdir(CHECKPOINT, dir_fd=handle)
-                    if scripts.NAME in few:
-                        os.unlink(scripts.NAME, dir_fd=handle)
+                    for name in few - {CHECKPOINT}:
+                        os.unlink(name, dir_fd=handle)
             finally:
                 os.close(handle)
             os.rmdir(self.work(job))
@@ -113,12 +112,10 @@ def _check(job: str) -> None:
         raise Bug(f"'{job}' cannot be the name of a job's directory")
 
 
-def _furnish(folder: Path, account: Account | None, script: bytes | None) -> None:
+def _furnish(folder: Path, account: Account | None) -> None:
     """Put into it what belongs there, and give it away; what is given away already is left alone."""
     handle = os.open(folder, _DIRECTORY)
     try:
-        if script is not None:
-            scripts.put(handle, script, account)
         if os.fstat(handle).st_uid != os.geteuid():
             return
         with suppress(FileExistsError):

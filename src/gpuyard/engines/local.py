@@ -106,8 +106,9 @@ class LocalEngine:
         faults.point("launch:before-spawn")
         run = Run(task.job, attempt, folder, 0, cgroup, task.output_limit, account.uid if account else self._uid)
         try:
-            work = self._folders.make_work(task.job, account, task.script)
-            task = scripts.run_from(work, task)
+            work = self._folders.make_work(task.job, account)
+            if task.script is not None:
+                task = scripts.written(task, task.script, work)
             told = wrapper.told(task, attempt, placement, self._devices, work)
             run.pid, run.pidfd = start(run, task, told, self._life, account)
         except (EngineError, LaunchRefused):

@@ -8,36 +8,32 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gpuyard.engines.accounts import Account
 from gpuyard.engines.base import EngineError, LaunchRefused, Task
+from gpuyard.engines.folders import SCRIPT as NAME
 
-NAME = "script"
-_FRESH = f".{NAME}"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 
-def run_from(folder: Path, task: Task) -> Task:
-    """The task, running the script that is in the folder, if it runs one."""
-    return task if task.script is None else replace(task, command=(str(folder / NAME), *task.command[1:]))
+def written(task: Task, text: bytes, folder: Path) -> Task:
+    """The task, running a script that is in the folder from now on.
 
-
-def put(folder: int, text: bytes, account: Account | None) -> None:
-    """Write the script, unless it is there: all of it or nothing.
-
-    The folder may be its user's already, who may put anything there: so no link is followed, nothing that is there is
-    written to, and what is in the way is the job's own fault.
+    The folder may be the job's user's, who may put anything there; so the file is a new one, which takes that place.
     """
+    fresh = f".{NAME}.{os.getpid()}"
     try:
-        if NAME in os.listdir(folder):
-            return
-        with suppress(FileNotFoundError):
-            os.unlink(_FRESH, dir_fd=folder)
-        with open(os.open(_FRESH, _NEW, 0o700, dir_fd=folder), "wb") as file:
-            file.write(text)
-            if account:
-                os.fchown(file.fileno(), account.uid, account.gid)
-        os.rename(_FRESH, NAME, src_dir_fd=folder, dst_dir_fd=folder)
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(fresh, dir_fd=place)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(fresh, flags, 0o700, dir_fd=place), "wb") as file:
+                file.write(text)
+                owner = os.fstat(place)
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            os.rename(fresh, NAME, src_dir_fd=place, dst_dir_fd=place)
+        finally:
+            os.close(place)
     except OSError as error:
-        kind = EngineError if error.errno in _PASSING else LaunchRefused
-        raise kind(f"its script cannot be written: {error.strerror}") from error
+        kind = EngineError if error.errno in _PASSING else LaunchRefused  # what a user put in its way is their fault
+        raise kind(f"cannot write {folder / NAME}: {error.strerror}") from error
+    return replace(task, command=(str(folder / NAME), *task.command[1:]))

@@ -131,7 +131,7 @@ def command_line(
     if account:
         command = dropping.command(account, task.limits, task.directory, task.umask, task.command)
     else:
-        command = [*prlimit(task.limits), *redirected(task), *_with_carried(task)]
+        command = [*prlimit(task.limits), *_redirected(task), *_with_carried(task)]
     return [
         SHELL,
         "-c",
@@ -146,9 +146,19 @@ def command_line(
     ]
 
 
-def redirected(task: Task) -> list[str]:
-    """What stands before the command of a job whose output is to go elsewhere."""
+def _redirected(task: Task) -> list[str]:
+    """What stands before the command of a job whose output is to go elsewhere, and before what goes by `env`."""
     return [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task)] if task.output or task.error else []
+
+
+def _with_carried(task: Task) -> list[str]:
+    """The job's command, behind the variables that go round the shell."""
+    carried = [f"{key}={value}" for key, value in _given(task).items() if not passes(key)]
+    if not carried:
+        return list(task.command)
+    # `nice` because `env` would take a command with a = in its name for one more variable
+    nice = ["/usr/bin/nice", "-n", "0"] if "=" in task.command[0] else []
+    return ["/usr/bin/env", *carried, *nice, *task.command]
 
 
 def redirections(task: Task) -> list[str]:
@@ -157,15 +167,9 @@ def redirections(task: Task) -> list[str]:
     return [task.output, error, "append" if task.append else "truncate"]
 
 
-def _with_carried(task: Task) -> list[str]:
-    """The job's command, behind the variables that go round the shell."""
-    every = {**task.environment, **task.variables}
-    carried = [f"{key}={value}" for key, value in every.items() if not passes(key)]
-    if not carried:
-        return list(task.command)
-    # `nice` because `env` would take a command with a = in its name for one more variable
-    nice = ["/usr/bin/nice", "-n", "0"] if "=" in task.command[0] else []
-    return ["/usr/bin/env", *carried, *nice, *task.command]
+def _given(task: Task) -> dict[str, str]:
+    """What the submitter and the description of the work give it."""
+    return {**task.environment, **task.variables}
 
 
 def environment(
@@ -178,11 +182,10 @@ def environment(
     """
     mark = {processes.MARK: str(folder)}
     if account:
-        given = {key: value for key, value in task.environment.items() if key != processes.MARK}
-        every = given | dict(account.variables) | dict(task.variables) | dict(variables)
-        return mark | dropping.encode(every, passes) | dropping.prefix(redirected(task))
-    every = {**task.environment, **task.variables}
-    return {key: value for key, value in every.items() if passes(key)} | dict(variables) | mark
+        given = {key: value for key, value in _given(task).items() if key != processes.MARK}
+        every = given | dict(account.variables) | dict(variables)
+        return mark | dropping.encode(every, passes) | dropping.prefix(_redirected(task))
+    return {key: value for key, value in _given(task).items() if passes(key)} | dict(variables) | mark
 
 
 def told(task: Task, attempt: int, placement: Placement, devices: Sequence[str], work: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -21,7 +22,9 @@ from gpuyard import __version__
 from gpuyard.arrays import task_id
 from gpuyard.client import OVER
 from gpuyard.config import Settings
+from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
+from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
@@ -67,11 +70,7 @@ class Api:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
         self.permissions = Permissions(settings)
-        self.rules = RuleRoutes(yard, self._ask, self._look, self.permissions.name, _json)
-        self.described = Describing(
-            self.desk, settings, self.permissions, self._ask, self._limits, _json,
-            lambda job: tasks.chosen(self._reader, job), self._one,
-        )  # fmt: skip
+        self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name, _json)
         self.watch = Watch()
         self.since = time.time()
         self._own = threading.local()
@@ -96,10 +95,11 @@ class Api:
         add("/jobs/{job}/log", self.log, "GET", owner, "read the output of job {job}")
         add("/jobs/{job}/environment", self.environment, "GET", owner, "read the environment of job {job}")
         add("/jobs/{job}/explain", self.explain, "GET", everybody)
-        add("/jobs/batch", self.described.batch, "POST", everybody, status_code=201)
-        add("/jobs/{job}", self.described.edit, "PATCH", owner, "change job {job}")
-        add("/jobs/{job}/clone", self.described.clone, "POST", owner, "copy job {job}", status_code=201)
-        add("/jobs/{job}/retry", self.described.retry, "POST", owner, "copy job {job}", status_code=201)
+        described = Describing(self)
+        add("/jobs/batch", described.batch, "POST", everybody, status_code=201)
+        add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
+        add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
+        add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
         add("/history", self.history, "GET", everybody)
         add("/events", self.events, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
@@ -122,7 +122,7 @@ class Api:
         async def guard(request: Request) -> None:
             job = request.path_params.get("job", "")
             caller = self.permissions.caller(request)
-            self.permissions.check(may, caller, what.format(job=job), lambda: self._view(job).user)
+            self.permissions.check(may, caller, what.format(job=job), lambda: tasks.owner(self.reader, job))
 
         return guard
 
@@ -131,10 +131,8 @@ class Api:
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
         given = _submission(await request.body())
-        caller = self.permissions.caller(request)
-        self.permissions.check_priority(caller, given.priority)
-        wanted = given.wanted(caller.name, self.settings, self._limits(request))
-        [job] = await self._ask(lambda: self.desk.submit_all([wanted]))
+        wanted = self.owned(request, given.wanted(self.settings))
+        [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
         return _json({"id": job}, 201)
 
     async def jobs(
@@ -166,7 +164,7 @@ class Api:
     ) -> Response:
         opened = list(self.yard.store.open.values())  # in memory, so that a long queue is quick to list
         if over is None:
-            found = self._reader.jobs(over=None, wanted=wanted, tag=tag)
+            found = self.reader.jobs(over=None, wanted=wanted, tag=tag)
         else:
             found = [v for v in opened if all(getattr(v, name) == value for name, value in wanted.items())]
             found = [v for v in found if tag in v.work.get("tags", ())] if tag else found
@@ -185,10 +183,10 @@ class Api:
         """One job, or an array as one; with `wait`, when it is over or has started, or the seconds are."""
         end = time.monotonic() + wait
         while True:
-            over, started, array = tasks.progress(self._reader, job)
+            over, started, array = tasks.progress(self.reader, job)
             left = end - time.monotonic()
             if over or (for_ == "start" and started) or left <= 0 or self.watch.over:
-                return await self._one(job)
+                return await self.one(job)
             await self.watch.wait(left, array or job)
             if array:  # its tasks may end by the thousand
                 await asyncio.sleep(_ARRAY_LOOK)
@@ -196,19 +194,19 @@ class Api:
     async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
         """Give a job up: it is asked to end, and made to when its grace is over."""
         grace = how.grace if how else None
-        user = self.permissions.caller(request).name
-        await self._ask(tasks.each(self._open_ids(job), lambda id: self.desk.cancel(id, grace, user)))
-        return await self._one(job)
+        user = self.permissions.name(request)
+        await self.ask(tasks.each(self.open_ids(job), lambda id: self.desk.cancel(id, grace, user)))
+        return await self.one(job)
 
     async def hold(self, job: str) -> Response:
         """Keep a waiting job from being chosen."""
-        await self._ask(tasks.each(self._open_ids(job), self.desk.hold))
-        return await self._one(job)
+        await self.ask(tasks.each(self.open_ids(job), self.desk.hold))
+        return await self.one(job)
 
     async def release(self, job: str) -> Response:
         """Let a held job be chosen again."""
-        await self._ask(tasks.each(self._open_ids(job), self.desk.release))
-        return await self._one(job)
+        await self.ask(tasks.each(self.open_ids(job), self.desk.release))
+        return await self.one(job)
 
     async def log(
         self,
@@ -219,7 +217,7 @@ class Api:
         wait: Wait = 0.0,
     ) -> Response:
         """A piece of a job's output."""
-        if len(views := tasks.chosen(self._reader, job)) > 1:
+        if len(views := tasks.chosen(self.reader, job)) > 1:
             raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
         job = views[0].id
         end = time.monotonic() + wait
@@ -240,11 +238,11 @@ class Api:
 
     async def environment(self, job: str) -> Response:
         """The environment that a job was submitted with."""
-        return _json({"environment": self._reader.environment(self._view(job).work.get("environment", ""))})
+        return _json({"environment": self.reader.environment(self._view(job).work.get("environment", ""))})
 
     async def explain(self, job: str) -> Response:
         """Why a job waits, and what would have to end first; of an array, the task that is next."""
-        views = tasks.chosen(self._reader, job)
+        views = tasks.chosen(self.reader, job)
         if len(views) > 1:
             reasons = await self._look(self.desk.reasons)
             place = {id: n for n, id in enumerate(reasons)}
@@ -268,7 +266,7 @@ class Api:
         after = since.timestamp() if since else None
 
         def found() -> Response:
-            views = self._reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
+            views = self.reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
             return _json({"jobs": [self._job_json(view) for view in views]})
 
         return await asyncio.to_thread(found)
@@ -279,7 +277,7 @@ class Api:
         """The log, from one event on."""
         end = time.monotonic() + wait
         while True:
-            found = self._reader.events(after, limit, job or None)
+            found = self.reader.events(after, limit, job or None)
             left = end - time.monotonic()
             if found or left <= 0 or self.watch.over:
                 break
@@ -310,14 +308,14 @@ class Api:
         caller = self.permissions.caller(request)
         self.permissions.check_policy(caller, given.policy)
         user = caller.name
-        await self._ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
+        await self.ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
         return await self.policy()
 
     async def status(self) -> Response:
         """How the daemon does."""
         failing = self.yard.failing
         facts = await self._look(self.desk.facts)
-        counts = self._reader.counts()
+        counts = self.reader.counts()
         states: dict[str, int] = {}
         for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state):
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
@@ -339,7 +337,8 @@ class Api:
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    async def _ask(self, command: Callable[[], Any]) -> Any:
+    async def ask(self, command: Callable[[], Any]) -> Any:
+        """Have something done by the yard's thread, and written."""
         return await asyncio.wrap_future(self.yard.ask(command))
 
     async def _look(self, command: Callable[[], Any]) -> Any:
@@ -354,25 +353,38 @@ class Api:
         return found or ()
 
     @property
-    def _reader(self) -> Reader:
+    def reader(self) -> Reader:
         """A reader for this thread."""
         if not hasattr(self._own, "reader"):
             self._own.reader = Reader(self.settings.database)
         reader: Reader = self._own.reader
         return reader
 
-    def _open_ids(self, job: str) -> list[str]:
+    def owned(self, request: Request, wanted: Wanted) -> Wanted:
+        """The same, as whoever asks may have it: a job of their own, with their limits."""
+        caller = self.permissions.caller(request)
+        self.permissions.check_priority(caller, wanted.request.priority)
+        wish = replace(wanted.request, user=caller.name, group=caller.group)
+        if (never := rulebook.refusal(self.yard.state, wish)) is not None:
+            raise UserError(f"this job can never run here: it {never}")
+        return replace(wanted, request=wish, work=replace(wanted.work, limits=self._limits(request)))
+
+    def json(self, value: Any, status: int = 200) -> Response:
+        """An answer."""
+        return _json(value, status)
+
+    def open_ids(self, job: str) -> list[str]:
         """The job with an id, or the tasks that it stands for: those that are not over, if there are any."""
-        ids = tasks.ids(self._reader, job)
+        ids = tasks.ids(self.reader, job)
         return [id for id in ids if id in self.yard.store.open] or ids
 
     def _view(self, job: str) -> JobView:
         """A job; of an array, its first task."""
-        return tasks.chosen(self._reader, job)[0]
+        return tasks.chosen(self.reader, job)[0]
 
-    async def _one(self, job: str) -> Response:
+    async def one(self, job: str) -> Response:
         """A job as it stands, or an array as if it were one."""
-        views = await asyncio.to_thread(lambda: tasks.chosen(self._reader, job))
+        views = await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
         view = tasks.together(job, views)
         reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))

@@ -112,11 +112,10 @@ class Submission(BaseModel):
     script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
     slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
 
-    def wanted(self, user: str, settings: Settings, limits: tuple[str, ...] = ()) -> Wanted:
-        """The job, or the array, as the desk takes it."""
-        work = replace(self.work(settings), limits=limits)
+    def wanted(self, settings: Settings) -> Wanted:
+        """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
         return Wanted(
-            work, self.request(user, settings), self.environment, self.hold, self.dependency or "",
+            self.work(settings), self.request(settings), self.environment, self.hold, self.dependency or "",
             self.array or "", self.script or "",
         )  # fmt: skip
 
@@ -143,22 +142,20 @@ class Submission(BaseModel):
             slurm=self.slurm,
         )
 
-    def request(self, user: str, settings: Settings) -> Request:
+    def request(self, settings: Settings) -> Request:
         """What a policy may know of it."""
         estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
-        grace = settings.grace if self.grace is None else self.grace
         return Request(
             gpus=self.gpus or len(self.from_ or ()) or 1,
             estimate=min(estimate, self.time_limit or math.inf),
             memory=self.gpu_memory or 0.0,
             compute=0.0 if self.gpu_memory else 100.0,
             priority=self.priority,
-            user=user,
             preemptible=False,
             scope=tuple(self.from_ or ()),
             begin=self.begin.timestamp() if self.begin else 0.0,
             deadline=self.deadline.timestamp() if self.deadline else math.inf,
-            limit=self.time_limit + grace if self.time_limit else math.inf,
+            limit=self.time_limit or math.inf,
         )
 
 
@@ -166,6 +163,12 @@ class Batch(BaseModel):
     """Jobs that are taken in together, or not at all; `@0` in a dependency is the first of them."""
 
     jobs: Annotated[list[Submission], Field(min_length=1)]
+    environment: Annotated[Environment, Field(description="Of those jobs that have none of their own.")] = {}
+
+    def complete(self) -> list[Submission]:
+        """The jobs, each with its environment."""
+        common = {"environment": self.environment}
+        return [one if "environment" in one.model_fields_set else one.model_copy(update=common) for one in self.jobs]
 
 
 class Changes(BaseModel):
@@ -254,7 +257,7 @@ class Changes(BaseModel):
             found["deadline"] = self.deadline.timestamp() if self.deadline else math.inf
         if given & {"estimate", "time_limit", "grace"}:
             limit = after.time_limit or math.inf
-            found["limit"] = limit + after.grace
+            found["limit"] = limit
             found["estimate"] = min(self._estimate(before, request, settings), limit)
         return replace(request, **found)
 

@@ -17,7 +17,7 @@ from enum import Enum
 from fastapi import Request
 
 from gpuyard.config import Settings
-from gpuyard.engines.accounts import groups_of, name_of
+from gpuyard.engines.accounts import group_of, groups_of, name_of
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server.listen import Peer
 
@@ -44,6 +44,8 @@ class Caller:
     uid: int
     name: str
     admin: bool
+    group: str = ""
+    """Their Unix group, where it is not theirs alone."""
 
 
 class Permissions:
@@ -62,7 +64,7 @@ class Permissions:
         if known is None or until < time.monotonic():
             if len(self._known) > _MOST:
                 self._known.clear()
-            known = Caller(peer.uid, name_of(peer.uid), self._is_admin(peer.uid))
+            known = Caller(peer.uid, name_of(peer.uid), self._is_admin(peer.uid), group_of(peer.uid))
             self._known[peer.uid] = time.monotonic() + _KEEP, known
         return known
 

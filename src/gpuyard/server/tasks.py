@@ -30,6 +30,18 @@ def chosen(reader: Reader, job: str) -> list[JobView]:
     return views
 
 
+def owner(reader: Reader, job: str) -> str:
+    """Whose a job, or an array, is."""
+    if (found := reader.job(job)) is not None:
+        return found.user
+    some = some_of(job)
+    array = some[0] if some else job
+    views = reader.jobs(over=None, wanted={"array": array}, limit=1) if array.isdecimal() else []
+    if not views:
+        raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+    return views[0].user
+
+
 def ids(reader: Reader, job: str) -> list[str]:
     """Their ids only, which is quick for thousands."""
     if reader.job(job) is not None:
