@@ -398,7 +398,7 @@ class Client(RuleCalls):
         """What happened after an event, by its number, or to one job; with `wait`, wait for something to happen."""
         wait = min(wait, _POLL)
         query: dict[str, Any] = {"after": after, "limit": limit, "job": job}
-        return self._get("/events", patience=wait, wait=f"{wait:.3f}" if wait > 0 else None, **query)
+        return self._get("/events", patience=wait, **query, wait=f"{wait:.3f}" if wait > 0 else None)
 
     def shutdown(self) -> None:
         """Let the daemon end; jobs go on running."""

@@ -172,7 +172,7 @@ class Api:
         found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
         say = Sayings(times=times_are_known(opened))
         shown = (tasks.fold(found) if fold else found)[:limit]
-        said = [say(reasons.get(_first_id(view))) for view in shown]
+        said = [say(reasons.get(_first_id(view)), view) for view in shown]
         if columns:
             return _json({"now": self.yard.clock.now(), "total": len(found), "columns": columns_json(shown, said)})
         return _json({"jobs": [self._job_json(view, reason) for view, reason in zip(shown, said, strict=True)]})
@@ -388,7 +388,7 @@ class Api:
         view = tasks.together(job, views)
         reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
-        found = self._job_json(view, say(reasons.get(view.id)))
+        found = self._job_json(view, say(reasons.get(view.id), view))
         return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
     def _job_json(self, view: JobView, reason: str | None = None) -> dict[str, Any]:

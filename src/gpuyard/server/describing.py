@@ -67,6 +67,8 @@ class Describing:
         api = self._api
         if not views:
             raise NotNow("all tasks have succeeded, so there is nothing to run again")
+        if views[0].kind != "job":
+            raise UserError(f"{views[0].id} is a {views[0].kind}, which has no command to run again")
         if views[0].array and not given.array:
             given = given.model_copy(update={"array": _array(views)})
 
