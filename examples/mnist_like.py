@@ -4,13 +4,12 @@ python mnist_like.py --epochs 10 --id first          # trains here and now; firs
 python mnist_like.py --epochs 20 --id first          # goes on with epoch 11
 python mnist_like.py --epochs 20 --id second --wait  # waits for a GPU in gpuyard's queue
 
-`--wait` queues this very command with `gpuyard run` and shows its output, unless it runs as a job already.
+`--wait` asks gpuyard for a GPU, which is this process's until it ends; within a job it has one already.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,10 +80,15 @@ def load(path: Path, seed: int) -> tuple[int, Weights]:
 
 
 def wait_in_the_queue(name: str) -> None:
-    """Go on as `gpuyard run` of this command: it starts when a GPU is free, and this process shows its output."""
+    """Go on when a GPU is free; it is ours, and CUDA_VISIBLE_DEVICES names it, until this process ends."""
+    import gpuyard  # here: without --wait nothing of it is needed
+
     print(f"{name} waits for a GPU in gpuyard's queue", file=sys.stderr, flush=True)
-    run = [sys.executable, "-m", "gpuyard", "run", "--name", name, "--"]
-    os.execv(sys.executable, [*run, sys.executable, *sys.argv])
+    try:
+        gpus = gpuyard.wait_for_gpus(1, name=name)
+    except gpuyard.GpuyardError as error:
+        sys.exit(f"{name}: {error}")
+    print(f"{name} has GPU {gpus[0]}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -95,7 +99,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=5000, help="pictures in an epoch")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    if arguments.wait and "GPUYARD_JOB_ID" not in os.environ:
+    if arguments.wait:
         wait_in_the_queue(arguments.id)
 
     pictures, digits = make_digits(arguments.size, np.random.default_rng(arguments.seed))

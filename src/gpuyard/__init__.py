@@ -13,6 +13,11 @@ _LAZY = {
     "read_trace": "gpuyard.sim.traces",
     "simulate": "gpuyard.sim.simulate",
     "Client": "gpuyard.client",
+    "GpuyardError": "gpuyard.errors",
+    "acquire": "gpuyard.leases",
+    "wait_for_gpus": "gpuyard.leases",
+    "Lease": "gpuyard.leases",
+    "LeaseCancelled": "gpuyard.leases",
 }
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Gpu",
     "Invalid",
     "Job",
+    "LeaseWishes",
     "LogPart",
     "Machine",
     "NoDaemon",
@@ -92,6 +93,11 @@ class Job(TypedDict):
     error: str | None
     tasks: NotRequired[dict[str, int]]
     """Of an array as one: how many of its tasks are in each state."""
+    preemptible: bool
+    preemptions: int
+    kind: str
+    pid: NotRequired[int]
+    """Of a lease: who holds it."""
 
 
 class Columns(TypedDict):
@@ -151,6 +157,26 @@ class Wishes(TypedDict, total=False):
     """A text to run, in place of the command's first word."""
     slurm: bool
     """Give it the variables that Slurm would give it."""
+    preemptible: bool
+    """It may be stopped so that others can run; then it waits again."""
+    signal: str
+    """What asks it to stop, as in USR1."""
+    notice: float | None
+    """Seconds from that signal to its end; it also comes so long before its time limit."""
+
+
+class LeaseWishes(TypedDict, total=False):
+    """What may be asked for a lease."""
+
+    gpus: int | None
+    """How many; 1, or all that are listed, if not said."""
+    among: Sequence[int] | None
+    gpu_memory: int | None
+    name: str | None
+    tags: Sequence[str]
+    priority: float
+    estimate: float | None
+    time_limit: float | None
 
 
 class Gpu(TypedDict):
@@ -167,6 +193,7 @@ class Gpu(TypedDict):
     power: float | None
     jobs: list[str]
     why: str | None
+    simulated: bool
 
 
 class Machine(TypedDict):
@@ -337,6 +364,23 @@ class Client(RuleCalls):
     def release(self, id: str) -> Job:
         """Let a held job be started again."""
         return cast(Job, self._ask("POST", f"{_of(id)}/release", {}))
+
+    def ask_for_lease(
+        self, *, holder: int | None = None, interactive: bool = False, **wishes: Unpack[LeaseWishes]
+    ) -> str:
+        """Ask for GPUs for a process that runs already: this one, or one that it descends from; returns an id.
+
+        Whether it has them tells `job(id, wait=..., until="start")`. They are its own until it ends or gives them back;
+        `gpuyard.acquire` does all that.
+        """
+        wanted: dict[str, Any] = {"holder": holder, "interactive": interactive, **wishes}
+        if "among" in wanted:
+            wanted["from"] = wanted.pop("among")
+        return str(self._ask("POST", "/leases", wanted)["id"])
+
+    def give_back_lease(self, id: str) -> None:
+        """End a lease, or give it up if it waits."""
+        self._ask("POST", f"/leases/{quote(id, safe='')}/release", {})
 
     def log(
         self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0

@@ -18,7 +18,7 @@ from gpuyard.units import parse_duration, parse_size
 
 SOCKET_NAME = "gpuyard.sock"
 _SYSTEM = Path("/run/gpuyard")
-_DURATIONS = ("default_estimate", "grace", "half_life")
+_DURATIONS = ("default_estimate", "grace", "half_life", "lease_idle")
 _SIZES = ("output_limit",)
 _SWITCHES = ("cgroups", "preempt", "single_user")
 _NUMBERS = ("max_priority",)
@@ -48,6 +48,8 @@ class Settings:
     """Whether preemptible jobs are stopped for jobs of higher priority, or of users who have less than their share."""
     output_limit: int = 2**30
     """Bytes of output that are kept of each attempt."""
+    lease_idle: float = 60.0
+    """Seconds without a child, after its first use, that end the lease of a shell that somebody types in; 0: never."""
     cgroups: bool = False
     """Whether each job gets a cgroup of its own: not even a process that hides can outlive it, but a start takes 10 to
     20 ms longer, since the kernel is slow to let a process change its cgroup."""

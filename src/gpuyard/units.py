@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 
 from gpuyard.errors import UserError
 
@@ -11,6 +12,8 @@ _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _TIME = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)\s*([smhdw]?)", re.IGNORECASE)
+SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "URG", "XCPU", "WINCH")
+"""What a job can be asked to stop by."""
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d*)?))?")
 
 
@@ -34,6 +37,26 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise UserError(f"'{text}' is not a duration; write for example 90, 90m, 1.5h or 1-12:00:00")
     return float(match[1]) * _TIMES[match[2].lower()]
+
+
+def check_signal(text: str) -> str:
+    """`USR1` for `USR1`, `sigusr1` or `10`: a signal that a job can be asked to stop by."""
+    known = {str(signal.Signals[f"SIG{name}"].value): name for name in SIGNALS}
+    name = known.get(text, text.upper().removeprefix("SIG"))
+    if name not in SIGNALS:
+        raise UserError(f"'{text}' is not a signal to stop by; write one of {', '.join(SIGNALS)}")
+    return name
+
+
+def parse_signal(text: str) -> tuple[str, float | None]:
+    """`USR1@90`, or `USR1@2m`: a signal, and how many seconds it comes before the end; None if that is not said."""
+    name, at, time = text.strip().partition("@")
+    if ":" in name:
+        raise UserError(f"--signal {text}: a signal goes to all processes of a job; write {text.partition(':')[2]}")
+    seconds = parse_duration(time) if at else None
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UserError(f"--signal {text}: the time after @ must be above 0")
+    return check_signal(name), seconds
 
 
 def format_size(size: float) -> str:

@@ -24,8 +24,8 @@ def jobs_of(database: Path) -> dict[str, JobView]:
         reader.close()
 
 
-def check_all(database: Path, stamps: list[Stamp], acknowledged: Collection[str], cancelled: Collection[str]) -> None:
-    """Everything that must hold when the queue is empty."""
+def check_all(database: Path, stamps: list[Stamp], acknowledged: Collection[str], cancelled: Collection[str]) -> int:
+    """Everything that must hold when the queue is empty; how often a job was stopped for another."""
     jobs = jobs_of(database)
     check_acknowledged(jobs, acknowledged, cancelled)
     check_starts(stamps)
@@ -33,6 +33,7 @@ def check_all(database: Path, stamps: list[Stamp], acknowledged: Collection[str]
     check_gpus(jobs, stamps)
     check_times(database)
     check_projections(database)
+    return check_preempted(database, jobs, stamps)
 
 
 def check_acknowledged(jobs: dict[str, JobView], acknowledged: Collection[str], cancelled: Collection[str]) -> None:
@@ -46,9 +47,9 @@ def check_acknowledged(jobs: dict[str, JobView], acknowledged: Collection[str], 
 
 
 def check_starts(stamps: Iterable[Stamp]) -> None:
-    """Nobody started twice."""
-    starts = Counter(stamp.job for stamp in stamps if stamp.kind == "start")
-    twice = {job: count for job, count in starts.items() if count > 1}
+    """No attempt started twice."""
+    starts = Counter((stamp.job, stamp.attempt) for stamp in stamps if stamp.kind == "start")
+    twice = {attempt: count for attempt, count in starts.items() if count > 1}
     assert not twice, f"started more than once: {twice}"
 
 
@@ -67,7 +68,7 @@ def check_ends(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
 def check_gpus(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
     """Every job had the GPUs that the store says, and nobody else had them meanwhile, by the jobs' own stamps."""
     holder: dict[int, str] = {}
-    ends = {stamp.job for stamp in stamps if stamp.kind == "stop"}
+    ends = {(stamp.job, stamp.attempt) for stamp in stamps if stamp.kind == "stop"}
     for stamp in stamps:
         view = jobs[stamp.job]
         assert view.attempt != stamp.attempt or view.gpus == stamp.gpus, f"{view} ran on {stamp.gpus}"
@@ -76,8 +77,28 @@ def check_gpus(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
                 assert holder.pop(gpu, stamp.job) == stamp.job
             else:
                 assert gpu not in holder, f"jobs {holder[gpu]} and {stamp.job} on GPU {gpu} at once"
-                if stamp.job in ends:  # else it was killed, and could not say when
+                if (stamp.job, stamp.attempt) in ends:  # else it was killed, and could not say when
                     holder[gpu] = stamp.job
+
+
+def check_preempted(database: Path, jobs: dict[str, JobView], stamps: list[Stamp]) -> int:
+    """Only who may be stopped was stopped for others, and went on where it was; how often that happened."""
+    connection = sqlite3.connect(database)
+    recalled = connection.execute("SELECT job, attempt FROM events WHERE kind = 'Recalled' AND data LIKE '%preempted%'")
+    stopped = set(recalled.fetchall())
+    begun = set(connection.execute("SELECT job, attempt FROM events WHERE kind = 'Started'").fetchall())
+    connection.close()
+    touched = [job for job, _ in stopped if not jobs[job].work.get("preemptible")]
+    assert not touched, f"stopped for others, and may not be: {touched}"
+    done: dict[str, int] = {}
+    for stamp in stamps:
+        if stamp.kind == "start":
+            reached = done.get(stamp.job, 0)
+            assert stamp.done == reached, f"job {stamp.job}, attempt {stamp.attempt}: {stamp.done}, not {reached}"
+        done[stamp.job] = stamp.done
+    again = [job for job, attempt in begun if (job, attempt - 1) in begun - stopped]
+    assert not again, f"ran again, though nobody had stopped them: {again}"
+    return len(stopped)
 
 
 def check_times(database: Path) -> None:

@@ -37,6 +37,29 @@ exit $((GPUYARD_JOB_ID % 7))
 """
 
 
+STOPPABLE = r"""
+place=$1 steps=$2
+stamp() {
+    printf '%s %s %s %s %s %s %s\n' "$1" "$GPUYARD_JOB_ID" "$GPUYARD_ATTEMPT" "$GPUYARD_GPUS" $$ \
+        "$(date +%s.%N)" $done >>"$place/$GPUYARD_JOB_ID"
+}
+file=$GPUYARD_CHECKPOINT_DIR/done done=0
+[ -e "$file" ] && read -r done <"$file"
+save() { echo $done >"$file.new" && mv "$file.new" "$file"; }
+trap 'save; stamp stop; exit 0' TERM
+stamp start
+while [ $done -lt $steps ]; do sleep 0.02; done=$((done + 1)); done
+save
+stamp stop
+exit $((GPUYARD_JOB_ID % 7))
+"""
+
+
+def stoppable_command(stamps: Path, steps: int) -> list[str]:
+    """A job of so many steps that can be stopped and goes on; it stamps how far it is, too."""
+    return ["/bin/sh", "-c", STOPPABLE, "job", str(stamps), str(steps)]
+
+
 def job_command(stamps: Path, length: float | Path) -> list[str]:
     """A job that stamps its start and its stop: it runs for so many seconds, or until there is such a file."""
     return ["/bin/sh", "-c", SCRIPT, "job", str(stamps), str(length)]
@@ -57,6 +80,8 @@ class Stamp:
     gpus: tuple[int, ...]
     pid: int
     at: float
+    done: int = 0
+    """Steps of a job that can be stopped."""
 
 
 def read_stamps(folder: Path) -> list[Stamp]:
@@ -64,8 +89,9 @@ def read_stamps(folder: Path) -> list[Stamp]:
     found = []
     for path in folder.iterdir():
         for line in path.read_text().splitlines():
-            kind, job, attempt, gpus, pid, at = line.split(" ")
-            found.append(Stamp(kind, job, int(attempt), tuple(map(int, gpus.split(","))), int(pid), float(at)))
+            kind, job, attempt, gpus, pid, at, *done = line.split(" ")
+            where = tuple(map(int, gpus.split(",")))
+            found.append(Stamp(kind, job, int(attempt), where, int(pid), float(at), *map(int, done)))
     return sorted(found, key=lambda stamp: stamp.at)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuyard.client import Client, NoDaemon, Refused
-from tests.chaos.harness import job_command
+from tests.chaos.harness import job_command, stoppable_command
 
 
 @dataclass(slots=True)
@@ -89,15 +89,21 @@ class Clients:
                 told.refused += 1
 
     def _submit(self, client: Client, told: Told, rng: random.Random) -> None:
-        command = job_command(self._stamps, round(rng.choice([0, 0.02, 0.1, 0.3]), 3))
+        soft = rng.random() < 0.4
+        if soft:
+            command = stoppable_command(self._stamps, rng.choice([1, 5, 15]))
+        else:
+            command = job_command(self._stamps, round(rng.choice([0, 0.02, 0.1, 0.3]), 3))
         hold = rng.random() < 0.1
         job = client.submit(
             command,
             directory="/",
             environment={"PATH": "/usr/bin:/bin"},
             gpus=rng.choice([1, 1, 1, 2, 3]),
-            grace=rng.choice([0.0, 2.0]),
+            grace=30.0 if soft else rng.choice([0.0, 2.0]),
             hold=hold,
+            preemptible=soft,
+            priority=float(rng.choice([0, 0, 5]) if not soft else rng.choice([-1, 0])),
         )
         told.submitted.append(job)
         if hold:

@@ -30,7 +30,9 @@ from gpuyard.engines.local import LocalEngine
 from gpuyard.engines.processes import adopt_orphans
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.simulated import SimulatedGpus
-from tests.chaos.harness import GPUS, PATIENCE, job_command
+from tests.chaos.harness import GPUS, PATIENCE, job_command, stoppable_command
+
+FIRM = Request(estimate=1.0, preemptible=False)
 
 
 class Customer:
@@ -40,10 +42,20 @@ class Customer:
         self._place, self._yard, self._desk = place, yard, Desk(yard)
         self._reader = Reader(place / "data" / "gpuyard.db")
 
-    def submit(self, length: float | Path, hold: bool = False, time_limit: float | None = None) -> str:
+    def submit(
+        self, length: float | Path, hold: bool = False, time_limit: float | None = None, request: Request = FIRM
+    ) -> str:
         work = Work(tuple(job_command(self._place / "stamps", length)), "/", grace=2.0, time_limit=time_limit)
+        return self._submit(work, request, hold)
+
+    def submit_stoppable(self, steps: int) -> str:
+        """A job on all GPUs, which may be stopped and goes on."""
+        work = Work(tuple(stoppable_command(self._place / "stamps", steps)), "/", grace=PATIENCE)
+        return self._submit(work, Request(gpus=GPUS, estimate=1.0))
+
+    def _submit(self, work: Work, request: Request, hold: bool = False) -> str:
         variables = {"PATH": "/usr/bin:/bin"}
-        job: str = self._ask(lambda: self._desk.submit(work, Request(estimate=1.0), variables, hold))
+        job: str = self._ask(lambda: self._desk.submit(work, request, variables, hold))
         self._tell("submitted", job)
         return job
 
@@ -114,6 +126,15 @@ def _run_out_of_time(customer: Customer, place: Path) -> None:
     customer.wait(customer.submit(place / "never", time_limit=0.05))
 
 
+def _preempt(customer: Customer, place: Path) -> None:
+    """One that can be stopped is, for another that needs its GPUs, and goes on afterwards."""
+    low = customer.submit_stoppable(8)
+    customer.wait_for_stamp(low)
+    high = customer.submit(0.02, request=Request(gpus=GPUS, estimate=1.0, preemptible=False, priority=5.0))
+    customer.wait(high)
+    customer.wait(low)
+
+
 def _begin_and_die(customer: Customer, place: Path) -> None:
     customer.wait_for_stamp(customer.submit(place / "end"))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -125,6 +146,7 @@ def _finish(customer: Customer, place: Path) -> None:
 
 STORIES = {
     "submit": _submit, "hold": _hold, "cancel": _cancel, "cancel-early": _cancel_early, "timeout": _run_out_of_time,
+    "preempt": _preempt,
     "begin-and-die": _begin_and_die, "finish": _finish,
 }  # fmt: skip
 

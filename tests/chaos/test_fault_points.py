@@ -19,6 +19,7 @@ from tests.chaos.checks import (
     check_acknowledged,
     check_ends,
     check_gpus,
+    check_preempted,
     check_projections,
     check_starts,
     check_times,
@@ -73,6 +74,7 @@ def _live_on(nursery: Nursery, place: Path, story: str) -> None:
     check_acknowledged(jobs, acknowledged, [job for what, job in told if what == "cancelled"])
     check_starts(stamps)
     check_gpus(jobs, stamps)
+    check_preempted(database, jobs, stamps)
     check_times(database)
     check_projections(database)
     if story == "timeout":
@@ -100,6 +102,7 @@ def _points(nursery: Nursery, place: Path, before: str, story: str) -> list[str]
         ("", "cancel"),
         ("", "cancel-early"),
         ("", "timeout"),
+        ("", "preempt"),
         ("begin-and-die", "finish"),
         ("begin-and-die", "submit"),
     ],
@@ -107,6 +110,7 @@ def _points(nursery: Nursery, place: Path, before: str, story: str) -> list[str]
 def test_dying_between_every_two_writes(nursery: Nursery, tmp_path: Path, before: str, story: str) -> None:
     points = _points(nursery, tmp_path / "seen", before, story)
     assert {"store:events:1", "store:views:1", "store:committed:1"} <= set(points)
+    assert story != "preempt" or {"stop:noted:1", "stop:asked:1", "yard:stopped:1"} <= set(points)
     died = 0
     for n, point in enumerate(points):
         place = tmp_path / str(n)

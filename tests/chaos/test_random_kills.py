@@ -29,7 +29,8 @@ LONGEST = 540.0
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     """Started, and with all its jobs ended when the test is."""
-    found = Daemon(tmp_path / "data", "--policy", "fcfs", "--discipline", "skip")
+    policy = "rr:quantum=0.2" if SEED % 2 else "priority"  # both stop jobs that can be, each in its way
+    found = Daemon(tmp_path / "data", "--policy", policy, "--discipline", "skip")
     found.start()
     yield found
     found.close()
@@ -61,7 +62,7 @@ def test_nothing_is_lost_and_nothing_happens_twice(daemon: Daemon, tmp_path: Pat
     assert daemon.leftovers() == []
     found = read_stamps(stamps)
     database = daemon.data_dir / "gpuyard.db"
-    check_all(database, found, [long, *told.submitted], told.cancelled)
+    preempted = check_all(database, found, [long, *told.submitted], told.cancelled)
     assert [stamp.pid for stamp in found if stamp.job == long] == [pid, pid]
     assert jobs_of(database)[long].exit_code == exit_code(long)
     starts = {stamp.job: stamp.at for stamp in found if stamp.kind == "start"}
@@ -69,8 +70,8 @@ def test_nothing_is_lost_and_nothing_happens_twice(daemon: Daemon, tmp_path: Pat
         assert not since < starts.get(job, 0.0) < until, f"job {job} started while it was held"
     print(
         f"{kills} kills, {daemon.lives} lives, {len(told.submitted)} acknowledged submits, {len(told.cancelled)} "
-        f"cancels, {len(told.rests)} holds, {told.lost} requests without an answer, {len(starts)} starts, "
-        f"{time.monotonic() - begun:.0f} s: every promise kept"
+        f"cancels, {len(told.rests)} holds, {preempted} preemptions, {told.lost} requests without an answer, "
+        f"{len(starts)} starts, {time.monotonic() - begun:.0f} s: every promise kept"
     )
 
 

@@ -33,6 +33,8 @@ from gpuyard.errors import UserError
 from gpuyard.gpus.simulated import SimulatedGpus
 from tests.chaos.checks import check_projections, check_times, jobs_of
 
+ANY = Request(estimate=1.0)
+
 
 class Scripted:
     """An engine that says what the test tells it to."""
@@ -42,6 +44,7 @@ class Scripted:
         self.adopted: dict[str, Report] = {}
         self.launched: list[tuple[str, int]] = []
         self.stopped: list[str] = []
+        self.asked: list[tuple[str, int, float, str]] = []
         self.fails: Exception | None = None
         self.quick = False
         """Whether it says of what it launches that it runs, before anybody asks."""
@@ -70,8 +73,9 @@ class Scripted:
             raise self.fails
         return self.adopted.get(job) or NeverBegan(job, attempt)
 
-    def stop(self, job: str, attempt: int, grace: float) -> None:
+    def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
         self.stopped.append(job)
+        self.asked.append((job, attempt, grace, signal))
 
     def observe(self) -> list[Report]:
         if isinstance(self.fails, EngineError):
@@ -103,10 +107,10 @@ class Scripted:
 class Place:
     """A yard on two GPUs, in as many lives as a test wants; nothing happens but by `turn`."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, policy: str = "fcfs") -> None:
         self.database = data_dir / "gpuyard.db"
         self.engine = Scripted()
-        self._settings = settings({"data_dir": data_dir, "policy": "fcfs"}, {})
+        self._settings = settings({"data_dir": data_dir, "policy": policy}, {})
         self.begin()
 
     def begin(self) -> None:
@@ -124,9 +128,9 @@ class Place:
         self.yard.turn(0)
         return answer.result(0)
 
-    def submit(self, **more: Any) -> str:
+    def submit(self, request: Request = ANY, **more: Any) -> str:
         work = Work(("true",), "/", **more)
-        job: str = self.ask(lambda: self.desk.submit(work, Request(estimate=1.0), {}))
+        job: str = self.ask(lambda: self.desk.submit(work, request, {}))
         return job
 
     def tell(self, *reports: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from gpuyard.engines.base import Ended, Engine, LaunchRefused, NeverBegan, Placement, Report, Running, Task
+from gpuyard.engines.base import Abandoned, Ended, Engine, LaunchRefused, NeverBegan, Placement, Report, Running, Task
 
 R = TypeVar("R", Running, Ended, NeverBegan)
 
@@ -102,7 +103,7 @@ class EngineContract:
             return made[-1]
 
         yield make
-        known = {(report.job, report.attempt) for watch in made for report in watch.reports}
+        known = {(seen.job, seen.attempt) for w in made for seen in w.reports if not isinstance(seen, Abandoned)}
         last = Watch(make_engine(), tmp_path)
         for job, attempt in known:
             if isinstance(last.engine.adopt(job, attempt), Running):
@@ -226,6 +227,79 @@ class EngineContract:
         watch.idle(0.05)
         watch.engine.stop("1", 1, 0)
         assert watch.until(Ended, "1", seconds=3).code == 137
+
+    def test_stop_by_another_signal(self, watch: Watch) -> None:
+        child = "sh -c 'trap \"echo child; exit\" USR1; echo >child; while :; do sleep 0.02; done'"
+        own = "trap 'echo saved >>said; exit 0' USR1; trap '' TERM"
+        watch.shell("1", f"{own}; {child} & echo >up; while :; do sleep 0.02; done")
+        watch.wait_for("up")
+        watch.wait_for("child")
+        for _ in range(3):
+            watch.engine.stop("1", 1, 30, "USR1")
+            watch.idle(0.02)
+        ended = watch.until(Ended, "1")
+        assert (ended.code, ended.asked) == (0, True)
+        assert b"child\n" in watch.log("1")
+        assert watch.wait_for("said") == ["saved"]
+
+    def test_a_shell_that_ends_at_once_does_not_take_its_child_along(self, watch: Watch) -> None:
+        child = "trap 'sleep 0.3; echo saved >said; exit' USR1; echo >up; while :; do sleep 0.02; done"
+        watch.launch("1", "/bin/sh", "-c", '/bin/sh -c "$1"; exit 1', "sh", child)
+        watch.wait_for("up")
+        watch.engine.stop("1", 1, 30, "USR1")
+        assert watch.until(Ended, "1").asked
+        assert watch.wait_for("said") == ["saved"]
+
+    def test_a_second_stop_may_be_by_another_signal(self, watch: Watch) -> None:
+        script = (
+            "trap 'echo usr >>said' USR1; trap 'echo term >>said; exit 3' TERM; echo >up; while :; do sleep 0.02; done"
+        )
+        watch.shell("1", script)
+        watch.wait_for("up")
+        watch.engine.stop("1", 1, 60, "USR1")
+        watch.wait_for("said")
+        watch.engine.stop("1", 1, 60, "USR1")
+        watch.idle(0.05)
+        watch.engine.stop("1", 1, 60)
+        assert watch.until(Ended, "1").code == 3
+        assert watch.wait_for("said") == ["usr", "term"]
+
+    def test_what_is_only_asked_may_go_on(self, watch: Watch) -> None:
+        watch.shell("1", "trap 'echo >told' USR1; echo >up; while [ ! -e end ]; do sleep 0.02; done; exit 4")
+        watch.wait_for("up")
+        watch.engine.stop("1", 1, math.inf, "USR1")
+        watch.wait_for("told")
+        watch.idle(0.05)
+        (watch.directory / "end").touch()
+        assert watch.until(Ended, "1").code == 4
+
+    def test_what_has_ended_by_itself_was_not_asked(self, watch: Watch) -> None:
+        watch.shell("1", "exit 0")
+        watch.until(Running, "1")
+        time.sleep(0.1)  # it is over, and nobody has looked
+        watch.engine.stop("1", 1, 30)
+        assert not watch.until(Ended, "1").asked
+        watch.shell("2", "echo >up; sleep 60")
+        watch.wait_for("up")
+        watch.engine.stop("2", 1, 30)
+        assert watch.until(Ended, "2").asked
+
+    def test_a_new_life_knows_who_was_asked(self, watches: Callable[[], Watch]) -> None:
+        first = watches()
+        first.shell("1", "trap 'echo >gone; exit 0' USR1; echo >up; while :; do sleep 0.02; done")
+        first.shell("2", "while [ ! -e end ]; do sleep 0.02; done; echo >gone2")
+        first.wait_for("up")
+        first.engine.stop("1", 1, 30, "USR1")
+        first.wait_for("gone")
+        (first.directory / "end").touch()
+        first.wait_for("gone2")
+        time.sleep(0.1)
+        second = watches()
+        for job, asked in (("1", True), ("2", False)):
+            report = second.engine.adopt(job, 1)
+            second.engine.stop(job, 1, 30)
+            ended = report if isinstance(report, Ended) else second.until(Ended, job)
+            assert (ended.code, ended.asked) == (0, asked)
 
     @pytest.mark.parametrize("grace", [0.0, 30.0])
     def test_stop_right_after_launch(self, watch: Watch, grace: float) -> None:

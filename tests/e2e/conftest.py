@@ -1,11 +1,13 @@
-"""Yards for tests: a shared one, and one of a test's own."""
+"""Yards for tests: a shared one, one of a test's own, and one of root that real users share."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.users import Desk, User, group, made, reachable_folder, require_root
 from tests.yard import Yard, opened
 
 
@@ -29,3 +31,55 @@ def own_yard(tmp_path: Path) -> Iterator[Yard]:
     """A yard whose daemon a test starts and ends as it likes."""
     with opened(tmp_path) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Path]:
+    require_root()
+    with reachable_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def groups(place: Path) -> Iterator[tuple[str, str]]:
+    """A group that a user is in, and the one of the admins."""
+    with group(f"gyteam{os.getpid()}") as team, group(f"gyadm{os.getpid()}") as admins:
+        yield team, admins
+
+
+@pytest.fixture(scope="session")
+def ann(place: Path, groups: tuple[str, str]) -> Iterator[User]:
+    with made(place, f"gyann{os.getpid()}", groups[0]) as user:
+        yield user
+
+
+@pytest.fixture(scope="session")
+def bob(place: Path, groups: tuple[str, str]) -> Iterator[User]:
+    with made(place, f"gybob{os.getpid()}") as user:
+        yield user
+
+
+@pytest.fixture(scope="session")
+def system(place: Path, groups: tuple[str, str]) -> Iterator[Yard]:
+    """The daemon of root that everybody shares."""
+    with opened(place) as yard:
+        yard.environment["GPUYARD_ADMIN_GROUP"] = groups[1]
+        yard.environment["GPUYARD_MAX_PRIORITY"] = "5"
+        yard.serve()
+        yield yard
+
+
+@pytest.fixture
+def shared_yard(system: Yard) -> Iterator[Yard]:
+    yield system
+    system.clear()
+
+
+@pytest.fixture
+def a(shared_yard: Yard, ann: User) -> Desk:
+    return Desk(shared_yard, ann)
+
+
+@pytest.fixture
+def b(shared_yard: Yard, bob: User) -> Desk:
+    return Desk(shared_yard, bob)

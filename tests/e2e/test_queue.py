@@ -57,7 +57,7 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["submit", "--gpus", "9", "--", "true"], "wants 9 GPUs"),
         (["submit", "--gpus", "0", "--", "true"], "--gpus"),
         (["submit", "--from", "0,7", "--", "true"], "wants GPU 7"),
-        (["submit", "--from", "a", "--", "true"], "--from a is not a list of GPUs"),
+        (["submit", "--from", "a", "--", "true"], "'a' is not a list of GPUs"),
         (["submit", "--gpu-memory", "17G", "--", "true"], "wants 17G on each GPU"),
         (["submit", "--gpu-memory", "lots", "--", "true"], "'lots' is not a size"),
         (["submit", "--time", "soon", "--", "true"], "'soon' is not a duration"),

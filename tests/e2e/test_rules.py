@@ -107,7 +107,7 @@ def test_a_reservation_is_honoured_and_the_time_before_it_used(served: Yard) -> 
     ended = served.wait(stubborn)
     assert ended["state"] == "timeout"
     assert at(ended["ended_at"]) < begin + 1  # though its grace would have lasted longer
-    until(lambda: running(served, endless), "the end of the reservation")
+    until(lambda: served.client.job(endless)["started_at"], "the end of the reservation")
     assert 0 <= at(served.client.job(endless)["started_at"]) - (begin + 3) < 1
     assert served.json("reservations") == []
 

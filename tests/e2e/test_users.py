@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import importlib
 import os
 import re
 import resource
 import signal
-import socket
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,68 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.users import PATH, Desk, User, group, made, reachable_folder, require_root
-from tests.yard import PATIENCE, Yard, opened, until
+from tests.users import PATH, Desk, User, made
+from tests.yard import Yard, opened, until
 
+from gpuyard import config
 from gpuyard.client import Client, Refused
-from gpuyard.engines.processes import MARK, look, read_proc
-from gpuyard.errors import GpuyardError
+from gpuyard.engines.processes import MARK, read_proc
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.server.keeping import prepare
 from gpuyard.unixhttp import request
 
 ENDLESS = ("sleep", "1000")
 SECRET = "s3cret-that-nobody-else-may-see"
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    require_root()
-    with reachable_folder() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def groups(place: Path) -> Iterator[tuple[str, str]]:
-    """A group that a user is in, and the one of the admins."""
-    with group(f"gyteam{os.getpid()}") as team, group(f"gyadm{os.getpid()}") as admins:
-        yield team, admins
-
-
-@pytest.fixture(scope="module")
-def ann(place: Path, groups: tuple[str, str]) -> Iterator[User]:
-    with made(place, f"gyann{os.getpid()}", groups[0]) as user:
-        yield user
-
-
-@pytest.fixture(scope="module")
-def bob(place: Path, groups: tuple[str, str]) -> Iterator[User]:
-    with made(place, f"gybob{os.getpid()}") as user:
-        yield user
-
-
-@pytest.fixture(scope="module")
-def system(place: Path, groups: tuple[str, str]) -> Iterator[Yard]:
-    """The daemon of root that everybody shares."""
-    with opened(place) as yard:
-        yard.environment["GPUYARD_ADMIN_GROUP"] = groups[1]
-        yard.environment["GPUYARD_MAX_PRIORITY"] = "5"
-        yard.serve()
-        yield yard
-
-
-@pytest.fixture
-def yard(system: Yard) -> Iterator[Yard]:
-    yield system
-    system.clear()
-
-
-@pytest.fixture
-def a(yard: Yard, ann: User) -> Desk:
-    return Desk(yard, ann)
-
-
-@pytest.fixture
-def b(yard: Yard, bob: User) -> Desk:
-    return Desk(yard, bob)
 
 
 # Who a job is
@@ -106,11 +55,11 @@ def test_each_job_runs_as_its_user(a: Desk, b: Desk) -> None:
     assert {a.user.name, b.user.name} <= users
 
 
-def test_a_job_of_root_keeps_what_root_submitted(yard: Yard) -> None:
+def test_a_job_of_root_keeps_what_root_submitted(shared_yard: Yard) -> None:
     given = {"PATH": PATH, "HOME": "/elsewhere"}
-    job = yard.client.submit(["sh", "-c", "id -u; echo $HOME; umask"], environment=given, directory="/")
-    assert yard.wait(job)["state"] == "succeeded"
-    assert yard.client.log(job).data.decode().split() == ["0", "/elsewhere", f"{_umask():04o}"]
+    job = shared_yard.client.submit(["sh", "-c", "id -u; echo $HOME; umask"], environment=given, directory="/")
+    assert shared_yard.wait(job)["state"] == "succeeded"
+    assert shared_yard.client.log(job).data.decode().split() == ["0", "/elsewhere", f"{_umask():04o}"]
 
 
 def _umask() -> int:
@@ -119,9 +68,9 @@ def _umask() -> int:
     return former
 
 
-def test_a_user_without_a_name(yard: Yard, ann: User) -> None:
+def test_a_user_without_a_name(shared_yard: Yard, ann: User) -> None:
     nameless = User("54321", 54321, 54321, frozenset(), Path("/"))
-    desk = Desk(yard, nameless)
+    desk = Desk(shared_yard, nameless)
     assert desk.run("sh", "-c", "id -u; id -g; id -G; echo $HOME").split() == ["54321", "65534", "65534", "/elsewhere"]
     assert desk.ask(lambda client: client.history(limit=1))[0]["user"] == "54321"
 
@@ -234,12 +183,12 @@ def test_output_may_be_written_to_by_name(a: Desk) -> None:
     )
 
 
-def test_a_user_who_is_gone(yard: Yard, place: Path) -> None:
+def test_a_user_who_is_gone(shared_yard: Yard, place: Path) -> None:
     with made(place, f"gycarl{os.getpid()}") as carl:
-        id = Desk(yard, carl).submit("true", hold=True)
+        id = Desk(shared_yard, carl).submit("true", hold=True)
         subprocess.run(["userdel", carl.name], check=True)
-        yard.client.release(id)
-        job = yard.wait(id)
+        shared_yard.client.release(id)
+        job = shared_yard.wait(id)
     assert (job["state"], job["reason"]) == ("failed", f"there is no user {carl.name} on this machine any more")
 
 
@@ -374,158 +323,6 @@ def test_the_highest_priority_is_for_admins(a: Desk) -> None:
     assert a.yard.client.submit(["true"], priority=6)
 
 
-# What an attacker might try
-
-
-def test_files_are_for_whom_they_should_be(a: Desk, b: Desk) -> None:
-    id = a.submit("sh", "-c", "echo on; sleep 1000")
-    a.yard.await_output(id, b"on\n")
-    data = a.yard.data_dir
-    modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in data.iterdir()}
-    assert stat.S_IMODE(data.stat().st_mode) == 0o711
-    assert (modes.pop("gpuyard.sock"), modes.pop("work"), modes.pop("jobs")) == (0o666, 0o711, 0o700)
-    assert modes.pop("daemon.log") & 0o022 == 0  # made by the test, not by gpuyard up
-    assert set(modes.values()) == {0o600}, modes
-    ours = (data, *data.iterdir(), *data.glob("jobs/*"), *data.glob("jobs/*/*"), *data.glob("jobs/*/*/*"))
-    assert all(path.lstat().st_uid == 0 for path in ours)
-    work = data / "work" / id
-    for path in (work, work / "checkpoint"):
-        found = path.stat()
-        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (a.user.uid, a.user.gid, 0o700)
-    tries = f"cat {data}/gpuyard.db {data}/jobs/{id}/1/*; ls {data}; ls {data}/jobs; ls {data}/work; ls {work}"
-    assert a.run("sh", "-c", f"({tries}) 2>/dev/null") == "checkpoint\n"
-    assert b.run("sh", "-c", f"({tries}) 2>/dev/null; true") == ""
-
-
-def test_a_users_variables_never_steer_what_runs_as_root(a: Desk, place: Path) -> None:
-    traces = place / "traces"
-    traces.mkdir()
-    traces.chmod(0o777)  # without the sticky bit the kernel does not protect files in it
-    script = a.user.home / "rc"
-    script.write_text(f"id -u >>{traces}/sourced\n")
-    script.chmod(0o644)
-    given = {
-        **a.user.environment(), "LD_DEBUG": "statistics", "LD_DEBUG_OUTPUT": f"{traces}/ld", "ENV": str(script),
-        "BASH_ENV": str(script), "LD_PRELOAD": f"{a.user.home}/none.so", "PS4": f"$(id -u >>{traces}/sourced)",
-        "SHELLOPTS": "xtrace", "PATH": f"{a.user.home}:{PATH}", "HOME": "/nowhere",
-    }  # fmt: skip
-    (a.user.home / "printf").write_text(f"#!/bin/sh\nid -u >>{traces}/sourced\n")
-    (a.user.home / "printf").chmod(0o755)
-    id = a.submit("sh", "-c", "echo on; exec sleep 1000", environment=given)
-    a.yard.await_output(id, b"on\n")
-    job = _session(a.yard, id)
-    wrapper = min(job)
-    names = {entry.partition(b"=")[0] for entry in (read_proc(wrapper, "environ") or b"").split(b"\0") if entry}
-    assert names
-    assert all(re.fullmatch(rb"GPUYARD_RUN|gpuyard_[eo]\d+", name) for name in names), names
-    assert os.readlink(f"/proc/{wrapper}/cwd") == "/"
-    a.ask(lambda client: client.cancel(id, grace=0))
-    a.yard.wait(id)
-    left = list(traces.iterdir())
-    assert {path.stat().st_uid for path in left} == {a.user.uid}
-    assert any(path.name.startswith("ld.") for path in left), "the job itself did obey them"
-
-
-def _session(yard: Yard, id: str) -> list[int]:
-    """The processes of a running job, wrapper included."""
-    pid = int((yard.data_dir / "jobs" / id / "1" / "pid").read_text().split()[0])
-    found = [look(int(name)) for name in os.listdir("/proc") if name.isdigit()]
-    return [process.pid for process in found if process and process.session == pid]
-
-
-def test_a_job_cannot_end_its_wrapper(a: Desk) -> None:
-    script = "kill -9 $PPID; for p in $(ps -o pid= -s $PPID 2>/dev/null); do [ $p = $$ ] || kill -9 $p; done; exit 3"
-    job = a.yard.wait(a.submit("sh", "-c", script))
-    assert (job["state"], job["exit_code"], job["reason"]) == ("failed", 3, "exit code 3")
-
-
-def test_a_borrowed_mark_gets_nobody_killed(a: Desk, b: Desk) -> None:
-    """Bob's process says that it is of Ann's job, which is cancelled."""
-    id = a.submit("sh", "-c", "echo on; exec sleep 1000")
-    a.yard.await_output(id, b"on\n")
-    mark = {MARK: f"{a.yard.data_dir.resolve()}/jobs/{id}/1"}
-    borrower = subprocess.Popen(["sleep", "999"], env=mark, user=b.user.uid, group=b.user.gid)
-    try:
-        a.ask(lambda client: client.cancel(id, grace=0))
-        assert a.yard.wait(id)["state"] == "cancelled"
-        assert borrower.poll() is None
-    finally:
-        borrower.kill()
-        borrower.wait()
-
-
-def test_a_borrowed_mark_keeps_nobody_from_ending(a: Desk, b: Desk) -> None:
-    """The same, where Bob's process is the daemon's child, and Ann's job ends by itself."""
-    id = a.submit("sh", "-c", "echo on; while [ ! -e go ]; do sleep 0.02; done")
-    a.yard.await_output(id, b"on\n")
-    mark = f"{MARK}={a.yard.data_dir.resolve()}/jobs/{id}/1"
-    borrower = int(b.run("sh", "-c", BORROW.format(mark)))
-    try:
-        a.user.do(lambda: Path("go").touch())
-        job = a.yard.wait(id)
-        assert (job["state"], job["message"]) == ("succeeded", None)
-        assert (found := look(borrower)) is not None
-        assert not found.dead
-    finally:
-        (a.user.home / "go").unlink()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(borrower, signal.SIGKILL)
-
-
-BORROW = """
-env {} setsid sh -c 'echo $$; touch begun; exec sleep 999' &
-while [ ! -e begun ]; do sleep 0.02; done
-rm begun
-"""
-
-
-def test_who_is_gone_before_the_answer_gets_no_limits_of_ours(a: Desk) -> None:
-    """The limits of a job are read from the process that connected; another may hold its connection."""
-    body = json.dumps({"command": ["true"], "directory": "/"}).encode()
-    head = f"POST /api/v1/jobs HTTP/1.0\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with socket.socket(socket.AF_UNIX) as connection:
-        # the fork connects, and ends; this process goes on with the connection
-        a.user.do(lambda: connection.connect(a.yard.client.socket))
-        connection.sendall(head + body)
-        answer = connection.makefile("rb").read()
-    assert b"422" in answer.splitlines()[0]
-    assert b"must live until it is answered" in answer
-
-
-def test_a_request_that_never_ends_is_hung_up_on(a: Desk) -> None:
-    def send() -> int:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(a.yard.client.socket)
-            connection.settimeout(PATIENCE)
-            connection.sendall(b"GET /api/v1/status HTTP/1.1\r\nX: ")
-            for sent in range(10_000):
-                try:
-                    connection.sendall(b"x" * 1000)
-                except (BrokenPipeError, ConnectionResetError):
-                    return sent
-        return -1
-
-    assert 100 < a.user.do(send) < 5000
-
-
-def test_nobody_can_take_all_connections(a: Desk, b: Desk) -> None:
-    files = Path("/proc", str(a.yard.client.status()["pid"]), "fd")
-    with contextlib.ExitStack() as stack:
-        mine = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(400)]
-
-        def take() -> None:
-            for connection in mine:
-                connection.connect(a.yard.client.socket)
-
-        a.user.do(take)
-        mine[-1].settimeout(PATIENCE)
-        assert mine[-1].recv(1) == b""  # hung up on
-        assert b.run("echo", "on") == "on\n"
-        assert len(list(files.iterdir())) < 350
-    until(lambda: len(list(files.iterdir())) < 100, "the end of the connections")
-    assert a.run("echo", "on") == "on\n"
-
-
 # The other ways to run it
 
 
@@ -550,17 +347,75 @@ def test_a_daemon_of_root_for_root_alone(place: Path, ann: User) -> None:
 
 
 def test_a_daemon_of_root_refuses_a_place_that_others_can_change(place: Path, ann: User) -> None:
-    for folder, culprit in ((ann.home / "data", ann.home), (place / "open", place / "open")):
-        folder.mkdir()
-        if culprit == folder:
-            folder.chmod(0o777)
-        with opened_in(folder) as yard:
-            done = yard.process("serve", "--simulate-gpus", "1")
-        assert done.code == 2
-        assert f"others than root may change {culprit}" in done.err
+    theirs, everybodys = ann.home / "data", place / "open"
+    theirs.mkdir()
+    with opened_in(theirs) as yard:
+        done = yard.process("serve", "--simulate-gpus", "1")
+    assert done.code == 2
+    assert f"others than root may change {ann.home}; choose another place" in done.err
+    everybodys.mkdir()
+    everybodys.chmod(0o1777)
+    with pytest.raises(UserError, match=f"others than root may change {everybodys}"):
+        prepare(everybodys, shared=True)
+    (place / "link").symlink_to(theirs)
+    with pytest.raises(UserError, match=f"others than root may change {ann.home}"):
+        prepare(place / "link", shared=True)
 
 
 @contextlib.contextmanager
 def opened_in(folder: Path) -> Iterator[Yard]:
     """A yard on a directory that is there already."""
     yield Yard(folder, folder)
+
+
+def test_a_daemon_of_a_user_serves_that_user(place: Path, ann: User, bob: User) -> None:
+    """Run as a user it needs no root, and knows nobody else; a job has the limits of whoever submits it."""
+    folder = ann.home / "yard"
+    ann.do(folder.mkdir)
+    with opened_in(folder) as yard:
+        settings = config.settings({"data_dir": str(folder), "simulate_gpus": "1"}, {"HOME": str(ann.home)})
+        for name in LOADED:
+            importlib.import_module(name)
+        said = place / "said"
+        file = os.open(said, os.O_WRONLY | os.O_CREAT)
+        daemon = os.fork()
+        if daemon == 0:
+            ann._become(lambda: _serve(settings), {}, file)
+        os.close(file)
+        try:
+            until(lambda: _answers(yard) or said.read_text(), "an answer of ann's daemon")
+            assert said.read_text() == ""
+            assert stat.S_IMODE((folder / "gpuyard.sock").lstat().st_mode) == 0o600
+            desk = Desk(yard, ann)
+            limits = {resource.RLIMIT_NOFILE: (200, 300)}
+            printed = desk.run("sh", "-c", "id -u; ulimit -n; echo $HOME; ls -d $GPUYARD_CHECKPOINT_DIR", limits=limits)
+            uid, files, home, checkpoints = printed.split()
+            assert (int(uid), files, home) == (ann.uid, "200", "/elsewhere")
+            assert checkpoints.startswith(f"{folder}/work/")
+            by_root = yard.wait(yard.client.submit(["touch", "by-root"], directory=str(ann.home), environment={}))
+            assert (by_root["user"], (ann.home / "by-root").stat().st_uid) == ("root", ann.uid)
+            assert stat.S_IMODE((folder / "work").stat().st_mode) == 0o700
+            assert bob.do(lambda: not _answers(yard))
+        finally:
+            os.kill(daemon, signal.SIGTERM)
+            os.waitpid(daemon, 0)
+
+
+LOADED = (
+    "gpuyard.server.serve", "uvicorn.loops.auto", "uvicorn.loops.asyncio", "uvicorn.lifespan.off",
+    "concurrent.futures.thread", "encodings.ascii", "encodings.latin_1", "encodings.idna",
+)  # fmt: skip
+"""What a daemon loads later than at its start, when Ann's Python cannot."""
+
+
+def _serve(settings: config.Settings) -> None:
+    os.setsid()
+    importlib.import_module("gpuyard.server.serve").serve(settings)
+
+
+def _answers(yard: Yard) -> bool:
+    try:
+        yard.client.status()
+    except GpuyardError:
+        return False
+    return True

@@ -63,5 +63,6 @@ def test_waiting_needs_a_daemon_unless_it_is_a_job_already(tmp_path: Path) -> No
     assert (alone.returncode, alone.stdout) == (1, "")
     assert "mnist waits for a GPU" in alone.stderr
     assert "no daemon answers" in alone.stderr
-    job = run("mnist_like.py", *tiny, cwd=tmp_path, GPUYARD_JOB_ID="7")
+    assert "Traceback" not in alone.stderr
+    job = run("mnist_like.py", *tiny, cwd=tmp_path, GPUYARD_JOB_ID="7", GPUYARD_GPUS="2")
     assert (job.returncode, len(epochs(job.stdout))) == (0, 1)

@@ -15,7 +15,7 @@ from gpuyard.server.api import Api, make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
 OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry"}
-OPEN = {("POST", "/jobs"), ("POST", "/jobs/batch")}
+OPEN = {("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases")}
 """What anybody may change: they add jobs of their own."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.errors import UserError
-from gpuyard.units import format_duration, format_number, format_size, parse_duration, parse_size
+from gpuyard.units import format_duration, format_number, format_size, parse_duration, parse_signal, parse_size
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,17 @@ def test_numbers_read_back(value: float) -> None:
 @given(st.floats(min_value=0, max_value=1e12))
 def test_durations_read_back(value: float) -> None:
     assert parse_duration(format_number(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("USR1", ("USR1", None)), ("sigint@90", ("INT", 90.0)), ("10@2m", ("USR1", 120.0)), (" TERM ", ("TERM", None))],
+)
+def test_signals(text: str, wanted: tuple[str, float | None]) -> None:
+    assert parse_signal(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["KILL", "", "9", "USR1@", "USR1@-1", "USR1@inf", "B:USR1@60", "99"])
+def test_bad_signals(text: str) -> None:
+    with pytest.raises(UserError):
+        parse_signal(text)

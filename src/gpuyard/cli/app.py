@@ -23,6 +23,9 @@ class Commands(LazyGroup):
         "Jobs": {
             "submit": Entry("submit:submit", "Queue a command or a script, and print its job's id.", True),
             "run": Entry("run:run", "Queue a command, follow its output, and end with its exit code.", True),
+            "acquire": Entry(
+                "acquire:acquire", "Wait for GPUs for the shell or script that asks, and print their indices."
+            ),
             "ps": Entry("ps:ps", "List running and waiting jobs, in the order in which they are to start."),
             "logs": Entry("logs:logs", "Print a job's output."),
             "cancel": Entry("cancel:cancel", "End jobs: those that wait now, those that run after a grace period."),

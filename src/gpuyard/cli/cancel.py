@@ -50,6 +50,8 @@ def release(yard: Yard, jobs: JobIds, json: Json = False) -> None:
 
 
 def _cancelled(job: Job) -> str:
+    if job["kind"] == "lease" and job["started_at"] is not None:
+        return f"the lease ends; process {job['pid']} is left alone, so end it yourself if it uses the GPUs still"
     return "asked to end" if job["state"] == "running" else job["state"]
 
 

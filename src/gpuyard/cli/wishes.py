@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from gpuyard.errors import UserError
-from gpuyard.units import parse_duration, parse_size
+from gpuyard.units import parse_duration, parse_indices, parse_signal, parse_size
 
 if TYPE_CHECKING:
     from gpuyard.client import Wishes
@@ -45,6 +45,16 @@ Hold = Annotated[bool | None, typer.Option("--hold", "-H", help="Queue it, but s
 Grace = Annotated[
     str | None,
     typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when it is to end, as in 10s."),
+]
+Preemptible = Annotated[
+    bool | None,
+    typer.Option(
+        "--preemptible/--no-preemptible", help="It may be stopped so that others can run, and waits again then (no)."
+    ),
+]
+Signal = Annotated[
+    str | None,
+    typer.Option("--signal", metavar="NAME[@TIME]", help="What asks it to stop, and how long before it must (TERM)."),
 ]
 Begin = Annotated[
     str | None, typer.Option("--begin", "-b", metavar="WHEN", help="Not before: 16:00, tomorrow, 'fri 14:00', +90m.")
@@ -109,6 +119,8 @@ class Edits:
     retries: Retries = None
     retry_delay: RetryDelay = None
     grace: Grace = None
+    preemptible: Preemptible = None
+    signal: Signal = None
     requeue: Requeue = None
     output: Output = None
     error: Errors = None
@@ -122,16 +134,20 @@ class Edits:
 
     def wishes(self) -> Wishes:
         """What was given, as the client takes it; mistakes are told before anything is sent."""
+        signal, notice = (None, None) if self.signal is None else parse_signal(self.signal)
         found: dict[str, Any] = {
             "name": self.name,
             "tags": self.tag or None,
             "gpus": self.gpus,
-            "among": None if self.from_ is None else _indices(self.from_),
+            "among": None if self.from_ is None else parse_indices(self.from_),
             "gpu_memory": None if self.gpu_memory is None else int(parse_size(self.gpu_memory)),
             "priority": self.priority,
             "estimate": duration("--estimate", self.estimate, none=False),
             "time_limit": duration("--time", self.time, none=False),
             "grace": duration("--grace", self.grace),
+            "preemptible": self.preemptible,
+            "signal": signal,
+            "notice": notice,
             "requeue": self.requeue,
             "begin": instant("--begin", self.begin),
             "deadline": instant("--deadline", self.deadline),
@@ -237,10 +253,3 @@ def _mode(text: str | None) -> str | None:
     if text not in (None, "append", "truncate"):
         raise UserError(f"--open-mode is append or truncate, not {text}")
     return text
-
-
-def _indices(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise UserError(f"--from {text} is not a list of GPUs; write their indices, as in 0,1,3") from None

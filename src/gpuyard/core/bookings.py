@@ -73,6 +73,14 @@ def next_change(state: State, now: float) -> float:
     return min((time for time in times if time > now), default=np.inf)
 
 
+def until_taken(state: State, row: int, now: float) -> float:
+    """Seconds until somebody else has reserved a GPU that a running row is on."""
+    spot = set(state.spot[row].tolist())
+    name = _name(state, row)
+    others = [b for b in _ahead(state, now) if name not in b.users and not spot.isdisjoint(b.gpus)]
+    return max(0.0, min((booking.begin for booking in others), default=np.inf) - now)
+
+
 def blocking(state: State, row: int, now: float) -> Reservation | None:
     """The reservation that keeps a row from GPUs that it could otherwise use, the next to begin."""
     allowed = state.table.scopes[state.table.scope[row]]

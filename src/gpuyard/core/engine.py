@@ -59,10 +59,14 @@ def validate(state: State, plan: Plan) -> None:
     for row in stopped:
         if state.phase[row] is not Phase.RUNNING or not state.table.preemptible[row]:
             raise BadPlan(f"the plan stops job {state.ids[row]}, which is not a running job that may be preempted")
+        if row in state.recalled:
+            raise BadPlan(f"the plan stops job {state.ids[row]}, which is about to end already")
     started = [_row(state, start.job, "starts") for start in plan.starts]
     for row, start in zip(started, plan.starts, strict=True):
         if state.phase[row] is not Phase.QUEUED and row not in stopped:
             raise BadPlan(f"the plan starts job {start.job}, which is not waiting")
+        if row in state.promises:
+            raise BadPlan(f"the plan starts job {start.job}, which was promised other GPUs")
         wanted = state.table.gpus[row]
         if len(start.gpus) != wanted or (wanted > 1 and len(set(start.gpus)) != wanted):
             raise BadPlan(f"the plan gives job {start.job} {start.gpus}, and it needs {wanted} GPUs")

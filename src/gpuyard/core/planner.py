@@ -18,6 +18,7 @@ from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.policy import Policy, check_discipline, check_placement
 from gpuyard.core.pool import PLACEMENTS, RANDOM, Site, salted
 from gpuyard.core.preemption import preempt
+from gpuyard.core.reclaim import reclaim
 from gpuyard.core.state import State
 from gpuyard.core.walks import WALKS
 from gpuyard.errors import UserError
@@ -69,7 +70,7 @@ class OrderedPlanner:
         draft = self._drafted(snapshot if gates is None else replace(snapshot, may=gates.may))
         while gates is not None and gates.too_many([row for row, _ in draft.found]):
             draft = self._drafted(replace(snapshot, may=gates.may))
-        plan = draft.finish()
+        plan = draft.plan
         if gates is not None:
             plan.wake_at = min(plan.wake_at, gates.wake_at)
         if state.bookings:
@@ -92,6 +93,9 @@ class OrderedPlanner:
             preempt(draft, stop=self.discipline == "strict")
         elif not self._needs_idle or draft.fine or state.pool.idle.any():
             WALKS[self.discipline](draft)
+        draft.finish()
+        if state.rules is not None and not self.policy.preemptive:
+            reclaim(draft, keeps_idle=self.discipline != "skip")
         return draft
 
     def refuses(self, state: State, request: Request) -> str | None:

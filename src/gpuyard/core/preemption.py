@@ -9,7 +9,8 @@ from gpuyard.core.displacement import displace
 from gpuyard.core.draft import Draft
 from gpuyard.core.formulas import slice_over_at
 from gpuyard.core.policy import Policy
-from gpuyard.core.pool import Floats, Ints
+from gpuyard.core.pool import Flags, Floats, Ints
+from gpuyard.core.state import State
 
 
 def preempt(draft: Draft, stop: bool) -> None:
@@ -50,12 +51,28 @@ def _loose(draft: Draft) -> tuple[Ints, Floats]:
     """The running jobs that may be stopped now, and when others may be."""
     state, now, policy = draft.snapshot.state, draft.snapshot.now, draft.policy
     running, table = draft.snapshot.running, state.table
-    if policy.quantum == 0 and not state.fixed:
+    if policy.quantum == 0 and not (state.fixed or state.withdrawn or state.drained or state.promises):
         return running, np.empty(0)
     free_at = _free_at(policy, table.slice_started[running], now)
-    may_stop = table.preemptible[running] & (table.started[running] < np.inf)
+    may = may_stop(state, running)
     is_free = free_at <= now
-    return running[may_stop & is_free], free_at[may_stop & ~is_free]
+    return running[may & is_free], free_at[may & ~is_free]
+
+
+def may_stop(state: State, running: Ints) -> Flags:
+    """Which running jobs may be stopped: they said so, have begun, are not about to end, and others could follow."""
+    table = state.table
+    may: Flags = table.preemptible[running] & (table.started[running] < np.inf)
+    if state.recalled:
+        may &= ~np.isin(running, list(state.recalled))
+    if out := _out_of_use(state):
+        may &= np.array([out.isdisjoint(state.spot[row].tolist()) for row in running], dtype=np.bool_)
+    return may
+
+
+def _out_of_use(state: State) -> set[int]:
+    """GPUs on which nobody else could start if those who run there were stopped."""
+    return {*state.withdrawn, *state.drained, *(gpu for gpus in state.promises.values() for gpu in gpus)}
 
 
 def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:

@@ -54,7 +54,7 @@ from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.placement import claim, release
 from gpuyard.core.pool import NOBODY, takes_any
 from gpuyard.core.state import State
-from gpuyard.core.withdrawal import give_back, keep_for, keep_no_more, withdraw
+from gpuyard.core.withdrawal import give_back, keep_for, keep_no_more, vacate, withdraw
 from gpuyard.errors import Bug
 
 TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
@@ -219,6 +219,8 @@ def _chosen(state: State, row: int, event: Chosen) -> None:
 
 def _promised(state: State, row: int, event: Promised) -> None:
     keep_for(state, row, event.gpus)
+    if state.head == row:  # it has its GPUs: others may look for theirs
+        state.head, state.shadow = -1, np.inf
 
 
 def _unpromised(state: State, row: int, event: Unpromised) -> None:
@@ -260,6 +262,8 @@ def _stopped(state: State, row: int, at: float) -> None:
     """Take a job off its GPUs and book what it had."""
     table = state.table
     release(state.site(), row, state.spot[row])
+    if table.compute[row] >= 100:
+        vacate(state.pool, state.spot[row])
     state.occupant[state.spot[row]] = -1
     state.spot[row] = NOBODY
     state.running.remove(row)

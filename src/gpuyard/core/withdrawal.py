@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuyard.core.pool import Pool
+from gpuyard.core.pool import Ints, Pool
 from gpuyard.core.state import State
 
 _OUT_OF_REACH = 1e6  # percent: more than any share leaves, and little enough to be added and taken away exactly
@@ -24,6 +24,14 @@ def give_back(pool: Pool, gpu: int) -> None:
         pool.compute[gpu] = 100.0
         pool.memory[gpu] = pool.total[gpu]
         pool.kind[gpu] = 0
+
+
+def vacate(pool: Pool, gpus: Ints) -> None:
+    """Where a job that had GPUs for itself has left, only those tenants may be left: let it be as if it never came."""
+    kept = gpus[pool.tenants[gpus] > 0]
+    pool.memory[kept] = pool.total[kept]
+    pool.compute[kept] = 100.0 - _OUT_OF_REACH * pool.tenants[kept]
+    pool.kind[kept] = 0
 
 
 def keep_for(state: State, row: int, gpus: tuple[int, ...]) -> None:

@@ -34,8 +34,11 @@ class NotNow(UserError):
 
 Change = Callable[[Work, Request], tuple[Work, Request]]
 WHILE_RUNNING = frozenset(
-    ("priority", "name", "tags", "time_limit", "estimate", "deadline", "grace", "requeue", "retries", "retry_delay")
-)
+    (
+        "priority", "name", "tags", "time_limit", "estimate", "deadline", "grace", "requeue", "retries", "retry_delay",
+        "preemptible", "signal", "notice",
+    )
+)  # fmt: skip
 """What a job that is on its GPUs may still ask for."""
 
 
@@ -110,6 +113,15 @@ class Desk:
             raise NoSuchJob(f"what job {job} ran is not kept any more")
         return Work.from_json(record.details["work"]), record.event.request
 
+    def give_back(self, job: str) -> None:
+        """End a lease that its holder does not need any more; give up one that waits."""
+        phase = self._phase(job)
+        view = self._yard.store.open[job]
+        if view.kind != "lease":
+            raise NotNow(f"job {job} is no lease; gpuyard cancel {job} ends it")
+        message = "given back" if phase in (Phase.PLACED, Phase.RUNNING) else "given up by whoever asked for it"
+        self._yard.end_lease(job, self._yard.clock.now(), message)
+
     def cancel(self, job: str, grace: float | None = None, by: str = "") -> None:
         """Give a job up, whether it waits or runs."""
         yard, now = self._yard, self._yard.clock.now()
@@ -117,6 +129,8 @@ class Desk:
         who = {"by": by} if by else {}
         if phase in (Phase.PLACED, Phase.RUNNING):
             yard.recall(job, "cancelled", now, grace, **who)
+        elif self._is_lease(job):
+            yard.end_lease(job, now, "cancelled while it waited" + (f" by {by}" if by else ""), **who)
         else:
             yard.record(Cancelled(now, job), **who)
 
@@ -177,6 +191,10 @@ class Desk:
         spans = [1000 * seconds for seconds in yard.plan_seconds]
         plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
         return {"policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn)}
+
+    def _is_lease(self, job: str) -> bool:
+        view = self._yard.store.open.get(job)
+        return view is not None and view.kind == "lease"
 
     def _phase(self, job: str) -> Phase:
         """Where a job stands, if anything can still be done to it."""

@@ -67,6 +67,8 @@ class Intake:
                 yard.record(Submitted(now, job, request), work=work.to_json())
                 if entry.hold:
                     yard.record(Held(now, job))
+                if work.kind == "lease":
+                    yard.watch_lease(job)
         return [entry.id for entry in entries]
 
     def follow(self, dependency: str, request: Request, name: str) -> tuple[str, ...]:
@@ -87,7 +89,8 @@ class Intake:
             )
         refusal = yard.planner.refuses(yard.state, request)
         if refusal is not None:
-            raise UserError(f"this job can never run here: it {refusal}")
+            lease = one.work.kind == "lease"
+            raise UserError(f"this {'lease can never begin' if lease else 'job can never run'} here: it {refusal}")
         work, kept = self._kept(one)
         id = yard.next_id()
         return _Entry(id, list(_jobs(id, request, work, array)), kept, one.hold)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Protocol
 
 from gpuyard.core.events import GpusRestored, GpusWithdrawn
 from gpuyard.core.model import Cluster
@@ -18,13 +20,25 @@ _EVERY = 1.0  # seconds between looks at real GPUs
 _FRESH = 0.25  # seconds for which a look is good enough to start a job by
 
 
+class OwnerOn(Protocol):
+    """Knows which job a process belongs to, as far as a GPU is concerned; None: nobody's of ours."""
+
+    def __call__(self, pid: int, gpu: int) -> object | None: ...
+
+
 class Machine:
     """GPUs, and who uses them."""
 
-    def __init__(self, gpus: Gpus, engine: Engine, rule: FreeRule | None = None) -> None:
+    def __init__(
+        self,
+        gpus: Gpus,
+        engine: Engine,
+        rule: FreeRule | None = None,
+        owner_on: OwnerOn | None = None,
+    ) -> None:
         self.gpus = gpus
         self.node = engine.nodes()[0].name
-        self._owner = engine.owner
+        self._owner_on = owner_on or (lambda pid, gpu: engine.owner(pid))
         self._sampler = Sampler(gpus, rule)
         self._left: dict[int, float] = {}
         self._seen = -math.inf
@@ -68,8 +82,9 @@ class Machine:
         self._sampler.fresh(_FRESH)
         for gpu in range(len(self.gpus.devices)):
             left = self._left.get(gpu)
+            owner = partial(self._owner_on, gpu=gpu)
             verdict = self._sampler.verdict(
-                gpu, self._owner, placed=gpu in placed, since_left=None if left is None else ticks - left
+                gpu, owner, placed=gpu in placed, since_left=None if left is None else ticks - left
             )
             self.verdicts[gpu] = verdict
             bad = verdict.state if verdict.state in ("foreign", "unknown") else None

@@ -58,6 +58,8 @@ class Work:
     """Seconds to wait before the first retry; twice as long before each that follows."""
     signal: str = "TERM"
     """What asks it to stop so that others can run."""
+    notice: float = 0.0
+    """Seconds from that signal to its end; it comes so long before its time limit, too. 0: as `grace`, and not so."""
     output: str = ""
     """The file that its output goes to, with patterns like %j; empty: ours."""
     error: str = ""
@@ -70,6 +72,8 @@ class Work:
     """Whether it is given the variables that Slurm would give it."""
     holder: tuple[int, int, str] | None = None
     """Of a lease: the process that holds it: its id, its start in clock ticks, and the life of the machine."""
+    requester: tuple[int, int, str] | None = None
+    """Of a lease: the process that asked for it, where that is not its holder."""
     interactive: bool = False
     """Of a lease: whether a shell that somebody types in holds it."""
 

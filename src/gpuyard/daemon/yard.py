@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.config import Settings
+from gpuyard.core.bookings import until_taken
 from gpuyard.core.engine import validate
 from gpuyard.core.events import (
     Cancelled,
@@ -36,14 +37,13 @@ from gpuyard.core.events import (
     Opened,
     Placed,
     PolicySet,
-    Recalled,
     Renewed,
     Requeued,
     RulesSet,
     Started,
 )
 from gpuyard.core.model import Cluster, Phase
-from gpuyard.core.plan import Plan, Snapshot
+from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
@@ -56,9 +56,20 @@ from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
 from gpuyard.daemon.retries import doom_of, retry_of
+from gpuyard.daemon.stops import PREEMPTED, Stops
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
-from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report, Running
+from gpuyard.engines.base import (
+    Abandoned,
+    Ended,
+    Engine,
+    EngineError,
+    LaunchRefused,
+    NeverBegan,
+    Placement,
+    Report,
+    Running,
+)
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 from gpuyard.policyfile import make_planner
@@ -67,6 +78,7 @@ log = logging.getLogger("gpuyard")
 FALLBACK = "fcfs@strict@first"
 _RETRY = 1.0  # seconds between attempts to write, or to launch, where that failed
 _FEW = 4
+_LATE = 1.0  # seconds by which a plan may be late and still be made for the instant that it was due at
 _SOON = 0.005  # seconds for which it need not be written down that a job began: its claim tells, should we die
 
 
@@ -86,6 +98,8 @@ class Yard:
         self.failing = ""
         """Why nothing can be written now; empty if all is well."""
         self.on_commit: Callable[[list[Record]], None] = lambda records: None
+        self.expect: Callable[[str], None] = lambda job: None
+        """Told of every lease that waits, so that somebody sees if nobody waits for it any more."""
         self.plan_seconds: deque[float] = deque(maxlen=1000)
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
@@ -95,7 +109,8 @@ class Yard:
         self._written: list[Record] = []
         self._newest = self._taken = max(store.newest, engine.last_job())
         self._launches: list[Placed] = []
-        self._stops: list[tuple[str, int, float]] = []
+        self._stops = Stops(self, self._work_of)
+        self._expected: list[str] = []
         self._limits = Limits()
         self._reports: list[Report] = []
         self._checkpoints = Checkpoints(store)
@@ -145,6 +160,7 @@ class Yard:
         self._observe(now)
         if not self.failing:
             self._look_at_gpus(now)
+            self._stops.warn()
             self._end_overdue(now)
             self._give_up_doomed(now)
             self._plan(now)
@@ -158,7 +174,7 @@ class Yard:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        if self._inbox:
+        if self._inbox or self._expected:
             return 0.0
         ticks = time.monotonic()
         due = [ticks + 3600.0, self._write_at]
@@ -167,7 +183,7 @@ class Yard:
         if self.failing:
             due.append(self._retry_at)
         else:
-            due += [ticks + self._wake_at - self.clock.now(), self.machine.due(), self._limits.due()]
+            due += [ticks + self._wake_at - self.clock.now(), self.machine.due(), self._limits.due(), self._stops.due()]
             if self._quiet_until > ticks:
                 due.append(self._quiet_until)
         return max(0.0, min(due) - ticks)
@@ -230,7 +246,8 @@ class Yard:
     def _fail(self, error: GpuyardError) -> None:
         """Give up what is not written, for now."""
         self.failing = str(error)
-        self._pending, self._launches, self._stops = [], [], []
+        self._pending, self._launches, self._expected = [], [], []
+        self._stops.forget()
         self._write_at = np.inf
         self._times.forget()
         self._retry_at = time.monotonic() + _RETRY
@@ -277,10 +294,11 @@ class Yard:
             self._note(self.engine.adopt(job, attempt), now)
             point("yard:adopted")
             if row in self.state.recalled and self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
-                self._stops.append((job, attempt, self._work_of(job).grace))
+                self._stops.again(row)
         self._limits = Limits()
         for row in self.state.running.array.tolist():
             self._watch_limit(row)
+        self._expected += [view.id for view in self.store.open.values() if view.kind == "lease"]
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -303,6 +321,10 @@ class Yard:
     def _note(self, report: Report, now: float) -> None:
         """What the engine saw becomes events."""
         row = self.state.row_of.get(report.job, -1)
+        if isinstance(report, Abandoned):
+            if row >= 0 and self.state.phase[row] in (Phase.QUEUED, Phase.HELD):
+                self.record(Cancelled(now, report.job), message=report.message)
+            return
         if row < 0 or self.state.attempt[row] != report.attempt:
             return  # an attempt that is over
         phase = self.state.phase[row]
@@ -322,7 +344,7 @@ class Yard:
     def _never_began(self, row: int, report: NeverBegan, now: float) -> None:
         """It waits again; unless it was told to end, which it was before it began."""
         cause = self.state.recalled.get(row)
-        if cause is None:
+        if cause in (None, PREEMPTED):
             self.record(Requeued(now, report.job, report.attempt), message=report.message)
         else:
             self.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
@@ -331,6 +353,11 @@ class Yard:
         at = self._times.ended(report.job, report.at, now)
         self.machine.left(self.state.spot[row].tolist())
         cause = self.state.recalled.get(row, "interrupted" if report.interrupted else "")
+        if cause == PREEMPTED:
+            if report.asked or report.interrupted:
+                self._stops.preempted(row, report, at)
+                return
+            cause = ""  # it had come to its end before anybody asked it to
         if cause == "interrupted" and self._work_of(report.job).requeue:
             self.record(Requeued(at, report.job, report.attempt), message="interrupted, and waits again")
             return
@@ -349,14 +376,17 @@ class Yard:
     def _watch_limit(self, row: int) -> None:
         """Remember when a running job's time will be over."""
         started, job = float(self.state.table.started[row]), self.state.ids[row]
-        limit = self._work_of(job).time_limit
-        if limit is not None and started < np.inf:
-            self._limits.watch(job, self.state.attempt[row], started + limit - self.clock.now())
+        work, attempt = self._work_of(job), self.state.attempt[row]
+        if work.time_limit is not None and started < np.inf:
+            left = started + work.time_limit - self.clock.now()
+            self._limits.watch(job, attempt, left)
+            self._stops.watch(job, attempt, work, left)
 
     def limit_changed(self, job: str) -> None:
         """A job's time limit is another one from now on."""
         row = self.state.row_of[job]
         self._limits.forget(job, self.state.attempt[row])
+        self._stops.unwatch(job, self.state.attempt[row])
         self._watch_limit(row)
 
     def _give_up_doomed(self, now: float) -> None:
@@ -369,15 +399,26 @@ class Yard:
         for job, attempt in self._limits.over():
             row = self.state.row_of.get(job, -1)
             if row >= 0 and self.state.attempt[row] == attempt and self.state.phase[row] is Phase.RUNNING:
-                self.recall(job, "timeout", now)
+                grace = min(self._work_of(job).grace, until_taken(self.state, row, now))
+                self.recall(job, "timeout", now, grace)
 
     def recall(self, job: str, cause: str, now: float, grace: float | None = None, **details: Any) -> None:
         """Tell a job on GPUs to end."""
+        self._stops.recall(job, cause, now, grace, **details)
+
+    def watch_lease(self, job: str) -> None:
+        """Once it is on disk, see to it that a waiting lease is given up if its process ends."""
+        self._expected.append(job)
+
+    def end_lease(self, job: str, now: float, message: str, **details: Any) -> None:
+        """Its holder does not need a lease any more, or whoever waits for it does not."""
         row = self.state.row_of[job]
         attempt = self.state.attempt[row]
-        if row not in self.state.recalled:
-            self.record(Recalled(now, job, attempt, cause), **details)
-        self._stops.append((job, attempt, self._work_of(job).grace if grace is None else grace))
+        if self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
+            self._note(Ended(job, attempt, now, 0, message=message), now)
+        else:
+            self.record(Cancelled(now, job), message=message, **details)
+        self._stops.ask(job, attempt, 0.0)  # so that its process is not watched any more
 
     # -- planning and acting ----------------------------------------------------------------------
 
@@ -390,19 +431,28 @@ class Yard:
         if len(self.state.waiting) and self.machine.is_stale():
             self._look_at_gpus(now)
         began = time.perf_counter()
-        plan = self.make_plan(now)
-        self._wake_at = max(plan.wake_at, now + 0.001)
-        for start in plan.starts:
-            attempt = self.state.attempt[self.state.row_of[start.job]] + 1
-            placed = Placed(now, start.job, attempt, start.gpus)
-            self.record(placed)
-            self._launches.append(placed)
+        self._place(self._stops.promised(now), now)
+        instant = self._instant(now)
+        plan = self.make_plan(instant)
+        self._wake_at = max(plan.wake_at, instant + 0.001)
+        self._place(self._stops.obey(plan, now), now)
         for job in plan.renewals:
             self.record(Renewed(now, job, self.state.attempt[self.state.row_of[job]]))
         if plan.chosen is not None:
             self.record(Chosen(now, *plan.chosen))
         self._planned = self.state.version
         self.plan_seconds.append(time.perf_counter() - began)
+
+    def _instant(self, now: float) -> float:
+        """The instant to plan for: if a plan was due a moment ago, that one; then a slice is over, not a bit more."""
+        return self._wake_at if now - _LATE < self._wake_at <= now else now
+
+    def _place(self, starts: list[Start], now: float) -> None:
+        for start in starts:
+            attempt = self.state.attempt[self.state.row_of[start.job]] + 1
+            placed = Placed(now, start.job, attempt, start.gpus)
+            self.record(placed)
+            self._launches.append(placed)
 
     def make_plan(self, now: float) -> Plan:
         """A valid plan; a policy that fails is replaced, since the queue must go on."""
@@ -420,19 +470,20 @@ class Yard:
     def use(self, planner: OrderedPlanner, now: float, **details: Any) -> None:
         """Plan by another policy from now on."""
         self.planner = planner
+        self._stops.take_back(now)
         self.record(PolicySet(now, planner.text), **details)
 
     def _carry_out(self) -> None:
         """Do what has been written."""
         launches, self._launches = self._launches, []
-        stops, self._stops = self._stops, []
         for placed in launches:
             point("yard:before-launch")
             self._launch(placed)
             point("yard:launched")
-        for job, attempt, grace in stops:
-            point("yard:before-stop")
-            self.engine.stop(job, attempt, grace)
+        self._stops.carry_out(self.engine)
+        expected, self._expected = self._expected, []
+        for job in expected:
+            self.expect(job)
 
     def _launch(self, placed: Placed) -> None:
         user = self.store.open[placed.job].user if self.settings.shared else ""

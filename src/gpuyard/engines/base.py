@@ -97,6 +97,8 @@ class Ended:
     """What a user should know beyond the code."""
     began: float | None = None
     """When it began, where that is known."""
+    asked: bool = False
+    """Whether it had been asked to end before it did; false if it came to its end by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,16 @@ class NeverBegan:
     """Why, where that is worth telling."""
 
 
-Report = Running | Ended | NeverBegan
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Nobody waits any more for a job that waits: the process that a lease was for has ended."""
+
+    job: str
+    at: float
+    message: str
+
+
+Report = Running | Ended | NeverBegan | Abandoned
 
 
 class Engine(Protocol):
@@ -138,10 +149,12 @@ class Engine(Protocol):
         """
         ...
 
-    def stop(self, job: str, attempt: int, grace: float) -> None:
+    def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
         """Ask an attempt to end, and make it end when `grace` seconds have passed; all of it, children included.
 
-        Returns at once; `observe` reports the end. Stopping what is over, or stopping twice, does nothing.
+        All its processes get the signal, once in this life of the daemon. With an infinite grace they are only asked.
+        Returns at once; `observe` reports the end. Stopping what is over, or stopping twice in the same way, does
+        nothing.
         """
         ...
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import Signals
 
 from gpuyard import faults
 from gpuyard.engines import output, processes, scripts, wrapper
@@ -143,7 +144,8 @@ class LocalEngine:
             return interrupted(job, attempt, folder)
         pid, cgroup = claim.wrapper.pid, Cgroup(claim.cgroup) if claim.cgroup else None
         uid = self._uid if claim.uid is None or self._uid is None else claim.uid
-        run = Run(job, attempt, folder, pid, cgroup, claim.limit, uid, claim=claim)
+        asked_at = wrapper.read_asked(folder)
+        run = Run(job, attempt, folder, pid, cgroup, claim.limit, uid, claim=claim, asked_at=asked_at)
         run.pidfd = processes.hold(pid, claim.wrapper.started)
         if run.pidfd is not None:
             self._keep(run)
@@ -175,7 +177,7 @@ class LocalEngine:
         self._folders.leave_work(job)
         return NeverBegan(job, attempt)
 
-    def stop(self, job: str, attempt: int, grace: float) -> None:
+    def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
         """Let `observe` ask the processes of an attempt to end, and kill them after `grace` seconds."""
         run = self._runs.get((job, attempt))
         if run is None:
@@ -184,7 +186,7 @@ class LocalEngine:
             with suppress(EngineError):  # if it has not begun, it will not; if the disk is full, it is killed instead
                 wrapper.fence(run.folder)
         faults.point("stop:fenced")
-        run.stop(time.monotonic() + grace)
+        run.stop(time.monotonic() + grace, Signals[f"SIG{signal}"])
         self._ending.add(run)
 
     def observe(self) -> list[Report]:
@@ -313,7 +315,7 @@ class LocalEngine:
     def _look_at_endings(self, runs: Sequence[Run], now: float) -> None:
         counted = []
         for run in runs:
-            if run.cgroup is None and run.ended and run.ours and not run.stopping and self._is_gone(run):
+            if run.cgroup is None and run.ended and run.ours and self._is_gone(run):
                 self._finish(run)
             elif run.cgroup is None:
                 counted.append(run)
@@ -363,10 +365,12 @@ class LocalEngine:
             self._kill(run, members, now)
         elif members and (not run.asked or now >= run.ask_again):
             run.ask(now)
+            faults.point("stop:noted")
             born = None if run.cgroup else self._census.born
             run.leftovers = len(members) if run.ended else 0
-            processes.send(members, signal.SIGTERM, signal.SIGCONT, born=born)
+            processes.send(members, run.number, signal.SIGCONT, born=born)
             run.signal_wrapper(signal.SIGCONT)
+            faults.point("stop:asked")
         run.rest(now)
 
     def _kill(self, run: Run, members: Sequence[int], now: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -23,6 +24,7 @@ MARK = "GPUYARD_RUN"
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of linux/prctl.h
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Process(NamedTuple):
@@ -116,10 +118,30 @@ def hold(pid: int, started: int | None = None) -> int | None:
     except OSError as error:
         raise EngineError(f"cannot watch a process: {error.strerror}") from error
     process = look(pid)
-    if process is None or started not in (None, process.started):
-        os.close(pidfd)
-        return None
-    return pidfd
+    if process is not None and started in (None, process.started):
+        return pidfd
+    unseen = process is None and not has_ended(pidfd)
+    os.close(pidfd)
+    if unseen:  # too many open files, say: it must not be taken for dead
+        raise EngineError(f"cannot look at process {pid}")
+    return None
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def ticks(at: float) -> int:
+    """A time of day as processes have their start: in clock ticks since the machine started."""
+    return int((at - time.time() + time.clock_gettime(time.CLOCK_BOOTTIME)) * _TICKS)
+
+
+def age(process: Process) -> float:
+    """For how many seconds a process has run."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / _TICKS
 
 
 def reap(pidfd: int) -> int | None:

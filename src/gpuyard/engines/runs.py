@@ -44,8 +44,12 @@ class Run:
     ours: bool = False
     """Whether this process launched it, and so saw all of its life."""
     stopping: bool = False
-    asked: bool = False
-    """Whether its processes were asked to end."""
+    number: signal.Signals = signal.SIGTERM
+    """What its processes are asked to end by."""
+    sent: set[signal.Signals] = field(default_factory=set)
+    """What they were sent so far."""
+    asked_at: float | None = None
+    """When they were first asked, on the clock of the file system; None if they were not before it ended."""
     ask_again: float = float("inf")
     """When to ask once more: a shell that is about to become the job may have missed it."""
     kill_at: float = float("inf")
@@ -73,9 +77,15 @@ class Run:
             return Suspect(str(self.folder), uid=self.uid)
         return Suspect(str(self.folder), self.pid, self.claim.wrapper.started if self.claim else None, self.uid)
 
-    def stop(self, deadline: float) -> None:
-        """Note that it is to end, and to be killed at the deadline."""
+    @property
+    def asked(self) -> bool:
+        """Whether its processes have the signal that they are to end by."""
+        return self.number in self.sent
+
+    def stop(self, deadline: float, number: signal.Signals) -> None:
+        """Note that it is to end by a signal, and to be killed at the deadline."""
         self.stopping = True
+        self.number = number
         self.kill_at = min(self.kill_at, deadline)
         self.hurry()
 
@@ -99,7 +109,9 @@ class Run:
         """Note that its processes are asked to end, for the first time or once more."""
         young = self.claim is not None and time.time() - self.claim.at < _YOUNG
         self.ask_again = now + _YOUNG if young and not self.asked else float("inf")
-        self.asked = True
+        self.sent.add(self.number)
+        if self.ended is None and self.asked_at is None:
+            self.asked_at = wrapper.note_asked(self.folder)
 
     def signal_wrapper(self, number: signal.Signals) -> None:
         """Send a signal to the wrapper, if it lives."""
@@ -116,14 +128,16 @@ class Run:
     def conclude(self, status: int | None) -> None:
         """Note how it ended: as its wrapper wrote down; else by the status of the wrapper, if it was our child."""
         self.ended = verdict(self.job, self.attempt, self.folder, status)
-        if not self.stopping:
+        if self.kill_at == float("inf"):  # else what it has left was asked, and has its grace
+            self.number = signal.SIGTERM
             self.kill_at = time.monotonic() + LEFTOVER_GRACE
         self.hurry()
 
     def report(self) -> Ended:
         """The end, when nothing is left."""
         assert self.ended is not None
-        ended = replace(self.ended, began=self.claim.at if self.claim else None)
+        asked = self.asked_at is not None and self.ended.at >= self.asked_at
+        ended = replace(self.ended, began=self.claim.at if self.claim else None, asked=asked)
         if not self.leftovers or self.stopping:
             return ended
         left = "1 process that it had" if self.leftovers == 1 else f"{self.leftovers} processes that it had"
@@ -153,7 +167,8 @@ def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
 def never_ran(run: Run, status: int | None) -> Ended | NeverBegan:
     """What is to be said of an attempt whose wrapper did not come to run the job. The job is not to blame."""
     if run.stopping:
-        return Ended(run.job, run.attempt, time.time(), 128 + signal.SIGTERM, message="stopped before it began")
+        code = 128 + signal.SIGTERM
+        return Ended(run.job, run.attempt, time.time(), code, message="stopped before it began", asked=True)
     how = f"was killed by {_signal_name(-status)}" if status and status < 0 else f"ended with code {status}"
     return NeverBegan(run.job, run.attempt, f"it did not begin: its wrapper {how} (disk full?)")
 
@@ -164,7 +179,9 @@ def interrupted(job: str, attempt: int, folder: Path) -> Ended:
     When that was nobody wrote down; the last sign of life is the nearest that can be known.
     """
     if written := wrapper.read_exit(folder):
-        return verdict(job, attempt, folder, written.code)
+        asked_at = wrapper.read_asked(folder)
+        asked = asked_at is not None and written.at >= asked_at
+        return replace(verdict(job, attempt, folder, written.code), asked=asked)
     signs = [path.stat().st_mtime for path in (folder / "pid", folder / "output.log") if path.exists()]
     return Ended(job, attempt, max(signs), None, interrupted=True, message="it ended with the machine")
 

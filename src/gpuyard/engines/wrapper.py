@@ -8,7 +8,8 @@ creates the file first, the daemon included, has made sure that no wrapper that 
 `pid` holds the wrapper's own line of /proc/PID/stat and then, as the engine gave them: the life of the machine, the
 cgroup (or nothing), the limit of the output and the job's user. `exit` holds the exit code and, if the command could
 not be started, its name. A file counts when it is complete, which its last newline tells. When they were written is
-when the attempt began and ended. For a job of another user the wrapper stays root's; `dropping` is what comes between.
+when the attempt began and ended. `asked` is there if somebody asked the attempt to end, since then. For a job of
+another user the wrapper stays root's; `dropping` is what comes between.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -289,6 +291,25 @@ def read_exit(folder: Path) -> Exit | None:
     found = _read(folder / "exit")
     line = _EXIT.fullmatch(found[1]) if found else None
     return Exit(found[0], int(line[1]), os.fsdecode(line[2] or b"")) if found and line else None
+
+
+def note_asked(folder: Path) -> float:
+    """Leave a mark that an attempt is asked to end, for whoever sees its end; when that was, by the same clock.
+
+    Only what ended after the mark was left has perhaps ended because it was asked to.
+    """
+    with suppress(OSError):  # the disk is full, say: we know it ourselves, if only in this life
+        os.close(os.open(folder / "asked", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    at = read_asked(folder)
+    return time.time() if at is None else at
+
+
+def read_asked(folder: Path) -> float | None:
+    """When an attempt was first asked to end; None if nobody did."""
+    try:
+        return os.lstat(folder / "asked").st_mtime
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> tuple[float, bytes] | None:

@@ -74,6 +74,10 @@ def job_json(view: JobView, reason: str | None = None, node: str = "") -> dict[s
         "failures": view.failures,
         "output": named(work, view, "output", node),
         "error": named(work, view, "error", node),
+        "preemptible": work.get("preemptible", False),
+        "preemptions": view.preemptions,
+        "kind": view.kind,
+        **({"pid": work["holder"][0]} if view.kind == "lease" else {}),
     }
 
 
@@ -103,6 +107,8 @@ def _how_it_stands(view: JobView) -> str | None:
     """A sentence on a job that does not wait for its turn."""
     if view.state == "held":
         return f"held until it is released (gpuyard release {view.id})"
+    if view.state == "running" and view.recalled == "preempted":
+        return "stopping so that others can run, will wait again"
     if view.state == "running" and view.recalled:
         return f"{_RECALLED.get(view.recalled, view.recalled)}, about to end"
     if view.state == "timeout":
@@ -110,6 +116,8 @@ def _how_it_stands(view: JobView) -> str | None:
         return "ran out of time" + (f": its limit was {format_duration(limit)}" if limit else "")
     if view.message:
         return view.message
+    if view.state == "running" and view.kind == "lease":
+        return f"a lease, held by process {view.work['holder'][0]}"
     if view.state != "failed":
         return None
     if view.exit_code is None:

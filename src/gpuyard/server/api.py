@@ -43,6 +43,7 @@ from gpuyard.server.answers import (
 )
 from gpuyard.server.describing import Describing
 from gpuyard.server.gate import Gate, problem
+from gpuyard.server.leases import Leases
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.permissions import Forbidden, May, Permissions
 from gpuyard.server.rules import RuleRoutes
@@ -100,6 +101,9 @@ class Api:
         add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
         add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
         add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
+        leases = Leases(self)
+        add("/leases", leases.acquire, "POST", everybody, status_code=201)
+        add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
         add("/history", self.history, "GET", everybody)
         add("/events", self.events, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
@@ -223,6 +227,8 @@ class Api:
         end = time.monotonic() + wait
         while True:
             view = self._view(job)
+            if view.kind == "lease":
+                raise NotNow(f"job {job} is a lease: gpuyard did not start its process, and has no output of it")
             which = attempt or view.attempt
             after, data = self.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
             if data or view.over or time.monotonic() >= end or self.watch.over:

@@ -65,6 +65,8 @@ class Describing:
 
     async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Response:
         api = self._api
+        if any(view.kind == "lease" for view in views):
+            raise NotNow(f"job {views[0].id} is a lease, which only its own process can ask for again")
         if not views:
             raise NotNow("all tasks have succeeded, so there is nothing to run again")
         if views[0].kind != "job":

@@ -15,6 +15,7 @@ from gpuyard.core.model import Request
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import Work
 from gpuyard.errors import UserError
+from gpuyard.units import check_signal
 
 RETRY_DELAY = 30.0
 """Seconds before the first retry, if nobody says otherwise."""
@@ -65,6 +66,11 @@ Dependency = Annotated[str | None, Field(description="Jobs that must end first: 
 Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run again if it fails.")]
 RetryDelay = Annotated[float | None, Field(ge=0, le=3600, description="Seconds before the first retry, then doubled.")]
 File = Annotated[Text | None, Field(description="A file for it, with patterns like %j, opened by the job's side.")]
+Preemptible = Annotated[bool, Field(description="Whether it may be stopped so that others can run.")]
+Signal = Annotated[str, Field(description="What asks it to stop then; all its processes get it.")]
+Notice = Annotated[
+    float | None, Field(gt=0, allow_inf_nan=False, description="Seconds from `signal` to its end, at a limit too.")
+]
 OpenMode = Annotated[Literal["append", "truncate"] | None, Field(description="How those files are opened.")]
 
 
@@ -111,6 +117,9 @@ class Submission(BaseModel):
     open_mode: OpenMode = None
     script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
     slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
+    preemptible: Preemptible = False
+    signal: Signal = "TERM"
+    notice: Notice = None
 
     def wanted(self, settings: Settings) -> Wanted:
         """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
@@ -123,6 +132,8 @@ class Submission(BaseModel):
         """What it is to run."""
         _check_command(self.command, self.directory)
         _check_script(self.script)
+        if self.notice and self.notice >= (self.time_limit or math.inf):
+            raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
         return Work(
             command=tuple(self.command),
             directory=self.directory,
@@ -140,7 +151,13 @@ class Submission(BaseModel):
             error=self.error or "",
             open_mode=self.open_mode or "",
             slurm=self.slurm,
+            signal=check_signal(self.signal),
+            notice=self.notice or 0.0,
         )
+
+    def _notice(self, settings: Settings) -> float:
+        """Seconds that it may take to stop."""
+        return self.notice or (settings.grace if self.grace is None else self.grace)
 
     def request(self, settings: Settings) -> Request:
         """What a policy may know of it."""
@@ -151,7 +168,8 @@ class Submission(BaseModel):
             memory=self.gpu_memory or 0.0,
             compute=0.0 if self.gpu_memory else 100.0,
             priority=self.priority,
-            preemptible=False,
+            preemptible=self.preemptible,
+            notice=self._notice(settings) if self.preemptible else 0.0,
             scope=tuple(self.from_ or ()),
             begin=self.begin.timestamp() if self.begin else 0.0,
             deadline=self.deadline.timestamp() if self.deadline else math.inf,
@@ -195,6 +213,9 @@ class Changes(BaseModel):
     error: File = None
     open_mode: OpenMode = None
     slurm: bool = False
+    preemptible: Preemptible = False
+    signal: Signal = "TERM"
+    notice: Notice = None
 
     @property
     def given(self) -> set[str]:
@@ -214,6 +235,7 @@ class Changes(BaseModel):
             "error": "",
             "open_mode": "",
             "retry_delay": RETRY_DELAY,
+            "notice": 0.0,
         }
         found: dict[str, Any] = {}
         for name in (
@@ -226,6 +248,7 @@ class Changes(BaseModel):
             "output",
             "error",
             "open_mode",
+            "notice",
         ):
             if name in self.model_fields_set:
                 value = getattr(self, name)
@@ -236,6 +259,8 @@ class Changes(BaseModel):
             found["name"] = self.name or _readable(work.command[0].rpartition("/")[2])
         if "slurm" in self.model_fields_set:
             found["slurm"] = self.slurm
+        if "signal" in self.model_fields_set:
+            found["signal"] = check_signal(self.signal)
         if found.get("retries") and not work.retry_delay and "retry_delay" not in found:
             found["retry_delay"] = RETRY_DELAY
         return replace(work, **found)
@@ -255,6 +280,11 @@ class Changes(BaseModel):
             found["begin"] = self.begin.timestamp() if self.begin else 0.0
         if "deadline" in given:
             found["deadline"] = self.deadline.timestamp() if self.deadline else math.inf
+        if "preemptible" in given:
+            found["preemptible"] = self.preemptible
+        if given & {"preemptible", "notice", "grace"}:
+            may_stop = found.get("preemptible", request.preemptible)
+            found["notice"] = (after.notice or after.grace) if may_stop else 0.0
         if given & {"estimate", "time_limit", "grace"}:
             limit = after.time_limit or math.inf
             found["limit"] = limit

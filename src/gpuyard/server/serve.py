@@ -21,13 +21,16 @@ from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.dropping import check_tools
+from gpuyard.engines.leases import LeaseEngine
 from gpuyard.engines.local import LocalEngine
 from gpuyard.engines.processes import adopt_orphans
+from gpuyard.engines.routing import Routing
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
 from gpuyard.server.api import Api, make_app
 from gpuyard.server.keeping import check_keeping, prepare
+from gpuyard.server.leases import terms_of
 from gpuyard.server.listen import PeerProtocol, listen
 
 log = logging.getLogger("gpuyard")
@@ -51,10 +54,13 @@ def serve(settings: Settings) -> None:
         stack.callback(store.close)
         adopt_orphans()
         with _usable(settings.data_dir):
-            engine = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups, shared=settings.shared)
+            local = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups, shared=settings.shared)
+        leases = LeaseEngine(lambda job: terms_of(store.open.get(job)), settings.lease_idle)
+        engine = Routing(local, leases)
         stack.callback(engine.close)
-        machine = Machine(gpus, engine)
+        machine = Machine(gpus, engine, owner_on=engine.owner_on)
         yard = Yard(store, engine, machine, settings)
+        yard.expect = leases.watch
         yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
         kind = "simulated GPU" if gpus.simulated else "GPU"
         count = len(gpus.devices)

@@ -1,0 +1,134 @@
+"""How jobs on GPUs are told to end: cancelled, out of time, or stopped so that others can run.
+
+Stopping takes as long as the job needs, up to its grace. So a plan that stops jobs is obeyed in two steps: those who
+are to run in their place are promised the GPUs, in the same transaction, and are placed when these are free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuyard.core.events import Preempted, Promised, Recalled, Unpromised
+from gpuyard.core.plan import Plan, Start
+from gpuyard.core.promises import in_place_of, split, standing
+from gpuyard.daemon.limits import Limits
+from gpuyard.daemon.views import Work
+from gpuyard.engines.base import Ended, Engine
+from gpuyard.faults import point
+
+if TYPE_CHECKING:
+    from gpuyard.daemon.yard import Yard
+
+PREEMPTED = "preempted"
+
+
+class Stop(NamedTuple):
+    """An attempt that is to be asked to end, and when it is made to."""
+
+    job: str
+    attempt: int
+    grace: float
+    signal: str = "TERM"
+
+
+class Stops:
+    """Who is told to end, and for whom."""
+
+    def __init__(self, yard: Yard, work_of: Callable[[str], Work]) -> None:
+        self._yard, self._work_of = yard, work_of
+        self._pending: list[Stop] = []
+        self._warnings = Limits()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def forget(self) -> None:
+        """Nothing but what is written has happened."""
+        self._pending = []
+
+    def recall(self, job: str, cause: str, now: float, grace: float | None = None, **details: Any) -> None:
+        """Tell a job on GPUs to end."""
+        state = self._yard.state
+        row = state.row_of[job]
+        before = state.recalled.get(row, PREEMPTED)
+        if row not in state.recalled or (before == PREEMPTED and cause != PREEMPTED):
+            self._yard.record(Recalled(now, job, state.attempt[row], cause), **details)
+        self.again(row, grace)
+
+    def again(self, row: int, grace: float | None = None) -> None:
+        """Have a job asked that was told to end, perhaps by a former life of the daemon."""
+        state = self._yard.state
+        job, attempt = state.ids[row], state.attempt[row]
+        work = self._work_of(job)
+        if state.recalled[row] == PREEMPTED:
+            self.ask(job, attempt, work.notice or work.grace, work.signal)
+        else:
+            self.ask(job, attempt, work.grace if grace is None else grace)
+
+    def ask(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
+        """Once all is written, have the engine ask an attempt to end."""
+        self._pending.append(Stop(job, attempt, grace, signal))
+
+    def carry_out(self, engine: Engine) -> None:
+        """Ask those who were told to end; that they were is written."""
+        pending, self._pending = self._pending, []
+        for stop in pending:
+            point("yard:before-stop")
+            engine.stop(*stop)
+            point("yard:stopped")
+
+    # -- a time limit that is announced ---------------------------------------------------------------
+
+    def watch(self, job: str, attempt: int, work: Work, left: float) -> None:
+        """If a job wants to know it: remember to tell it before its time is over."""
+        if work.notice:
+            self._warnings.watch(job, attempt, left - work.notice)
+
+    def unwatch(self, job: str, attempt: int) -> None:
+        """Its time is not over then."""
+        self._warnings.forget(job, attempt)
+
+    def due(self) -> float:
+        """When the next one is to be told, on the monotonic clock."""
+        return self._warnings.due()
+
+    def warn(self) -> None:
+        """Tell those whose time will soon be over; they go on until it is."""
+        for job, attempt in self._warnings.over():
+            row = self._yard.state.row_of.get(job)
+            if job in self._yard.store.open and row not in self._yard.state.recalled:
+                self.ask(job, attempt, math.inf, self._work_of(job).signal)
+
+    # -- preemption -----------------------------------------------------------------------------------
+
+    def obey(self, plan: Plan, now: float) -> list[Start]:
+        """Stop whom a plan stops, and promise their GPUs to those who follow; the starts that need not wait."""
+        starts, later = split(self._yard.state, plan)
+        for job in plan.stops:
+            self.recall(job, PREEMPTED, now)
+        for start in later:
+            self._yard.record(Promised(now, start.job, start.gpus))
+        return starts
+
+    def promised(self, now: float) -> list[Start]:
+        """Promises that can be kept now; those that never can are taken back."""
+        state = self._yard.state
+        due, broken = standing(state)
+        for row in broken:
+            self._yard.record(Unpromised(now, state.ids[row]))
+        return [Start(state.ids[row], state.promises[row]) for row in due]
+
+    def take_back(self, now: float) -> None:
+        """Promise nobody anything any more: another policy decides."""
+        for row in list(self._yard.state.promises):
+            self._yard.record(Unpromised(now, self._yard.state.ids[row]))
+
+    def preempted(self, row: int, report: Ended, at: float) -> None:
+        """A job that was stopped for others has ended: it waits again, whatever its exit code."""
+        state = self._yard.state
+        others = " and ".join(f"job {state.ids[other]}" for other in in_place_of(state, row)) or "others"
+        killed = " (killed after its grace)" if report.code == 137 else ""
+        message = f"stopped for {others}{killed}, waits again"
+        self._yard.record(Preempted(at, report.job, report.attempt), message=message)

@@ -1,0 +1,256 @@
+"""GPUs for a script that starts itself: it waits in the queue like a job, and has its GPUs until it ends.
+
+import gpuyard
+
+with gpuyard.acquire(gpus=1, from_=[0, 1, 3]) as gpus:   # waits; CUDA_VISIBLE_DEVICES is set in the block
+    train(device_ids=list(gpus))
+
+gpuyard.wait_for_gpus(2)                                 # or: from here to the end of this process
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+from gpuyard.client import OVER, Client, Job, LeaseWishes, NoDaemon, Refused
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.units import format_duration, parse_duration, parse_size
+
+T = TypeVar("T")
+
+_PATIENCE = 600.0
+"""Seconds for which a daemon may be away while somebody waits: the request is on its disk."""
+_AT_THE_END = 60.0
+"""Seconds for which it may be away when a lease is given back."""
+_POLL = 30.0
+
+
+class LeaseCancelled(GpuyardError):
+    """The lease was cancelled while it was waited for."""
+
+
+class Terms(TypedDict, total=False):
+    """What may be asked for."""
+
+    from_: Sequence[int] | None
+    """Only these GPUs, by index; all of them, unless it is said how many."""
+    memory: int | str | None
+    """Share GPUs: so much memory of each, as in `6G`."""
+    timeout: float | str | None
+    """How long to wait: seconds, or a text as in `10m`."""
+    name: str | None
+    priority: float
+    tags: Sequence[str]
+    estimate: float | None
+    time_limit: float | None
+    """Seconds after which the lease ends, though the process goes on."""
+    say: Callable[[str], None]
+    """Told why it waits; by default that goes to stderr."""
+    client: Client | None
+
+
+class Lease(Sequence[int]):
+    """GPUs that this process has: their indices, as a list has them."""
+
+    def __init__(self, id: str, indices: Sequence[int], uuids: Sequence[str], visible: Sequence[str]) -> None:
+        self.id = id
+        self.indices = tuple(indices)
+        self.uuids = tuple(uuids)
+        self.environment = {"CUDA_VISIBLE_DEVICES": ",".join(visible), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        """What makes CUDA see these GPUs and no others; for child processes, say."""
+        self._client: Client | None = None
+        self._pid = os.getpid()
+        self._before: list[dict[str, str | None]] = []
+
+    def release(self) -> None:
+        """Give the GPUs back before this process ends. What a forked child does leaves its parent's lease alone."""
+        client, self._client = self._client, None
+        if client is None or os.getpid() != self._pid:
+            return
+        try:
+            patiently(client.give_back_lease, self.id, patience=_AT_THE_END)
+        except (NoDaemon, Refused) as error:
+            if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
+                to_stderr(f"lease {self.id} ends only with this process: {error}")
+
+    def __enter__(self) -> Lease:
+        self._before.append({name: os.environ.get(name) for name in self.environment})
+        os.environ.update(self.environment)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for name, value in self._before.pop().items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if not self._before:
+            self.release()
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        return self.indices[index]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Lease(id={self.id!r}, indices={list(self.indices)})"
+
+
+def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
+    """Wait for GPUs; they are this process's until the block that this begins ends, or `release`, or the process.
+
+    In a `with` block CUDA_VISIBLE_DEVICES is set, for the whole process. Raises `TimeoutError` after `timeout` and
+    `LeaseCancelled` if somebody cancels it. In a job of gpuyard's it is the job's own GPUs, at once.
+    """
+    if (own := of_this_job(gpus, terms.get("from_"))) is not None:
+        return own
+    client = terms.get("client") or Client()
+    memory, timeout = terms.get("memory"), terms.get("timeout")
+    job = obtain(
+        client,
+        seconds(timeout),
+        terms.get("say") or to_stderr,
+        gpus=gpus,
+        among=terms.get("from_"),
+        gpu_memory=int(parse_size(memory)) if isinstance(memory, str) else memory,
+        name=terms.get("name") or _script(),
+        priority=terms.get("priority", 0.0),
+        tags=list(terms.get("tags", ())),
+        estimate=terms.get("estimate"),
+        time_limit=terms.get("time_limit"),
+    )
+    return lease_of(client, job)
+
+
+def wait_for_gpus(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
+    """Wait for GPUs and have them, and CUDA_VISIBLE_DEVICES set to them, for the rest of this process's life."""
+    lease = acquire(gpus, **terms)
+    os.environ.update(lease.environment)
+    return lease
+
+
+def obtain(
+    client: Client,
+    timeout: float | None,
+    say: Callable[[str], None],
+    *,
+    holder: int | None = None,
+    interactive: bool = False,
+    **wishes: Unpack[LeaseWishes],
+) -> Job:
+    """Ask for a lease and wait for it; whatever ends the waiting gives the request up."""
+    id = client.ask_for_lease(holder=holder, interactive=interactive, **wishes)
+    try:
+        return _await(client, id, timeout, say)
+    except BaseException as error:  # Ctrl-C above all
+        if not isinstance(error, NoDaemon | LeaseCancelled):
+            _give_up(client, id)
+        raise
+
+
+def lease_of(client: Client, job: Job) -> Lease:
+    """The lease of this process, now that it has begun."""
+    known = {gpu["index"]: gpu for gpu in patiently(client.gpus)["gpus"]}
+    mine = [known[index] for index in job["gpus"]]
+    visible = [str(gpu["index"]) if gpu["simulated"] else gpu["uuid"] for gpu in mine]
+    lease = Lease(job["id"], job["gpus"], [gpu["uuid"] for gpu in mine], visible)
+    lease._client = client
+    return lease
+
+
+def of_this_job(gpus: int | None, among: Sequence[int] | None) -> Lease | None:
+    """The GPUs of the job that this process belongs to; None if it is no job of gpuyard's."""
+    job = os.environ.get("GPUYARD_JOB_ID")
+    if not job or "GPUYARD_GPUS" not in os.environ:
+        return None
+    indices = [int(index) for index in os.environ["GPUYARD_GPUS"].split(",") if index]
+    wanted = gpus or len(among or ()) or 1
+    if wanted > len(indices):
+        raise UserError(f"this is job {job}, which has GPUs {indices}, and wants {wanted}; submit it with more --gpus")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return Lease(job, indices, visible, visible)
+
+
+def seconds(timeout: float | str | None) -> float | None:
+    """How long to wait, from what somebody wrote."""
+    found = parse_duration(timeout) if isinstance(timeout, str) else timeout
+    if found is not None and not found >= 0:
+        raise UserError(f"a timeout must be 0 or more, not {timeout}")
+    return found
+
+
+def to_stderr(message: str) -> None:
+    """Where messages go."""
+    print(f"gpuyard: {message}", file=sys.stderr, flush=True)
+
+
+def _script() -> str | None:
+    """What this process runs, if that is a file."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return None if name.startswith("-") else name or None
+
+
+def _await(client: Client, id: str, timeout: float | None, say: Callable[[str], None]) -> Job:
+    """The lease when it has begun; tells why it waits if that takes more than a second."""
+    end = float("inf") if timeout is None else time.monotonic() + timeout
+    said, poll = "", 1.0
+    while True:
+        left = max(0.0, end - time.monotonic())
+        job = patiently(client.job, id, wait=min(poll, left), until="start", patience=min(_PATIENCE, left), say=say)
+        if job["state"] in OVER:
+            raise LeaseCancelled(f"lease {id} was {job['state']}: {job['reason'] or 'nobody said why'}")
+        if job["started_at"] is not None:
+            return job
+        why = (job["reason"] or "its turn has not come").rstrip(".")
+        if time.monotonic() >= end and job["state"] != "running":
+            span = format_duration(timeout or 0.0)
+            raise TimeoutError(f"no GPUs within {span} ({why}); the request was given up")
+        if why != said:
+            said = why
+            say(f"lease {id} waits: {why}")
+        poll = _POLL
+        time.sleep(0.02)
+
+
+def _give_up(client: Client, id: str) -> None:
+    try:
+        client.give_back_lease(id)
+    except GpuyardError as error:
+        if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
+            to_stderr(f"lease {id} could not be given up: {error}")
+
+
+def patiently(
+    call: Callable[..., T],
+    *arguments: Any,
+    patience: float = _PATIENCE,
+    say: Callable[[str], None] = to_stderr,
+    **settings: Any,
+) -> T:
+    """Call the daemon; if it went away, wait for the next one."""
+    end = None
+    while True:
+        try:
+            return call(*arguments, **settings)
+        except NoDaemon:
+            if end is None:
+                end = time.monotonic() + patience
+                say(f"the daemon went away; this waits {format_duration(patience)} for the next one")
+            elif time.monotonic() >= end:
+                raise
+            time.sleep(0.2)

@@ -1,0 +1,152 @@
+"""The routes of leases: GPUs for processes that run already."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpuyard.config import Settings
+from gpuyard.core import model
+from gpuyard.daemon.intake import Wanted
+from gpuyard.daemon.views import JobView, Work
+from gpuyard.engines import processes
+from gpuyard.engines.leases import Holder, Terms
+from gpuyard.errors import UserError
+from gpuyard.server.listen import Peer
+
+if TYPE_CHECKING:
+    from gpuyard.server.api import Api
+
+_DEEPEST = 256  # generations that are looked at for an ancestor
+
+
+class LeaseWish(BaseModel):
+    """A lease as it is asked for."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    gpus: Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")] = None
+    from_: Annotated[list[int] | None, Field(alias="from", description="Only these GPUs will do.")] = None
+    gpu_memory: Annotated[float | None, Field(gt=0, description="Bytes on each GPU: it shares GPUs by memory.")] = None
+    priority: Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")] = 0.0
+    name: Annotated[str | None, Field(max_length=200, description="The holder's own, if not said.")] = None
+    tags: list[str] = []
+    estimate: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should last.")] = None
+    time_limit: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it may last.")] = None
+    holder: Annotated[int | None, Field(ge=1, description="The process that is to hold it; the asking one.")] = None
+    interactive: Annotated[bool, Field(description="Whether the holder is a shell that somebody types in.")] = False
+
+    def work(self, holder: Holder, requester: Holder) -> Work:
+        """What it is, but for what a policy looks at."""
+        comm = (processes.read_proc(holder.pid, "comm") or b"").decode(errors="replace").strip()
+        return Work(
+            command=(),
+            directory="",
+            kind="lease",
+            name=self.name or comm or "lease",
+            tags=tuple(self.tags),
+            time_limit=self.time_limit,
+            estimated=self.estimate is not None or self.time_limit is not None,
+            holder=holder,
+            requester=None if requester == holder else requester,
+            interactive=self.interactive,
+        )
+
+    def request(self, settings: Settings) -> model.Request:
+        """What a policy may know of it."""
+        if self.from_ is not None and not self.from_:
+            raise UserError("from names no GPU; leave it out if any will do")
+        estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
+        return model.Request(
+            gpus=self.gpus or len(self.from_ or ()) or 1,
+            estimate=min(estimate, self.time_limit or math.inf),
+            memory=self.gpu_memory or 0.0,
+            compute=0.0 if self.gpu_memory else 100.0,
+            priority=self.priority,
+            preemptible=False,
+            scope=tuple(self.from_ or ()),
+            limit=self.time_limit or math.inf,
+        )
+
+
+class Leases:
+    """What is asked of the yard for processes that run already."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._life = processes.life()
+
+    async def acquire(self, request: Request, given: LeaseWish) -> dict[str, str]:
+        """Take a request for GPUs in; `GET /jobs/ID?wait=30&for=start` tells when they are there."""
+        peer = _peer(request)
+        requester = self._identify(peer.pid)
+        holder = requester if given.holder in (None, peer.pid) else self._named(given.holder or 0, peer)
+        api = self._api
+        wanted = api.owned(request, Wanted(given.work(holder, requester), given.request(api.settings)))
+        [lease] = await api.ask(lambda: api.desk.submit_all([wanted]))
+        return {"id": lease}
+
+    async def give_back(self, job: str) -> dict[str, str]:
+        """End a lease; give it up if it waits."""
+        await self._api.ask(lambda: self._api.desk.give_back(job))
+        return {"id": job}
+
+    def _named(self, pid: int, peer: Peer) -> Holder:
+        """A process that somebody names as the holder, if they may."""
+        holder = self._identify(pid)
+        if peer.uid == 0:
+            return holder
+        if _uid(pid) != peer.uid:
+            raise UserError(f"process {pid} is not yours: it cannot hold a lease that you ask for")
+        if not _descends(peer.pid, pid):
+            raise UserError(f"process {pid} cannot hold the lease: whoever asks must descend from it (see --pid)")
+        return holder
+
+    def _identify(self, pid: int) -> Holder:
+        process = processes.look(pid)
+        if process is None or process.dead:
+            raise UserError(f"there is no process {pid} to hold a lease; it may have ended, or be in another container")
+        return Holder(pid, process.started, self._life)
+
+
+def terms_of(view: JobView | None) -> Terms | None:
+    """What a lease is, out of its view; None if it is none, or over."""
+    if view is None or view.kind != "lease":
+        return None
+    requester = view.work.get("requester")
+    return Terms(
+        Holder(*view.work["holder"]),
+        Holder(*requester) if requester else None,
+        interactive=view.work.get("interactive", False),
+        since=view.started,
+        gpus=view.gpus,
+    )
+
+
+def _peer(request: Request) -> Peer:
+    peer = getattr(request.state, "peer", None)
+    if peer is None:
+        raise UserError("a lease can be asked for over the daemon's socket only, where the kernel tells who asks")
+    return Peer(*peer)
+
+
+def _uid(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    for _ in range(_DEEPEST):
+        if pid == ancestor:
+            return True
+        process = processes.look(pid)
+        if process is None or process.parent == 0:
+            return False
+        pid = process.parent
+    return False
