@@ -299,7 +299,9 @@ class Client(RuleCalls):
 
     def submit_all(self, jobs: Sequence[Mapping[str, Any]]) -> list[str]:
         """Queue several jobs, as `description` makes them, or none of them; `@0` in a dependency is the first."""
-        return list(map(str, self._ask("POST", "/jobs/batch", {"jobs": list(jobs)})["ids"]))
+        common = jobs[0].get("environment") if jobs else None  # mostly all have the same, which is long
+        several = [{k: v for k, v in job.items() if k != "environment" or v != common} for job in jobs]
+        return list(map(str, self._ask("POST", "/jobs/batch", {"jobs": several, "environment": common or {}})["ids"]))
 
     def edit(self, id: str, **changes: Unpack[Wishes]) -> Job:
         """Let a job, or the open tasks of an array, ask for something else; None takes a wish back."""

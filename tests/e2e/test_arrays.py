@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-import time
 
 from tests.yard import Yard, until
 
@@ -102,16 +101,15 @@ def _on_a_terminal(yard: Yard, *arguments: str) -> str:
     return found.decode()
 
 
-def test_ten_thousand_tasks_are_one_request(yard: Yard) -> None:
-    before = yard.client.events(limit=1)["last"]
-    began = time.monotonic()
+def test_ten_thousand_tasks_are_one_request(own_yard: Yard) -> None:
+    yard = own_yard
+    yard.serve()
     id = yard.submit("--array", "0-9999", "--hold", "--", "true")
-    assert time.monotonic() - began < 60
-    job = yard.client.job(id)
-    assert job["tasks"] == {"held": 10_000}
+    assert yard.client.job(id)["tasks"] == {"held": 10_000}
+    yard("edit", id, "--priority", "2")
+    assert yard.client.job(f"{id}_9999")["priority"] == 2
     yard("cancel", id)
     assert yard.client.job(id)["state"] == "cancelled"
-    assert yard.client.events(before, limit=1)["events"]
 
 
 def test_an_array_that_makes_no_sense_is_refused(yard: Yard) -> None:

@@ -101,7 +101,7 @@ def test_an_edit_outlives_the_daemon_and_keeps_the_time_of_a_retry(own_yard: Yar
     yard.serve()
     job = yard.client.job(id)
     assert (job["state"], job["priority"]) == ("queued", 2)
-    assert (job["reason"] or "").startswith("is not to start before")
+    assert (job["reason"] or "").startswith("failed with exit code 1; retry 1 of 1 at ")
 
 
 def test_a_description_is_edited_in_the_users_editor(yard: Yard, tmp_path: Path) -> None:

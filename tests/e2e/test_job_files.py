@@ -61,6 +61,15 @@ def test_a_plain_list_and_the_command_line_goes_first(yard: Yard) -> None:
     assert (second["command"], second["name"]) == (["/bin/sh", "-c", "echo hi"], "echo")
 
 
+def test_each_job_of_a_file_has_its_environment(yard: Yard) -> None:
+    text = "- command: echo $A$B\n  env: {A: 1}\n- command: echo $A$B\n- command: echo $A$B\n  env: [A=2, B]\n"
+    done = yard("submit", "--file", write(yard, text), more={"B": "b"})
+    assert done.code == 0, done
+    for id, said in zip(done.out.split(), ("1b", "b", "2b"), strict=True):
+        yard.wait(id)
+        assert yard("logs", id).out == f"{said}\n"
+
+
 def test_jobs_of_one_file_with_one_name_are_all_followed(yard: Yard) -> None:
     yard.submit("--name", "part", "--hold", "--", "true")  # not this one
     text = 2 * "- {name: part, command: 'true', hold: true}\n" + "- {command: 'true', after: part}"

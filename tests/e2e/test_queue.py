@@ -46,6 +46,7 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
     id = yard.submit("--hold", "--gpus", "2", "python", "-m", "train", "--name", "x")
     job = yard.client.job(id)
     assert (job["command"], job["gpu_count"]) == (["python", "-m", "train", "--name", "x"], 2)
+    assert yard.client.job(yard.submit("--hold", "--from", "0,1", "true"))["gpu_count"] == 1
 
 
 @pytest.mark.parametrize(

@@ -107,12 +107,17 @@ def test_several_options_in_a_line_and_a_remark(yard: Yard, here: Path) -> None:
 
 
 def test_a_checkpoint_that_is_gone_on_from(yard: Yard, here: Path) -> None:
-    (here / "checkpoint.txt").write_text("epoch 7\n")
+    id, warnings = submitted(yard, "07-checkpoint.sh")
+    assert warnings == []
+    until(lambda: (here / "resume.out").exists() and "training" in (here / "resume.out").read_text())
+    assert yard("edit", id, "--time", "60.1").code == 0  # it is told 60 s before: now
+    assert yard.wait(id)["state"] == "succeeded"
+    assert (here / "checkpoint.txt").read_text() == "epoch 7\n"
     id, _ = submitted(yard, "07-checkpoint.sh")
     assert yard.wait(id)["state"] == "succeeded"
     text = (here / "resume.out").read_text()
-    assert "restart 0" in text
-    assert "resuming from epoch 7" in text
+    assert "checkpoint written" in text
+    assert text.endswith("restart 0\nrank 0 of 1 on GPUs 0\nlr 0.1 seed 0\nresuming from epoch 7\nepoch 0\n")
 
 
 def test_hyperparameters_four_at_once(yard: Yard, here: Path) -> None:

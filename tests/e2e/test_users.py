@@ -192,6 +192,30 @@ def test_a_user_who_is_gone(shared_yard: Yard, place: Path) -> None:
     assert (job["state"], job["reason"]) == ("failed", f"there is no user {carl.name} on this machine any more")
 
 
+def test_scripts_and_output_are_the_users_own(a: Desk, b: Desk) -> None:
+    text = '#!/bin/bash -l\nid -u; echo "$@"; srun echo step; stat -c \'%u %a\' "$0"\n'
+    job = a.submit("mine.sh", "an argument", script=text, slurm=True, output="%j.out")
+    assert a.yard.wait(job)["state"] == "succeeded"
+    path = a.user.home / f"{job}.out"
+    assert path.read_text().splitlines() == [str(a.user.uid), "an argument", "step", f"{a.user.uid} 700"]
+    assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (a.user.uid, 0o640)
+    elsewhere = a.yard.wait(b.submit("echo", "mine now", output=str(path)))
+    assert (elsewhere["state"], elsewhere["exit_code"]) == ("failed", 73)
+    assert b"cannot be written" in a.yard.client.log(elsewhere["id"]).data
+    missing = a.yard.wait(a.submit("no-such-command", output="%j.out"))
+    assert missing["reason"] == "command not found: no-such-command"
+    assert not (a.yard.data_dir / "work" / job).exists()
+
+
+def test_an_array_of_somebody_else_is_out_of_reach(a: Desk, b: Desk) -> None:
+    id = a.submit("true", array="0-2", hold=True)
+    for what in (id, f"{id}_1", f"{id}_[0-1]"):
+        with pytest.raises(Refused, match=f"only {a.user.name} may cancel job"):
+            b.ask(lambda client: client.cancel(what))  # noqa: B023
+    assert a.yard.client.job(id)["tasks"] == {"held": 3}
+    assert a.ask(lambda client: client.cancel(id))["tasks"] == {"cancelled": 3}
+
+
 # What is whose
 
 
@@ -201,6 +225,8 @@ REFUSED: dict[str, Callable[[Client, str], Any]] = {
     "release job": lambda client, id: client.release(id),
     "read the output of job": lambda client, id: client.log(id),
     "read the environment of job": lambda client, id: client.environment(id),
+    "change job": lambda client, id: client.edit(id, priority=1),
+    "copy job": lambda client, id: client.clone(id, hold=True),
 }
 
 

@@ -11,7 +11,7 @@ CKPT=checkpoint.txt
 echo "restart ${SLURM_RESTART_COUNT:-0}"
 
 # The batch shell passes the signal on to the training.
-trap 'kill -USR1 "$pid"; wait "$pid"' USR1
+trap 'kill -USR1 "$pid" 2>/dev/null; wait "$pid"; exit 0' USR1
 python3 train.py --checkpoint "$CKPT" --wait-for-signal &
 pid=$!
 wait "$pid"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuyard.cli.wishes import Options
 from gpuyard.errors import UserError, suggest
 
 _SHORT = {
@@ -215,8 +214,6 @@ def _nice(option: _Option, tasks: int) -> _Meaning:
 
 
 def _signal(option: _Option, tasks: int) -> _Meaning:
-    if "signal" not in {f.name for f in fields(Options)}:
-        return [], "signals before the time limit are not sent; ignored"
     return ["--signal", re.sub(r"^[BR]+:", "", option.value)], ""
 
 

@@ -47,6 +47,7 @@ class Request(Options):
             options = self.over(asked)
         directory = options.directory()
         wishes = options.wishes()
+        wishes.setdefault("gpus", 1)
         environment = options.environment()
         if wishes.get("slurm"):  # those of a job of Slurm's that this may be sent from are not this job's
             environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}

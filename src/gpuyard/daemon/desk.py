@@ -71,28 +71,38 @@ class Desk:
         return self._intake.take(wanted)
 
     def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
-        """Let jobs ask for something else from now on; what runs already cannot ask for everything."""
-        yard, edited = self._yard, []
+        """Let a job ask for something else from now on, or those of several that still can."""
+        yard, edited = self._yard, list[tuple[str, Work, Request]]()
+        refusals: list[NotNow] = []
         for job in jobs:
-            if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
-                raise NotNow(
-                    f"job {job} runs already, so its {', '.join(sorted(fixed)).replace('_', ' ')} cannot change any "
-                    f"more; what can is {', '.join(sorted(WHILE_RUNNING)).replace('_', ' ')}"
-                )
-            work, request = change(*self.description(job))
-            if dependency is not None:
-                after = self._intake.follow(dependency, request, work.name)
-                request = replace(request, after=_without(job, after))
-            if "begin" not in given:  # the time of a retry is not in what was asked for
-                request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
-            if (refusal := yard.planner.refuses(yard.state, request)) is not None:
-                raise UserError(f"job {job} could never run here: it {refusal}")
-            edited.append((job, work, request))
+            try:
+                edited.append((job, *self._edited(job, given, change, dependency)))
+            except NotNow as refusal:
+                refusals.append(refusal)
+        if not edited:
+            raise refusals[0]
         now = yard.clock.now()
         for job, work, request in edited:
             yard.record(Edited(now, job, request), work=work.to_json())
             if "time_limit" in given and self._phase(job) is Phase.RUNNING:
                 yard.limit_changed(job)
+
+    def _edited(self, job: str, given: set[str], change: Change, dependency: str | None) -> tuple[Work, Request]:
+        """What a job is to run and to ask for after an edit; what runs already cannot ask for everything."""
+        yard = self._yard
+        if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
+            raise NotNow(
+                f"job {job} runs already, so its {', '.join(sorted(fixed)).replace('_', ' ')} cannot change any "
+                f"more; what can is {', '.join(sorted(WHILE_RUNNING)).replace('_', ' ')}"
+            )
+        work, request = change(*self.description(job))
+        if dependency is not None:
+            request = replace(request, after=_without(job, self._intake.follow(dependency, request, work.name)))
+        if "begin" not in given:  # the time of a retry is not in what was asked for
+            request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
+        if (refusal := yard.planner.refuses(yard.state, request)) is not None:
+            raise UserError(f"job {job} could never run here: it {refusal}")
+        return work, request
 
     def description(self, job: str) -> tuple[Work, Request]:
         """What a job runs and asks for, also when it is over."""

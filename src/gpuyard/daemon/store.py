@@ -161,7 +161,7 @@ class Store:
             return found.rowcount
 
     def forget_environments(self, keys: Iterable[str], since: int) -> int:
-        """Remove environments and scripts that no job up to a number has, unless a later one has it; returns how many."""
+        """Remove environments and scripts that no job up to a number has, nor a later one; returns how many."""
         with self._transaction() as connection:
             later = connection.execute("SELECT work FROM jobs WHERE number > ?", (since,))
             works = [*(view.work for view in self.open.values()), *(json.loads(work) for (work,) in later)]

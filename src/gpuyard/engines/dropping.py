@@ -41,6 +41,11 @@ eval "set -- \"\$gpuyard_o$gpuyard_n\" \"\$@\"; unset gpuyard_o$gpuyard_n"
 gpuyard_n=$((gpuyard_n + 1))
 done
 [ "$gpuyard_n" -eq 0 ] || set -- /usr/bin/env "$@"
+while [ -n "$gpuyard_prefix" ]; do
+gpuyard_prefix=$((gpuyard_prefix - 1))
+eval "set -- \"\$gpuyard_p$gpuyard_prefix\" \"\$@\"; unset gpuyard_p$gpuyard_prefix"
+[ "$gpuyard_prefix" -gt 0 ] || unset gpuyard_prefix
+done
 gpuyard_n=0
 while eval "[ -n \"\${gpuyard_e$gpuyard_n}\" ]"; do
 eval "export \"\$gpuyard_e$gpuyard_n\"; unset gpuyard_e$gpuyard_n"
@@ -61,11 +66,9 @@ _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def command(
-    account: Account, limits: Sequence[str], directory: str, umask: int, name: str, words: Sequence[str]
-) -> list[str]:
-    """What runs a command as a user: limits, then the user, then the directory. `name` is what may not be found."""
-    stub = ["/bin/sh", "-c", SCRIPT, "gpuyard", directory, f"{umask:o}", name]
+def command(account: Account, limits: Sequence[str], directory: str, umask: int, words: Sequence[str]) -> list[str]:
+    """What runs a command as a user: limits, then the user, then the directory."""
+    stub = ["/bin/sh", "-c", SCRIPT, "gpuyard", directory, f"{umask:o}", words[0]]
     if "=" in words[0]:  # `env` would take it for one more variable
         stub += ["/usr/bin/nice", "-n", "0"]
     return [*prlimit(limits), *_setpriv(account), *stub, *words]
@@ -77,6 +80,12 @@ def encode(variables: Mapping[str, str], passes: Callable[[str], bool]) -> dict[
     odd = [f"{name}={value}" for name, value in variables.items() if not passes(name)]
     found = {f"gpuyard_e{n}": text for n, text in enumerate(ordinary)}
     return found | {f"gpuyard_o{n}": text for n, text in enumerate(odd)}
+
+
+def prefix(words: Sequence[str]) -> dict[str, str]:
+    """Words that are to stand before the command and what goes by `env`: no shell may come between those two."""
+    numbered = {f"gpuyard_p{n}": word for n, word in enumerate(words)}
+    return {**numbered, "gpuyard_prefix": str(len(words))} if words else {}
 
 
 def leave_keyring() -> None:

@@ -98,7 +98,8 @@ class Folders:
                 with os.scandir(handle) as entries:
                     few = {entry.name for entry in islice(entries, 4)}  # there may be a million
                 if few <= {CHECKPOINT, SCRIPT, PROGRESS}:
-                    os.rmdir(CHECKPOINT, dir_fd=handle)
+                    if CHECKPOINT in few:  # first: if something is in it, all is kept
+                        os.rmdir(CHECKPOINT, dir_fd=handle)
                     for name in few - {CHECKPOINT}:
                         os.unlink(name, dir_fd=handle)
             finally:

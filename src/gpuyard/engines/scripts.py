@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gpuyard.engines.base import EngineError, Task
+from gpuyard.engines.base import EngineError, LaunchRefused, Task
 from gpuyard.engines.folders import SCRIPT as NAME
+
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 
 def written(task: Task, text: bytes, folder: Path) -> Task:
@@ -31,5 +34,6 @@ def written(task: Task, text: bytes, folder: Path) -> Task:
         finally:
             os.close(place)
     except OSError as error:
-        raise EngineError(f"cannot write {folder / NAME}: {error.strerror}") from error
+        kind = EngineError if error.errno in _PASSING else LaunchRefused  # what a user put in its way is their fault
+        raise kind(f"cannot write {folder / NAME}: {error.strerror}") from error
     return replace(task, command=(str(folder / NAME), *task.command[1:]))

@@ -131,13 +131,10 @@ def command_line(
 ) -> list[str]:
     """What to execute for a task: the wrapper, its five arguments, and the job's command."""
     name = task.command[0]
-    words = list(task.command)
-    if task.output or task.error:
-        words = [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task), *words]
     if account:
-        command = dropping.command(account, task.limits, task.directory, task.umask, name, words)
+        command = dropping.command(account, task.limits, task.directory, task.umask, task.command)
     else:
-        command = [*prlimit(task.limits), *_with_carried(task, words)]
+        command = [*prlimit(task.limits), *_redirected(task), *_with_carried(task)]
     return [
         SHELL,
         "-c",
@@ -152,14 +149,19 @@ def command_line(
     ]
 
 
-def _with_carried(task: Task, words: list[str]) -> list[str]:
-    """A command, behind the variables that go round the shell."""
+def _redirected(task: Task) -> list[str]:
+    """What stands before the command of a job whose output is to go elsewhere, and before what goes by `env`."""
+    return [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task)] if task.output or task.error else []
+
+
+def _with_carried(task: Task) -> list[str]:
+    """The job's command, behind the variables that go round the shell."""
     carried = [f"{key}={value}" for key, value in _given(task).items() if not passes(key)]
     if not carried:
-        return words
+        return list(task.command)
     # `nice` because `env` would take a command with a = in its name for one more variable
-    nice = ["/usr/bin/nice", "-n", "0"] if "=" in words[0] else []
-    return ["/usr/bin/env", *carried, *nice, *words]
+    nice = ["/usr/bin/nice", "-n", "0"] if "=" in task.command[0] else []
+    return ["/usr/bin/env", *carried, *nice, *task.command]
 
 
 def redirections(task: Task) -> list[str]:
@@ -184,7 +186,8 @@ def environment(
     mark = {processes.MARK: str(folder)}
     if account:
         given = {key: value for key, value in _given(task).items() if key != processes.MARK}
-        return mark | dropping.encode(given | dict(account.variables) | dict(variables), passes)
+        every = given | dict(account.variables) | dict(variables)
+        return mark | dropping.encode(every, passes) | dropping.prefix(_redirected(task))
     return {key: value for key, value in _given(task).items() if passes(key)} | dict(variables) | mark
 
 

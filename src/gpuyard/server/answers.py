@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuyard.core.reasons import Reason, Resources
+from gpuyard.core.reasons import BeginTime, Reason, Resources
 from gpuyard.core.state import State
 from gpuyard.daemon.desk import Why
 from gpuyard.daemon.following import AFTER
@@ -28,13 +28,18 @@ class Sayings:
     def __init__(self, times: bool) -> None:
         self._times, self._said = times, dict[int, str]()
 
-    def __call__(self, reason: Reason | None) -> str | None:
-        """The sentence of a reason that outlives this object."""
-        if reason is None:
-            return None
+    def __call__(self, reason: Reason | None, view: JobView) -> str | None:
+        """The sentence of a job's reason, which outlives this object."""
+        if reason is None or _is_retry(view, reason):
+            return None  # how it stands says more
         if id(reason) not in self._said:
             self._said[id(reason)] = sentence(reason, self._times)
         return self._said[id(reason)]
+
+
+def _is_retry(view: JobView, reason: Reason) -> bool:
+    """Whether a job waits for the time of its next attempt, which its message tells, and why."""
+    return isinstance(reason, BeginTime) and view.failures > 0 and bool(view.message)
 
 
 def job_json(
@@ -145,7 +150,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": sentence(why.reason, times) if why else _how_it_stands(view),
+        "reason": sentence(why.reason, times) if why and not _is_retry(view, why.reason) else _how_it_stands(view),
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,

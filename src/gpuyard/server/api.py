@@ -383,7 +383,7 @@ class Api:
         far = None
         if view.state == "running" and len(views) == 1:
             far = await asyncio.to_thread(self.progress.of, view, self.yard.clock.now())
-        found = job_json(view, say(reasons.get(view.id)), far, self.yard.machine.node)
+        found = job_json(view, say(reasons.get(view.id), view), far, self.yard.machine.node)
         return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
 

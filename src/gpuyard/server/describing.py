@@ -27,7 +27,7 @@ class Describing:
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
         api, wanted = self._api, []
-        for number, one in enumerate(given.jobs):
+        for number, one in enumerate(given.complete()):
             try:
                 wanted.append(api.owned(request, one.wanted(api.settings)))
             except UserError as error:
@@ -69,6 +69,8 @@ class Describing:
             raise NotNow(f"job {views[0].id} is a lease, which only its own process can ask for again")
         if not views:
             raise NotNow("all tasks have succeeded, so there is nothing to run again")
+        if views[0].kind != "job":
+            raise UserError(f"{views[0].id} is a {views[0].kind}, which has no command to run again")
         if views[0].array and not given.array:
             given = given.model_copy(update={"array": _array(views)})
 

@@ -63,7 +63,7 @@ class Listing:
         say = Sayings(times=times_are_known(opened))
         rows = tasks.fold(found) if choice.fold else found
         shown, now = rows[choice.page], yard.clock.now()
-        said = [say(reasons.get(_first_id(view))) for view in shown]
+        said = [say(reasons.get(_first_id(view)), view) for view in shown]
         far = [self._progress.of(view, now) for view in shown]
         if columns:
             answer = {"now": now, "total": len(found), "last": yard.store.last}

@@ -181,6 +181,12 @@ class Batch(BaseModel):
     """Jobs that are taken in together, or not at all; `@0` in a dependency is the first of them."""
 
     jobs: Annotated[list[Submission], Field(min_length=1)]
+    environment: Annotated[Environment, Field(description="Of those jobs that have none of their own.")] = {}
+
+    def complete(self) -> list[Submission]:
+        """The jobs, each with its environment."""
+        common = {"environment": self.environment}
+        return [one if "environment" in one.model_fields_set else one.model_copy(update=common) for one in self.jobs]
 
 
 class Changes(BaseModel):
