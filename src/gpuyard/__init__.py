@@ -18,6 +18,7 @@ _LAZY = {
     "wait_for_gpus": "gpuyard.leases",
     "Lease": "gpuyard.leases",
     "LeaseCancelled": "gpuyard.leases",
+    "progress": "gpuyard.reporting",
 }
 
 

@@ -32,6 +32,8 @@ __all__ = [
     "LogPart",
     "Machine",
     "NoDaemon",
+    "Page",
+    "Progress",
     "Refused",
     "Wishes",
 ]
@@ -53,6 +55,15 @@ class Refused(GpuyardError):
 
 class Invalid(Refused, UserError):
     """The daemon cannot make sense of the request."""
+
+
+class Progress(TypedDict):
+    """How far a running job is, by its own account; `remaining` in seconds, where that can be told."""
+
+    done: float
+    total: float
+    fraction: float
+    remaining: float | None
 
 
 class Job(TypedDict):
@@ -98,6 +109,7 @@ class Job(TypedDict):
     kind: str
     pid: NotRequired[int]
     """Of a lease: who holds it."""
+    progress: Progress | None
 
 
 class Columns(TypedDict):
@@ -114,6 +126,20 @@ class Columns(TypedDict):
     submitted: list[float]
     started: list[float | None]
     ended: list[float | None]
+    priority: list[float]
+    progress: list[Progress | None]
+
+
+class Page(NamedTuple):
+    """Some jobs of a listing."""
+
+    now: float
+    """The time at the daemon."""
+    total: int
+    """How many jobs the whole listing has."""
+    last: int
+    """The number of the last event, from which `events` may wait for news."""
+    columns: Columns
 
 
 class Wishes(TypedDict, total=False):
@@ -334,6 +360,19 @@ class Client(RuleCalls):
         query: dict[str, Any] = {"all": "true" if all else None, "fold": "true" if fold else None, "limit": limit}
         found = self._get("/jobs", columns="true", state=state, user=user, name=name, tag=tag, **query)
         return found["now"], cast("Columns", found["columns"])
+
+    def page(
+        self,
+        *,
+        state: str | None = None,
+        user: str | None = None,
+        text: str | None = None,
+        offset: int = 0,
+        limit: int = 100,
+    ) -> Page:
+        """A part of the open jobs, and how many there are; of some states (`queued,held`), or with a text somewhere."""
+        found = self._get("/jobs", columns="true", state=state, user=user, text=text, offset=offset, limit=limit)
+        return Page(found["now"], found["total"], found["last"], found["columns"])
 
     def job(self, id: str, *, wait: float = 0.0, until: Literal["over", "start"] = "over") -> Job:
         """One job; with `wait` not before it is over (or started), or so many seconds (at most 30) have passed."""

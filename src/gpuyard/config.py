@@ -11,17 +11,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration, parse_size
 
 SOCKET_NAME = "gpuyard.sock"
 _SYSTEM = Path("/run/gpuyard")
-_DURATIONS = ("default_estimate", "grace", "half_life", "lease_idle")
-_SIZES = ("output_limit",)
+DURATIONS = ("default_estimate", "grace", "half_life", "lease_idle", "keep_logs", "keep_history")
+SIZES = ("output_limit",)
 _SWITCHES = ("cgroups", "preempt", "single_user")
 _NUMBERS = ("max_priority",)
+_PREFIX = "GPUYARD_"
+_NO_SETTINGS = ("config", "cache_dir", "traces", "job_id", "attempt", "gpus", "run", "restart_count", "progress")
+_NO_SETTINGS_EITHER = ("fault", "chaos_", "array_", "checkpoint", "lease")  # what such names begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,10 @@ class Settings:
     """The Unix group whose members may do to everybody's jobs what their owners may, and set the policy."""
     max_priority: float | None = None
     """The highest priority that whoever is no admin may ask for."""
+    keep_logs: float = 90 * 86400.0
+    """Seconds for which the output of a job is kept after its end; 0 for ever."""
+    keep_history: float = 0.0
+    """Seconds for which it is known, after its end, that there was a job; 0 for ever."""
 
     @property
     def shared(self) -> bool:
@@ -76,11 +83,80 @@ class Settings:
         return self.data_dir / "jobs"
 
 
+class Explained(NamedTuple):
+    """A setting, and where its value comes from."""
+
+    name: str
+    value: Any
+    origin: str
+    """`flag`, `environment`, `file` or `default`."""
+    source: str
+    """The flag, the variable or the file; empty for a default."""
+
+
 def settings(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
     """What is set, by flags (those that are not None), the environment and the file."""
     environment = os.environ if environment is None else environment
-    found: dict[str, Any] = {**_from_file(_file(environment)), **_from_environment(environment)}
-    found |= {name: value for name, value in (flags or {}).items() if value is not None}
+    found: dict[str, Any] = {}
+    for _, layer in _layers(flags, environment):
+        found |= layer
+    return _settle(found, environment)
+
+
+def explained(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> list[Explained]:
+    """Every setting, and where its value comes from."""
+    environment = os.environ if environment is None else environment
+    origins: dict[str, tuple[str, str]] = {}
+    found: dict[str, Any] = {}
+    for origin, layer in _layers(flags, environment):
+        found |= layer
+        origins |= {name: (origin, _source(origin, name, environment)) for name in layer}
+    settled = _settle(found, environment)
+    return [
+        Explained(field.name, getattr(settled, field.name), *origins.get(field.name, ("default", "")))
+        for field in fields(Settings)
+    ]
+
+
+def config_file(environment: Mapping[str, str] | None = None) -> Path:
+    """Where the settings' file is, or would be."""
+    environment = os.environ if environment is None else environment
+    if given := environment.get("GPUYARD_CONFIG"):
+        return Path(given)
+    if _is_root():
+        return Path("/etc/gpuyard/config.toml")
+    return _xdg(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
+def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for each variable that looks like a setting, and is none; those that a job is given are not told."""
+    environment = os.environ if environment is None else environment
+    known = [field.name for field in fields(Settings)]
+    others = [name for name in sorted(environment) if name.startswith(_PREFIX)]
+    return [
+        f"{variable}: there is no setting '{name}'{suggest(name, known)}"
+        for variable, name in ((variable, variable.removeprefix(_PREFIX).lower()) for variable in others)
+        if name not in (*known, *_NO_SETTINGS) and not name.startswith(_NO_SETTINGS_EITHER)
+    ]
+
+
+def _layers(flags: Mapping[str, Any] | None, environment: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """What is set by whom; who comes later wins."""
+    return [
+        ("file", _from_file(config_file(environment))),
+        ("environment", _from_environment(environment)),
+        ("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+    ]
+
+
+def _source(origin: str, name: str, environment: Mapping[str, str]) -> str:
+    if origin == "flag":
+        return f"--{name.replace('_', '-')}"
+    return str(config_file(environment)) if origin == "file" else f"{_PREFIX}{name.upper()}"
+
+
+def _settle(found: dict[str, Any], environment: Mapping[str, str]) -> Settings:
+    """The settings that follow from what was found."""
     own_place = "data_dir" in found
     data_dir = Path(found.pop("data_dir", _data_home(environment))).expanduser().absolute()
     beside = data_dir if own_place else _runtime_home(environment, data_dir)
@@ -100,15 +176,18 @@ def _read(name: str, value: Any) -> Any:
     """A setting's value from what a person wrote."""
     if not isinstance(value, str):
         return value
-    if name in _DURATIONS:
-        return parse_duration(value)
+    if name in DURATIONS:
+        seconds = parse_duration(value)
+        if not 0 <= seconds < float("inf"):
+            raise UserError(f"{name} is a time of 0 or more, not '{value}'")
+        return seconds
     if name in _SWITCHES:
         if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
             raise UserError(f"{name} is true or false, not '{value}'")
         return value.lower() in ("true", "1", "yes")
     if name in _NUMBERS:
         return _number(name, value)
-    return int(parse_size(value)) if name in _SIZES else value
+    return int(parse_size(value)) if name in SIZES else value
 
 
 def _number(name: str, value: str) -> float:
@@ -122,7 +201,7 @@ def _number(name: str, value: str) -> float:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    names = {f"GPUYARD_{field.name.upper()}": field.name for field in fields(Settings)}
+    names = {f"{_PREFIX}{field.name.upper()}": field.name for field in fields(Settings)}
     return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
 
 
@@ -149,16 +228,8 @@ def _is_of_its_kind(name: str, value: Any) -> bool:
     if isinstance(value, bool) or name in _SWITCHES:
         return isinstance(value, bool | str) and name in _SWITCHES
     if isinstance(value, int | float):
-        return name in _NUMBERS or (name in (*_DURATIONS, *_SIZES) and 0 <= value < float("inf"))
+        return name in _NUMBERS or (name in (*DURATIONS, *SIZES) and 0 <= value < float("inf"))
     return isinstance(value, str)
-
-
-def _file(environment: Mapping[str, str]) -> Path:
-    if given := environment.get("GPUYARD_CONFIG"):
-        return Path(given)
-    if _is_root():
-        return Path("/etc/gpuyard/config.toml")
-    return _xdg(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
 
 
 def _data_home(environment: Mapping[str, str]) -> Path:

@@ -34,12 +34,12 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
             find_cgroups(tmp_path).close()
         except EngineError as error:
             pytest.skip(str(error))
-    (tmp_path / "work").mkdir()
+    (tmp_path / "cwd").mkdir()
     made: list[Watch] = []
 
     def make() -> Watch:
         engine = LocalEngine(tmp_path / "jobs", ("gpu-a", "gpu-b"), "here", cgroups=request.param)
-        made.append(Watch(engine, tmp_path / "work"))
+        made.append(Watch(engine, tmp_path / "cwd"))
         return made[-1]
 
     yield make
@@ -108,6 +108,7 @@ def test_the_environment_is_the_submitters_and_ours(watch: Watch, monkeypatch: p
         "GPUYARD_RESTART_COUNT": "0",
         "GPUYARD_CHECKPOINT_DIR": str(watch.directory.parent / "work" / "1" / "checkpoint"),
         "GPUYARD_GPUS": "1",
+        "GPUYARD_PROGRESS": str(watch.directory.parent / "work" / "1" / "progress"),
         "GPUYARD_RUN": str(_folder(watch)),
     }
     assert sorted(entries) == sorted(f"{key}={value}" for key, value in (given | ours).items())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard import config
-from gpuyard.config import daemon_socket, settings
+from gpuyard.config import config_file, daemon_socket, explained, settings, unknown_variables
 from gpuyard.errors import UserError
 
 
@@ -60,6 +60,7 @@ def test_an_empty_variable_sets_nothing(environment: dict[str, str]) -> None:
         ("policy = 3", "config.toml: policy cannot be 3"),
         ("grace = true", "config.toml: grace cannot be True"),
         ("grace = -1", "config.toml: grace cannot be -1"),
+        ('keep_logs = "-1d"', "keep_logs is a time of 0 or more, not '-1d'"),
         ("cgroups = 1", "config.toml: cgroups cannot be 1"),
         ('cgroups = "perhaps"', "cgroups is true or false, not 'perhaps'"),
     ],
@@ -116,3 +117,28 @@ def test_who_has_no_daemon_asks_the_machines(
     own.parent.mkdir(parents=True)
     own.touch()
     assert daemon_socket({}, environment) == own
+
+
+def test_it_is_told_where_a_value_comes_from(file: Path, environment: dict[str, str]) -> None:
+    file.write_text('policy = "sjf"\nplacement = "spread"\nkeep_logs = "30d"\n')
+    environment |= {"GPUYARD_POLICY": "las", "GPUYARD_GRACE": "1m"}
+    found = {one.name: one for one in explained({"data_dir": "/mine", "policy": None}, environment)}
+    assert found["policy"] == ("policy", "las", "environment", "GPUYARD_POLICY")
+    assert found["grace"] == ("grace", 60.0, "environment", "GPUYARD_GRACE")
+    assert found["keep_logs"] == ("keep_logs", 30 * 86400.0, "file", str(file))
+    assert found["data_dir"] == ("data_dir", Path("/mine"), "flag", "--data-dir")
+    assert found["socket"] == ("socket", Path("/mine/gpuyard.sock"), "default", "")
+    assert found["keep_history"] == ("keep_history", 0.0, "default", "")
+    settled = settings({"data_dir": "/mine"}, environment)
+    assert {name: getattr(settled, name) for name in found} == {name: one.value for name, one in found.items()}
+
+
+def test_variables_that_set_nothing_are_told(environment: dict[str, str]) -> None:
+    environment |= {"GPUYARD_POLCY": "sjf", "GPUYARD_JOB_ID": "3", "GPUYARD_FAULT": "", "GPUYARD_ARRAY_TASK_ID": "1"}
+    assert unknown_variables(environment) == ["GPUYARD_POLCY: there is no setting 'polcy'; did you mean 'policy'?"]
+
+
+def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, file: Path, environment: dict[str, str]) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert config_file(environment) == file
+    assert config_file({"HOME": "/home/ada"}) == Path("/home/ada/.config/gpuyard/config.toml")

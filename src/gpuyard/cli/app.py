@@ -27,6 +27,7 @@ class Commands(LazyGroup):
                 "acquire:acquire", "Wait for GPUs for the shell or script that asks, and print their indices."
             ),
             "ps": Entry("ps:ps", "List running and waiting jobs, in the order in which they are to start."),
+            "top": Entry("top.command:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
             "logs": Entry("logs:logs", "Print a job's output."),
             "cancel": Entry("cancel:cancel", "End jobs: those that wait now, those that run after a grace period."),
             "hold": Entry("cancel:hold", "Keep waiting jobs from being started."),
@@ -42,6 +43,7 @@ class Commands(LazyGroup):
                 "edit:retry", "Queue a job that is over once more; of an array, the tasks that did not succeed."
             ),
             "wait": Entry("wait:wait", "Wait until jobs are over; the exit code tells how they ended."),
+            "progress": Entry("progress:progress", "Tell from inside a job how far it is."),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),
         },
@@ -61,6 +63,13 @@ class Commands(LazyGroup):
             "unreserve": Entry("reserve:unreserve", "Give a reservation up."),
             "quota": Entry("quota:quota", "Show or set what people may have: GPUs at once, GPU-hours a week."),
             "share": Entry("quota:share", "Show or set what share of the GPUs people deserve."),
+        },
+        "This machine": {
+            "service": Entry("service:app", "Let systemd start the daemon, now and at every boot."),
+            "config": Entry("config:app", "Show the settings, and where each comes from."),
+            "doctor": Entry("doctor:doctor", "Look for what is wrong on this machine, and tell how to mend it."),
+            "backup": Entry("backup:backup", "Write the queue and its history to a file, while the daemon runs."),
+            "restore": Entry("backup:restore", "Go back to a backup; the former store is kept beside it."),
         },
         "The simulator": {
             "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),

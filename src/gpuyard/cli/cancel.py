@@ -34,7 +34,7 @@ def cancel(
 
     seconds = duration("--grace", grace)
     client = yard.client()
-    _each(jobs, lambda job: client.cancel(job, seconds), _cancelled, json)
+    _each(jobs, lambda job: client.cancel(job, seconds), describe_cancelled, json)
 
 
 @shared
@@ -49,7 +49,8 @@ def release(yard: Yard, jobs: JobIds, json: Json = False) -> None:
     _each(jobs, yard.client().release, lambda job: "released", json)
 
 
-def _cancelled(job: Job) -> str:
+def describe_cancelled(job: Job) -> str:
+    """What became of a job that was cancelled."""
     if job["kind"] == "lease" and job["started_at"] is not None:
         return f"the lease ends; process {job['pid']} is left alone, so end it yourself if it uses the GPUs still"
     return "asked to end" if job["state"] == "running" else job["state"]

@@ -28,10 +28,11 @@ def explain(yard: Yard, job: JobId, json: Json = False) -> None:
     if json:
         output.print_json(found)
     else:
-        print("\n".join(_sentences(found)))
+        print("\n".join(sentences(found)))
 
 
-def _sentences(found: Explanation) -> list[str]:
+def sentences(found: Explanation) -> list[str]:
+    """Why a job waits, in words."""
     from gpuyard.cli.table import clock, visible
 
     lines = [f"Job {found['id']} {visible(_standing(found))}."]

@@ -71,7 +71,7 @@ def _first(client: Client, states: list[str]) -> tuple[int, int]:
 
 def print_jobs(jobs: Columns, now: float, shown: int) -> None:
     """The table of the first so many jobs."""
-    from gpuyard.cli.table import indices, print_table, share, span
+    from gpuyard.cli.table import how_far, indices, print_table, share, span
 
     starts, ends = jobs["started"], jobs["ended"]
     columns = (
@@ -83,7 +83,7 @@ def print_jobs(jobs: Columns, now: float, shown: int) -> None:
         map(indices, jobs["gpus"]),
         [span(begin, start or end or now) for begin, start, end in zip(jobs["submitted"], starts, ends, strict=True)],
         [span(start, end or now) for start, end in zip(starts, ends, strict=True)],
-        [reason or "" for reason in jobs["reason"]],
+        [reason or how_far(progress) for reason, progress in zip(jobs["reason"], jobs["progress"], strict=True)],
     )
     rows = islice(zip(*columns, strict=True), shown)
     print_table(("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON"), rows)

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuyard.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from gpuyard.client import Progress
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> None:
@@ -68,7 +71,7 @@ def cut(text: str, width: int) -> str:
 def _columns(letter: str) -> int:
     import unicodedata
 
-    if unicodedata.combining(letter):
+    if unicodedata.category(letter) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
@@ -86,6 +89,15 @@ def indices(gpus: Sequence[int]) -> str:
 def share(gpus: int, memory: float | None) -> str:
     """How many GPUs a job asks for, and how much memory of each if it shares them: `2 x 6G`."""
     return str(gpus) if memory is None else f"{gpus} x {format_size(memory)}"
+
+
+def how_far(progress: Progress | None) -> str:
+    """How far a job is: `37%, 21s left`."""
+    if progress is None:
+        return ""
+    left = progress["remaining"]
+    done = f"{100 * progress['fraction']:.0f}%"
+    return done if left is None else f"{done}, {_duration(round(left))} left"
 
 
 def now() -> datetime:

@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -53,6 +53,7 @@ class Rules:
 def serve(yard: Yard, rules: Rules) -> None:
     """Run the daemon in the foreground."""
     settings = yard.settings(**rules.flags())
+    warn_of_variables()
     importlib.import_module("gpuyard.server.serve").serve(settings)
 
 
@@ -60,6 +61,7 @@ def serve(yard: Yard, rules: Rules) -> None:
 def up(yard: Yard, rules: Rules, json: Json = False) -> None:
     """Start the daemon in the background."""
     settings = yard.settings(**rules.flags())
+    warn_of_variables()
     client = Client(settings.socket)
     try:
         found, started = client.status(), False
@@ -93,21 +95,51 @@ def down(yard: Yard, json: Json = False) -> None:
         print("gpuyard is down" + (f"; {output.many(running, 'job')} {goes} running" if running else "; no job runs"))
 
 
+def warn_of_variables() -> None:
+    """Tell of variables that somebody took for settings."""
+    from gpuyard.config import unknown_variables
+
+    for sentence in unknown_variables():
+        output.say(f"gpuyard: warning: {sentence}")
+
+
 def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:
+    """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
+    command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
+    command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
+    for name, value in rules.flags().items():
+        command += [f"--{name.replace('_', '-')}", value]
+    return begin(Former(command, None, "/"), settings, client)
+
+
+class Former(NamedTuple):
+    """How a daemon was started, or is to be."""
+
+    command: list[str]
+    environment: dict[str, str] | None
+    directory: str
+
+    @classmethod
+    def of(cls, pid: int) -> Former:
+        """How the process was started."""
+        here = Path(f"/proc/{pid}")
+        command, variables = ((here / name).read_bytes().split(b"\0")[:-1] for name in ("cmdline", "environ"))
+        pairs = (os.fsdecode(variable).partition("=") for variable in variables)
+        return cls([os.fsdecode(word) for word in command], {k: v for k, _, v in pairs}, os.readlink(here / "cwd"))
+
+
+def begin(how: Former, settings: Settings, client: Client) -> tuple[dict[str, Any], bool]:
     """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
     from gpuyard.server.keeping import prepare
 
     prepare(settings.data_dir, settings.shared)
     log = settings.data_dir / "daemon.log"
-    command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
-    command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
-    for name, value in rules.flags().items():
-        command += [f"--{name.replace('_', '-')}", value]
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as sink:
         begin = sink.tell()
         daemon = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd="/", start_new_session=True
-        )
+            how.command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+            env=how.environment, cwd=how.directory, start_new_session=True,
+        )  # fmt: skip
     try:
         return _await_answer(daemon, client, log, begin)
     except KeyboardInterrupt:  # who asked for it has changed their mind

@@ -21,12 +21,15 @@ class Checkpoints:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._not_before = -math.inf
+        self.wanted = False
+        """Whether somebody waits for one."""
 
     def make(self, state: State, *, idle: bool) -> bool:
         """If it is time to: forget who is over, and keep the rest. The state must be that of the log."""
         behind = self._store.last - self._store.checkpointed
-        if behind <= _EVERY[0 if idle else 1] or time.monotonic() < self._not_before:
+        if behind <= (0 if self.wanted else _EVERY[0 if idle else 1]) or time.monotonic() < self._not_before:
             return False
+        self.wanted = False
         compact(state)
         try:
             self._store.keep(state)

@@ -32,6 +32,10 @@ VERSION = 3
 _HERE = Path(__file__).parent
 _INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
 _DAMAGED = "put back a backup, or move it away to start anew"
+_FORGETTABLE = """SELECT id FROM jobs WHERE ended < ? AND number < ? AND id != ?
+    AND NOT EXISTS (SELECT 1 FROM events WHERE events.job = jobs.id AND seq >= ?) ORDER BY ended LIMIT ?"""
+_FORGETTABLE_GPUS = """DELETE FROM events WHERE seq IN (SELECT seq FROM events
+    WHERE kind IN ('GpusWithdrawn', 'GpusRestored') AND job IS NULL AND seq < ? AND at < ? LIMIT ?)"""
 _UPDATE, _EDIT = (
     f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
     for columns in (views.CHANGING, views.COLUMNS)
@@ -136,6 +140,35 @@ class Store:
         self.open = {view.id: view for view in found.values() if not view.over}
         self.checkpointed = 0
         return len(found)
+
+    def forget(self, before: float, most: int) -> int:
+        """Remove up to so many jobs that ended before an instant, with all their events; returns how many there were.
+
+        Only what the checkpoint makes needless goes, and never the newest job: no other may get its id.
+        """
+        with self._transaction() as connection:
+            found = connection.execute(_FORGETTABLE, (before, self.jobs, str(self.newest), self.checkpointed, most))
+            jobs = [(id,) for (id,) in found]
+            connection.executemany("DELETE FROM events WHERE job = ?", jobs)
+            point("store:forgetting")
+            connection.executemany("DELETE FROM jobs WHERE id = ?", jobs)
+        return len(jobs)
+
+    def forget_gpus(self, before: float, most: int) -> int:
+        """Remove up to so many events that tell of GPUs coming and going before an instant; returns how many."""
+        with self._transaction() as connection:
+            found = connection.execute(_FORGETTABLE_GPUS, (self.checkpointed, before, most))
+            return found.rowcount
+
+    def forget_environments(self, keys: Iterable[str], since: int) -> int:
+        """Remove environments and scripts that no job up to a number has, nor a later one; returns how many."""
+        with self._transaction() as connection:
+            later = connection.execute("SELECT work FROM jobs WHERE number > ?", (since,))
+            works = [*(view.work for view in self.open.values()), *(json.loads(work) for (work,) in later)]
+            wanted = {str(work.get(name)) for work in works for name in ("environment", "script")}
+            needless = [(key,) for key in keys if key not in wanted]
+            connection.executemany("DELETE FROM environments WHERE hash = ?", needless)
+        return len(needless)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -306,6 +339,28 @@ class Reader:
             (after, *values, limit),
         )
         return [(seq, Row(*row)) for seq, *row in found]
+
+    def ends(self, jobs: Sequence[str]) -> dict[str, float | None]:
+        """When each of these jobs ended; None if it has not. Those that are not known are not among them."""
+        marks = ",".join("?" * len(jobs))
+        return dict(self._connection.execute(f"SELECT id, ended FROM jobs WHERE id IN ({marks})", jobs).fetchall())
+
+    def any_ended_before(self, at: float) -> bool:
+        """Whether there is a job that ended before an instant."""
+        return self._connection.execute("SELECT 1 FROM jobs WHERE ended < ? LIMIT 1", (at,)).fetchone() is not None
+
+    def needless_environments(self) -> tuple[list[str], int]:
+        """Environments and scripts that no job has, and the number of the newest job that was looked at."""
+        self._connection.execute("BEGIN")  # both from one instant
+        try:
+            newest = self._connection.execute("SELECT max(number) FROM jobs").fetchone()[0] or 0
+            found = self._connection.execute(
+                "SELECT hash FROM environments EXCEPT SELECT json_extract(work, '$.environment') FROM jobs "
+                "EXCEPT SELECT json_extract(work, '$.script') FROM jobs"
+            )
+            return [key for (key,) in found], int(newest)
+        finally:
+            self._connection.execute("COMMIT")
 
     def close(self) -> None:
         """Let go of the file."""

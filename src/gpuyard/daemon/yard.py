@@ -113,7 +113,7 @@ class Yard:
         self._expected: list[str] = []
         self._limits = Limits()
         self._reports: list[Report] = []
-        self._checkpoints = Checkpoints(store)
+        self.checkpoints = Checkpoints(store)
         self._times = Times(store.latest_at)
         self._inbox = Inbox()
         self._poll = select.poll()
@@ -229,7 +229,7 @@ class Yard:
         if not self.failing:
             self._reports = []
         self._written += records
-        if not self.failing and self._checkpoints.make(self.state, idle=not records and not self._inbox):
+        if not self.failing and self.checkpoints.make(self.state, idle=not records and not self._inbox):
             self._planned = -1
         return True
 

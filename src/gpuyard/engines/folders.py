@@ -29,7 +29,7 @@ class Folders:
     def __init__(self, directory: Path, shared: bool) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory = directory.resolve()
-        self._work = self.directory.parent / "work"
+        self._work = work_in(self.directory)
         self._shared = shared
 
     def last_job(self) -> int:
@@ -105,6 +105,11 @@ class Folders:
             finally:
                 os.close(handle)
             os.rmdir(self.work(job))
+
+
+def work_in(directory: Path) -> Path:
+    """Where jobs have directories of their own, beside those of their attempts."""
+    return directory.parent / "work"
 
 
 def _check(job: str) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
@@ -48,6 +50,18 @@ def trim(path: Path, limit: int) -> None:
         _punch(path, head, end - head)
 
 
+def supports_holes(folder: Path) -> bool:
+    """Whether the middle of a file can be taken out in this folder; tried with a file."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".holes-") as file:
+        file.write(bytes(3 * _BLOCK))
+        file.flush()
+        try:
+            _punch(Path(file.name), _BLOCK, _BLOCK)
+        except HolesUnsupported:
+            return False
+    return True
+
+
 def _punch(path: Path, offset: int, length: int) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -73,10 +87,14 @@ def read(path: Path, offset: int, length: int) -> tuple[int, bytes]:
     What was taken out is not read as zeros: a line tells how many bytes there were, and the text after them follows.
     """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):  # a link is none of its output
+            raise
         return 0, b""
     try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):  # a job may put a pipe in its place, which is not to be waited for
+            return 0, b""
         end = os.fstat(file).st_size
         begin = max(0, end + offset) if offset < 0 else min(offset, end)  # a job may cut its own output short
         data = _seek(file, begin, os.SEEK_DATA, end)

@@ -25,8 +25,9 @@ from pathlib import Path
 from gpuyard.engines import dropping, processes
 from gpuyard.engines.accounts import Account
 from gpuyard.engines.base import EngineError, LaunchRefused, Placement, Task
-from gpuyard.engines.folders import CHECKPOINT
+from gpuyard.engines.folders import CHECKPOINT, PROGRESS
 from gpuyard.engines.rlimits import prlimit
+from gpuyard.reporting import VARIABLE
 
 SHELL = "/bin/sh"
 
@@ -201,6 +202,7 @@ def told(task: Task, attempt: int, placement: Placement, devices: Sequence[str],
         "GPUYARD_RESTART_COUNT": str(attempt - 1),
         "GPUYARD_GPUS": ",".join(map(str, placement.gpus)),
         "GPUYARD_CHECKPOINT_DIR": str(work / CHECKPOINT),
+        VARIABLE: str(work / PROGRESS),
     }
 
 

@@ -148,9 +148,14 @@ def _list_processes(kind: str, versions: tuple[str, ...], handle: Handle) -> lis
     return []
 
 
+def version() -> str:
+    """The driver's version; empty if it does not say."""
+    return text(_optional(pynvml.nvmlSystemGetDriverVersion) or "")
+
+
 def _has_broken_v3() -> bool:
     """Drivers 535.43 to 535.98 fill in another structure than they declare: all but the first process are nonsense."""
-    branch, _, release = text(_optional(pynvml.nvmlSystemGetDriverVersion) or "").partition(".")
+    branch, _, release = version().partition(".")
     return branch == "535" and release.split(".")[0].isdigit() and int(release.split(".")[0]) < 104
 
 

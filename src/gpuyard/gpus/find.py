@@ -13,3 +13,10 @@ def open_gpus(simulate: str | None = None) -> Gpus:
     from gpuyard.gpus.nvml import NvmlGpus  # only who has real GPUs needs NVIDIA's bindings in memory
 
     return NvmlGpus()
+
+
+def driver_version() -> str:
+    """The version of NVIDIA's driver; to be asked while its GPUs are open."""
+    from gpuyard.gpus.driver import version
+
+    return version()

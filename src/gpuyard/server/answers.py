@@ -15,6 +15,7 @@ from gpuyard.daemon.following import AFTER
 from gpuyard.daemon.journal import Row
 from gpuyard.daemon.launching import named
 from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.progress import Progress
 from gpuyard.daemon.views import JobView
 from gpuyard.server.reasons import details, expected_at, sentence
 from gpuyard.server.times import iso
@@ -41,8 +42,10 @@ def _is_retry(view: JobView, reason: Reason) -> bool:
     return isinstance(reason, BeginTime) and view.failures > 0 and bool(view.message)
 
 
-def job_json(view: JobView, reason: str | None = None, node: str = "") -> dict[str, Any]:
-    """A job, and why it waits if it does."""
+def job_json(
+    view: JobView, reason: str | None = None, progress: Progress | None = None, node: str = ""
+) -> dict[str, Any]:
+    """A job, and why it waits if it does, or how far it is."""
     work = view.work
     return {
         "id": view.id,
@@ -78,6 +81,7 @@ def job_json(view: JobView, reason: str | None = None, node: str = "") -> dict[s
         "preemptions": view.preemptions,
         "kind": view.kind,
         **({"pid": work["holder"][0]} if view.kind == "lease" else {}),
+        "progress": progress,
     }
 
 
@@ -86,7 +90,9 @@ def dependency(after: Iterable[str]) -> str | None:
     return ",".join(f"{AFTER[how]}:{job}" for how, _, job in (wish.partition(":") for wish in after)) or None
 
 
-def columns_json(views: list[JobView], reasons: list[str | None]) -> dict[str, list[Any]]:
+def columns_json(
+    views: list[JobView], reasons: list[str | None], progress: list[Progress | None]
+) -> dict[str, list[Any]]:
     """What a table shows of jobs, column by column, times in seconds: quick to make and to read for thousands."""
     return {
         "id": [view.id for view in views],
@@ -100,6 +106,8 @@ def columns_json(views: list[JobView], reasons: list[str | None]) -> dict[str, l
         "submitted": [view.submitted for view in views],
         "started": [view.started for view in views],
         "ended": [view.ended for view in views],
+        "priority": [view.priority for view in views],
+        "progress": list(progress),
     }
 
 

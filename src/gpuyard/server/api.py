@@ -19,12 +19,13 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from gpuyard import __version__
-from gpuyard.arrays import task_id
 from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
 from gpuyard.daemon.intake import Wanted
+from gpuyard.daemon.progress import Progresses
+from gpuyard.daemon.retention import Removed, check_kept
 from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import Reader, StoreFailing
 from gpuyard.daemon.views import JobView
@@ -34,7 +35,6 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import (
     Sayings,
-    columns_json,
     event_json,
     explain_json,
     gpus_json,
@@ -44,6 +44,7 @@ from gpuyard.server.answers import (
 from gpuyard.server.describing import Describing
 from gpuyard.server.gate import Gate, problem
 from gpuyard.server.leases import Leases
+from gpuyard.server.listing import Choice, Listing
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.permissions import Forbidden, May, Permissions
 from gpuyard.server.rules import RuleRoutes
@@ -60,7 +61,8 @@ Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
 _STATUS = {
-    Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503, UserError: 422,
+    Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503,
+    UserError: 422,
 }  # fmt: skip
 
 
@@ -73,6 +75,8 @@ class Api:
         self.permissions = Permissions(settings)
         self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name, _json)
         self.watch = Watch()
+        self.progress = Progresses(yard.engine, settings.data_dir / "work")
+        self.listing = Listing(yard, self.progress)
         self.since = time.time()
         self._own = threading.local()
         yard.on_commit = self.watch.committed
@@ -146,40 +150,21 @@ class Api:
         user: str = "",
         name: str = "",
         tag: str = "",
+        text: str = "",
+        offset: Annotated[int, Query(ge=0)] = 0,
         limit: Limit = 1_000_000,
         columns: bool = False,
         fold: Annotated[bool, Query(description="One entry for all waiting tasks of an array.")] = False,
     ) -> Response:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
-        wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
+        states = frozenset(state.split(",")) if state else frozenset()
+        wanted = {key: value for key, value in (("user", user), ("name", name)) if value}
+        if len(states) == 1:
+            wanted["state"] = state
         reasons = await self._look(self.desk.reasons)
-        over = None if all or state in OVER else False
-        return await asyncio.to_thread(self._listing, over, wanted, tag, limit, reasons, columns, fold)
-
-    def _listing(
-        self,
-        over: bool | None,
-        wanted: dict[str, str],
-        tag: str,
-        limit: int,
-        reasons: dict[str, Any],
-        columns: bool,
-        fold: bool,
-    ) -> Response:
-        opened = list(self.yard.store.open.values())  # in memory, so that a long queue is quick to list
-        if over is None:
-            found = self.reader.jobs(over=None, wanted=wanted, tag=tag)
-        else:
-            found = [v for v in opened if all(getattr(v, name) == value for name, value in wanted.items())]
-            found = [v for v in found if tag in v.work.get("tags", ())] if tag else found
-        place = {job: n for n, job in enumerate(reasons)}
-        found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
-        say = Sayings(times=times_are_known(opened))
-        shown = (tasks.fold(found) if fold else found)[:limit]
-        said = [say(reasons.get(_first_id(view)), view) for view in shown]
-        if columns:
-            return _json({"now": self.yard.clock.now(), "total": len(found), "columns": columns_json(shown, said)})
-        return _json({"jobs": [self._job_json(view, reason) for view, reason in zip(shown, said, strict=True)]})
+        over = None if all or states & OVER else False
+        choice = Choice(over, wanted, states, text.casefold(), tag, slice(offset, offset + limit), fold)
+        return await asyncio.to_thread(lambda: _json(self.listing.of(choice, self.reader, reasons, columns)))
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
@@ -230,6 +215,7 @@ class Api:
             if view.kind == "lease":
                 raise NotNow(f"job {job} is a lease: gpuyard did not start its process, and has no output of it")
             which = attempt or view.attempt
+            check_kept(self.settings, view, which)
             after, data = self.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
             if data or view.over or time.monotonic() >= end or self.watch.over:
                 break
@@ -273,7 +259,7 @@ class Api:
 
         def found() -> Response:
             views = self.reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
-            return _json({"jobs": [self._job_json(view) for view in views]})
+            return _json({"jobs": [job_json(view, node=self.yard.machine.node) for view in views]})
 
         return await asyncio.to_thread(found)
 
@@ -394,11 +380,11 @@ class Api:
         view = tasks.together(job, views)
         reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
-        found = self._job_json(view, say(reasons.get(view.id), view))
+        far = None
+        if view.state == "running" and len(views) == 1:
+            far = await asyncio.to_thread(self.progress.of, view, self.yard.clock.now())
+        found = job_json(view, say(reasons.get(view.id), view), far, self.yard.machine.node)
         return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
-
-    def _job_json(self, view: JobView, reason: str | None = None) -> dict[str, Any]:
-        return job_json(view, reason, self.yard.machine.node)
 
 
 def make_app(api: Api) -> FastAPI:
@@ -421,11 +407,6 @@ def make_app(api: Api) -> FastAPI:
         return problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
 
     return app
-
-
-def _first_id(view: JobView) -> str:
-    """Its id; of folded tasks, the first one's."""
-    return task_id(view.array, view.work["task"]) if view.array else view.id
 
 
 def _submission(body: bytes) -> Submission:

@@ -18,6 +18,7 @@ import uvicorn
 from gpuyard import __version__
 from gpuyard.config import Settings
 from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.retention import Retention
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.dropping import check_tools
@@ -123,9 +124,12 @@ async def _serve(yard: Yard, settings: Settings) -> None:
     failed: list[BaseException] = []
     thread = threading.Thread(target=_run, args=(yard, failed, lambda: loop.call_soon_threadsafe(end)))
     thread.start()
+    retention = Retention(yard, settings)
+    retention.start()
     try:
         await server.serve(sockets=[listener])
     finally:
+        await asyncio.to_thread(retention.stop)
         yard.stop()
         await asyncio.to_thread(thread.join)
         settings.socket.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""`gpuyard top`: the yard, live on a terminal."""

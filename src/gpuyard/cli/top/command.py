@@ -1,0 +1,70 @@
+"""`gpuyard top`: the command."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+from typing import Annotated
+
+import typer
+
+from gpuyard.cli.sharing import shared
+from gpuyard.cli.yard import Yard
+from gpuyard.errors import UserError
+
+_SHORTEST = 0.1
+_SHOWN = 40
+"""Waiting jobs in a single frame."""
+
+
+@shared
+def top(
+    yard: Yard,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="Look again at least so often, also if nothing happens.")
+    ] = "1s",
+    once: Annotated[bool, typer.Option("--once", help="Print one frame as text, and end.")] = False,
+) -> None:
+    """Watch GPUs and jobs live; cancel, hold or follow them by keys."""
+    from gpuyard.units import parse_duration
+
+    seconds = parse_duration(interval)
+    if not _SHORTEST <= seconds < float("inf"):
+        raise UserError(f"--interval must be {_SHORTEST:g}s or more, not {interval}")
+    if once:
+        _print_frame(yard)
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError("top needs a terminal; use gpuyard ps, or gpuyard top --once for one frame as text")
+    from gpuyard.cli.top import screen
+    from gpuyard.cli.top.model import Model
+
+    screen.run(yard.client(timeout=5.0), Model(user=_user()), seconds)
+
+
+def _print_frame(yard: Yard) -> None:
+    """One frame, as high as it takes to show what matters."""
+    from gpuyard.cli.top import draw
+    from gpuyard.cli.top.feed import Source, Wish
+    from gpuyard.cli.top.model import Model
+
+    picture = Source(yard.client()).look(Wish(waiting=(0, _SHOWN)))
+    model = Model(user=_user(), ticks=picture.taken, focus="")
+    model.show(picture)
+    totals = {name: part.total for name, part in picture.parts.items()}
+    rows = max(totals["running"], 1) + min(max(totals["waiting"], 1), _SHOWN)
+    model.width = shutil.get_terminal_size((120, 24)).columns
+    model.height = max(3 * len(picture.gpus), len(picture.gpus) + rows + 4, 12)
+    utf = "utf" in (sys.stdout.encoding or "").lower()
+    lines = [draw.text_of(line) for line in draw.frame(model, draw.LINES if utf else draw.ASCII, keys=False)]
+    print("\n".join(lines).rstrip())
+
+
+def _user() -> str:
+    """Whose jobs are mine."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,0 +1,136 @@
+"""The queue itself: its daemon, its clock, its store, and who is left of its jobs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from gpuyard import __version__
+from gpuyard.daemon.backup import integrity, read_only
+from gpuyard.daemon.restoring import standings
+from gpuyard.daemon.store import VERSION
+from gpuyard.doctor.finding import Finding, Patient, bad, ok, warn
+from gpuyard.engines import attempts
+from gpuyard.units import format_duration, format_size
+
+_AHEAD = 2.0  # seconds
+_LARGE = 2**31
+_NAMED = 5
+
+
+def daemon(patient: Patient) -> Finding:
+    """Whether it answers, and is of this version."""
+    check, status = "daemon", patient.status
+    if status is None:
+        holder = _holder(patient.settings.data_dir)
+        if patient.refused:
+            return bad(check, patient.silence, "use a daemon of your own: another --data-dir, or ask its owner")
+        if holder:
+            told = (
+                f"process {holder} holds {patient.settings.data_dir}, but does not answer at {patient.settings.socket}"
+            )
+            return bad(check, told, "give its --socket; if it hangs, end that process: jobs go on, gpuyard up follows")
+        return warn(check, "none runs here", "gpuyard up starts one; gpuyard service install does so at every boot")
+    if status["store"]["state"] != "ok":
+        return bad(check, f"it cannot write: {status['store']['problem']}", "mend that; it tries again by itself")
+    if status["version"] != __version__:
+        told = f"it is gpuyard {status['version']}, this is {__version__}"
+        return warn(check, told, "gpuyard down && gpuyard up; jobs go on running")
+    if Path(status["data_dir"]) != patient.settings.data_dir:
+        told = f"it keeps its data in {status['data_dir']}, not in {patient.settings.data_dir}"
+        return warn(check, told, "give the same --data-dir and --socket everywhere, best in the settings' file")
+    return ok(check, f"process {status['pid']}, {status['policy']}")
+
+
+def _holder(data_dir: Path) -> str:
+    """The process that a data directory belongs to, if there is one; without locking anything ourselves."""
+    try:
+        pid = (data_dir / "daemon.lock").read_text(errors="replace").strip()
+        command = Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return ""
+    return pid if b"serve" in command else ""
+
+
+def environment(patient: Patient) -> Finding:
+    """Whether the daemon was told to see some GPUs only, which it does not heed."""
+    check, whose = "environment", "the daemon's" if patient.pid else "this shell's"
+    variables = dict(os.environ)
+    if patient.pid:
+        try:
+            raw = Path(f"/proc/{patient.pid}/environ").read_bytes()
+        except OSError:
+            return ok(check, "the daemon's is not ours to look at")
+        variables = dict(os.fsdecode(one).partition("=")[::2] for one in raw.split(b"\0") if one)
+    if "CUDA_VISIBLE_DEVICES" in variables:
+        told = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} is in {whose}; a daemon does not heed it"
+        return warn(check, told, "unset it, so that nobody relies on it: the daemon uses all GPUs, jobs get their own")
+    return ok(check, f"CUDA_VISIBLE_DEVICES is not set in {whose}")
+
+
+def store(patient: Patient) -> Finding | None:
+    """Whether it is whole, and how large."""
+    database, check = patient.settings.database, "store"
+    if database.parent.exists() and not os.access(database.parent, os.X_OK):
+        return None  # the look at the directory has told
+    if not database.exists():
+        return ok(check, f"{database} is not there yet; the first daemon makes it")
+    if not os.access(database, os.R_OK):
+        return warn(check, f"you may not read {database}", "ask whoever runs the daemon, or be root")
+    if problem := integrity(database, thorough=False):
+        return bad(check, f"{database} is damaged: {problem}", "gpuyard restore FILE puts a backup in its place")
+    size = sum(path.stat().st_size for path in (database, _beside(database)) if path.exists())
+    with closing(read_only(database)) as connection:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        jobs = connection.execute("SELECT count(*) FROM jobs").fetchone()[0]
+    if version > VERSION:
+        return bad(check, f"{database} was written by a newer version of gpuyard", "use that version")
+    text = f"{jobs:,} job{'s' * (jobs != 1)}, {format_size(size)}, sound"
+    if size > _LARGE and not patient.settings.keep_history:
+        return warn(check, text, "set keep_history, to 1000d say, and jobs that ended before are removed")
+    return ok(check, text)
+
+
+def _beside(database: Path) -> Path:
+    return database.with_name(f"{database.name}-wal")
+
+
+def clock(patient: Patient) -> Finding | None:
+    """Whether the time of day is behind the daemon's, which never goes back."""
+    if patient.status is not None:
+        now, whose = patient.client.columns(limit=1)[0], "the daemon's clock"
+    else:
+        try:
+            with closing(read_only(patient.settings.database)) as connection:
+                last = connection.execute("SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)")
+                now, whose = float(last.fetchone()[0] or 0.0), "the last event"
+        except sqlite3.Error:  # there is none, or the look at it has told what is wrong
+            return None
+    ahead = now - time.time()
+    if ahead > _AHEAD:
+        told = f"{whose} is {format_duration(ahead)} ahead of the time of day, which was set back"
+        mend = "see that the machine's clock is right (timedatectl); until it has caught up, times of jobs are not"
+        return warn("clock", told, mend)
+    return ok("clock", f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, and no event is later")
+
+
+def leftovers(patient: Patient) -> Finding | None:
+    """Whether processes live whose job does not run."""
+    check = "leftovers"
+    living = attempts.living(patient.settings.jobs_dir)
+    known = standings(patient.settings.database)
+    if known is None:  # as above
+        return None
+    left: dict[str, list[int]] = {}
+    for (job, attempt), pids in living.items():
+        standing = known.get(job)
+        if standing is None or standing.over or standing.attempt != attempt:
+            left.setdefault(job, []).extend(pids)
+    if not left:
+        return ok(check, "no process is left of a job that is over")
+    named = "; ".join(f"job {job}: {' '.join(map(str, pids))}" for job, pids in list(left.items())[:_NAMED])
+    numbers = " ".join(str(pid) for pids in left.values() for pid in pids)
+    return warn(check, f"processes of jobs that are over, or that the queue does not know ({named})", f"kill {numbers}")

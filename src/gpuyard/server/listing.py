@@ -1,0 +1,78 @@
+"""Jobs in a row: which of them, in which order, and as what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuyard.arrays import task_id
+from gpuyard.core.reasons import Reason
+from gpuyard.daemon.progress import Progresses
+from gpuyard.daemon.store import Reader
+from gpuyard.daemon.views import JobView
+from gpuyard.daemon.yard import Yard
+from gpuyard.server import tasks
+from gpuyard.server.answers import Sayings, columns_json, job_json, times_are_known
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which jobs somebody wants to see."""
+
+    over: bool | None
+    """Those that are over (True), or not; None: both."""
+    wanted: Mapping[str, str]
+    """What columns must say."""
+    states: frozenset[str]
+    """Any of these; empty: all."""
+    text: str
+    """What must be somewhere, in lower case."""
+    tag: str
+    page: slice
+    fold: bool
+    """Whether the waiting tasks of an array are one entry."""
+
+    def found(self, opened: list[JobView], reader: Reader) -> list[JobView]:
+        """The jobs: out of memory if they are open, so that a long queue is quick to list."""
+        if self.over is None:
+            found = reader.jobs(over=None, wanted=self.wanted, tag=self.tag)
+        else:
+            found = [v for v in opened if all(getattr(v, name) == value for name, value in self.wanted.items())]
+            found = [v for v in found if self.tag in v.work.get("tags", ())] if self.tag else found
+        if len(self.states) > 1:
+            found = [v for v in found if v.state in self.states]
+        if self.text:
+            found = [v for v in found if any(self.text in part.casefold() for part in (v.id, v.name, v.user, v.state))]
+        return found
+
+
+class Listing:
+    """Answers for many jobs at once."""
+
+    def __init__(self, yard: Yard, progress: Progresses) -> None:
+        self._yard, self._progress = yard, progress
+
+    def of(self, choice: Choice, reader: Reader, reasons: Mapping[str, Reason], columns: bool) -> dict[str, Any]:
+        """Who runs first, then who waits, in the order of the policy; column by column, or job by job."""
+        yard = self._yard
+        opened = list(yard.store.open.values())
+        found = choice.found(opened, reader)
+        place = {job: n for n, job in enumerate(reasons)}
+        found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
+        say = Sayings(times=times_are_known(opened))
+        rows = tasks.fold(found) if choice.fold else found
+        shown, now = rows[choice.page], yard.clock.now()
+        said = [say(reasons.get(_first_id(view)), view) for view in shown]
+        far = [self._progress.of(view, now) for view in shown]
+        if columns:
+            answer = {"now": now, "total": len(found), "last": yard.store.last}
+            return {**answer, "columns": columns_json(shown, said, far)}
+        node = yard.machine.node
+        jobs = [job_json(*one, node) for one in zip(shown, said, far, strict=True)]
+        return {"total": len(found), "jobs": jobs}
+
+
+def _first_id(view: JobView) -> str:
+    """Its id; of folded tasks, the first one's."""
+    return task_id(view.array, view.work["task"]) if view.array else view.id

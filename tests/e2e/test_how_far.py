@@ -1,0 +1,84 @@
+"""Jobs that tell how far they are, and where that is shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.yard import Yard, until
+
+import gpuyard
+
+SOURCES = Path(gpuyard.__file__).parent.parent
+
+
+def fraction(yard: Yard, id: str) -> float | None:
+    far = yard.client.job(id)["progress"]
+    return far and far["fraction"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "echo progress 1/4; sleep 1000",
+        "printf '\\r 25%%|##5       | 1/4 [00:01<00:03,  1.00s/it]'; sleep 1000",
+        'echo 25% >"$GPUYARD_PROGRESS"; sleep 1000',
+        f"PYTHONPATH={SOURCES} {sys.executable} -m gpuyard progress 1/4 && sleep 1000",
+        f"PYTHONPATH={SOURCES} {sys.executable} -c 'import gpuyard; gpuyard.progress(1, 4)' && sleep 1000",
+    ],
+    ids=["line", "tqdm", "file", "command", "library"],
+)
+def test_a_job_tells_how_far_it_is(yard: Yard, code: str) -> None:
+    id = yard.submit("--", "sh", "-c", code)
+    until(lambda: fraction(yard, id) == 0.25, "a quarter")
+    [job] = yard.json("ps")
+    assert job["progress"]["done"] / job["progress"]["total"] == 0.25
+    assert job["progress"]["remaining"] >= 0
+    assert " 25%, " in yard("ps").out
+    yard.client.cancel(id, grace=0)
+    assert yard.wait(id)["progress"] is None
+    assert yard.client.page().columns["progress"] == []
+
+
+def test_who_says_nothing_and_who_waits_is_not_known(yard: Yard) -> None:
+    silent = yard.submit("--gpus", "4", "--", "sleep", "1000")
+    yard.client.job(silent, wait=30, until="start")
+    waiting = yard.submit("--", "true")
+    assert [job["progress"] for job in yard.json("ps")] == [None, None]
+    assert (fraction(yard, silent), fraction(yard, waiting)) == (None, None)
+
+
+def test_a_new_attempt_begins_anew(own_yard: Yard) -> None:
+    """What a job reported before the machine went down says nothing of its next attempt."""
+    work = own_yard.data_dir / "work" / "1"
+    work.mkdir(parents=True, mode=0o700)
+    (work / "progress").write_text("3/4\n")
+    own_yard.serve()
+    id = own_yard.submit("--", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; echo progress 1/4; sleep 1000")
+    assert id == "1"
+    own_yard.client.job(id, wait=30, until="start")
+    assert fraction(own_yard, id) is None
+    (own_yard.cwd / "go").touch()
+    until(lambda: fraction(own_yard, id) == 0.25, "a quarter")
+
+
+def test_progress_outside_a_job_does_nothing(yard: Yard) -> None:
+    assert yard("progress", "37/100") == (0, "", "")
+    done = yard("progress", "much")
+    assert (done.code, done.out) == (2, "")
+    assert "write for example 37/100 or 37%" in done.err
+
+
+def test_a_listing_comes_in_pages(yard: Yard) -> None:
+    ids = [yard.client.submit(["true"], hold=True, name=f"Piece-{n}") for n in range(5)]
+    running = yard.submit("--name", "runs", "--", "sleep", "1000")
+    page = yard.client.page(state="queued,held", offset=1, limit=2)
+    assert (page.columns["id"], page.total) == (ids[1:3], 5)
+    assert yard.client.page(offset=99).columns["id"] == []
+    assert yard.client.page(limit=1).columns["id"] == [running]
+    assert yard.client.page(text="piece-3").columns["id"] == [ids[3]]
+    assert yard.client.page(state="running,held", text="HELD").total == 5
+    assert yard.client.page(user="nobody-of-this-name").total == 0
+    more = yard.client.submit(["true"], hold=True)
+    assert {event["job"] for event in yard.client.events(page.last)["events"]} >= {more}

@@ -1,0 +1,175 @@
+"""The doctor without a daemon: what is wrong with a machine, told without a traceback, with what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fake_nvml import FakeNvml
+from tests.yard import Yard, finish
+
+from gpuyard.config import Settings
+from gpuyard.daemon.store import Store
+from gpuyard.doctor import examine, place
+from gpuyard.doctor.finding import Finding, Patient
+from gpuyard.engines import output
+from gpuyard.service import Place, make_unit
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    (tmp_path / "data").mkdir(mode=0o700)
+    found = Yard(tmp_path / "data", tmp_path)
+    found.environment |= {"GPUYARD_SIMULATE_GPUS": "2", "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    return found
+
+
+def findings(yard: Yard, **more: str) -> dict[str, tuple[str, str]]:
+    done = yard("doctor", "--json", more=more)
+    assert "Traceback" not in done.err
+    found = [Finding(**one) for one in json.loads(done.out)]
+    assert done.code == any(one.state == "bad" for one in found), done
+    assert all(one.mend for one in found if one.state != "ok"), "a complaint without advice"
+    return {one.check: (one.state, f"{one.found} -> {one.mend}") for one in found}
+
+
+def test_a_machine_without_a_daemon(yard: Yard) -> None:
+    told = yard("doctor")
+    assert told.code == 0
+    assert re.search(r"^warn  daemon +none runs here\n +-> gpuyard up starts one", told.out, re.MULTILINE)
+    assert re.search(r"^ok    GPUs +simulated", told.out, re.MULTILINE)
+    assert "1 warning" in told.err or "2 warnings" in told.err
+    yard.data_dir.rmdir()
+    found = findings(yard)
+    assert "is not there yet; the first daemon makes it" in found["data directory"][1]
+    assert not yard.data_dir.exists()
+
+
+def test_settings_that_make_no_sense(yard: Yard, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('polcy = "sjf"')
+    found = findings(yard, GPUYARD_CONFIG=str(file))
+    assert found["settings"][0] == "bad"
+    assert "there is no setting 'polcy'; did you mean 'policy'?" in found["settings"][1]
+    assert str(yard.data_dir) in found["data directory"][1]
+    assert findings(yard, GPUYARD_GRACE="soon")["settings"][0] == "bad"
+    unknown = findings(yard, GPUYARD_POLCY="sjf")["settings"]
+    assert unknown[0] == "warn"
+    assert "GPUYARD_POLCY: there is no setting 'polcy'" in unknown[1]
+    assert findings(yard, GPUYARD_POLICY="sfj")["policy"][0] == "bad"
+    assert findings(yard, CUDA_VISIBLE_DEVICES="0")["environment"][0] == "warn"
+
+
+def test_a_damaged_store(yard: Yard) -> None:
+    database = yard.data_dir / "gpuyard.db"
+    Store(database).close()
+    assert findings(yard)["store"][0] == "ok"
+    database.write_bytes(b"\xff" * 9000)
+    found = findings(yard)
+    assert found["store"][0] == "bad"
+    assert "gpuyard restore FILE puts a backup in its place" in found["store"][1]
+    assert "clock" not in found
+
+
+def test_a_data_directory_that_others_may_write_to(yard: Yard) -> None:
+    yard.data_dir.chmod(0o777)
+    found = findings(yard)["data directory"]
+    assert found[0] == "bad"
+    assert f"chmod 700 {yard.data_dir}" in found[1]
+    yard.data_dir.chmod(0o700)
+    assert findings(yard)["data directory"][0] == "ok"
+    yard.data_dir.rmdir()
+    yard.data_dir.write_text("")
+    assert findings(yard)["data directory"][0] == "bad"
+
+
+def test_sockets(yard: Yard, tmp_path: Path) -> None:
+    left = yard.data_dir / "gpuyard.sock"
+    with socket.socket(socket.AF_UNIX) as former:
+        former.bind(str(left))
+    assert "left over from a daemon that is gone" in findings(yard)["socket"][1]
+    left.unlink()
+    left.write_text("")
+    assert "is not a socket" in findings(yard)["socket"][1]
+    long = tmp_path / ("x" * 90) / ("y" * 90)
+    assert "is too long" in findings(yard, GPUYARD_SOCKET=str(long))["socket"][1]
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert "anybody can replace" in findings(yard, GPUYARD_SOCKET=str(tmp_path / "open" / "s"))["socket"][1]
+
+
+def test_units_that_end_jobs_with_the_daemon_or_cannot_start(yard: Yard, tmp_path: Path) -> None:
+    if Place(system=True).unit.exists():
+        pytest.skip("gpuyard is a service of this machine; gpuyard service uninstall --system would change that")
+    unit = tmp_path / "config/systemd/user/gpuyard.service"
+    unit.parent.mkdir(parents=True)
+    text = make_unit(False, {})
+    unit.write_text(text)
+    assert findings(yard)["service"][0] in ("ok", "warn")  # it depends on whether this user lingers
+    unit.write_text(text.replace("KillMode=process\n", ""))
+    found = findings(yard)["service"]
+    assert found[0] == "bad"
+    assert "KillMode=control-group: jobs die with the daemon" in found[1]
+    unit.write_text(text.replace(sys.executable, "/gone/python"))
+    assert "starts /gone/python, which is not there" in findings(yard)["service"][1]
+
+
+def test_real_gpus(yard: Yard, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add(name="NVIDIA A100", uuid="GPU-0", mem_total=80 * 2**30)
+    fake_nvml.add(name="NVIDIA A100", uuid="GPU-1", mem_total=80 * 2**30, lost=1)
+    more = {**fake_nvml.env, "GPUYARD_SIMULATE_GPUS": ""}
+    done = finish(yard.popen("doctor", more=more))
+    assert re.search(r"^ok    GPUs +driver 550.54.15; 0: NVIDIA A100 80G", done.out, re.MULTILINE), done
+    assert re.search(r"^warn  GPUs +GPU 1 does not answer: .*\n +-> nothing is started on it", done.out, re.MULTILINE)
+    fake_nvml.driver(loaded=0)
+    done = finish(yard.popen("doctor", more=more))
+    assert done.code == 1
+    assert re.search(
+        r"^bad   GPUs +the NVIDIA driver is not loaded\n +-> see what nvidia-smi says", done.out, re.MULTILINE
+    )
+
+
+def test_cgroups(yard: Yard) -> None:
+    assert findings(yard, GPUYARD_CGROUPS="false")["cgroups"][0] == "ok"
+    state, told = findings(yard, GPUYARD_CGROUPS="true")["cgroups"]
+    assert (state, "can be had" in told) in (("ok", True), ("bad", False))
+
+
+def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = Patient(Settings(tmp_path, tmp_path / "s"))
+    assert place.file_system_of(Path("/proc/self")) == "proc"
+    for kind, state in (("nfs4", "bad"), ("fuse.sshfs", "bad"), ("tmpfs", "warn"), ("xfs", "ok")):
+        monkeypatch.setattr(place, "file_system_of", lambda path, kind=kind: kind)
+        found = place.file_system(patient)
+        assert found is not None
+        assert found.state == state or not output.supports_holes(tmp_path)
+    monkeypatch.setattr(output, "supports_holes", lambda path: False)
+    found = place.file_system(patient)
+    assert found is not None
+    assert (found.state, "output_limit does not hold" in found.found) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "states"), [(0, 5, "bad bad"), (2**16, 500, "warn warn"), (2**20, 2**20, "ok ok")]
+)
+def test_disks_that_fill_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, inodes: int, states: str
+) -> None:
+    full = os.statvfs_result((4096, 4096, 2**21, free, free, 2**20, inodes, inodes, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    assert [one.state for one in place.disk(Patient(Settings(tmp_path, tmp_path / "s")))] == states.split()
+
+
+def test_a_look_that_fails_does_not_keep_others_from_looking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken_look(patient: Patient) -> Finding:
+        raise RuntimeError("nobody thought of that")
+
+    monkeypatch.setattr(examine, "LOOKS", (broken_look, place.directory))
+    first, second = examine.examine({"data_dir": str(tmp_path)})
+    assert (first.check, first.state, second.check) == ("broken look", "bad", "data directory")
+    assert "RuntimeError: nobody thought of that" in first.found
