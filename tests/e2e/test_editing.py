@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -167,3 +169,21 @@ def test_jobs_are_found_by_their_tags(yard: Yard, command: str) -> None:
         yard.wait(id)
     assert [job["id"] for job in yard.json(command, "--tag", tag)] == [id]
     assert yard.json(command, "--tag", "of-nobody") == []
+
+
+def test_a_script_that_is_not_kept_any_more_fails_its_job_and_nothing_else(own_yard: Yard) -> None:
+    yard = own_yard
+    yard.serve()
+    (yard.cwd / "lost.sh").write_text("#!/bin/sh\ntrue\n")
+    id = yard.submit("--hold", "lost.sh")
+    yard.end()
+    with contextlib.closing(sqlite3.connect(yard.data_dir / "gpuyard.db")) as store, store:
+        store.execute("DELETE FROM environments WHERE content LIKE '%#!/bin/sh%'")
+    yard.serve()
+    assert "not kept any more" in yard("clone", id).err
+    yard("release", id)
+    job = yard.wait(id)
+    assert (job["state"], job["reason"]) == (
+        "failed", "its environment, or its script, is not kept any more; submit it anew",
+    )  # fmt: skip
+    assert yard.wait(yard.submit("--", "true"))["state"] == "succeeded"

@@ -186,7 +186,7 @@ def test_hold_and_release(yard: Yard) -> None:
 
 def test_cancel_takes_several_and_says_what_cannot_be_done(yard: Yard) -> None:
     running = yard.submit("--gpus", "4", "--", *ENDLESS)
-    waiting = yard.submit("--", "true")
+    waiting = yard.submit("--hold", "--", "true")
     done = yard("cancel", running, waiting, "--grace", "0", "--json")
     assert (done.code, done.err) == (0, f"job {running}: asked to end\njob {waiting}: cancelled\n")
     assert [job["id"] for job in json.loads(done.out)] == [running, waiting]

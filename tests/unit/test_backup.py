@@ -201,12 +201,13 @@ def test_what_would_be_lost(settings: Settings, tmp_path: Path) -> None:
         Started(5.0, "3", 1),
         Exited(6.0, "2", 1),
         Submitted(7.0, "11", Request()),
+        Submitted(7.0, "12_3", Request(array="12")),
     ]
     store.append([Record(event, {"work": {}} if isinstance(event, Submitted) else {}) for event in events])
     store.close()
     with open_backup(tmp_path / "b.tar", tmp_path) as backup:
         found = losses(settings, backup)
-    assert (found.unknown, found.out_of_step, found.revived, found.newest) == (["11"], ["3"], ["2"], 11)
+    assert (found.unknown, found.out_of_step, found.revived, found.newest) == (["11", "12_3"], ["3"], ["2"], 12)
 
 
 def test_the_former_store_is_kept_with_all_that_was_written(settings: Settings, tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ class Intake:
 
     def _kept(self, one: Wanted) -> tuple[Work, dict[str, str]]:
         """The work, with the hashes of what is kept by itself, and that."""
-        work, kept = one.work, {}
+        work, kept = one.work, dict[str, str]()
+        for known in filter(None, (work.environment, work.script)):  # of a job that this is a copy of
+            kept[known] = self._yard.store.kept(known)
         if not work.environment:
             key, content = hashed(one.environment)
             work, kept[key] = replace(work, environment=key), content

@@ -12,7 +12,8 @@ from typing import Any
 from gpuyard.core.events import Placed
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.views import JobView, Work, work_of
-from gpuyard.engines.base import Task
+from gpuyard.engines.base import LaunchRefused, Task
+from gpuyard.errors import UserError
 
 SHIMS = Path(__file__).parent.parent / "shims"
 """Small stand-ins for `srun` and others, for scripts that were written for Slurm."""
@@ -40,11 +41,18 @@ def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str) -
         user,
         work.limits,
         variables={**array_variables(view, work), **slurm_variables(view, work, placed, environment, node)},
-        script=os.fsencode(store.script(work.script)) if work.script else None,
+        script=_script(store, work.script) if work.script else None,
         output=output or "",
         error=error or "",
         append=work.open_mode == "append" or (not work.open_mode and placed.attempt > 1),
     )
+
+
+def _script(store: Store, key: str) -> bytes:
+    try:
+        return os.fsencode(store.script(key))
+    except UserError as error:
+        raise LaunchRefused(str(error)) from error
 
 
 def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuyard.arrays import number_of
 from gpuyard.config import Settings
 from gpuyard.daemon.backup import Backup, integrity, put_back_files, read_only, sync
 from gpuyard.engines import attempts
@@ -53,7 +54,7 @@ def losses(settings: Settings, backup: Backup) -> Losses:
         unknown=_in_order(job for job in opened if job not in then),
         out_of_step=_in_order(job for job, attempt in running if job in then and (job, attempt) not in in_step),
         revived=_in_order(revived),
-        newest=max((int(job) for job in (*then, *(now or ())) if job.isdecimal()), default=0),
+        newest=max(map(number_of, (*then, *(now or ()))), default=0),
     )
 
 

@@ -238,8 +238,14 @@ class Store:
 
     def script(self, key: str) -> str:
         """The script under a hash."""
+        return str(json.loads(self.kept(key)))
+
+    def kept(self, key: str) -> str:
+        """The environment or the script under a hash, as it is kept."""
         found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
-        return str(json.loads(found[0])) if found else ""
+        if found is None:
+            raise UserError("its environment, or its script, is not kept any more; submit it anew")
+        return str(found[0])
 
     def standing(self, limit: int = -1, **wanted: str) -> list[Standing]:
         """How the jobs with this id, of this array, or of this name and user stand: the open first, then the newest."""

@@ -487,8 +487,8 @@ class Yard:
 
     def _launch(self, placed: Placed) -> None:
         user = self.store.open[placed.job].user if self.settings.shared else ""
-        task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user)
         try:
+            task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user)
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:
             self.record(Exited(self.clock.now(), placed.job, placed.attempt, None), message=str(error))

@@ -376,7 +376,8 @@ class Api:
 
     async def one(self, job: str) -> Response:
         """A job as it stands, or an array as if it were one."""
-        views = await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
+        alone = self.reader.job(job)
+        views = [alone] if alone else await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
         view = tasks.together(job, views)
         reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
