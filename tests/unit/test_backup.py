@@ -152,7 +152,9 @@ def test_what_is_wrong_with_a_backup_is_told(
         pass
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", gzip.compress(b"hello"), None])
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", gzip.compress(b"hello"), None], ids=["empty", "text", "gzip", "none"]
+)
 def test_what_is_no_backup_is_told(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "b.tar").write_bytes(content)
