@@ -124,7 +124,7 @@ def test_policies_lists_all_with_their_sources(tmp_path: Path) -> None:
     listed = json.loads(done.stdout)
     names = {p["name"] for p in listed["policies"]}
     assert {"fcfs", "sjf", "srtf", "rr", "priority", "lottery", "wfq", "fair", "las", "f1", "unicep", "random"} < names
-    assert len(names) == 21
+    assert len(names) == 22
     assert all(p["doc"] for p in listed["policies"])
     assert {"least-loaded", "best-fit"} <= set(listed["aliases"])
     assert "Disciplines" in gpuyard("policies", cwd=tmp_path).stdout
