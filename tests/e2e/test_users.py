@@ -127,7 +127,8 @@ def test_the_environment_arrives_whole(a: Desk) -> None:
     assert told == {
         "CUDA_VISIBLE_DEVICES": told["GPUYARD_GPUS"], "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUYARD_JOB_ID": id,
         "GPUYARD_ATTEMPT": "1", "GPUYARD_RESTART_COUNT": "0", "GPUYARD_GPUS": told["GPUYARD_GPUS"],
-        "GPUYARD_CHECKPOINT_DIR": f"{work}/checkpoint", "GPUYARD_PROGRESS": f"{work}/progress", MARK: f"{a.yard.data_dir.resolve()}/jobs/{id}/1",
+        "GPUYARD_CHECKPOINT_DIR": f"{work}/checkpoint", "GPUYARD_PROGRESS": f"{work}/progress",
+            MARK: f"{a.yard.data_dir.resolve()}/jobs/{id}/1",
     }  # fmt: skip
 
 
