@@ -25,9 +25,10 @@ from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.progress import Progresses
+from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.retention import Removed, check_kept
 from gpuyard.daemon.rulebook import NoSuchReservation
-from gpuyard.daemon.store import Reader, StoreFailing
+from gpuyard.daemon.store import StoreFailing
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.rlimits import limits_of

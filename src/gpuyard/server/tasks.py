@@ -9,7 +9,7 @@ from typing import Any
 from gpuyard.arrays import folded, some_of, task_id
 from gpuyard.client import OVER
 from gpuyard.daemon.desk import NoSuchJob, NotNow
-from gpuyard.daemon.store import Reader
+from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 
 _FIRST = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
