@@ -129,7 +129,7 @@ def test_a_time_limit_comes_first(place: Place) -> None:
     place.submit(SOFT, time_limit=60.0)
     began(place, "1")
     place.submit(HIGH)
-    place.yard._stops._limits._ends = [(0.0, "1", 1)]
+    place.yard._stops._limits.watch("1", 1, 0.0)
     place.yard.turn(0)
     ended(place, "1", 143)
     assert (place.job("1").state, place.job("2").state) == ("timeout", "running")
@@ -196,7 +196,8 @@ def test_a_time_limit_is_announced(place: Place) -> None:
     place.submit(FIRM, time_limit=60.0, signal="USR2", notice=30.0)
     began(place, "1")
     assert 29.0 < place.yard._stops.due() - time.monotonic() <= 30.0
-    place.yard._stops._warnings._ends = [(0.0, "1", 1), (0.0, "77", 1)]
+    for job in ("1", "77"):
+        place.yard._stops._warnings.watch(job, 1, 0.0)
     place.yard.turn(0)
     assert place.engine.asked == [("1", 1, math.inf, "USR2")]
     assert place.job("1").recalled == ""
