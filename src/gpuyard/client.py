@@ -13,15 +13,29 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 from urllib.parse import quote, urlencode
 
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.rulecalls import RuleCalls
+from gpuyard.shapes import (
+    Blocker,
+    Columns,
+    Explanation,
+    Gpu,
+    Job,
+    LeaseWishes,
+    LogPart,
+    Machine,
+    Page,
+    Progress,
+    Wishes,
+)
 from gpuyard.unixhttp import Answer, NoDaemon, request
 
 __all__ = [
     "OVER",
+    "Blocker",
     "Client",
     "Columns",
     "Explanation",
@@ -55,214 +69,6 @@ class Refused(GpuyardError):
 
 class Invalid(Refused, UserError):
     """The daemon cannot make sense of the request."""
-
-
-class Progress(TypedDict):
-    """How far a running job is, by its own account; `remaining` in seconds, where that can be told."""
-
-    done: float
-    total: float
-    fraction: float
-    remaining: float | None
-
-
-class Job(TypedDict):
-    """A job, as the daemon tells of it; times are ISO-8601, durations seconds, sizes bytes."""
-
-    id: str
-    name: str | None
-    user: str
-    state: str
-    reason: str | None
-    attempt: int
-    gpus: list[int]
-    exit_code: int | None
-    submitted_at: str
-    started_at: str | None
-    ended_at: str | None
-    gpu_count: int
-    gpu_memory: int | None
-    priority: float
-    command: list[str]
-    directory: str
-    tags: list[str]
-    estimate: float | None
-    time_limit: float | None
-    message: str | None
-    array: str | None
-    """The array that it is a task of."""
-    task: int | None
-    """Its number there."""
-    begin_at: str | None
-    deadline_at: str | None
-    dependency: str | None
-    retries: int
-    failures: int
-    """Attempts that failed and were followed by a retry."""
-    output: str | None
-    """The file that its output goes to; None: the daemon keeps it."""
-    error: str | None
-    tasks: NotRequired[dict[str, int]]
-    """Of an array as one: how many of its tasks are in each state."""
-    preemptible: bool
-    preemptions: int
-    kind: str
-    pid: NotRequired[int]
-    """Of a lease: who holds it."""
-    progress: Progress | None
-
-
-class Columns(TypedDict):
-    """What a table shows of jobs, a list for each column; times are seconds since the epoch."""
-
-    id: list[str]
-    name: list[str]
-    user: list[str]
-    state: list[str]
-    reason: list[str | None]
-    gpus: list[list[int]]
-    gpu_count: list[int]
-    gpu_memory: list[int | None]
-    submitted: list[float]
-    started: list[float | None]
-    ended: list[float | None]
-    priority: list[float]
-    progress: list[Progress | None]
-
-
-class Page(NamedTuple):
-    """Some jobs of a listing."""
-
-    now: float
-    """The time at the daemon."""
-    total: int
-    """How many jobs the whole listing has."""
-    last: int
-    """The number of the last event, from which `events` may wait for news."""
-    columns: Columns
-
-
-class Wishes(TypedDict, total=False):
-    """What may be asked for a job."""
-
-    name: str | None
-    tags: Sequence[str]
-    gpus: int
-    among: Sequence[int] | None
-    """Only GPUs with these indices."""
-    gpu_memory: int | None
-    """Bytes: share a GPU with others, by memory."""
-    priority: float
-    """Higher runs first."""
-    estimate: float | None
-    time_limit: float | None
-    grace: float | None
-    """Seconds between asking the job to end and making it end."""
-    requeue: bool
-    """Run it again if a reboot interrupts it."""
-    hold: bool
-    """Queue it, but do not start it before it is released."""
-    begin: float | str | None
-    """Not before: seconds since the epoch, or a text like `tomorrow 8:00`."""
-    deadline: float | str | None
-    """When it should be done."""
-    dependency: str | None
-    """Jobs that must end first, by id or name: `afterok:12:13,afterany:prepare`."""
-    array: str | None
-    """Tasks: `0-99%4` for a hundred of them, four at once."""
-    retries: int
-    """How often it is run again if it fails."""
-    retry_delay: float | None
-    """Seconds before the first retry; then twice as long each time, up to an hour."""
-    output: str | None
-    """A file for its output, relative to its directory, with patterns like %j."""
-    error: str | None
-    open_mode: str | None
-    """`append` or `truncate` these files."""
-    script: str | None
-    """A text to run, in place of the command's first word."""
-    slurm: bool
-    """Give it the variables that Slurm would give it."""
-    preemptible: bool
-    """It may be stopped so that others can run; then it waits again."""
-    signal: str
-    """What asks it to stop, as in USR1."""
-    notice: float | None
-    """Seconds from that signal to its end; it also comes so long before its time limit."""
-
-
-class LeaseWishes(TypedDict, total=False):
-    """What may be asked for a lease."""
-
-    gpus: int | None
-    """How many; 1, or all that are listed, if not said."""
-    among: Sequence[int] | None
-    gpu_memory: int | None
-    name: str | None
-    tags: Sequence[str]
-    priority: float
-    estimate: float | None
-    time_limit: float | None
-
-
-class Gpu(TypedDict):
-    """A GPU and who is on it."""
-
-    index: int
-    uuid: str
-    name: str
-    state: str
-    memory_total: int | None
-    memory_used: int | None
-    utilization: float | None
-    temperature: float | None
-    power: float | None
-    jobs: list[str]
-    why: str | None
-    simulated: bool
-
-
-class Machine(TypedDict):
-    """The GPUs, and whether they are made up."""
-
-    simulated: bool
-    gpus: list[Gpu]
-
-
-class Blocker(TypedDict):
-    """A job that has to end first."""
-
-    id: str
-    name: str | None
-    user: str
-    gpus: list[int]
-    expected_at: str | None
-
-
-class Explanation(TypedDict):
-    """Why a job waits."""
-
-    id: str
-    state: str
-    reason: str | None
-    code: str | None
-    details: dict[str, Any]
-    expected_at: str | None
-    ahead: list[str]
-    must_end_first: list[Blocker]
-    gpus: list[int]
-    tasks: NotRequired[dict[str, int]]
-    """Of an array, of whose tasks this is the next: how many of them are in each state."""
-
-
-class LogPart(NamedTuple):
-    """A piece of a job's output, and where the next one begins."""
-
-    data: bytes
-    next_offset: int
-    size: int
-    state: str
-    attempt: int
 
 
 class Client(RuleCalls):

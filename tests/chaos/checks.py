@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.core.checkpoint import dump
-from gpuyard.daemon.store import Reader, Store
+from gpuyard.daemon.reader import Reader
+from gpuyard.daemon.store import Store
 from gpuyard.daemon.views import JobView
 from tests.chaos.harness import Stamp, exit_code
 

@@ -23,7 +23,8 @@ from gpuyard.config import settings
 from gpuyard.core.model import Request
 from gpuyard.daemon.desk import Desk, NotNow
 from gpuyard.daemon.machine import Machine
-from gpuyard.daemon.store import Reader, Store
+from gpuyard.daemon.reader import Reader
+from gpuyard.daemon.store import Store
 from gpuyard.daemon.views import JobView, Work
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.local import LocalEngine

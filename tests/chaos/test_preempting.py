@@ -129,7 +129,7 @@ def test_a_time_limit_comes_first(place: Place) -> None:
     place.submit(SOFT, time_limit=60.0)
     began(place, "1")
     place.submit(HIGH)
-    place.yard._limits.watch("1", 1, 0.0)
+    place.yard._stops._limits.watch("1", 1, 0.0)
     place.yard.turn(0)
     ended(place, "1", 143)
     assert (place.job("1").state, place.job("2").state) == ("timeout", "running")

@@ -321,7 +321,7 @@ def test_a_clock_that_is_corrected_ends_no_job(place: Place, monkeypatch: pytest
     place.yard.turn(0)
     assert place.engine.stopped == []
     place.submit(time_limit=60.0)
-    place.yard._limits.watch("1", 1, 0.0)
+    place.yard._stops._limits.watch("1", 1, 0.0)
     place.yard.turn(0)
     assert place.engine.stopped == ["1"]
     place.tell(Ended("1", 1, real(), 143))

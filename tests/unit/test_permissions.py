@@ -11,7 +11,8 @@ import pytest
 from fastapi.routing import APIRoute
 
 from gpuyard.config import Settings
-from gpuyard.server.api import Api, make_app
+from gpuyard.server.api import Api
+from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
 OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry"}

@@ -29,8 +29,9 @@ from gpuyard.core.events import (
 from gpuyard.core.model import Cluster, Request
 from gpuyard.daemon.checkpoints import Checkpoints
 from gpuyard.daemon.journal import Record
+from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.retention import Removed, Retention, check_kept
-from gpuyard.daemon.store import Reader, Store, hashed
+from gpuyard.daemon.store import Store, hashed
 from gpuyard.daemon.views import Work
 
 DAY = 86400.0

@@ -42,7 +42,8 @@ from gpuyard.core.events import (
 )
 from gpuyard.core.model import GIB, Booking, Cluster, Quota, Request, Rules
 from gpuyard.daemon.journal import KINDS, Record, Row, decode, encode
-from gpuyard.daemon.store import VERSION, Reader, Store, StoreFailing, hashed
+from gpuyard.daemon.reader import Reader
+from gpuyard.daemon.store import VERSION, Store, StoreFailing, hashed
 from gpuyard.daemon.views import JobView, Work, fold_view, work_of
 from gpuyard.errors import Bug, UserError
 

@@ -18,7 +18,8 @@ from typing import Protocol
 
 from gpuyard.config import Settings
 from gpuyard.daemon.checkpoints import Checkpoints
-from gpuyard.daemon.store import Reader, Store
+from gpuyard.daemon.reader import Reader
+from gpuyard.daemon.store import Store
 from gpuyard.daemon.views import JobView
 from gpuyard.engines import attempts
 from gpuyard.errors import GpuyardError, UserError

@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpuyard.core.bookings import until_taken
 from gpuyard.core.events import Preempted, Promised, Recalled, Unpromised
+from gpuyard.core.model import Phase
 from gpuyard.core.plan import Plan, Start
 from gpuyard.core.promises import in_place_of, split, standing
 from gpuyard.daemon.limits import Limits
@@ -39,7 +41,7 @@ class Stops:
     def __init__(self, yard: Yard, work_of: Callable[[str], Work]) -> None:
         self._yard, self._work_of = yard, work_of
         self._pending: list[Stop] = []
-        self._warnings = Limits()
+        self._limits, self._warnings = Limits(), Limits()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -79,20 +81,36 @@ class Stops:
             engine.stop(*stop)
             point("yard:stopped")
 
-    # -- a time limit that is announced ---------------------------------------------------------------
+    # -- time limits ----------------------------------------------------------------------------------
 
-    def watch(self, job: str, attempt: int, work: Work, left: float) -> None:
-        """If a job wants to know it: remember to tell it before its time is over."""
-        if work.notice:
-            self._warnings.watch(job, attempt, left - work.notice)
+    def watch_limit(self, row: int) -> None:
+        """Remember when a running job's time will be over, and to tell it before, if it wants to know."""
+        state = self._yard.state
+        started, job, attempt = float(state.table.started[row]), state.ids[row], state.attempt[row]
+        work = self._work_of(job)
+        if work.time_limit is not None and started < math.inf:
+            left = started + work.time_limit - self._yard.clock.now()
+            self._limits.watch(job, attempt, left)
+            if work.notice:
+                self._warnings.watch(job, attempt, left - work.notice)
 
-    def unwatch(self, job: str, attempt: int) -> None:
-        """Its time is not over then."""
+    def watch_limits(self) -> None:
+        """The same for everybody who runs, whatever was remembered."""
+        self._limits = Limits()
+        for row in self._yard.state.running.array.tolist():
+            self.watch_limit(row)
+
+    def limit_changed(self, job: str) -> None:
+        """A job's time limit is another one from now on."""
+        row = self._yard.state.row_of[job]
+        attempt = self._yard.state.attempt[row]
+        self._limits.forget(job, attempt)
         self._warnings.forget(job, attempt)
+        self.watch_limit(row)
 
     def due(self) -> float:
-        """When the next one is to be told, on the monotonic clock."""
-        return self._warnings.due()
+        """When somebody's time is over, or is to be announced, on the monotonic clock."""
+        return min(self._limits.due(), self._warnings.due())
 
     def warn(self) -> None:
         """Tell those whose time will soon be over; they go on until it is."""
@@ -100,6 +118,15 @@ class Stops:
             row = self._yard.state.row_of.get(job)
             if job in self._yard.store.open and row not in self._yard.state.recalled:
                 self.ask(job, attempt, math.inf, self._work_of(job).signal)
+
+    def end_overdue(self, now: float) -> None:
+        """Tell those to end whose time is over."""
+        state = self._yard.state
+        for job, attempt in self._limits.over():
+            row = state.row_of.get(job, -1)
+            if row >= 0 and state.attempt[row] == attempt and state.phase[row] is Phase.RUNNING:
+                grace = min(self._work_of(job).grace, until_taken(state, row, now))
+                self.recall(job, "timeout", now, grace)
 
     # -- preemption -----------------------------------------------------------------------------------
 

@@ -26,22 +26,8 @@ from typing import Any
 import numpy as np
 
 from gpuyard.config import Settings
-from gpuyard.core.bookings import until_taken
 from gpuyard.core.engine import validate
-from gpuyard.core.events import (
-    Cancelled,
-    Chosen,
-    Edited,
-    Event,
-    Exited,
-    Opened,
-    Placed,
-    PolicySet,
-    Renewed,
-    Requeued,
-    RulesSet,
-    Started,
-)
+from gpuyard.core.events import Chosen, Edited, Event, Opened, Placed, PolicySet, Renewed, RulesSet, Started
 from gpuyard.core.model import Cluster, Phase
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner
@@ -52,24 +38,13 @@ from gpuyard.daemon.clock import Clock, Times
 from gpuyard.daemon.inbox import Inbox
 from gpuyard.daemon.journal import Record
 from gpuyard.daemon.launching import task_of
-from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
-from gpuyard.daemon.retries import doom_of, retry_of
-from gpuyard.daemon.stops import PREEMPTED, Stops
+from gpuyard.daemon.outcomes import Outcomes
+from gpuyard.daemon.stops import Stops
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
-from gpuyard.engines.base import (
-    Abandoned,
-    Ended,
-    Engine,
-    EngineError,
-    LaunchRefused,
-    NeverBegan,
-    Placement,
-    Report,
-    Running,
-)
+from gpuyard.engines.base import Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 from gpuyard.policyfile import make_planner
@@ -109,12 +84,12 @@ class Yard:
         self._written: list[Record] = []
         self._newest = self._taken = max(store.newest, engine.last_job())
         self._launches: list[Placed] = []
+        self._times = Times(store.latest_at)
         self._stops = Stops(self, self._work_of)
+        self._outcomes = Outcomes(self, self._stops, self._times, self._work_of)
         self._expected: list[str] = []
-        self._limits = Limits()
         self._reports: list[Report] = []
         self.checkpoints = Checkpoints(store)
-        self._times = Times(store.latest_at)
         self._inbox = Inbox()
         self._poll = select.poll()
         self._poll.register(self._inbox.fileno(), select.POLLIN)
@@ -161,8 +136,8 @@ class Yard:
         if not self.failing:
             self._look_at_gpus(now)
             self._stops.warn()
-            self._end_overdue(now)
-            self._give_up_doomed(now)
+            self._stops.end_overdue(now)
+            self._outcomes.give_up_doomed(now)
             self._plan(now)
         if self._may_wait(answers) or not self._commit(answers):
             return
@@ -183,7 +158,7 @@ class Yard:
         if self.failing:
             due.append(self._retry_at)
         else:
-            due += [ticks + self._wake_at - self.clock.now(), self.machine.due(), self._limits.due(), self._stops.due()]
+            due += [ticks + self._wake_at - self.clock.now(), self.machine.due(), self._stops.due()]
             if self._quiet_until > ticks:
                 due.append(self._quiet_until)
         return max(0.0, min(due) - ticks)
@@ -288,16 +263,14 @@ class Yard:
     def recover(self, now: float) -> None:
         """Ask the engine about everybody who is on GPUs according to the log."""
         for report in self._reports:  # first: of these the engine knows no more
-            self._note(report, now)
+            self._outcomes.note(report, now)
         for row in self.state.running.array.tolist():
             job, attempt = self.state.ids[row], self.state.attempt[row]
-            self._note(self.engine.adopt(job, attempt), now)
+            self._outcomes.note(self.engine.adopt(job, attempt), now)
             point("yard:adopted")
             if row in self.state.recalled and self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
                 self._stops.again(row)
-        self._limits = Limits()
-        for row in self.state.running.array.tolist():
-            self._watch_limit(row)
+        self._stops.watch_limits()
         self._expected += [view.id for view in self.store.open.values() if view.kind == "lease"]
 
     # -- what happens -----------------------------------------------------------------------------
@@ -314,93 +287,17 @@ class Yard:
         if self.failing:
             return
         for report in reports:
-            self._note(report, now)
+            self._outcomes.note(report, now)
             if isinstance(report, NeverBegan):  # something is wrong with this machine: do not try in a frenzy
                 self._quiet_until = time.monotonic() + _RETRY
-
-    def _note(self, report: Report, now: float) -> None:
-        """What the engine saw becomes events."""
-        row = self.state.row_of.get(report.job, -1)
-        if isinstance(report, Abandoned):
-            if row >= 0 and self.state.phase[row] in (Phase.QUEUED, Phase.HELD):
-                self.record(Cancelled(now, report.job), message=report.message)
-            return
-        if row < 0 or self.state.attempt[row] != report.attempt:
-            return  # an attempt that is over
-        phase = self.state.phase[row]
-        if phase not in (Phase.PLACED, Phase.RUNNING):
-            return
-        if isinstance(report, NeverBegan):
-            self._never_began(row, report, now)
-            return
-        if phase is Phase.PLACED:
-            seen = report.at if isinstance(report, Running) else report.began or report.at
-            handle = {"handle": report.handle} if isinstance(report, Running) else {}
-            self.record(Started(self._times.began(report.job, seen, now), report.job, report.attempt), **handle)
-            self._watch_limit(row)
-        if isinstance(report, Ended):
-            self._ended(row, report, now)
-
-    def _never_began(self, row: int, report: NeverBegan, now: float) -> None:
-        """It waits again; unless it was told to end, which it was before it began."""
-        cause = self.state.recalled.get(row)
-        if cause in (None, PREEMPTED):
-            self.record(Requeued(now, report.job, report.attempt), message=report.message)
-        else:
-            self.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
-
-    def _ended(self, row: int, report: Ended, now: float) -> None:
-        at = self._times.ended(report.job, report.at, now)
-        self.machine.left(self.state.spot[row].tolist())
-        cause = self.state.recalled.get(row, "interrupted" if report.interrupted else "")
-        if cause == PREEMPTED:
-            if report.asked or report.interrupted:
-                self._stops.preempted(row, report, at)
-                return
-            cause = ""  # it had come to its end before anybody asked it to
-        if cause == "interrupted" and self._work_of(report.job).requeue:
-            self.record(Requeued(at, report.job, report.attempt), message="interrupted, and waits again")
-            return
-        retry = None if cause else retry_of(self.store.open[report.job], self._work_of(report.job), report.code, at)
-        if retry is not None:
-            begin, message = retry
-            self.record(Requeued(at, report.job, report.attempt, begin), failed=True, message=message)
-            return
-        details = {"message": report.message} if report.message else {}
-        self.record(Exited(at, report.job, report.attempt, report.code, cause), **details)
 
     def _look_at_gpus(self, now: float) -> None:
         for event, why in self.machine.changes(self.state, now):
             self.record(event, why=why)
 
-    def _watch_limit(self, row: int) -> None:
-        """Remember when a running job's time will be over."""
-        started, job = float(self.state.table.started[row]), self.state.ids[row]
-        work, attempt = self._work_of(job), self.state.attempt[row]
-        if work.time_limit is not None and started < np.inf:
-            left = started + work.time_limit - self.clock.now()
-            self._limits.watch(job, attempt, left)
-            self._stops.watch(job, attempt, work, left)
-
     def limit_changed(self, job: str) -> None:
         """A job's time limit is another one from now on."""
-        row = self.state.row_of[job]
-        self._limits.forget(job, self.state.attempt[row])
-        self._stops.unwatch(job, self.state.attempt[row])
-        self._watch_limit(row)
-
-    def _give_up_doomed(self, now: float) -> None:
-        """Cancel who was to follow jobs that ended otherwise, and who was to follow those, and so on."""
-        while self.state.doomed:
-            for row in list(self.state.doomed):
-                self.record(Cancelled(now, self.state.ids[row]), message=doom_of(self.state, row))
-
-    def _end_overdue(self, now: float) -> None:
-        for job, attempt in self._limits.over():
-            row = self.state.row_of.get(job, -1)
-            if row >= 0 and self.state.attempt[row] == attempt and self.state.phase[row] is Phase.RUNNING:
-                grace = min(self._work_of(job).grace, until_taken(self.state, row, now))
-                self.recall(job, "timeout", now, grace)
+        self._stops.limit_changed(job)
 
     def recall(self, job: str, cause: str, now: float, grace: float | None = None, **details: Any) -> None:
         """Tell a job on GPUs to end."""
@@ -412,13 +309,7 @@ class Yard:
 
     def end_lease(self, job: str, now: float, message: str, **details: Any) -> None:
         """Its holder does not need a lease any more, or whoever waits for it does not."""
-        row = self.state.row_of[job]
-        attempt = self.state.attempt[row]
-        if self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
-            self._note(Ended(job, attempt, now, 0, message=message), now)
-        else:
-            self.record(Cancelled(now, job), message=message, **details)
-        self._stops.ask(job, attempt, 0.0)  # so that its process is not watched any more
+        self._outcomes.end_lease(job, now, message, **details)
 
     # -- planning and acting ----------------------------------------------------------------------
 
@@ -491,11 +382,11 @@ class Yard:
             task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user)
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:
-            self.record(Exited(self.clock.now(), placed.job, placed.attempt, None), message=str(error))
+            self._outcomes.refused(placed, str(error), self.clock.now())
         except EngineError as error:
             message = f"cannot be launched now: {error}"
             log.warning("job %s %s", placed.job, message)
-            self.record(Requeued(self.clock.now(), placed.job, placed.attempt), message=message)
+            self._outcomes.postponed(placed, message, self.clock.now())
             self._quiet_until = time.monotonic() + _RETRY
         else:
             self._observe(self.clock.now())

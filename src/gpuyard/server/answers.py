@@ -8,6 +8,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fastapi import Response
+from pydantic_core import to_json
+
 from gpuyard.core.reasons import BeginTime, Reason, Resources
 from gpuyard.core.state import State
 from gpuyard.daemon.desk import Why
@@ -210,3 +213,12 @@ def event_json(seq: int, row: Row) -> dict[str, Any]:
     details = data.pop("details", {})
     details.get("work", {}).pop("environment", None)
     return {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt, **data, **details}
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """An answer."""
+    try:
+        body = to_json(value, inf_nan_mode="null")
+    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
+        body = json.dumps(value, separators=(",", ":")).encode("ascii")
+    return Response(body, status, media_type="application/json")

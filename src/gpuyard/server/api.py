@@ -15,23 +15,19 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from pydantic_core import to_json
-from starlette.exceptions import HTTPException
 
 from gpuyard import __version__
 from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon import rulebook
-from gpuyard.daemon.desk import Desk, NoSuchJob, NotNow
+from gpuyard.daemon.desk import Desk
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.progress import Progresses
-from gpuyard.daemon.retention import Removed, check_kept
-from gpuyard.daemon.rulebook import NoSuchReservation
-from gpuyard.daemon.store import Reader, StoreFailing
+from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.rlimits import limits_of
-from gpuyard.errors import GpuyardError, UserError
+from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import (
     Sayings,
@@ -39,31 +35,22 @@ from gpuyard.server.answers import (
     explain_json,
     gpus_json,
     job_json,
+    reply,
     times_are_known,
 )
 from gpuyard.server.describing import Describing
-from gpuyard.server.gate import Gate, problem
 from gpuyard.server.leases import Leases
 from gpuyard.server.listing import Choice, Listing
+from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
-from gpuyard.server.permissions import Forbidden, May, Permissions
+from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.times import iso
-from gpuyard.server.watch import Watch
+from gpuyard.server.watch import Wait, Watch
 
-_LONGEST_WAIT = 30.0
-_LOG_LOOK = 0.1  # seconds between looks at a log that somebody follows
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
-_MOST_LOG = 2**22
 
-Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for it.")]
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
-
-
-_STATUS = {
-    Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503,
-    UserError: 422,
-}  # fmt: skip
 
 
 class Api:
@@ -73,7 +60,7 @@ class Api:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
         self.permissions = Permissions(settings)
-        self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name, _json)
+        self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name)
         self.watch = Watch()
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
@@ -97,7 +84,7 @@ class Api:
         add("/jobs/{job}/cancel", self.cancel, "POST", owner, "cancel job {job}")
         add("/jobs/{job}/hold", self.hold, "POST", owner, "hold job {job}")
         add("/jobs/{job}/release", self.release, "POST", owner, "release job {job}")
-        add("/jobs/{job}/log", self.log, "GET", owner, "read the output of job {job}")
+        add("/jobs/{job}/log", Logs(self).log, "GET", owner, "read the output of job {job}")
         add("/jobs/{job}/environment", self.environment, "GET", owner, "read the environment of job {job}")
         add("/jobs/{job}/explain", self.explain, "GET", everybody)
         described = Describing(self)
@@ -141,7 +128,7 @@ class Api:
         given = _submission(await request.body())
         wanted = self.owned(request, given.wanted(self.settings))
         [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
-        return _json({"id": job}, 201)
+        return reply({"id": job}, 201)
 
     async def jobs(
         self,
@@ -164,7 +151,7 @@ class Api:
         reasons = await self._look(self.desk.reasons)
         over = None if all or states & OVER else False
         choice = Choice(over, wanted, states, text.casefold(), tag, slice(offset, offset + limit), fold)
-        return await asyncio.to_thread(lambda: _json(self.listing.of(choice, self.reader, reasons, columns)))
+        return await asyncio.to_thread(lambda: reply(self.listing.of(choice, self.reader, reasons, columns)))
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
@@ -197,40 +184,9 @@ class Api:
         await self.ask(tasks.each(self.open_ids(job), self.desk.release))
         return await self.one(job)
 
-    async def log(
-        self,
-        job: str,
-        offset: int = 0,
-        size: Annotated[int, Query(ge=1, le=_MOST_LOG)] = 2**16,
-        attempt: int = 0,
-        wait: Wait = 0.0,
-    ) -> Response:
-        """A piece of a job's output."""
-        if len(views := tasks.chosen(self.reader, job)) > 1:
-            raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
-        job = views[0].id
-        end = time.monotonic() + wait
-        while True:
-            view = self._view(job)
-            if view.kind == "lease":
-                raise NotNow(f"job {job} is a lease: gpuyard did not start its process, and has no output of it")
-            which = attempt or view.attempt
-            check_kept(self.settings, view, which)
-            after, data = self.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
-            if data or view.over or time.monotonic() >= end or self.watch.over:
-                break
-            await self.watch.wait(min(_LOG_LOOK, max(0.001, end - time.monotonic())), job)
-        headers = {
-            "X-Next-Offset": str(after),
-            "X-Log-Size": str(self.yard.engine.log_size(job, which) if which else 0),
-            "X-Job-State": view.state,
-            "X-Attempt": str(which),
-        }
-        return Response(data, media_type="application/octet-stream", headers=headers)
-
     async def environment(self, job: str) -> Response:
         """The environment that a job was submitted with."""
-        return _json({"environment": self.reader.environment(self._view(job).work.get("environment", ""))})
+        return reply({"environment": self.reader.environment(self._view(job).work.get("environment", ""))})
 
     async def explain(self, job: str) -> Response:
         """Why a job waits, and what would have to end first; of an array, the task that is next."""
@@ -242,7 +198,7 @@ class Api:
         view = views[0]
         why = None if view.over else await self._look(lambda: self.desk.explain(view.id))
         found = explain_json(view, why, dict(self.yard.store.open))
-        return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
+        return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
     async def history(
         self,
@@ -259,7 +215,7 @@ class Api:
 
         def found() -> Response:
             views = self.reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
-            return _json({"jobs": [job_json(view, node=self.yard.machine.node) for view in views]})
+            return reply({"jobs": [job_json(view, node=self.yard.machine.node) for view in views]})
 
         return await asyncio.to_thread(found)
 
@@ -275,7 +231,7 @@ class Api:
                 break
             await self.watch.wait(left)
         last = found[-1][0] if found else after
-        return _json({"events": [event_json(seq, row) for seq, row in found], "last": last})
+        return reply({"events": [event_json(seq, row) for seq, row in found], "last": last})
 
     # -- the yard ---------------------------------------------------------------------------------
 
@@ -283,12 +239,12 @@ class Api:
         """The GPUs, and who is on them."""
         views = list(self.yard.store.open.values())
         found = gpus_json(self.yard.machine, views, self.yard.state)
-        return _json({"simulated": self.yard.machine.gpus.simulated, "gpus": found})
+        return reply({"simulated": self.yard.machine.gpus.simulated, "gpus": found})
 
     async def policy(self) -> Response:
         """How plans are made, and since when."""
         planner, since = await self._look(self.desk.policy)
-        return _json(
+        return reply(
             {
                 "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
                 "placement": planner.placement, "since": iso(since),
@@ -311,7 +267,7 @@ class Api:
         states: dict[str, int] = {}
         for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state):
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
-        return _json(
+        return reply(
             {
                 "version": __version__, "pid": os.getpid(), "since": iso(self.since),
                 "data_dir": str(self.settings.data_dir), "socket": str(self.settings.socket),
@@ -325,7 +281,7 @@ class Api:
         """End the daemon. Jobs go on running, and the next daemon finds them."""
         self._shutdown()
         running = sum(view.state == "running" for view in list(self.yard.store.open.values()))
-        return _json({"running": running}, 202)
+        return reply({"running": running}, 202)
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -361,10 +317,6 @@ class Api:
             raise UserError(f"this job can never run here: it {never}")
         return replace(wanted, request=wish, work=replace(wanted.work, limits=self._limits(request)))
 
-    def json(self, value: Any, status: int = 200) -> Response:
-        """An answer."""
-        return _json(value, status)
-
     def open_ids(self, job: str) -> list[str]:
         """The job with an id, or the tasks that it stands for: those that are not over, if there are any."""
         ids = tasks.ids(self.reader, job)
@@ -385,29 +337,7 @@ class Api:
         if view.state == "running" and len(views) == 1:
             far = await asyncio.to_thread(self.progress.of, view, self.yard.clock.now())
         found = job_json(view, say(reasons.get(view.id), view), far, self.yard.machine.node)
-        return _json({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
-
-
-def make_app(api: Api) -> FastAPI:
-    """The application."""
-    app = FastAPI(title="gpuyard", version=__version__)
-    api.add_to(app)
-    app.add_middleware(Gate, permissions=api.permissions)
-
-    @app.exception_handler(GpuyardError)
-    async def refused(request: Request, error: GpuyardError) -> Response:
-        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        return problem(status, str(error))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return problem(422, "; ".join(_complaint(part) for part in error.errors()))
-
-    @app.exception_handler(HTTPException)
-    async def failed(request: Request, error: HTTPException) -> Response:
-        return problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-
-    return app
+        return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
 
 def _submission(body: bytes) -> Submission:
@@ -418,17 +348,3 @@ def _submission(body: bytes) -> Submission:
         raise RequestValidationError(error.errors()) from error
     except ValueError as error:
         raise UserError(f"the request is not JSON: {error}") from error
-
-
-def _complaint(part: Any) -> str:
-    where = ".".join(str(step) for step in part["loc"] if step not in ("body", "query", "path"))
-    message = str(part["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    try:
-        body = to_json(value, inf_nan_mode="null")
-    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
-        body = json.dumps(value, separators=(",", ":")).encode("ascii")
-    return Response(body, status, media_type="application/json")

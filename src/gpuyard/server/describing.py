@@ -11,6 +11,7 @@ from gpuyard.client import OVER
 from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
+from gpuyard.server.answers import reply
 from gpuyard.server.models import Batch, Changes, Copy
 from gpuyard.server.tasks import chosen
 
@@ -33,7 +34,7 @@ class Describing:
             except UserError as error:
                 raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
         ids = await api.ask(lambda: api.desk.submit_all(wanted))
-        return api.json({"ids": ids}, 201)
+        return reply({"ids": ids}, 201)
 
     async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
@@ -78,7 +79,7 @@ class Describing:
             work, wish = api.desk.description(views[0].id)
             return api.desk.submit_all([api.owned(request, given.copied(work, wish, api.settings))])[0]
 
-        return api.json({"id": await api.ask(copy)}, 201)
+        return reply({"id": await api.ask(copy)}, 201)
 
 
 def _array(views: list[JobView]) -> str:

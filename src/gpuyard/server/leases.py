@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.config import Settings
 from gpuyard.core import model
@@ -17,6 +16,7 @@ from gpuyard.engines import processes
 from gpuyard.engines.leases import Holder, Terms
 from gpuyard.errors import UserError
 from gpuyard.server.listen import Peer
+from gpuyard.server.models import Asked
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api
@@ -24,19 +24,11 @@ if TYPE_CHECKING:
 _DEEPEST = 256  # generations that are looked at for an ancestor
 
 
-class LeaseWish(BaseModel):
+class LeaseWish(Asked):
     """A lease as it is asked for."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-    gpus: Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")] = None
-    from_: Annotated[list[int] | None, Field(alias="from", description="Only these GPUs will do.")] = None
-    gpu_memory: Annotated[float | None, Field(gt=0, description="Bytes on each GPU: it shares GPUs by memory.")] = None
-    priority: Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")] = 0.0
     name: Annotated[str | None, Field(max_length=200, description="The holder's own, if not said.")] = None
-    tags: list[str] = []
-    estimate: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should last.")] = None
-    time_limit: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it may last.")] = None
+    tags: list[str] = Field(default_factory=list)
     holder: Annotated[int | None, Field(ge=1, description="The process that is to hold it; the asking one.")] = None
     interactive: Annotated[bool, Field(description="Whether the holder is a shell that somebody types in.")] = False
 
@@ -50,7 +42,7 @@ class LeaseWish(BaseModel):
             name=self.name or comm or "lease",
             tags=tuple(self.tags),
             time_limit=self.time_limit,
-            estimated=self.estimate is not None or self.time_limit is not None,
+            estimated=self.estimated,
             holder=holder,
             requester=None if requester == holder else requester,
             interactive=self.interactive,
@@ -60,17 +52,7 @@ class LeaseWish(BaseModel):
         """What a policy may know of it."""
         if self.from_ is not None and not self.from_:
             raise UserError("from names no GPU; leave it out if any will do")
-        estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
-        return model.Request(
-            gpus=self.gpus or len(self.from_ or ()) or 1,
-            estimate=min(estimate, self.time_limit or math.inf),
-            memory=self.gpu_memory or 0.0,
-            compute=0.0 if self.gpu_memory else 100.0,
-            priority=self.priority,
-            preemptible=False,
-            scope=tuple(self.from_ or ()),
-            limit=self.time_limit or math.inf,
-        )
+        return super().request(settings)
 
 
 class Leases:

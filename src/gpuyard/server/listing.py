@@ -9,7 +9,7 @@ from typing import Any
 from gpuyard.arrays import task_id
 from gpuyard.core.reasons import Reason
 from gpuyard.daemon.progress import Progresses
-from gpuyard.daemon.store import Reader
+from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.server import tasks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -74,9 +75,16 @@ Notice = Annotated[
 OpenMode = Annotated[Literal["append", "truncate"] | None, Field(description="How those files are opened.")]
 
 
-def _readable(text: str) -> str:
-    """The text with a mark in place of every byte that is no UTF-8: SQLite and terminals take none of those."""
-    return os.fsencode(text).decode(errors="replace")
+_EMPTY: dict[str, Any] = {
+    "tags": (), "time_limit": None, "requeue": False, "retries": 0, "retry_delay": RETRY_DELAY, "output": "",
+    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0,
+}  # fmt: skip
+"""What work is like where a wish is taken back; its grace is then that of the settings."""
+
+
+def _program(command: Sequence[str]) -> str:
+    """What a command is called, with a mark in place of every byte that is no UTF-8: SQLite takes none of those."""
+    return os.fsencode(command[0].rpartition("/")[2]).decode(errors="replace")
 
 
 def _check_command(command: list[str], directory: str) -> None:
@@ -86,40 +94,69 @@ def _check_command(command: list[str], directory: str) -> None:
         raise UserError("the command is empty")
 
 
-class Submission(BaseModel):
-    """A job as its submitter describes it."""
+class Asked(BaseModel):
+    """What is asked for jobs and leases alike."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    command: Command
-    directory: Directory
-    environment: Annotated[Environment, Field(description="All of its environment.")] = {}
-    name: Name = None
-    tags: list[str] = []
     gpus: Gpus = None
     from_: From = None
     gpu_memory: GpuMemory = None
     priority: Priority = 0.0
     estimate: Estimate = None
     time_limit: TimeLimit = None
+
+    @property
+    def estimated(self) -> bool:
+        """Whether anybody said how long it takes."""
+        return self.estimate is not None or self.time_limit is not None
+
+    def request(self, settings: Settings) -> Request:
+        """What a policy may know of it."""
+        estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
+        return Request(
+            gpus=self.gpus or len(self.from_ or ()) or 1,
+            estimate=min(estimate, self.time_limit or math.inf),
+            memory=self.gpu_memory or 0.0,
+            compute=0.0 if self.gpu_memory else 100.0,
+            priority=self.priority,
+            preemptible=False,
+            scope=tuple(self.from_ or ()),
+            limit=self.time_limit or math.inf,
+        )
+
+
+class AskedForJob(Asked):
+    """What is asked for jobs, and may change while they wait."""
+
+    name: Name = None
     grace: Grace = None
-    umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
     requeue: bool = False
-    hold: bool = False
     begin: Begin = None
     deadline: Deadline = None
     dependency: Dependency = None
-    array: Annotated[str | None, Field(description="Tasks of an array: `0-99%4`.")] = None
     retries: Retries = 0
     retry_delay: RetryDelay = None
     output: File = None
     error: File = None
     open_mode: OpenMode = None
-    script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
     slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
     preemptible: Preemptible = False
     signal: Signal = "TERM"
     notice: Notice = None
+
+
+class Submission(AskedForJob):
+    """A job as its submitter describes it."""
+
+    command: Command
+    directory: Directory
+    environment: Annotated[Environment, Field(description="All of its environment.")] = {}
+    tags: list[str] = []
+    umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
+    hold: bool = False
+    array: Annotated[str | None, Field(description="Tasks of an array: `0-99%4`.")] = None
+    script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
 
     def wanted(self, settings: Settings) -> Wanted:
         """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
@@ -137,14 +174,14 @@ class Submission(BaseModel):
         return Work(
             command=tuple(self.command),
             directory=self.directory,
-            name=self.name or _readable(self.command[0].rpartition("/")[2]),
+            name=self.name or _program(self.command),
             tags=tuple(self.tags),
             time_limit=self.time_limit,
             grace=settings.grace if self.grace is None else self.grace,
             requeue=self.requeue,
             output_limit=settings.output_limit,
             umask=self.umask,
-            estimated=self.estimate is not None or self.time_limit is not None,
+            estimated=self.estimated,
             retries=self.retries,
             retry_delay=RETRY_DELAY if self.retries and self.retry_delay is None else self.retry_delay or 0.0,
             output=self.output or "",
@@ -161,19 +198,12 @@ class Submission(BaseModel):
 
     def request(self, settings: Settings) -> Request:
         """What a policy may know of it."""
-        estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
-        return Request(
-            gpus=self.gpus or len(self.from_ or ()) or 1,
-            estimate=min(estimate, self.time_limit or math.inf),
-            memory=self.gpu_memory or 0.0,
-            compute=0.0 if self.gpu_memory else 100.0,
-            priority=self.priority,
+        return replace(
+            super().request(settings),
             preemptible=self.preemptible,
             notice=self._notice(settings) if self.preemptible else 0.0,
-            scope=tuple(self.from_ or ()),
             begin=self.begin.timestamp() if self.begin else 0.0,
             deadline=self.deadline.timestamp() if self.deadline else math.inf,
-            limit=self.time_limit or math.inf,
         )
 
 
@@ -189,33 +219,10 @@ class Batch(BaseModel):
         return [one if "environment" in one.model_fields_set else one.model_copy(update=common) for one in self.jobs]
 
 
-class Changes(BaseModel):
+class Changes(AskedForJob):
     """What a job is to ask for instead; what is left out stays, and null takes it back."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-    name: Name = None
     tags: list[str] | None = None
-    gpus: Gpus = None
-    from_: From = None
-    gpu_memory: GpuMemory = None
-    priority: Priority = 0.0
-    estimate: Estimate = None
-    time_limit: TimeLimit = None
-    grace: Grace = None
-    requeue: bool = False
-    begin: Begin = None
-    deadline: Deadline = None
-    dependency: Dependency = None
-    retries: Retries = 0
-    retry_delay: RetryDelay = None
-    output: File = None
-    error: File = None
-    open_mode: OpenMode = None
-    slurm: bool = False
-    preemptible: Preemptible = False
-    signal: Signal = "TERM"
-    notice: Notice = None
 
     @property
     def given(self) -> set[str]:
@@ -228,38 +235,14 @@ class Changes(BaseModel):
         return changed, self._request(work, changed, request, settings)
 
     def _work(self, work: Work, settings: Settings) -> Work:
-        empty = {
-            "tags": (),
-            "grace": settings.grace,
-            "output": "",
-            "error": "",
-            "open_mode": "",
-            "retry_delay": RETRY_DELAY,
-            "notice": 0.0,
-        }
-        found: dict[str, Any] = {}
-        for name in (
-            "tags",
-            "time_limit",
-            "grace",
-            "requeue",
-            "retries",
-            "retry_delay",
-            "output",
-            "error",
-            "open_mode",
-            "notice",
-        ):
-            if name in self.model_fields_set:
-                value = getattr(self, name)
-                found[name] = empty.get(name) if value is None else value
+        empty = {**_EMPTY, "grace": settings.grace}
+        given = {name: getattr(self, name) for name in empty.keys() & self.model_fields_set}
+        found = {name: empty[name] if value is None else value for name, value in given.items()}
         if "tags" in found:
             found["tags"] = tuple(found["tags"])
         if "name" in self.model_fields_set:
-            found["name"] = self.name or _readable(work.command[0].rpartition("/")[2])
-        if "slurm" in self.model_fields_set:
-            found["slurm"] = self.slurm
-        if "signal" in self.model_fields_set:
+            found["name"] = self.name or _program(work.command)
+        if "signal" in found:
             found["signal"] = check_signal(self.signal)
         if found.get("retries") and not work.retry_delay and "retry_delay" not in found:
             found["retry_delay"] = RETRY_DELAY
@@ -314,10 +297,8 @@ class Copy(Changes):
         fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
         work, request = self.applied(replace(work, task=None, tasks=None), fresh, settings)
         if self.command is not None:
-            usual = _readable(work.command[0].rpartition("/")[2])
-            name = (
-                _readable(self.command[0].rpartition("/")[2]) if work.name == usual and self.name is None else work.name
-            )
+            is_usual = work.name == _program(work.command) and self.name is None
+            name = _program(self.command) if is_usual else work.name
             work = replace(work, command=tuple(self.command), script="", name=name)
         work = replace(work, directory=self.directory or work.directory)
         _check_command(list(work.command), work.directory)

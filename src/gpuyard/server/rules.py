@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpuyard.core.model import Booking, Quota
 from gpuyard.daemon.rulebook import Rulebook, Standing
 from gpuyard.daemon.yard import Yard
+from gpuyard.server.answers import reply
 from gpuyard.server.times import iso
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -58,24 +59,24 @@ class ShareChoice(BaseModel):
 class RuleRoutes:
     """Handlers; the API adds them to its routes."""
 
-    def __init__(self, yard: Yard, ask: Ask, look: Ask, user: Callable[[Request], str], reply: Callable[..., Response]):
+    def __init__(self, yard: Yard, ask: Ask, look: Ask, user: Callable[[Request], str]) -> None:
         self.rulebook = Rulebook(yard)
-        self._ask, self._look, self._user, self._reply = ask, look, user, reply
+        self._ask, self._look, self._user = ask, look, user
 
     async def drain(self, request: Request, given: GpuChoice) -> Response:
         """Let nothing start on these GPUs; what runs there goes on."""
         who = {"by": self._user(request)} | ({"reason": given.reason} if given.reason else {})
-        return self._reply({"drained": await self._ask(lambda: self.rulebook.drain(given.gpus, **who))})
+        return reply({"drained": await self._ask(lambda: self.rulebook.drain(given.gpus, **who))})
 
     async def resume(self, request: Request, given: GpuChoice) -> Response:
         """Let these GPUs be used again."""
         who = self._user(request)
-        return self._reply({"drained": await self._ask(lambda: self.rulebook.resume(given.gpus, by=who))})
+        return reply({"drained": await self._ask(lambda: self.rulebook.resume(given.gpus, by=who))})
 
     async def reservations(self) -> Response:
         """Reservations that are not over."""
         found = await self._look(self.rulebook.bookings)
-        return self._reply({"reservations": [booking_json(booking) for booking in found]})
+        return reply({"reservations": [booking_json(booking) for booking in found]})
 
     async def reserve(self, request: Request, given: ReservationWish) -> Response:
         """Keep GPUs for some users for a time."""
@@ -87,7 +88,7 @@ class RuleRoutes:
             return booking, self.rulebook.in_the_way(booking)
 
         booking, jobs = await self._ask(made)
-        return self._reply({**booking_json(booking), "in_the_way": jobs}, 201)
+        return reply({**booking_json(booking), "in_the_way": jobs}, 201)
 
     async def unreserve(self, request: Request, name: str) -> Response:
         """Give a reservation up."""
@@ -98,7 +99,7 @@ class RuleRoutes:
     async def rules(self) -> Response:
         """What everybody deserves, may have and has had."""
         rules, standings = await self._look(lambda: (self.rulebook.rules, self.rulebook.standings()))
-        return self._reply(
+        return reply(
             {
                 "half_life": rules.half_life if math.isfinite(rules.half_life) else None,
                 "preempts": rules.preempts,

@@ -29,7 +29,8 @@ from gpuyard.engines.routing import Routing
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
-from gpuyard.server.api import Api, make_app
+from gpuyard.server.api import Api
+from gpuyard.server.app import make_app
 from gpuyard.server.keeping import check_keeping, prepare
 from gpuyard.server.leases import terms_of
 from gpuyard.server.listen import PeerProtocol, listen

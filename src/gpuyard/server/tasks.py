@@ -9,11 +9,16 @@ from typing import Any
 from gpuyard.arrays import folded, some_of, task_id
 from gpuyard.client import OVER
 from gpuyard.daemon.desk import NoSuchJob, NotNow
-from gpuyard.daemon.store import Reader
+from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 
 _FIRST = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
 """The state of an array is the first of these that one of its tasks is in."""
+
+
+def unknown(job: str) -> NoSuchJob:
+    """Nothing has this id."""
+    return NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
 
 
 def chosen(reader: Reader, job: str) -> list[JobView]:
@@ -26,7 +31,7 @@ def chosen(reader: Reader, job: str) -> list[JobView]:
         wanted = {task_id(some[0], task) for task in some[1]}
         views = [view for view in views if view.id in wanted]
     if not views:
-        raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+        raise unknown(job)
     return views
 
 
@@ -38,7 +43,7 @@ def owner(reader: Reader, job: str) -> str:
     array = some[0] if some else job
     views = reader.jobs(over=None, wanted={"array": array}, limit=1) if array.isdecimal() else []
     if not views:
-        raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+        raise unknown(job)
     return views[0].user
 
 
@@ -59,7 +64,7 @@ def progress(reader: Reader, job: str) -> tuple[bool, bool, str]:
         view = together(job, chosen(reader, job))
         return view.over, view.started is not None, some[0]
     if not (counts := reader.tasks(job)):
-        raise NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+        raise unknown(job)
     return counts.keys() <= OVER, bool(counts.keys() - {"queued", "held"}), job
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Annotated
+
+from fastapi import Query
 
 from gpuyard.arrays import array_of
 from gpuyard.daemon.journal import Record
 
 _ANYTHING = ""
+_LONGEST = 30.0
+
+Wait = Annotated[float, Query(ge=0, le=_LONGEST, description="Seconds to wait for it.")]
 
 
 class Watch:

@@ -1,0 +1,113 @@
+"""The reader's end of the store: connections that see whole transactions only, and are never in the writer's way."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gpuyard.daemon import views
+from gpuyard.daemon.journal import Row
+from gpuyard.daemon.views import JobView
+
+
+class Reader:
+    """A reader's end: for one thread, and never in the writer's way."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+
+    def job(self, job: str) -> JobView | None:
+        """One job."""
+        return next(iter(self._select("WHERE id = ?", (job,))), None)
+
+    def jobs(
+        self,
+        *,
+        over: bool | None,
+        wanted: Mapping[str, Any],
+        limit: int = -1,
+        ended_after: float | None = None,
+        tag: str = "",
+    ) -> list[JobView]:
+        """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
+        terms = [f"{name} = ?" for name in wanted]
+        values = [*wanted.values()]
+        if over is not None:
+            terms.append(f"ended IS {'NOT NULL' if over else 'NULL'}")
+        if ended_after is not None:
+            terms.append("ended >= ?")
+            values.append(ended_after)
+        if tag:
+            terms.append("EXISTS (SELECT 1 FROM json_each(work, '$.tags') WHERE value = ?)")
+            values.append(tag)
+        where = f"WHERE {' AND '.join(terms)}" if terms else ""
+        order = "ORDER BY ended DESC, number DESC" if over else "ORDER BY number"
+        return self._select(f"{where} {order} LIMIT ?", (*values, limit))
+
+    def environment(self, key: str) -> dict[str, str]:
+        """The environment under a hash."""
+        return environment_of(self._connection, key)
+
+    def tasks(self, array: str) -> dict[str, int]:
+        """How many tasks of an array there are in each state."""
+        return dict(
+            self._connection.execute("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state", (array,))
+        )
+
+    def ids(self, array: str) -> list[str]:
+        """The ids of an array's tasks, in order."""
+        found = self._connection.execute("SELECT id FROM jobs WHERE array = ? ORDER BY number", (array,))
+        return [id for (id,) in found] if array else []
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+
+    def events(self, after: int, limit: int, job: str | None = None) -> list[tuple[int, Row]]:
+        """Events from one on, of all jobs or of one."""
+        of_job, values = (" AND job = ?", (job,)) if job is not None else ("", ())
+        found = self._connection.execute(
+            f"SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ?{of_job} ORDER BY seq LIMIT ?",
+            (after, *values, limit),
+        )
+        return [(seq, Row(*row)) for seq, *row in found]
+
+    def ends(self, jobs: Sequence[str]) -> dict[str, float | None]:
+        """When each of these jobs ended; None if it has not. Those that are not known are not among them."""
+        marks = ",".join("?" * len(jobs))
+        return dict(self._connection.execute(f"SELECT id, ended FROM jobs WHERE id IN ({marks})", jobs).fetchall())
+
+    def any_ended_before(self, at: float) -> bool:
+        """Whether there is a job that ended before an instant."""
+        return self._connection.execute("SELECT 1 FROM jobs WHERE ended < ? LIMIT 1", (at,)).fetchone() is not None
+
+    def needless_environments(self) -> tuple[list[str], int]:
+        """Environments and scripts that no job has, and the number of the newest job that was looked at."""
+        self._connection.execute("BEGIN")  # both from one instant
+        try:
+            newest = self._connection.execute("SELECT max(number) FROM jobs").fetchone()[0] or 0
+            found = self._connection.execute(
+                "SELECT hash FROM environments EXCEPT SELECT json_extract(work, '$.environment') FROM jobs "
+                "EXCEPT SELECT json_extract(work, '$.script') FROM jobs"
+            )
+            return [key for (key,) in found], int(newest)
+        finally:
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def _select(self, rest: str, values: Iterable[Any]) -> list[JobView]:
+        found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {rest}", tuple(values))
+        return list(map(views.from_row, found))
+
+
+def environment_of(connection: sqlite3.Connection, key: str) -> dict[str, str]:
+    """The environment under a hash; empty where none is kept."""
+    found = connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+    return dict(json.loads(found[0])) if found else {}
