@@ -110,3 +110,15 @@ def test_dependencies_survive_the_daemon(own_yard: Yard) -> None:
     assert yard.client.job(last)["reason"] == f"waits for job {first} to succeed"
     yard("release", first)
     assert until(lambda: yard.client.job(last)["state"] == "cancelled")
+
+
+def test_explain_names_whom_it_waits_for_and_nobody_else(yard: Yard) -> None:
+    first = yard.submit("--hold", "--", "true")
+    other = yard.submit("--hold", "--", "true")
+    id = yard.submit("-d", f"afterok:{first}", "--", "true")
+    why = yard.json("explain", id)
+    assert (why["code"], why["ahead"], [job["id"] for job in why["must_end_first"]]) == ("Dependency", [], [first])
+    told = yard("explain", id).out
+    assert f"waits for job {first} to succeed" in told
+    assert f"job {first}  true" in told
+    assert f"job {other}" not in told

@@ -10,6 +10,7 @@ from gpuyard.cli.yard import JobId, Yard
 
 if TYPE_CHECKING:
     from gpuyard.client import Explanation
+    from gpuyard.shapes import Blocker
 
 _LISTED = 10
 """Jobs that are named; the JSON has them all."""
@@ -65,7 +66,7 @@ def _standing(found: Explanation) -> str:
 
 
 def _blockers(found: Explanation) -> list[str]:
-    from gpuyard.cli.table import clock, indices, lines
+    from gpuyard.cli.table import indices, lines
 
     first = found["must_end_first"]
     rows = [
@@ -73,10 +74,18 @@ def _blockers(found: Explanation) -> list[str]:
             f"  job {job['id']}",
             job["name"] or "-",
             job["user"],
-            f"GPU {indices(job['gpus'])}",
-            f"until about {clock(job['expected_at'])}" if job["expected_at"] else "it did not say for how long",
+            f"GPU {indices(job['gpus'])}" if job["gpus"] else "waits itself",
+            _until(job),
         )
         for job in first[:_LISTED]
     ]
     table = lines(("",) * 5, rows, None)[1:]
     return [*table, f"  and {len(first) - _LISTED:,} more"] if len(first) > _LISTED else table
+
+
+def _until(job: Blocker) -> str:
+    from gpuyard.cli.table import clock
+
+    if job["expected_at"]:
+        return f"until about {clock(job['expected_at'])}"
+    return "it did not say for how long" if job["gpus"] else ""

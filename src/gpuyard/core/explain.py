@@ -14,6 +14,7 @@ from gpuyard.core.placement import claim, fits, release
 from gpuyard.core.pool import Ints, on_copy
 from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
 from gpuyard.core.reservation import book, earliest, new_profile
+from gpuyard.core.state import State
 from gpuyard.errors import Bug
 
 _TIMES = 200
@@ -56,6 +57,12 @@ def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
         else:
             release(site, int(holders.rows[i]), held_spot(holders, i))
     return [(int(holders.rows[i]), float(holders.until[i])) for i in left]
+
+
+def ends_at(state: State, job: str) -> float:
+    """When a job is expected to end; never, as far as is known, if it does not run."""
+    row = state.row_of[job]
+    return float(state.table.started[row] + state.table.estimate[row])
 
 
 def _kept_head(draft: Draft) -> int:

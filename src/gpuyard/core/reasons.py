@@ -66,6 +66,11 @@ class Dependency:
     after: tuple[str, ...]
     """Which, and how, as in `Request.after`."""
 
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs alone."""
+        return list(dict.fromkeys(wish.partition(":")[2] for wish in self.after))
+
     def __str__(self) -> str:
         waits = [f"job {job} to {_AFTER[how]}" for how, _, job in (wish.partition(":") for wish in self.after)]
         more = f" and {len(waits) - 3} more" if len(waits) > 3 else ""

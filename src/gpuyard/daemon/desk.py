@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpuyard.core.bookings import restricted
 from gpuyard.core.draft import Draft
 from gpuyard.core.events import Cancelled, Edited, Held, Released, Submitted
-from gpuyard.core.explain import blockers
+from gpuyard.core.explain import blockers, ends_at
 from gpuyard.core.model import Phase, Request
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import OrderedPlanner
-from gpuyard.core.reasons import Reason
+from gpuyard.core.reasons import Dependency, Priority, Reason, Reserved, Resources
 from gpuyard.core.state import State
 from gpuyard.daemon.intake import Intake, Wanted
 from gpuyard.daemon.views import Work
@@ -179,11 +180,16 @@ class Desk:
         reasons = self.reasons()
         if job not in reasons:  # it starts in this very moment
             return None
-        yard = self._yard
-        draft = Draft(Snapshot(yard.state, yard.clock.now()), yard.planner.policy, yard.planner.code, 0)
-        found = blockers(draft, yard.state.row_of[job])
+        reason, state, now = reasons[job], self._yard.state, self._yard.clock.now()
+        if isinstance(reason, Dependency):
+            return Why(reason, [], [(other, ends_at(state, other)) for other in reason.jobs])
+        if not isinstance(reason, Resources | Priority | Reserved):
+            return Why(reason, [], [])  # nobody's end would help it
+        planner = self._yard.planner
+        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, restricted(state, now))
+        found = blockers(draft, state.row_of[job])
         ahead = list(reasons)[: list(reasons).index(job)]
-        return Why(reasons[job], ahead, [(yard.state.ids[row], until) for row, until in found])
+        return Why(reason, ahead, [(state.ids[row], until) for row, until in found])
 
     def facts(self) -> dict[str, Any]:
         """How the yard does."""

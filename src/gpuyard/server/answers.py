@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from collections.abc import Iterable, Mapping
@@ -170,7 +171,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     for job, until in why.blockers:
         other = others.get(job)
         if other is not None:
-            known = other.work.get("estimated", True)
+            known = other.work.get("estimated", True) and math.isfinite(until)
             found["must_end_first"].append(
                 {
                     "id": job, "name": other.name, "user": other.user, "gpus": list(other.gpus),
