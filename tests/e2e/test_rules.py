@@ -168,3 +168,31 @@ def test_shares_are_told(served: Yard) -> None:
     table = served("share").out.splitlines()
     assert table[0].split()[:3] == ["NAME", "GROUP", "SHARE"]
     assert len(table) == 3
+
+
+def test_explain_does_not_blame_jobs_for_a_drain(served: Yard) -> None:
+    first = served.submit("--", *ENDLESS)
+    until(lambda: running(served, first))
+    served("drain")
+    why = served.json("explain", served.submit("--", "true"))
+    assert "4 drained" in why["reason"]
+    assert why["must_end_first"] == []
+
+
+def test_a_policy_that_preempts_leaves_no_discipline_behind(served: Yard) -> None:
+    for policy, found in (("rr:quantum=5", "rr:quantum=5@skip@pack"), ("sjf", "sjf@easy@pack")):
+        served("policy", "set", policy)
+        assert served.client.policy()["policy"] == found
+    served("policy", "set", "fcfs@strict")
+    served("policy", "set", "sjf")
+    assert served.client.policy()["policy"] == "sjf@strict@pack"  # somebody wanted that
+
+
+def test_a_limit_that_is_set_later_counts_in_plans(served: Yard) -> None:
+    first = served.submit("--gpus", "4", "--", *ENDLESS)
+    until(lambda: running(served, first))
+    waits = served.submit("--", "true")
+    assert served.json("explain", waits)["must_end_first"][0]["expected_at"] is None
+    assert served("edit", first, "--time", "1h").code == 0
+    [blocker] = served.json("explain", waits)["must_end_first"]
+    assert 3500 < at(blocker["expected_at"]) - time.time() <= 3600

@@ -28,7 +28,7 @@ from gpuyard.core.events import (
     Started,
     Submitted,
 )
-from gpuyard.core.ledger import HOUR, in_week
+from gpuyard.core.ledger import HOUR, in_week, quota_of
 from gpuyard.core.model import Cluster, Quota, Request, Rules
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import ordered
@@ -343,3 +343,29 @@ def test_a_restart_changes_no_plan(wishes: list[dict[str, object]], ends: list[i
             assert (ours.starts, ours.wake_at, ours.held) == (theirs.starts, theirs.wake_at, theirs.held)
             assert np.array_equal(state.usage(when), other.usage(when))
         assert state.fixed == other.fixed
+
+
+# -- backfilling beside a head that names its GPUs -----------------------------------------------------
+
+
+def test_gpus_that_the_head_cannot_use_are_not_kept_for_it() -> None:
+    jobs = [
+        submit("a", scope=(0,)),
+        submit("b", gpus=2, scope=(0, 1)),
+        *(submit(f"c{n}", estimate=1e9) for n in range(3)),
+    ]
+    state = fold(FOUR, [*jobs, Placed(0.0, "a", 1, (0,)), Started(0.0, "a", 1)])
+    found = plan(state, 5.0)
+    assert {start.job: start.gpus for start in found.starts} == {"c0": (2,), "c1": (3,)}
+    apply(state, Edited(5.0, "c2", Request(estimate=2.0)))
+    assert [start.job for start in plan(state, 5.0).starts] == ["c0", "c1", "c2"]  # done before GPU 0 is free
+
+
+def test_what_a_users_own_quota_leaves_open_everybodys_says() -> None:
+    rules = with_quota(everybody=Quota(1, 5.0), ann=Quota(3))
+    state = fold(FOUR, [rules, *(submit(job) for job in "abcd")])
+    assert started(state) == ["a", "b", "c"]
+    assert state.rules is not None
+    assert quota_of(state.rules, "ann") == Quota(3, 5.0)
+    assert quota_of(state.rules, "bob") == Quota(1, 5.0)
+    assert quota_of(state.rules, "@lab") == Quota()

@@ -11,6 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from gpuyard.config import Settings
+from gpuyard.core.model import Quota, Rules
 from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
@@ -66,3 +67,10 @@ def test_nobody_is_trusted_whom_the_kernel_does_not_name() -> None:
     request = cast(Any, SimpleNamespace(state=SimpleNamespace()))
     with pytest.raises(Forbidden, match="it cannot be told who you are"):
         permissions.caller(request)
+
+
+def test_the_group_that_counts_is_one_that_rules_name() -> None:
+    ann = Caller(1001, "ann", False, ("staff", "students", "video"))
+    assert ann.group(None) == ann.group(Rules()) == "staff"
+    assert ann.group(Rules(quotas=(("@video", Quota(1)),), weights=(("@students", 2.0),))) == "students"
+    assert Caller(1002, "bob", False).group(Rules()) == ""

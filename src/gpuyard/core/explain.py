@@ -40,7 +40,8 @@ def explain(draft: Draft, discipline: str, version: int) -> dict[str, Reason]:
 def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
     """Running jobs that would have to end before a waiting one fits, and when each is expected to.
 
-    As few as will do, by expected end; all of them, if even that is not enough.
+    As few as will do, by expected end; all of them, if even that is not enough; none, if it could not start then since
+    GPUs are withdrawn or drained.
     """
     holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
     site = on_copy(draft.site)
@@ -50,6 +51,9 @@ def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
             break
         release(site, int(holders.rows[i]), held_spot(holders, i))
         left.append(i)
+    state = draft.snapshot.state
+    if not fits(site, row) and (state.withdrawn or state.drained):
+        return []
     for i in left[::-1] if fits(site, row) else []:
         claim(site, int(holders.rows[i]), held_spot(holders, i))
         if fits(site, row):

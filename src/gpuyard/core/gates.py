@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.ledger import HOUR, in_week
+from gpuyard.core.ledger import HOUR, in_week, quota_of
 from gpuyard.core.model import Quota
 from gpuyard.core.pool import Flags, Floats, Ints
 from gpuyard.core.reasons import ArrayLimit, BeginTime, Dependency, Promise, Reason
@@ -131,11 +131,11 @@ def _quota_rooms(state: State, now: float) -> list[Room]:
     quotas = dict(state.rules.quotas)
     users = list(state.user_of)
     groups = [f"@{group}" if group else "" for group in state.group_of]
-    of_user = [quotas.get(name) or quotas.get("*") or Quota() for name in users]
+    of_user = [quota_of(state.rules, name) for name in users]
     rooms = _rooms_of(state, users, of_user, users, now)
     if any(name in quotas for name in groups):
         names = sorted(set(groups))
-        of_group = [quotas.get(name) or Quota() for name in names]
+        of_group = [quota_of(state.rules, name) for name in names]
         rooms += _rooms_of(state, names, of_group, groups, now)
     return rooms
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuyard.core.model import Rules
+from gpuyard.core.model import Quota, Rules
 from gpuyard.core.pool import Floats
 
 if TYPE_CHECKING:
@@ -97,6 +97,14 @@ def weight_of(rules: Rules, name: str) -> float:
     """The share that a user, or a group with an @ before it, deserves."""
     weights = dict(rules.weights)
     return weights.get(name, 1.0 if name.startswith("@") else weights.get("*", 1.0))
+
+
+def quota_of(rules: Rules, name: str) -> Quota:
+    """What a user, or a group with an @ before it, may have; what a user's own quota leaves open, everybody's says."""
+    quotas = dict(rules.quotas)
+    own = quotas.get(name, Quota())
+    others = Quota() if name.startswith("@") or not name else quotas.get("*", Quota())
+    return Quota(own.gpus or others.gpus, own.gpu_hours or others.gpu_hours)
 
 
 def standing(state: State, rules: Rules, now: float) -> Floats:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuyard.core import discipline as d
 from gpuyard.core.draft import Draft, overdue_end_soon
-from gpuyard.core.pool import Ints
+from gpuyard.core.pool import Ints, counts_host
 from gpuyard.core.ranking import Ranking
 from gpuyard.core.reservation import conserve
 
@@ -68,6 +68,10 @@ def easy(draft: Draft) -> None:
     if len(rows) < 2 or not (draft.fine or draft.idle):
         return
     head = int(rows[np.argmin(keys)])
+    if draft.fine and demand.scope[head] != 0:
+        _beside(draft, head, rows[np.argsort(keys, kind="stable")])
+        waiting = ~np.isin(rows, draft.found_rows)
+        rows, keys = rows[waiting], keys[waiting]
     shadow, later = d.reserve(head, overdue_end_soon(draft.holders_by_end(), now), draft.site)
     extra = sum(later.pool.idle) - demand.gpus[head]
     may = (demand.gpus[rows] <= draft.idle) & ((now + demand.estimate[rows] <= shadow) | (demand.gpus[rows] <= extra))
@@ -77,6 +81,18 @@ def easy(draft: Draft) -> None:
     order = rows[may][np.argsort(keys[may], kind="stable")]
     if len(order):
         draft.run(lambda starts: d.backfill(order, head, shadow, later, now, draft.site, starts), order)
+
+
+def _beside(draft: Draft, head: int, order: Ints) -> None:
+    """Start what fits on GPUs that the head cannot use: whoever is there can never delay it."""
+    demand, node = draft.demand, draft.snapshot.state.pool.node
+    its_own = demand.scopes[demand.scope[head]]
+    if counts_host(demand, head):
+        its_own = np.isin(node, node[its_own])  # who takes CPUs of its nodes could delay it as well
+    scopes = np.vstack((demand.scopes, demand.scopes & ~its_own))
+    site = draft.site._replace(demand=demand._replace(scope=demand.scope + len(demand.scopes), scopes=scopes))
+    order = order[order != head]
+    draft.run(lambda starts: d.fill(order, False, d.NO_LIMIT, site, starts), order)
 
 
 def conservative(draft: Draft) -> None:

@@ -152,9 +152,12 @@ class Desk:
         """Plan by another policy from now on; what is not said stays as it is. Returns it in full."""
         yard = self._yard
         former = yard.planner
+        kept = former.discipline
+        if former.policy.preemptive:  # it could not have another, so nobody may have wanted this one
+            kept = yard.settings.discipline or "easy"
         planner = make_planner(
             text,
-            discipline=discipline or former.discipline,
+            discipline=discipline or kept,
             placement=placement or former.placement,
             lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
         )

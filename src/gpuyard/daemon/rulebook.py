@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuyard.core.events import Booked, GpusDrained, GpusResumed, RulesSet, Unbooked
-from gpuyard.core.ledger import HOUR, in_week, weight_of
+from gpuyard.core.ledger import HOUR, in_week, quota_of, weight_of
 from gpuyard.core.model import Booking, Quota, Request, Rules
 from gpuyard.core.state import State
 from gpuyard.daemon.yard import Yard
@@ -146,7 +146,7 @@ class Rulebook:
         faded = state.usage(now)
         found = [
             Standing(
-                name, state.group_of[user], weight_of(rules, name), quotas.get(name) or quotas.get("*") or Quota(),
+                name, state.group_of[user], weight_of(rules, name), quota_of(rules, name),
                 _held(state, user), in_week(state, user, now) / HOUR, float(faded[user]) / HOUR,
             )
             for name, user in state.user_of.items()
@@ -155,17 +155,16 @@ class Rulebook:
         for name in named:
             members = [s for s in found if name == f"@{s.group}" and s.group]
             had = sum(s.gpus for s in members), sum(s.week for s in members)
-            found.append(Standing(name, "", weight_of(rules, name), quotas.get(name) or Quota(), *had, 0.0))
+            found.append(Standing(name, "", weight_of(rules, name), quota_of(rules, name), *had, 0.0))
         return found
 
 
 def refusal(state: State, request: Request) -> str | None:
     """Why a job can never start under the quotas; None if it can."""
-    quotas = dict(state.rules.quotas) if state.rules is not None else {}
-    user, group, gpus = request.user, f"@{request.group}", request.gpus
-    for who, quota in ((user, quotas.get(user) or quotas.get("*")), (group, quotas.get(group))):
-        if quota is not None and 0 < quota.gpus < gpus:
-            return f"wants {gpus} GPUs, and {who} may have {quota.gpus} at once (gpuyard quota shows that)"
+    for who in (request.user, f"@{request.group}") if state.rules is not None else ():
+        most = quota_of(state.rules or Rules(), who).gpus
+        if 0 < most < request.gpus:
+            return f"wants {request.gpus} GPUs, and {who} may have {most} at once (gpuyard quota shows that)"
     return None
 
 

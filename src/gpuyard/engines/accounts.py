@@ -41,14 +41,21 @@ def groups_of(uid: int) -> frozenset[int]:
     return frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
 
 
-def group_of(uid: int) -> str:
-    """The name of a user's group; nothing where it is theirs alone, as many systems give each user one."""
+def group_names(uid: int) -> tuple[str, ...]:
+    """The names of a user's groups, the main one first; not of one that is theirs alone."""
     try:
         entry = pwd.getpwuid(uid)
-        group = grp.getgrgid(entry.pw_gid).gr_name
+    except KeyError:
+        return ()
+    names = [_group_name(gid) for gid in os.getgrouplist(entry.pw_name, entry.pw_gid)]
+    return tuple(name for name in dict.fromkeys(names) if name and name != entry.pw_name)
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
     except KeyError:
         return ""
-    return "" if group == entry.pw_name else group
 
 
 def account_of(user: str) -> Account | None:

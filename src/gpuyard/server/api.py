@@ -312,7 +312,7 @@ class Api:
         """The same, as whoever asks may have it: a job of their own, with their limits."""
         caller = self.permissions.caller(request)
         self.permissions.check_priority(caller, wanted.request.priority)
-        wish = replace(wanted.request, user=caller.name, group=caller.group)
+        wish = replace(wanted.request, user=caller.name, group=caller.group(self.yard.state.rules))
         if (never := rulebook.refusal(self.yard.state, wish)) is not None:
             raise UserError(f"this job can never run here: it {never}")
         return replace(wanted, request=wish, work=replace(wanted.work, limits=self._limits(request)))

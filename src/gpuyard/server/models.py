@@ -232,7 +232,8 @@ class Changes(AskedForJob):
     def applied(self, work: Work, request: Request, settings: Settings) -> tuple[Work, Request]:
         """Work and request as they are to be."""
         changed = self._work(work, settings)
-        return changed, self._request(work, changed, request, settings)
+        told = self._estimate_told(work, request) is not None or changed.time_limit is not None
+        return replace(changed, estimated=told), self._request(work, changed, request, settings)
 
     def _work(self, work: Work, settings: Settings) -> Work:
         empty = {**_EMPTY, "grace": settings.grace}
@@ -278,10 +279,13 @@ class Changes(AskedForJob):
         """Seconds that it should take; without an estimate of its own, its limit, or what is usual."""
         usual = settings.default_estimate or math.inf
         limit = self.time_limit if "time_limit" in self.model_fields_set else before.time_limit
+        return self._estimate_told(before, request) or limit or usual
+
+    def _estimate_told(self, before: Work, request: Request) -> float | None:
+        """Its estimate, if there is one of its own."""
         if "estimate" in self.model_fields_set:
-            return self.estimate or limit or usual
-        was_given = before.estimated and request.estimate != before.time_limit
-        return request.estimate if was_given else limit or usual
+            return self.estimate
+        return request.estimate if before.estimated and request.estimate != before.time_limit else None
 
 
 class Copy(Changes):

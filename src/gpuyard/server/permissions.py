@@ -17,7 +17,8 @@ from enum import Enum
 from fastapi import Request
 
 from gpuyard.config import Settings
-from gpuyard.engines.accounts import group_of, groups_of, name_of
+from gpuyard.core.model import Rules
+from gpuyard.engines.accounts import group_names, groups_of, name_of
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server.listen import Peer
 
@@ -44,8 +45,13 @@ class Caller:
     uid: int
     name: str
     admin: bool
-    group: str = ""
-    """Their Unix group, where it is not theirs alone."""
+    groups: tuple[str, ...] = ()
+    """Their Unix groups, the main one first; not one that is theirs alone."""
+
+    def group(self, rules: Rules | None) -> str:
+        """The group that counts for quotas and shares: the first that rules name, else the main one."""
+        named = {name for name, _ in (*rules.quotas, *rules.weights)} if rules is not None else set()
+        return next((group for group in self.groups if f"@{group}" in named), next(iter(self.groups), ""))
 
 
 class Permissions:
@@ -64,7 +70,7 @@ class Permissions:
         if known is None or until < time.monotonic():
             if len(self._known) > _MOST:
                 self._known.clear()
-            known = Caller(peer.uid, name_of(peer.uid), self._is_admin(peer.uid), group_of(peer.uid))
+            known = Caller(peer.uid, name_of(peer.uid), self._is_admin(peer.uid), group_names(peer.uid))
             self._known[peer.uid] = time.monotonic() + _KEEP, known
         return known
 
