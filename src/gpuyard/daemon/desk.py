@@ -189,7 +189,8 @@ class Desk:
         if not isinstance(reason, Resources | Priority | Reserved):
             return Why(reason, [], [])  # nobody's end would help it
         planner = self._yard.planner
-        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, restricted(state, now))
+        wishes = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
+        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, wishes)
         found = blockers(draft, state.row_of[job])
         ahead = list(reasons)[: list(reasons).index(job)]
         return Why(reason, ahead, [(state.ids[row], until) for row, until in found])
