@@ -43,9 +43,9 @@ def test_submit_takes_all_that_can_be_asked_for(yard: Yard, tmp_path: Path) -> N
 
 
 def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> None:
-    id = yard.submit("--hold", "--gpus", "2", "python", "-m", "train", "--name", "x")
+    id = yard.submit("--hold", "--gpus", "2", "env", "-m", "train", "--name", "x")
     job = yard.client.job(id)
-    assert (job["command"], job["gpu_count"]) == (["python", "-m", "train", "--name", "x"], 2)
+    assert (job["command"], job["gpu_count"]) == (["env", "-m", "train", "--name", "x"], 2)
     assert yard.client.job(yard.submit("--hold", "--from", "0,1", "true"))["gpu_count"] == 1
 
 
@@ -88,9 +88,39 @@ def test_a_job_that_is_not_there_is_told(yard: Yard, arguments: list[str]) -> No
 
 
 def test_a_command_that_is_missing_fails_with_the_reason(yard: Yard) -> None:
-    job = yard.wait(yard.submit("--", "no-such-command-anywhere"))
+    job = yard.wait(yard.client.submit(["no-such-command-anywhere"]))
     assert (job["state"], job["exit_code"]) == ("failed", 127)
     assert job["reason"] == "command not found: no-such-command-anywhere"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "told"),
+    [
+        ("train.sbatch", "#!/bin/sh\n", ["trian.sbatch"], "no file here, called trian.sbatch; did you mean 'train.sb"),
+        ("train.py", "print()\n", ["train.py"], "write: gpuyard submit -- python train.py (or chmod +x train.py"),
+        ("train.py", "print()\n", ["--", "./train.py"], "./train.py is not executable"),
+        ("some.yaml", "jobs: []\n", ["some.yaml"], "gpuyard submit --file some.yaml"),
+        ("lines.sh", "#SBATCH --gpus=1\ntrue\n", ["lines.sh"], "begin it with #!/bin/bash"),
+        ("dos.sh", "#!/bin/sh\r\ntrue\r\n", ["dos.sh"], "dos2unix dos.sh mends it"),
+        ("a", "", ["-"], "save it to a file"),
+        ("a", "", ["--", "./nothing/there"], "there is no file ./nothing/there"),
+        ("a", "", ["--env", "PATH=/nowhere", "--", "true"], "no command, and no file here, called true"),
+    ],
+)
+def test_what_cannot_run_is_told_at_once(
+    yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, arguments: list[str], told: str
+) -> None:
+    (tmp_path / name).write_bytes(text.encode())
+    monkeypatch.setattr(yard, "cwd", tmp_path)
+    done = yard("submit", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert yard.client.jobs() == []
+
+
+def test_what_an_earlier_job_makes_may_be_submitted_before_it_is_there(yard: Yard) -> None:
+    first = yard.submit("--hold", "--", "true")
+    assert yard.submit("--dependency", f"afterok:{first}", "--", "./made-by-it")
 
 
 def test_a_directory_that_goes_away_fails_the_job(yard: Yard, tmp_path: Path) -> None:
