@@ -70,6 +70,11 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["policy", "set", "sfj"], "did you mean 'sjf'?"),
         (["cancel"], "Missing argument"),
         (["pss"], "Did you mean 'ps'"),
+        (["squeue", "-u", "me"], "gpuyard ps does that"),
+        (
+            ["submit", "--gpu-memory", "6", "--", "true"],
+            "6 bytes of a GPU's memory are too few; write a unit, as in 6G",
+        ),
     ],
 )
 def test_a_mistake_ends_in_one_sentence_and_exit_2(yard: Yard, arguments: list[str], told: str) -> None:

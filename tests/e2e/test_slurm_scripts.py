@@ -218,6 +218,7 @@ def test_a_file_that_cannot_be_written_fails_the_job_with_the_reason(yard: Yard,
     job = yard.wait(id)
     assert (job["state"], job["exit_code"]) == ("failed", 73)
     told = f"gpuyard: {here}/nowhere/{id}.out, where its output was to go, cannot be written\n"
+    assert yard.client.job(id)["reason"] == f"its output file {here}/nowhere/{id}.out cannot be written"
     assert yard("logs", id).out == told
 
 

@@ -61,6 +61,8 @@ class FileLog:
         end = time.monotonic() + wait
         while True:
             job = self._client.job(id)  # before the file is read: what it wrote last is not missed
+            if attempt and attempt > job["attempt"]:
+                raise UserError(f"job {id} has had {output.many(job['attempt'], 'attempt')}, not {attempt}")
             data, start, length = self._read(offset, size)
             if data or job["state"] in OVER or time.monotonic() >= end:
                 return LogPart(data, start + len(data), length, job["state"], 0)  # one file for all attempts

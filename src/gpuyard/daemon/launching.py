@@ -62,8 +62,8 @@ def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str 
         return None
     task = work.get("task")
     values = {
-        "j": view.id, "J": view.id, "A": view.array or view.id, "a": str(task or 0), "x": view.name, "u": view.user, "N": node,
-        "n": "0", "t": "0", "s": "batch", "%": "%",
+        "j": view.id, "J": view.id, "A": view.array or view.id, "a": str(task or 0), "x": view.name, "u": view.user,
+        "N": node, "n": "0", "t": "0", "s": "batch", "%": "%",
     }  # fmt: skip
 
     def fill(match: re.Match[str]) -> str:
