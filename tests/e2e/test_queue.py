@@ -68,7 +68,7 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["history", "--since", "once"], "--since 'once' is no time"),
         (["ps", "--state", "runing"], "did you mean 'running'?"),
         (["policy", "set", "sfj"], "did you mean 'sjf'?"),
-        (["cancel"], "Missing argument"),
+        (["cancel"], "which jobs? give their ids, or --name"),
         (["pss"], "Did you mean 'ps'"),
         (["squeue", "-u", "me"], "gpuyard ps does that"),
         (
@@ -85,7 +85,7 @@ def test_a_mistake_ends_in_one_sentence_and_exit_2(yard: Yard, arguments: list[s
     assert yard.client.jobs() == []
 
 
-@pytest.mark.parametrize("arguments", [["logs"], ["cancel"], ["hold"], ["release"], ["wait"], ["explain"]])
+@pytest.mark.parametrize("arguments", [["logs"], ["cancel"], ["hold"], ["release"], ["wait"], ["explain"], ["show"]])
 def test_a_job_that_is_not_there_is_told(yard: Yard, arguments: list[str]) -> None:
     done = yard(*arguments, "999999")
     assert (done.code, done.out) == (1, "")
@@ -349,3 +349,37 @@ def test_the_yard_may_be_named_before_or_after_the_command(yard: Yard) -> None:
     done = yard("ps", more=elsewhere)
     assert (done.code, done.out) == (1, "")
     assert "no daemon answers at /nowhere/gpuyard.sock; start one with gpuyard up" in done.err
+
+
+def test_jobs_are_chosen_by_what_they_are_like(yard: Yard) -> None:
+    array = yard.submit("--hold", "--array", "1-3", "--name", "a", "--tag", "x", "--", "true")
+    one = yard.submit("--hold", "--name", "b", "--tag", "x", "--", "true")
+    other = yard.submit("--hold", "--name", "b", "--", "true")
+    done = yard("cancel", "--name", "b", "--tag", "x")
+    assert (done.code, done.err) == (0, f"1 job chosen\njob {one}: cancelled\n")
+    assert yard("cancel", "--tag", "x", "--state", "running").err == "no open job fits\n"
+    assert yard("cancel", "--user", "nobody-here", "--all").err == "no open job fits\n"
+    assert yard("cancel", "--tag", "x", other).err == "no open job fits\n"
+    assert yard("cancel", "--tag", "x").err == f"3 jobs chosen\njob {array}_[1-3]: cancelled\n"
+    yard.submit("--gpus", "4", "--", *ENDLESS)
+    assert yard("release", "--all").err == f"1 job chosen\njob {other}: released\n"
+    assert yard("hold", "--name", "b").err == f"1 job chosen\njob {other}: held\n"
+    assert yard("cancel", "--all", "--grace", "0").err.startswith("2 jobs chosen\n")
+
+
+def test_one_job_in_detail(yard: Yard) -> None:
+    options = ("--retries", "1", "--retry-delay", "0", "--tag", "x", "--from", "1,2", "--time", "1h")
+    id = yard.submit(*options, "--", "sh", "-c", "exit 3")
+    yard.wait(id)
+    lines = [" ".join(line.split()) for line in yard("show", id).out.splitlines()]
+    told = ("State: failed", "Reason: exit code 3", "Command: sh -c 'exit 3'", "Tags: x", "Only on GPUs: 1,2",
+            "Time limit: 1h 00m", "Retries: 1", "Attempts: 2", "Failures: 1", "Exit code: 3")  # fmt: skip
+    assert [line for line in told if line not in lines] == []
+    events = [line.split(" ", 2)[2] for line in lines[lines.index("WHEN EVENT") + 1 :]]
+    assert events[:3] == ["submitted", "attempt 1: given GPU 1", "attempt 1: started"]
+    assert events[3].startswith("waits again: failed with exit code 3; retry 1 of 1")
+    assert events[-1] == "attempt 2: ended, exit code 3"
+    found = yard.json("show", id)
+    assert (found["id"], found["events"][-1]["kind"]) == (id, "Exited")
+    array = yard.submit("--hold", "--array", "1-2", "--", "true")
+    assert "2 held" in yard("show", array).out

@@ -81,6 +81,9 @@ def test_an_array_that_reads_a_line_of_a_file(yard: Yard, here: Path) -> None:
     assert "lr 0.25 seed 3" in text
     assert (here / "logs" / f"sweep_{id}_3.err").read_text() == "a warning\n"
     assert yard("logs", "--error", f"{id}_1").out == "a warning\n"
+    assert yard("logs", f"{id}_1").err.startswith(
+        f"its errors go to {here}/logs/sweep_{id}_1.err (gpuyard logs --error"
+    )
 
 
 def test_modules_and_conda(yard: Yard, here: Path) -> None:

@@ -50,6 +50,9 @@ class Commands(LazyGroup):
             ),
             "wait": Entry("wait:wait", "Wait until jobs are over; the exit code tells how they ended."),
             "progress": Entry("progress:progress", "Tell from inside a job how far it is."),
+            "show": Entry(
+                "show:show", "Show one job in detail: what it asks for, how it stands, and what happened to it."
+            ),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),
         },

@@ -86,6 +86,8 @@ def log_of(client: Client, id: str, *, error: bool = False) -> Log:
     if "tasks" in job:  # the daemon says which tasks there are
         return client
     path = job["error"] if error else job["output"]
+    if job["error"] and job["error"] != job["output"] and not error:
+        output.say(f"its errors go to {job['error']} (gpuyard logs --error {id} shows them)")
     if error and not path:
         raise UserError(f"the errors of job {id} go where its output goes; leave out --error")
     if not path or (not os.path.exists(path) and job["state"] in OVER):  # it could not be written: the daemon has why
