@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from tests.yard import Yard, finish
 
+import gpuyard
+from gpuyard.client import Invalid
+from gpuyard.errors import UserError
+
 JOB_KEYS = [
     "id", "name", "user", "state", "reason", "attempt", "gpus", "exit_code", "submitted_at", "started_at", "ended_at"
 ]  # fmt: skip
@@ -383,3 +387,11 @@ def test_one_job_in_detail(yard: Yard) -> None:
     assert (found["id"], found["events"][-1]["kind"]) == (id, "Exited")
     array = yard.submit("--hold", "--array", "1-2", "--", "true")
     assert "2 held" in yard("show", array).out
+
+
+def test_memory_without_a_unit_is_refused_wherever_it_is_asked_for(yard: Yard) -> None:
+    with pytest.raises(Invalid, match="6 bytes of a GPU's memory are too few; write a unit, as in 6G"):
+        yard.client.submit(["true"], gpu_memory=6)
+    assert "6 bytes" in yard("acquire", "--gpu-memory", "6").err
+    with pytest.raises(UserError, match="6 bytes"):
+        gpuyard.acquire(memory="6", client=yard.client)

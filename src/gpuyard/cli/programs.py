@@ -11,12 +11,15 @@ from gpuyard.errors import UserError, suggest
 _SHIMS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "shims")
 """Stand-ins for Slurm's programs, which come last in the PATH of a job that was written for Slurm."""
 
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where a shell looks that is told nothing else."""
+
 
 def check_program(word: str, directory: str, environment: Mapping[str, str], *, slurm: bool, later: bool) -> None:
     """Refuse a command that is not there; `later`: one with a path may be, when the jobs before it are over."""
     place = os.path.join(directory, word)
     if "/" not in word:
-        paths = [*environment.get("PATH", os.defpath).split(os.pathsep), *([_SHIMS] if slurm else ())]
+        paths = [*environment.get("PATH", _PATH).split(os.pathsep), *([_SHIMS] if slurm else ())]
         if shutil.which(word, path=os.pathsep.join(os.path.join(directory, path) for path in paths)):
             return
     elif os.path.isfile(place) and os.access(place, os.X_OK):
