@@ -80,5 +80,5 @@ JobId = Annotated[
 JobIds = Annotated[list[str], typer.Argument(metavar="ID", autocompletion=_complete(False), help="The jobs' ids.")]
 SomeJobIds = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID]...", autocompletion=_complete(False), show_default=False, help="The jobs' ids."),
+    typer.Argument(metavar="ID", autocompletion=_complete(False), show_default=False, help="The jobs' ids."),
 ]
