@@ -19,7 +19,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from gpuyard.client import OVER, Client, Job, LeaseWishes, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.units import format_duration, parse_duration, parse_size
+from gpuyard.units import check_share, format_duration, parse_duration, parse_share
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
         terms.get("say") or to_stderr,
         gpus=gpus,
         among=terms.get("from_"),
-        gpu_memory=int(parse_size(memory)) if isinstance(memory, str) else memory,
+        gpu_memory=_share(memory),
         name=terms.get("name") or _script(),
         priority=terms.get("priority", 0.0),
         tags=list(terms.get("tags", ())),
@@ -197,6 +197,13 @@ def seconds(timeout: float | str | None) -> float | None:
 def to_stderr(message: str) -> None:
     """Where messages go."""
     print(f"gpuyard: {message}", file=sys.stderr, flush=True)
+
+
+def _share(memory: float | str | None) -> int | None:
+    """Bytes of each GPU, if they are to be shared."""
+    if memory is None:
+        return None
+    return parse_share(memory) if isinstance(memory, str) else check_share(memory)
 
 
 def _script() -> str | None:

@@ -25,6 +25,21 @@ def parse_size(text: str) -> float:
     return float(match[1]) * _SIZES[match[2].upper()]
 
 
+_LEAST_SHARE = 2**20
+
+
+def check_share(size: float) -> int:
+    """Bytes of a GPU's memory; so few that somebody surely forgot the unit are refused."""
+    if size < _LEAST_SHARE:
+        raise UserError(f"{format_number(size)} bytes of a GPU's memory are too few; write a unit, as in 6G or 512M")
+    return int(size)
+
+
+def parse_share(text: str) -> int:
+    """Bytes of a GPU's memory in `6G`."""
+    return check_share(parse_size(text))
+
+
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90m`, `1.5h`, `02:30:00` or Slurm's `1-12:00:00`."""
     text = text.strip()

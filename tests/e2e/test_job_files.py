@@ -95,8 +95,15 @@ def test_jobs_of_one_file_with_one_name_are_all_followed(yard: Yard) -> None:
             "- {command: 'true', name: a, after: b}\n- {command: 'true', name: b, after: a}\n",
             "follows others that follow it",
         ),
-        ("- command: 'true'\n- {command: 'true', gpus: 9}\n", "wants 9 GPUs"),
-        ("- command: 'true'\n- {command: 'true', after: nobody-there}\n", "there is no job nobody-there to follow"),
+        (
+            "- command: 'true'\n- {command: 'true', gpus: 9}\n",
+            "job 2 of 2 (true): this job can never run here: it wants 9 GPUs",
+        ),
+        ("- command: 'true'\n- script: nosuch.sh\n", "jobs.yaml:2: there is no script nosuch.sh"),
+        (
+            "- command: 'true'\n- {command: 'true', after: nobody-there}\n",
+            "job 2 of 2 (true): there is no job nobody-there to follow",
+        ),
     ],
 )
 def test_all_of_a_file_is_refused_if_anything_is_wrong(yard: Yard, text: str, told: str) -> None:

@@ -48,6 +48,7 @@ def test_a_job_that_fails_is_run_again_later_and_later(yard: Yard) -> None:
     assert pauses[0] >= 0.199
     assert pauses[1] >= 0.399
     assert [yard("logs", id, "--attempt", str(n)).out for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
+    assert "has had 3 attempts, so there is no output of attempt 7" in yard("logs", id, "--attempt", "7").err
 
 
 def test_a_job_that_waits_for_its_retry_says_so(yard: Yard) -> None:

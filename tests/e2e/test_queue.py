@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from tests.yard import Yard, finish
 
+import gpuyard
+from gpuyard.client import Invalid
+from gpuyard.errors import UserError
+
 JOB_KEYS = [
     "id", "name", "user", "state", "reason", "attempt", "gpus", "exit_code", "submitted_at", "started_at", "ended_at"
 ]  # fmt: skip
@@ -43,9 +47,9 @@ def test_submit_takes_all_that_can_be_asked_for(yard: Yard, tmp_path: Path) -> N
 
 
 def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> None:
-    id = yard.submit("--hold", "--gpus", "2", "python", "-m", "train", "--name", "x")
+    id = yard.submit("--hold", "--gpus", "2", "env", "-m", "train", "--name", "x")
     job = yard.client.job(id)
-    assert (job["command"], job["gpu_count"]) == (["python", "-m", "train", "--name", "x"], 2)
+    assert (job["command"], job["gpu_count"]) == (["env", "-m", "train", "--name", "x"], 2)
     assert yard.client.job(yard.submit("--hold", "--from", "0,1", "true"))["gpu_count"] == 1
 
 
@@ -68,8 +72,13 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["history", "--since", "once"], "--since 'once' is no time"),
         (["ps", "--state", "runing"], "did you mean 'running'?"),
         (["policy", "set", "sfj"], "did you mean 'sjf'?"),
-        (["cancel"], "Missing argument"),
+        (["cancel"], "which jobs? give their ids, or --name"),
         (["pss"], "Did you mean 'ps'"),
+        (["squeue", "-u", "me"], "gpuyard ps does that"),
+        (
+            ["submit", "--gpu-memory", "6", "--", "true"],
+            "6 bytes of a GPU's memory are too few; write a unit, as in 6G",
+        ),
     ],
 )
 def test_a_mistake_ends_in_one_sentence_and_exit_2(yard: Yard, arguments: list[str], told: str) -> None:
@@ -80,7 +89,7 @@ def test_a_mistake_ends_in_one_sentence_and_exit_2(yard: Yard, arguments: list[s
     assert yard.client.jobs() == []
 
 
-@pytest.mark.parametrize("arguments", [["logs"], ["cancel"], ["hold"], ["release"], ["wait"], ["explain"]])
+@pytest.mark.parametrize("arguments", [["logs"], ["cancel"], ["hold"], ["release"], ["wait"], ["explain"], ["show"]])
 def test_a_job_that_is_not_there_is_told(yard: Yard, arguments: list[str]) -> None:
     done = yard(*arguments, "999999")
     assert (done.code, done.out) == (1, "")
@@ -88,9 +97,39 @@ def test_a_job_that_is_not_there_is_told(yard: Yard, arguments: list[str]) -> No
 
 
 def test_a_command_that_is_missing_fails_with_the_reason(yard: Yard) -> None:
-    job = yard.wait(yard.submit("--", "no-such-command-anywhere"))
+    job = yard.wait(yard.client.submit(["no-such-command-anywhere"]))
     assert (job["state"], job["exit_code"]) == ("failed", 127)
     assert job["reason"] == "command not found: no-such-command-anywhere"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "told"),
+    [
+        ("train.sbatch", "#!/bin/sh\n", ["trian.sbatch"], "no file here, called trian.sbatch; did you mean 'train.sb"),
+        ("train.py", "print()\n", ["train.py"], "write: gpuyard submit -- python train.py (or chmod +x train.py"),
+        ("train.py", "print()\n", ["--", "./train.py"], "./train.py is not executable"),
+        ("some.yaml", "jobs: []\n", ["some.yaml"], "gpuyard submit --file some.yaml"),
+        ("lines.sh", "#SBATCH --gpus=1\ntrue\n", ["lines.sh"], "begin it with #!/bin/bash"),
+        ("dos.sh", "#!/bin/sh\r\ntrue\r\n", ["dos.sh"], "dos2unix dos.sh mends it"),
+        ("a", "", ["-"], "save it to a file"),
+        ("a", "", ["--", "./nothing/there"], "there is no file ./nothing/there"),
+        ("a", "", ["--env", "PATH=/nowhere", "--", "true"], "no command, and no file here, called true"),
+    ],
+)
+def test_what_cannot_run_is_told_at_once(
+    yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, arguments: list[str], told: str
+) -> None:
+    (tmp_path / name).write_bytes(text.encode())
+    monkeypatch.setattr(yard, "cwd", tmp_path)
+    done = yard("submit", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert yard.client.jobs() == []
+
+
+def test_what_an_earlier_job_makes_may_be_submitted_before_it_is_there(yard: Yard) -> None:
+    first = yard.submit("--hold", "--", "true")
+    assert yard.submit("--dependency", f"afterok:{first}", "--", "./made-by-it")
 
 
 def test_a_directory_that_goes_away_fails_the_job(yard: Yard, tmp_path: Path) -> None:
@@ -314,3 +353,45 @@ def test_the_yard_may_be_named_before_or_after_the_command(yard: Yard) -> None:
     done = yard("ps", more=elsewhere)
     assert (done.code, done.out) == (1, "")
     assert "no daemon answers at /nowhere/gpuyard.sock; start one with gpuyard up" in done.err
+
+
+def test_jobs_are_chosen_by_what_they_are_like(yard: Yard) -> None:
+    array = yard.submit("--hold", "--array", "1-3", "--name", "a", "--tag", "x", "--", "true")
+    one = yard.submit("--hold", "--name", "b", "--tag", "x", "--", "true")
+    other = yard.submit("--hold", "--name", "b", "--", "true")
+    done = yard("cancel", "--name", "b", "--tag", "x")
+    assert (done.code, done.err) == (0, f"1 job chosen\njob {one}: cancelled\n")
+    assert yard("cancel", "--tag", "x", "--state", "running").err == "no open job fits\n"
+    assert yard("cancel", "--user", "nobody-here", "--all").err == "no open job fits\n"
+    assert yard("cancel", "--tag", "x", other).err == "no open job fits\n"
+    assert yard("cancel", "--tag", "x").err == f"3 jobs chosen\njob {array}_[1-3]: cancelled\n"
+    yard.submit("--gpus", "4", "--", *ENDLESS)
+    assert yard("release", "--all").err == f"1 job chosen\njob {other}: released\n"
+    assert yard("hold", "--name", "b").err == f"1 job chosen\njob {other}: held\n"
+    assert yard("cancel", "--all", "--grace", "0").err.startswith("2 jobs chosen\n")
+
+
+def test_one_job_in_detail(yard: Yard) -> None:
+    options = ("--retries", "1", "--retry-delay", "0", "--tag", "x", "--from", "1,2", "--time", "1h")
+    id = yard.submit(*options, "--", "sh", "-c", "exit 3")
+    yard.wait(id)
+    lines = [" ".join(line.split()) for line in yard("show", id).out.splitlines()]
+    told = ("State: failed", "Reason: exit code 3", "Command: sh -c 'exit 3'", "Tags: x", "Only on GPUs: 1,2",
+            "Time limit: 1h 00m", "Retries: 1", "Attempts: 2", "Failures: 1", "Exit code: 3")  # fmt: skip
+    assert [line for line in told if line not in lines] == []
+    events = [line.split(" ", 2)[2] for line in lines[lines.index("WHEN EVENT") + 1 :]]
+    assert events[:3] == ["submitted", "attempt 1: given GPU 1", "attempt 1: started"]
+    assert events[3].startswith("waits again: failed with exit code 3; retry 1 of 1")
+    assert events[-1] == "attempt 2: ended, exit code 3"
+    found = yard.json("show", id)
+    assert (found["id"], found["events"][-1]["kind"]) == (id, "Exited")
+    array = yard.submit("--hold", "--array", "1-2", "--", "true")
+    assert "2 held" in yard("show", array).out
+
+
+def test_memory_without_a_unit_is_refused_wherever_it_is_asked_for(yard: Yard) -> None:
+    with pytest.raises(Invalid, match="6 bytes of a GPU's memory are too few; write a unit, as in 6G"):
+        yard.client.submit(["true"], gpu_memory=6)
+    assert "6 bytes" in yard("acquire", "--gpu-memory", "6").err
+    with pytest.raises(UserError, match="6 bytes"):
+        gpuyard.acquire(memory="6", client=yard.client)

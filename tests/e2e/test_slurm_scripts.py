@@ -81,6 +81,9 @@ def test_an_array_that_reads_a_line_of_a_file(yard: Yard, here: Path) -> None:
     assert "lr 0.25 seed 3" in text
     assert (here / "logs" / f"sweep_{id}_3.err").read_text() == "a warning\n"
     assert yard("logs", "--error", f"{id}_1").out == "a warning\n"
+    assert yard("logs", f"{id}_1").err.startswith(
+        f"its errors go to {here}/logs/sweep_{id}_1.err (gpuyard logs --error"
+    )
 
 
 def test_modules_and_conda(yard: Yard, here: Path) -> None:
@@ -218,6 +221,7 @@ def test_a_file_that_cannot_be_written_fails_the_job_with_the_reason(yard: Yard,
     job = yard.wait(id)
     assert (job["state"], job["exit_code"]) == ("failed", 73)
     told = f"gpuyard: {here}/nowhere/{id}.out, where its output was to go, cannot be written\n"
+    assert yard.client.job(id)["reason"] == f"its output file {here}/nowhere/{id}.out cannot be written"
     assert yard("logs", id).out == told
 
 
@@ -239,3 +243,31 @@ def test_run_and_logs_follow_the_file_that_a_job_writes(yard: Yard, here: Path) 
     until(lambda: (here / f"{id}.txt").exists())
     yard("cancel", id, "--grace", "0")
     assert finish(follower)[:2] == (0, "begin\n")
+
+
+def test_each_task_of_srun_has_its_own_gpus(yard: Yard, here: Path) -> None:
+    show = "sh -c 'echo $SLURM_PROCID $SLURM_GPUS_PER_TASK $CUDA_VISIBLE_DEVICES'"
+    (here / "own.sh").write_text(
+        f"#!/bin/sh\n#SBATCH --ntasks=2 --gpus-per-task=2\nsrun {show}\n"
+        f"srun -n 1 --gpus-per-task=1 {show}\nsrun -n 3 {show}\n"
+    )
+    id, _ = submitted(yard, "own.sh")
+    assert yard.wait(id)["exit_code"] == 2
+    *lines, last = yard("logs", id).out.splitlines()
+    assert [line.split()[:2] for line in sorted(lines)] == [["0", "1"], ["0", "2"], ["1", "2"]]
+    one, first, second = (line.split()[2].split(",") for line in sorted(lines))
+    assert len({*first, *second}) == 4
+    assert first[:1] == one
+    assert last == "srun: 3 tasks with 2 GPUs each want more than the 4 of this job"
+
+
+def test_the_job_id_of_a_task_is_a_number(yard: Yard, here: Path) -> None:
+    (here / "count.sh").write_text(
+        "#!/bin/sh\n#SBATCH --array=1-2 --output=%A-%J.txt\n"
+        "echo $((SLURM_JOB_ID + 0)) $((SLURM_JOBID + 0)) $SLURM_ARRAY_JOB_ID\n"
+    )
+    id, _ = submitted(yard, "count.sh")
+    yard.wait(id)
+    found = [(here / f"{id}-{id}_{task}.txt").read_text().split() for task in (1, 2)]
+    assert [same == number and array == id for number, same, array in found] == [True, True]
+    assert found[0][0] != found[1][0]

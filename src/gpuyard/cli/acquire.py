@@ -11,7 +11,7 @@ from gpuyard.cli.sharing import shared
 from gpuyard.cli.wishes import Estimate, From, GpuMemory, Priority, Tags, duration
 from gpuyard.cli.yard import Yard
 from gpuyard.errors import GpuyardError
-from gpuyard.units import parse_indices, parse_size
+from gpuyard.units import parse_indices, parse_share
 
 Gpus = Annotated[
     int | None, typer.Option("--gpus", "-g", min=1, metavar="N", help="How many GPUs (1, or all that --from lists).")
@@ -56,7 +56,7 @@ def acquire(
         try:
             job = leases.obtain(
                 client, duration("--timeout", timeout), output.say, holder=found.pid, interactive=found.interactive,
-                gpus=gpus, among=among, gpu_memory=None if gpu_memory is None else int(parse_size(gpu_memory)),
+                gpus=gpus, among=among, gpu_memory=None if gpu_memory is None else parse_share(gpu_memory),
                 name=name or found.name or None, priority=priority or 0.0, tags=tag or [],
                 estimate=duration("--estimate", estimate, none=False), time_limit=duration("--time", time, none=False),
             )  # fmt: skip

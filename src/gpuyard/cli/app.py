@@ -19,6 +19,12 @@ class Commands(LazyGroup):
         "gpuyard ps": "see who runs and who waits, and why",
         "gpuyard submit --help": "see what else a job can ask for",
     }
+    familiar = {  # noqa: RUF012
+        "queue": "ps", "list": "ps", "ls": "ps", "jobs": "ps", "squeue": "ps", "kill": "cancel", "scancel": "cancel",
+        "rm": "cancel", "info": "show", "scontrol": "show", "sbatch": "submit", "add": "submit", "srun": "run",
+        "salloc": "acquire", "sinfo": "gpus", "sacct": "history", "log": "logs", "tail": "logs -f", "start": "up",
+        "stop": "down",
+    }  # fmt: skip
     headings = {  # noqa: RUF012
         "Jobs": {
             "submit": Entry("submit:submit", "Queue a command or a script, and print its job's id.", True),
@@ -44,6 +50,9 @@ class Commands(LazyGroup):
             ),
             "wait": Entry("wait:wait", "Wait until jobs are over; the exit code tells how they ended."),
             "progress": Entry("progress:progress", "Tell from inside a job how far it is."),
+            "show": Entry(
+                "show:show", "Show one job in detail: what it asks for, how it stands, and what happened to it."
+            ),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),
         },

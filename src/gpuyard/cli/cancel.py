@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuyard.cli import output
+from gpuyard.cli.choosing import Choice
 from gpuyard.cli.sharing import shared
-from gpuyard.cli.yard import JobIds, Yard
+from gpuyard.cli.yard import SomeJobIds as JobIds
+from gpuyard.cli.yard import Yard
 from gpuyard.client import NoDaemon
 from gpuyard.errors import GpuyardError
 
@@ -22,7 +24,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")]
 @shared
 def cancel(
     yard: Yard,
-    jobs: JobIds,
+    choice: Choice,
+    jobs: JobIds = None,
     grace: Annotated[
         str | None,
         typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL (what its submitter said, else 10s)."),
@@ -34,19 +37,21 @@ def cancel(
 
     seconds = duration("--grace", grace)
     client = yard.client()
-    _each(jobs, lambda job: client.cancel(job, seconds), describe_cancelled, json)
+    _each(choice.ids(client, jobs or ()), lambda job: client.cancel(job, seconds), describe_cancelled, json)
 
 
 @shared
-def hold(yard: Yard, jobs: JobIds, json: Json = False) -> None:
+def hold(yard: Yard, choice: Choice, jobs: JobIds = None, json: Json = False) -> None:
     """Keep waiting jobs from being started."""
-    _each(jobs, yard.client().hold, lambda job: "held", json)
+    client = yard.client()
+    _each(choice.ids(client, jobs or (), "queued"), client.hold, lambda job: "held", json)
 
 
 @shared
-def release(yard: Yard, jobs: JobIds, json: Json = False) -> None:
+def release(yard: Yard, choice: Choice, jobs: JobIds = None, json: Json = False) -> None:
     """Let held jobs be started again."""
-    _each(jobs, yard.client().release, lambda job: "released", json)
+    client = yard.client()
+    _each(choice.ids(client, jobs or (), "held"), client.release, lambda job: "released", json)
 
 
 def describe_cancelled(job: Job) -> str:

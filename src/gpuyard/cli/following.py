@@ -61,6 +61,8 @@ class FileLog:
         end = time.monotonic() + wait
         while True:
             job = self._client.job(id)  # before the file is read: what it wrote last is not missed
+            if attempt and attempt > job["attempt"]:
+                raise UserError(f"job {id} has had {output.many(job['attempt'], 'attempt')}, not {attempt}")
             data, start, length = self._read(offset, size)
             if data or job["state"] in OVER or time.monotonic() >= end:
                 return LogPart(data, start + len(data), length, job["state"], 0)  # one file for all attempts
@@ -84,6 +86,8 @@ def log_of(client: Client, id: str, *, error: bool = False) -> Log:
     if "tasks" in job:  # the daemon says which tasks there are
         return client
     path = job["error"] if error else job["output"]
+    if job["error"] and job["error"] != job["output"] and not error:
+        output.say(f"its errors go to {job['error']} (gpuyard logs --error {id} shows them)")
     if error and not path:
         raise UserError(f"the errors of job {id} go where its output goes; leave out --error")
     if not path or (not os.path.exists(path) and job["state"] in OVER):  # it could not be written: the daemon has why

@@ -100,6 +100,8 @@ def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request
     where = _at(path, node)
     if (script is None) == (command is None):
         raise UserError(f"{where}: a job has a command, or a script")
+    if script is not None and not os.path.isfile(script):
+        raise UserError(f"{where}: there is no script {script}; its path is looked for from the directory you are in")
     if args is not None and script is None:
         raise UserError(f"{where}: args are for a script; write them in the command")
     merged = {**{name: value for name, value in common.items() if name not in _OWN}, **found}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import typer
 
 from gpuyard.cli.quick import QuickCommand, QuickGroup
+from gpuyard.errors import UserError
 
 
 class Entry(NamedTuple):
@@ -48,10 +49,18 @@ class LazyGroup(QuickGroup):
 
     headings: dict[str, dict[str, Entry]]
     examples: dict[str, str]
+    familiar: dict[str, str]
+    """Commands of ours, by what people know them as from elsewhere."""
 
     def __init__(self, **settings: Any) -> None:
         commands = {name: Later(name, entry) for entries in self.headings.values() for name, entry in entries.items()}
         super().__init__(**{**settings, "commands": commands})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; who knows it by another name is told ours."""
+        if args and args[0] in self.familiar and args[0] not in self.commands:
+            raise UserError(f"there is no command '{args[0]}' here; gpuyard {self.familiar[args[0]]} does that")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, heading by heading."""

@@ -126,6 +126,8 @@ def _one(option: _Option, tasks: int, found: Translation) -> None:
     elif name not in ("ntasks", "ntasks-per-node", *_SILENT):
         why = _IGNORED.get(name) or f"this option is not known{suggest(name, [*_IGNORED, *_MEANT])}"
         found.warnings.append(f"{option.where}: #SBATCH {option.text}: {why}; ignored")
+    if name == "gpus-per-task":
+        found.variables["SLURM_GPUS_PER_TASK"] = option.value.rpartition(":")[2]
     if name == "partition":
         found.variables["SLURM_JOB_PARTITION"] = option.value
 

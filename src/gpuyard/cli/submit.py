@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli import output
+from gpuyard.cli.programs import check_lines, check_program
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.wishes import Options, duration
 from gpuyard.cli.yard import Yard
@@ -40,6 +41,8 @@ class Request(Options):
         from gpuyard.client import description
 
         words, options, script, more = self._words(), self, None, dict[str, str]()
+        if not in_place:
+            check_lines(words[0], words[0], options=True)
         if not in_place and (path := _script(words[0])):
             from gpuyard.cli.scripts import read_script
 
@@ -54,6 +57,9 @@ class Request(Options):
         environment |= more
         if script is not None:
             wishes["script"] = script
+        else:
+            later = bool(wishes.get("dependency"))
+            check_program(words[0], directory, environment, slurm=bool(wishes.get("slurm")), later=later)
         _warn_of_deadline(wishes)
         return description(words, directory, environment, **wishes)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from gpuyard.errors import UserError
-from gpuyard.units import parse_duration, parse_indices, parse_signal, parse_size
+from gpuyard.units import parse_duration, parse_indices, parse_share, parse_signal
 
 if TYPE_CHECKING:
     from gpuyard.client import Wishes
@@ -140,7 +140,7 @@ class Edits:
             "tags": self.tag or None,
             "gpus": self.gpus,
             "among": None if self.from_ is None else parse_indices(self.from_),
-            "gpu_memory": None if self.gpu_memory is None else int(parse_size(self.gpu_memory)),
+            "gpu_memory": None if self.gpu_memory is None else parse_share(self.gpu_memory),
             "priority": self.priority,
             "estimate": duration("--estimate", self.estimate, none=False),
             "time_limit": duration("--time", self.time, none=False),

@@ -78,3 +78,7 @@ JobId = Annotated[
     str, typer.Argument(metavar="ID", autocompletion=_complete(True), help="The job's id, as gpuyard ps shows it.")
 ]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID", autocompletion=_complete(False), help="The jobs' ids.")]
+SomeJobIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", autocompletion=_complete(False), show_default=False, help="The jobs' ids."),
+]

@@ -57,7 +57,13 @@ class Intake:
         entries: list[_Entry] = []
         for one in wanted:
             batch = [[job for job, _, _ in entry.jobs] for entry in entries] if "@" in one.dependency else []
-            entries.append(self._entry(one, batch))
+            try:
+                entries.append(self._entry(one, batch))
+            except UserError as error:
+                if len(wanted) == 1:
+                    raise
+                which = f"job {len(entries) + 1} of {len(wanted)} ({one.work.name})"
+                raise UserError(f"{which}: {error}") from error
             if sum(len(entry.jobs) for entry in entries) > MOST_TASKS:
                 raise UserError(f"at most {MOST_TASKS:,} jobs can be submitted at once; use several requests")
         yard, now = self._yard, self._yard.clock.now()

@@ -62,8 +62,8 @@ def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str 
         return None
     task = work.get("task")
     values = {
-        "j": view.id, "A": view.array or view.id, "a": str(task or 0), "x": view.name, "u": view.user, "N": node,
-        "n": "0", "t": "0", "s": "batch", "%": "%",
+        "j": view.id, "J": view.id, "A": view.array or view.id, "a": str(task or 0), "x": view.name, "u": view.user,
+        "N": node, "n": "0", "t": "0", "s": "batch", "%": "%",
     }  # fmt: skip
 
     def fill(match: re.Match[str]) -> str:
@@ -71,7 +71,7 @@ def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str 
         if letter not in values:
             return match[0]
         value = values[letter].replace("/", "_")
-        return value.rjust(int(width), "0") if width and letter in "jAant" else value
+        return value.rjust(int(width), "0") if width and letter in "jJAant" else value
 
     return os.path.join(work.get("directory", "/"), _PATTERN.sub(fill, pattern))
 
@@ -103,10 +103,11 @@ def slurm_variables(
         "SLURM_CLUSTER_NAME": "gpuyard",
     }  # fmt: skip
     path = environment.get("PATH") or _PATH
+    number = view.id if work.task is None else str(view.number)  # scripts count with it, so it is never 12_3
     return {
         **{name: value for name, value in usual.items() if name not in environment},
-        "SLURM_JOB_ID": view.id,
-        "SLURM_JOBID": view.id,
+        "SLURM_JOB_ID": number,
+        "SLURM_JOBID": number,
         "SLURM_JOB_NAME": view.name,
         "SLURM_JOB_USER": view.user,
         "SLURM_GPUS": str(len(placed.gpus)),

@@ -153,6 +153,8 @@ def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
     if written := wrapper.read_exit(folder):
         problem = _PROBLEMS.get(written.code, "")
         message = f"{problem}: {written.missing}" if written.missing else ""
+        if written.code == wrapper.UNWRITABLE and (file := wrapper.read_unwritable(folder)):
+            message = f"its output file {file} cannot be written"
         return Ended(job, attempt, written.at, written.code, message=message)
     if status is None:
         message = "how it ended is not known: its wrapper was killed"

@@ -91,6 +91,9 @@ shift 3
 exec "$@"
 """
 
+UNWRITABLE = 73
+"""How `REDIRECT` ends where it cannot do its work; a job may end so as well."""
+_REFUSED = re.compile(rb"gpuyard: (.+), where its output was to go, cannot be written\n", re.DOTALL)
 _ORDINARY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STEERING = re.compile(
     r"LD_.*|BASH.*|ENV|IFS|LINENO|OPTIND|PPID|PS4|SHELLOPTS|POSIXLY_CORRECT|GLIBC_TUNABLES|gpuyard_.*"
@@ -293,6 +296,17 @@ def read_exit(folder: Path) -> Exit | None:
     found = _read(folder / "exit")
     line = _EXIT.fullmatch(found[1]) if found else None
     return Exit(found[0], int(line[1]), os.fsdecode(line[2] or b"")) if found and line else None
+
+
+def read_unwritable(folder: Path) -> str:
+    """The file that `REDIRECT` could not write to, as it says where output goes otherwise; empty if there is none."""
+    try:
+        fd = os.open(folder / "output.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(fd, "rb", buffering=0) as file:
+        said = _REFUSED.fullmatch(file.read(2**14) or b"")
+    return os.fsdecode(said[1]) if said else ""
 
 
 def note_asked(folder: Path) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Query, Response
 
-from gpuyard.daemon.desk import NotNow
+from gpuyard.daemon.desk import NoSuchJob, NotNow
 from gpuyard.daemon.retention import check_kept
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
@@ -44,6 +44,10 @@ class Logs:
             view = tasks.chosen(api.reader, job)[0]
             if view.kind == "lease":
                 raise NotNow(f"job {job} is a lease: gpuyard did not start its process, and has no output of it")
+            if attempt > view.attempt:
+                raise NoSuchJob(
+                    f"job {job} has had {_attempts(view.attempt)}, so there is no output of attempt {attempt}"
+                )
             which = attempt or view.attempt
             check_kept(api.settings, view, which)
             after, data = api.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
@@ -57,3 +61,7 @@ class Logs:
             "X-Attempt": str(which),
         }
         return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+def _attempts(count: int) -> str:
+    return f"{count or 'no'} attempt{'' if count == 1 else 's'}"

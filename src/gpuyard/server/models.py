@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from gpuyard.arrays import parse_array
 from gpuyard.config import Settings
@@ -16,7 +16,7 @@ from gpuyard.core.model import Request
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import Work
 from gpuyard.errors import UserError
-from gpuyard.units import check_signal
+from gpuyard.units import check_share, check_signal
 
 RETRY_DELAY = 30.0
 """Seconds before the first retry, if nobody says otherwise."""
@@ -45,6 +45,16 @@ def _environment(value: Any) -> dict[str, str]:
     return value
 
 
+def _share(value: float | None) -> float | None:
+    """Memory of a GPU that somebody may mean."""
+    try:
+        if value is not None and math.isfinite(value):
+            check_share(value)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
 Environment = Annotated[
     dict[str, str],
@@ -56,7 +66,11 @@ Directory = Annotated[Text, Field(description="Where it runs: an absolute path."
 Name = Annotated[str | None, Field(max_length=200, description="The command's own, if not said.")]
 Gpus = Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")]
 From = Annotated[list[int] | None, Field(alias="from", description="Only these GPUs will do.")]
-GpuMemory = Annotated[float | None, Field(gt=0, description="Bytes on each GPU: it shares GPUs by memory.")]
+GpuMemory = Annotated[
+    float | None,
+    Field(gt=0, description="Bytes on each GPU, 1 MiB or more: it shares GPUs by memory."),
+    AfterValidator(_share),
+]
 Priority = Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")]
 Estimate = Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should take.")]
 TimeLimit = Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it may take.")]
