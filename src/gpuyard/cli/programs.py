@@ -16,7 +16,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def check_program(word: str, directory: str, environment: Mapping[str, str], *, slurm: bool, later: bool) -> None:
-    """Refuse a command that is not there; `later`: one with a path may be, when the jobs before it are over."""
+    """Refuse what looks like a file and cannot be run; `later`: it may be there when the jobs before it are over."""
     place = os.path.join(directory, word)
     if "/" not in word:
         paths = [*environment.get("PATH", _PATH).split(os.pathsep), *([_SHIMS] if slurm else ())]
@@ -27,7 +27,10 @@ def check_program(word: str, directory: str, environment: Mapping[str, str], *, 
         return
     elif later and not os.path.exists(place):
         return
-    raise UserError(_why(word, place))
+    if (
+        word == "-" or "/" in word or "." in word or os.path.exists(place)
+    ):  # else it may be there when its turn has come
+        raise UserError(_why(word, place))
 
 
 def _why(word: str, place: str) -> str:

@@ -57,7 +57,7 @@ class Request(Options):
         environment |= more
         if script is not None:
             wishes["script"] = script
-        else:
+        elif not in_place:  # what stands after -- is taken at its word
             later = bool(wishes.get("dependency"))
             check_program(words[0], directory, environment, slurm=bool(wishes.get("slurm")), later=later)
         _warn_of_deadline(wishes)
