@@ -27,9 +27,8 @@ def check_program(word: str, directory: str, environment: Mapping[str, str], *, 
         return
     elif later and not os.path.exists(place):
         return
-    if (
-        word == "-" or "/" in word or "." in word or os.path.exists(place)
-    ):  # else it may be there when its turn has come
+    looks_like_a_file = word == "-" or "/" in word or "." in word or os.path.exists(place)
+    if looks_like_a_file:  # else it may be there when its turn has come
         raise UserError(_why(word, place))
 
 
