@@ -37,6 +37,7 @@ def test_a_job_is_stopped_for_a_higher_priority_and_loses_nothing(own_yard: Yard
     waits = client.job(low)
     assert (waits["state"], waits["preemptions"], waits["gpus"]) == ("queued", 1, [])
     assert waits["message"] == f"stopped for job {high}, waits again"
+    assert f"(stopped for job {high})" in str(client.explain(low)["reason"])
     own_yard.end(9)  # nothing of this is in memory only
     own_yard.serve("--policy", "priority")
     (own_yard.cwd / "go").touch()

@@ -280,6 +280,17 @@ def test_holding_and_priorities() -> None:
     assert press(model, "-") == [Command("priority", "9", -1.0)]
 
 
+def test_a_job_that_was_held_stays_selected_where_it_goes() -> None:
+    model, _ = shown(picture(part(), part(row("1"), row("2"), row("3"))), focus="waiting")
+    assert press(model, "h") == [Command("hold", "1")]
+    model.show(picture(part(), part(row("2"), row("3"), row("1", "held"))))
+    assert press(model, "h") == [Command("hold", "1")]
+    model.show(picture(part(row("1", "running")), part(row("2"), row("3"))))
+    selected = model.selected()
+    assert selected is not None
+    assert (model.focus, selected.id) == ("running", "1")
+
+
 def test_a_filter_is_typed_and_dropped() -> None:
     model, _ = shown(busy())
     for key in ("/", "a", "B", "x", "backspace", " "):

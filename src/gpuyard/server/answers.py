@@ -38,7 +38,13 @@ class Sayings:
             return None  # how it stands says more
         if id(reason) not in self._said:
             self._said[id(reason)] = sentence(reason, self._times)
-        return self._said[id(reason)]
+        return self._said[id(reason)] + _stopped(view)
+
+
+def _stopped(view: JobView) -> str:
+    """For whom a job that waits again had to stop."""
+    said = view.message.removesuffix(", waits again")
+    return f" ({said})" if view.preemptions and said.startswith("stopped for ") else ""
 
 
 def _is_retry(view: JobView, reason: Reason) -> bool:
@@ -154,7 +160,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": sentence(why.reason, times) if why and not _is_retry(view, why.reason) else _how_it_stands(view),
+        "reason": Sayings(times)(why.reason if why else None, view) or _how_it_stands(view),
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,
