@@ -172,6 +172,11 @@ class Gpu(TypedDict):
     jobs: list[str]
     why: str | None
     simulated: bool
+    drained: bool
+    reservation: str | None
+    """The name of the reservation that it is in, or will be in next."""
+    reserved_from: str | None
+    reserved_until: str | None
 
 
 class Machine(TypedDict):

@@ -194,7 +194,12 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
     now = time.time()
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
     for device, reading, verdict in machine.readings():
-        jobs = [view.id for view in views if view.state == "running" and device.index in view.gpus]
+        tenants = [view for view in views if view.state == "running" and device.index in view.gpus]
+        jobs = [view.id for view in tenants]
+        booking = next((booking for booking in bookings if device.index in booking.gpus), None)
+        used = reading.memory_used
+        if device.simulated and device.memory:  # nothing is ever on it, so this is what was asked for
+            used = sum(view.work["gpu_memory"] or device.memory for view in tenants)
         standing: str = verdict.state
         why = verdict.why
         # Simulated GPUs are never looked at, and others may have been before the job came.
@@ -205,10 +210,12 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
         found.append(
             {
                 "index": device.index, "uuid": device.uuid, "name": device.name, "state": standing,
-                "memory_total": device.memory, "memory_used": reading.memory_used, "utilization": reading.utilization,
+                "memory_total": device.memory, "memory_used": used, "utilization": reading.utilization,
                 "jobs": jobs, "temperature": reading.temperature, "power": reading.power, "why": why,
                 "simulated": device.simulated, "drained": device.index in drained,
-                "reservation": next((booking.name for booking in bookings if device.index in booking.gpus), None),
+                "reservation": booking.name if booking else None,
+                "reserved_from": iso(booking.begin) if booking else None,
+                "reserved_until": iso(booking.end) if booking else None,
             }
         )  # fmt: skip
     return found
