@@ -51,9 +51,19 @@ class Job(TypedDict):
     retries: int
     failures: int
     """Attempts that failed and were followed by a retry."""
+    retry_delay: float
     output: str | None
     """The file that its output goes to; None: the daemon keeps it."""
     error: str | None
+    open_mode: str | None
+    among: list[int] | None
+    """Only GPUs with these indices."""
+    grace: float
+    requeue: bool
+    signal: str
+    """What asks it to stop."""
+    notice: float | None
+    """Seconds from that signal to its end, if that was said."""
     tasks: NotRequired[dict[str, int]]
     """Of an array as one: how many of its tasks are in each state."""
     preemptible: bool
@@ -210,6 +220,8 @@ class Explanation(TypedDict):
     gpus: list[int]
     tasks: NotRequired[dict[str, int]]
     """Of an array, of whose tasks this is the next: how many of them are in each state."""
+    holds: NotRequired[list[Blocker]]
+    """Of a lease that waits: other leases that its own holder has already."""
 
 
 class LogPart(NamedTuple):

@@ -84,9 +84,16 @@ def job_json(
         "deadline_at": iso(work.get("deadline")),
         "dependency": dependency(work.get("after", ())),
         "retries": work.get("retries", 0),
+        "retry_delay": work.get("retry_delay", 0.0),
         "failures": view.failures,
         "output": named(work, view, "output", node),
         "error": named(work, view, "error", node),
+        "open_mode": work.get("open_mode") or None,
+        "among": work.get("from"),
+        "grace": work.get("grace", 10.0),
+        "requeue": work.get("requeue", False),
+        "signal": work.get("signal", "TERM"),
+        "notice": work.get("notice") or None,
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
         "kind": view.kind,
@@ -178,13 +185,21 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
         other = others.get(job)
         if other is not None:
             known = other.work.get("estimated", True) and math.isfinite(until)
-            found["must_end_first"].append(
-                {
-                    "id": job, "name": other.name, "user": other.user, "gpus": list(other.gpus),
-                    "expected_at": iso(until) if known else None,
-                }
-            )  # fmt: skip
+            found["must_end_first"].append(_blocker(other, iso(until) if known else None))
+    if view.kind == "lease":
+        found["holds"] = [_blocker(other, None) for other in others.values() if _is_of_the_same(view, other)]
     return found
+
+
+def _blocker(view: JobView, until: str | None) -> dict[str, Any]:
+    gpus = list(view.gpus)
+    return {"id": view.id, "name": view.name, "user": view.user, "gpus": gpus, "expected_at": until}
+
+
+def _is_of_the_same(view: JobView, other: JobView) -> bool:
+    """Whether the process that waits for a lease holds the other already."""
+    running = other.kind == "lease" and other.state == "running"
+    return running and list(other.work["holder"]) == list(view.work["holder"])
 
 
 def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
