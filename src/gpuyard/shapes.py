@@ -86,6 +86,8 @@ class Columns(TypedDict):
     gpu_count: list[int]
     gpu_memory: list[int | None]
     submitted: list[float]
+    waiting_since: list[float]
+    """When each began to wait, the last time: a job that was stopped or failed may wait again."""
     started: list[float | None]
     ended: list[float | None]
     priority: list[float]

@@ -108,7 +108,7 @@ def dependency(after: Iterable[str]) -> str | None:
 
 
 def columns_json(
-    views: list[JobView], reasons: list[str | None], progress: list[Progress | None]
+    views: list[JobView], reasons: list[str | None], progress: list[Progress | None], since: list[float]
 ) -> dict[str, list[Any]]:
     """What a table shows of jobs, column by column, times in seconds: quick to make and to read for thousands."""
     return {
@@ -121,6 +121,7 @@ def columns_json(
         "gpu_count": [view.work["gpu_count"] for view in views],
         "gpu_memory": [view.work["gpu_memory"] for view in views],
         "submitted": [view.submitted for view in views],
+        "waiting_since": since,
         "started": [view.started for view in views],
         "ended": [view.ended for view in views],
         "priority": [view.priority for view in views],

@@ -28,7 +28,8 @@ class Row(NamedTuple):
     gpus: tuple[int, ...]
     gpu_count: int
     gpu_memory: int | None
-    submitted: float
+    since: float
+    """When it began to wait."""
     started: float | None
     ended: float | None
     priority: float
@@ -166,7 +167,7 @@ class Model:
 
 def rows_of(columns: Columns) -> tuple[Row, ...]:
     """The rows of a listing."""
-    names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "submitted", "started")
+    names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "waiting_since", "started")
     given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress")]  # type: ignore[literal-required]
     return tuple(
         Row(*row)._replace(name=row[1] or "-", reason=row[4] or "", gpus=tuple(row[5]))
