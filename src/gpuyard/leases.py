@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from gpuyard.client import OVER, Client, Job, LeaseWishes, NoDaemon, Refused
+from gpuyard.client import OVER, Blocker, Client, Job, LeaseWishes, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import check_share, format_duration, parse_duration, parse_share
 
@@ -109,6 +109,9 @@ class Lease(Sequence[int]):
 
     def __repr__(self) -> str:
         return f"Lease(id={self.id!r}, indices={list(self.indices)})"
+
+    def __str__(self) -> str:
+        return str(list(self.indices))
 
 
 def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
@@ -228,10 +231,20 @@ def _await(client: Client, id: str, timeout: float | None, say: Callable[[str], 
             span = format_duration(timeout or 0.0)
             raise TimeoutError(f"no GPUs within {span} ({why}); the request was given up")
         if why != said:
-            said = why
             say(f"lease {id} waits: {why}")
+            if not said and (holds := patiently(client.explain, id, say=say).get("holds")):
+                who = "process" if job.get("pid") == os.getpid() else "shell"
+                say(held_already(f"this {who} (pid {job.get('pid')})", holds))
+            said = why
         poll = _POLL
         time.sleep(0.02)
+
+
+def held_already(who: str, holds: Sequence[Blocker]) -> str:
+    """That the holder of a lease that waits has others, which it may be waiting for."""
+    ids = " ".join(lease["id"] for lease in holds)
+    each = " and ".join(f"lease {lease['id']} on GPU {', '.join(map(str, lease['gpus']))}" for lease in holds)
+    return f"{who} holds {each} already; gpuyard release {ids} gives {'it' if len(holds) == 1 else 'them'} back"
 
 
 def _give_up(client: Client, id: str) -> None:

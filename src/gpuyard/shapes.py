@@ -51,9 +51,19 @@ class Job(TypedDict):
     retries: int
     failures: int
     """Attempts that failed and were followed by a retry."""
+    retry_delay: float
     output: str | None
     """The file that its output goes to; None: the daemon keeps it."""
     error: str | None
+    open_mode: str | None
+    among: list[int] | None
+    """Only GPUs with these indices."""
+    grace: float
+    requeue: bool
+    signal: str
+    """What asks it to stop."""
+    notice: float | None
+    """Seconds from that signal to its end, if that was said."""
     tasks: NotRequired[dict[str, int]]
     """Of an array as one: how many of its tasks are in each state."""
     preemptible: bool
@@ -76,6 +86,8 @@ class Columns(TypedDict):
     gpu_count: list[int]
     gpu_memory: list[int | None]
     submitted: list[float]
+    waiting_since: list[float]
+    """When each began to wait, the last time: a job that was stopped or failed may wait again."""
     started: list[float | None]
     ended: list[float | None]
     priority: list[float]
@@ -172,6 +184,11 @@ class Gpu(TypedDict):
     jobs: list[str]
     why: str | None
     simulated: bool
+    drained: bool
+    reservation: str | None
+    """The name of the reservation that it is in, or will be in next."""
+    reserved_from: str | None
+    reserved_until: str | None
 
 
 class Machine(TypedDict):
@@ -205,6 +222,8 @@ class Explanation(TypedDict):
     gpus: list[int]
     tasks: NotRequired[dict[str, int]]
     """Of an array, of whose tasks this is the next: how many of them are in each state."""
+    holds: NotRequired[list[Blocker]]
+    """Of a lease that waits: other leases that its own holder has already."""
 
 
 class LogPart(NamedTuple):

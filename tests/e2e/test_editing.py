@@ -111,6 +111,8 @@ def test_a_description_is_edited_in_the_users_editor(yard: Yard, tmp_path: Path)
     editor.write_text(
         "import sys\npath = sys.argv[1]\ntext = open(path).read()\nopen(path + '.seen', 'w').write(text)\n"
         "text = text.replace('priority: 0', 'priority: 4').replace('tags: []', 'tags: [x, y]')\n"
+        "text = text.replace('from: null', 'from: 0,1').replace('preemptible: false', 'preemptible: true')\n"
+        "text = text.replace('signal: TERM', 'signal: USR1@90').replace('grace: 10s', 'grace: 5s')\n"
         "text = text.replace('time: 3600s', 'time: null').replace('begin: null', 'begin: tomorrow 8:00')\n"
         "open(path, 'w').write(text)\n"
     )
@@ -120,8 +122,15 @@ def test_a_description_is_edited_in_the_users_editor(yard: Yard, tmp_path: Path)
     job = yard.client.job(id)
     assert (job["priority"], job["tags"], job["time_limit"]) == (4, ["x", "y"], None)
     assert "T08:00:00" in (job["begin_at"] or "")
+    assert (job["among"], job["preemptible"], job["gpu_count"]) == ([0, 1], True, 1)
+    assert (job["signal"], job["notice"], job["grace"]) == ("USR1", 90, 5)
     assert yard("edit", id, more={"VISUAL": "true"}).err == f"job {id}: nothing changed\n"
     assert "nothing was changed" in yard("edit", id, more={"VISUAL": "false"}).err
+    editor.write_text("import sys\nopen(sys.argv[1], 'w').write('name: [much: work\\n')\n")
+    wrong = yard("edit", id, more={"EDITOR": f"{sys.executable} {editor}", "TMPDIR": str(tmp_path)})
+    assert wrong.code == 2
+    kept = wrong.err.partition("what you wrote is kept in ")[2].splitlines()[0]
+    assert Path(kept).read_text() == "name: [much: work\n"
 
 
 def test_a_clone_has_the_same_command_environment_and_options(yard: Yard, tmp_path: Path) -> None:

@@ -56,6 +56,23 @@ read line
 """
 
 
+def test_a_shell_that_waits_for_its_own_lease_is_told(program: Yard) -> None:
+    loop = "for n in 1 2; do X=$(gpuyard acquire --gpus 3) sh -c 'echo $X'; done"
+    process = shell(program, "bash", "-c", loop)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "0,1,2\n"
+    first = next(job["id"] for job in program.client.jobs(state="running") if job.get("pid") == process.pid)
+    told = f"holds lease {first} on GPU 0, 1, 2 already; gpuyard release {first} gives it back\n"
+    assert "waits: needs 3 GPUs" in process.stderr.readline()
+    assert process.stderr.readline() == f"this shell (pid {process.pid}) {told}"
+    waits = next(job["id"] for job in program.client.jobs(state="queued") if job.get("pid") == process.pid)
+    assert f"Its own holder {told.strip()}." in program("explain", waits).out
+    assert f"job {first}: given back" in program("release", first).err
+    assert (program.client.job(first)["state"], program.client.job(first)["reason"]) == ("succeeded", "given back")
+    assert process.communicate(timeout=PATIENCE)[0] == "0,1,2\n"
+
+
 @pytest.mark.parametrize("name", ["bash", "dash", "zsh"])
 def test_the_shell_that_asks_holds_the_lease(program: Yard, name: str) -> None:
     if shutil.which(name) is None:

@@ -277,7 +277,7 @@ def test_what_cannot_be_had_is_told(here: Yard) -> None:
         waiter.join(PATIENCE)
         assert f"LeaseCancelled lease {waiting['id']} was cancelled: cancelled while it waited by" in said[-1]
     mistakes: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"gpus": 5}, "this lease can never begin here: it wants 5 GPUs"),
+        ({"gpus": 5}, "this lease can never begin here: it wants 5 GPUs, this machine has 4"),
         ({"from_": [9]}, "wants GPU 9"),
         ({"from_": []}, "from names no GPU"),
         ({"memory": "17G"}, "wants 17G"),

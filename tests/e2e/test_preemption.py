@@ -37,6 +37,11 @@ def test_a_job_is_stopped_for_a_higher_priority_and_loses_nothing(own_yard: Yard
     waits = client.job(low)
     assert (waits["state"], waits["preemptions"], waits["gpus"]) == ("queued", 1, [])
     assert waits["message"] == f"stopped for job {high}, waits again"
+    assert f"(stopped for job {high})" in str(client.explain(low)["reason"])
+    columns = client.columns()[1]
+    began = dict(zip(columns["id"], zip(columns["submitted"], columns["waiting_since"], strict=True), strict=True))
+    assert began[low][1] > began[low][0]
+    assert began[high][1] == began[high][0]
     own_yard.end(9)  # nothing of this is in memory only
     own_yard.serve("--policy", "priority")
     (own_yard.cwd / "go").touch()

@@ -135,6 +135,7 @@ def test_a_directory_that_goes_away_fails_the_job(yard: Yard, tmp_path: Path) ->
     (tmp_path / "gone").mkdir()
     id = yard.submit("--hold", "--chdir", tmp_path / "gone", "--", "true")
     (tmp_path / "gone").rmdir()
+    assert yard("hold", id) == (0, "", f"job {id}: was held already\n")
     assert yard("release", id) == (0, "", f"job {id}: released\n")
     job = yard.wait(id)
     assert job["state"] == "failed"

@@ -42,9 +42,14 @@ def test_nothing_starts_on_a_drained_gpu_and_a_restart_changes_nothing(served: Y
     assert (done.code, done.out) == (0, "")
     assert "nothing starts on GPU 3 until gpuyard resume" in done.err
     assert f"still running: job {first}" in done.err
+    gpu = served("gpus").out.splitlines()[4]
+    assert (gpu.split()[0], gpu.split()[-1]) == ("3", "drained")
+    assert "16G/16G" in gpu
+    assert f"{first} " in gpu
     served.client.cancel(first, 0)
     waits = served.submit("--from", "3", "--", *ENDLESS)
     until(lambda: served.json("gpus")[3]["state"] == "drained")
+    assert "4 simulated GPUs: 3 free, 1 drained" in served("status").out
     assert "1 drained" in served.json("explain", waits)["reason"]
     served.end(signal.SIGKILL)
     served.serve()
@@ -115,7 +120,7 @@ def test_a_reservation_is_honoured_and_the_time_before_it_used(served: Yard) -> 
 def test_reservations_are_made_listed_and_given_up(served: Yard) -> None:
     done = served("reserve", "0-1", "--begin", "now+1hour", "--duration", "2h", "--name", "demo")
     assert (done.code, done.out) == (0, "demo\n")
-    assert "GPU 0, 1 is reserved for" in done.err
+    assert "GPUs 0, 1 are reserved for" in done.err
     again = served("reserve", "1", "--begin", "now+2hours", "--duration", "1h")
     assert again.code == 2
     assert "GPU 1 is reserved then already (demo)" in again.err
@@ -125,6 +130,8 @@ def test_reservations_are_made_listed_and_given_up(served: Yard) -> None:
     served.serve()
     table = served("reservations").out.splitlines()
     assert [line.split()[0] for line in table] == ["NAME", "r1", "demo"]
+    assert [line.split()[-1] == "now" for line in table] == [False, True, False]
+    assert "reserved: r1, until " in served("gpus").out
     assert served("unreserve", "demo").err == "reservation demo is given up\n"
     assert [found["name"] for found in served.json("reservations")] == ["r1"]
 
@@ -168,6 +175,13 @@ def test_shares_are_told(served: Yard) -> None:
     table = served("share").out.splitlines()
     assert table[0].split()[:3] == ["NAME", "GROUP", "SHARE"]
     assert len(table) == 3
+    assert "0.0 h" in table[1]
+    cleared = served("share", "clear", "@lab")
+    assert cleared.err == "group lab has no share of its own any more\n"
+    assert len(cleared.out.splitlines()) == 2
+    odd = served("share", "set", "nobody-of-that-name", "2")
+    assert "warning: this machine knows no user nobody-of-that-name" in odd.err
+    assert "nobody-of-that-name has a share of 2 from now on" in odd.err
 
 
 def test_explain_does_not_blame_jobs_for_a_drain(served: Yard) -> None:

@@ -187,3 +187,7 @@ def test_without_a_terminal_there_is_one_frame_or_none(yard: Yard) -> None:
     assert (frame.code, frame.err) == (0, "")
     assert all(text in frame.out for text in ("4 SIMULATED GPUs", "RUNNING 1", "WAITING 1", "needs 4 GPUs, 2 idle"))
     assert "quit" not in frame.out
+    yard.submit("--name", "task", "--gpus", "4", "--array", "1-5", "--", *ENDLESS)
+    frame = yard("top", "--once")
+    assert "WAITING 6" in frame.out
+    assert sum("needs 4 GPUs, 2 idle" in line or "task" in line for line in frame.out.splitlines()) == 6

@@ -58,6 +58,8 @@ def test_rules() -> None:
         permissions.check(may, boss, "do it", lambda: "bob")
     with pytest.raises(Forbidden, match="only bob may cancel job 1, since the job is bob's; ask bob, or root"):
         permissions.check(May.OWNER, ann, "cancel job 1", lambda: "bob")
+    with pytest.raises(Forbidden, match="is root's; ask root, or a member of the group wheels"):
+        permissions.check(May.OWNER, ann, "cancel job 1", lambda: "root")
     with pytest.raises(Forbidden, match="only an admin may drain: ask root, or a member of the group wheels"):
         permissions.check(May.ADMIN, ann, "drain", lambda: "ann")
 

@@ -130,6 +130,18 @@ def test_simulated_gpus_are_said_to_be_and_show_what_is_booked() -> None:
     assert "50G/40G     -" in found[3]  # however it came to that: it does not break the line
 
 
+def test_gpus_that_are_drained_or_reserved_are_marked() -> None:
+    booked: dict[str, Any] = {
+        "reservation": "demo",
+        "reserved_from": "2000-01-01T00:00:00+00:00",
+        "reserved_until": "2999-01-01",
+    }
+    marked = [gpu(0, "ours", ("7",), drained=True), gpu(1, **booked)]
+    _, found = shown(picture(part(row("7", "running", gpus=(0,))), Part(), Part(), *marked))
+    assert found[2].endswith("7 (drained)")
+    assert "reserved: demo, until 2999" in found[3]
+
+
 def test_a_terminal_that_knows_only_ascii_is_written_nothing_else() -> None:
     model, found = shown(picture(part(row("7", "running", "日本" * 20, progress=FAR))))
     screen = [draw.text_of(line) for line in draw.frame(model, draw.ASCII)]
@@ -278,6 +290,17 @@ def test_holding_and_priorities() -> None:
     assert press(model, "h") == [Command("hold", "9")]
     assert press(model, "+") == press(model, "=") == [Command("priority", "9", 1.0)]
     assert press(model, "-") == [Command("priority", "9", -1.0)]
+
+
+def test_a_job_that_was_held_stays_selected_where_it_goes() -> None:
+    model, _ = shown(picture(part(), part(row("1"), row("2"), row("3"))), focus="waiting")
+    assert press(model, "h") == [Command("hold", "1")]
+    model.show(picture(part(), part(row("2"), row("3"), row("1", "held"))))
+    assert press(model, "h") == [Command("hold", "1")]
+    model.show(picture(part(row("1", "running")), part(row("2"), row("3"))))
+    selected = model.selected()
+    assert selected is not None
+    assert (model.focus, selected.id) == ("running", "1")
 
 
 def test_a_filter_is_typed_and_dropped() -> None:

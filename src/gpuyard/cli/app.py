@@ -37,7 +37,7 @@ class Commands(LazyGroup):
             "logs": Entry("logs:logs", "Print a job's output."),
             "cancel": Entry("cancel:cancel", "End jobs: those that wait now, those that run after a grace period."),
             "hold": Entry("cancel:hold", "Keep waiting jobs from being started."),
-            "release": Entry("cancel:release", "Let held jobs be started again."),
+            "release": Entry("cancel:release", "Let held jobs be started again; give leases back."),
             "edit": Entry(
                 "edit:edit",
                 "Change what a job asks for (none takes something back); without options, in your editor.",

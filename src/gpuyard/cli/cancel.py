@@ -43,15 +43,40 @@ def cancel(
 @shared
 def hold(yard: Yard, choice: Choice, jobs: JobIds = None, json: Json = False) -> None:
     """Keep waiting jobs from being started."""
-    client = yard.client()
-    _each(choice.ids(client, jobs or (), "queued"), client.hold, lambda job: "held", json)
+    client, said = yard.client(), [""]
+
+    def act(id: str) -> Job:
+        said[0] = "held" if _count(client.job(id), "queued", "running") else "was held already"
+        return client.hold(id)
+
+    _each(choice.ids(client, jobs or (), "queued"), act, lambda _: said[0], json)
 
 
 @shared
 def release(yard: Yard, choice: Choice, jobs: JobIds = None, json: Json = False) -> None:
-    """Let held jobs be started again."""
-    client = yard.client()
-    _each(choice.ids(client, jobs or (), "held"), client.release, lambda job: "released", json)
+    """Let held jobs be started again; give leases back."""
+    client, said = yard.client(), [""]
+
+    def act(id: str) -> Job:
+        job = client.job(id)
+        if job["kind"] == "lease" and job["state"] == "running":
+            client.give_back_lease(id)
+            said[0] = f"given back; process {job['pid']} is left alone, so let it use GPU {_listed(job)} no more"
+            return client.job(id)
+        said[0] = "released" if _count(job, "held") else "was not held"
+        return client.release(id)
+
+    _each(choice.ids(client, jobs or (), "held"), act, lambda _: said[0], json)
+
+
+def _count(job: Job, *states: str) -> int:
+    """How many tasks of an array are in one of some states; of a job, whether it is."""
+    tasks = job.get("tasks") or {job["state"]: 1}
+    return sum(tasks.get(state, 0) for state in states)
+
+
+def _listed(job: Job) -> str:
+    return ", ".join(map(str, job["gpus"]))
 
 
 def describe_cancelled(job: Job) -> str:

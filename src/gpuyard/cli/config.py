@@ -73,7 +73,7 @@ def _shown(name: str, value: Any) -> str:
         return "0 (for ever)" if name.startswith("keep_") and not value else _time(value)
     if name in SIZES:
         return format_size(value)
-    return str(value) or "-"
+    return "-" if value is None else str(value) or "-"
 
 
 def _time(seconds: float) -> str:

@@ -29,19 +29,22 @@ _CLEARED = {
 def edit(yard: Yard, job: JobId, edits: Edits, json: Json = False) -> None:
     """Change what a job asks for (none takes something back); without options, in your editor."""
     client = yard.client()
-    changes = changes_of(edits)
-    if not changes:
-        from gpuyard.cli.editor import in_editor
 
-        changes = in_editor(client.job(job))
-        if not changes:
-            output.say(f"job {job}: nothing changed")
-            return
-    found = client.edit(job, **changes)
-    if json:
-        output.print_json(found)
-    else:
-        output.say(f"job {job}: changed {', '.join(_spelled(name) for name in changes)}")
+    def apply(changes: Wishes) -> bool:
+        found = client.edit(job, **changes)
+        if json:
+            output.print_json(found)
+        else:
+            output.say(f"job {job}: changed {', '.join(_spelled(name) for name in changes)}")
+        return True
+
+    if changes := changes_of(edits):
+        apply(changes)
+        return
+    from gpuyard.cli.editor import in_editor
+
+    if not in_editor(client.job(job), apply):
+        output.say(f"job {job}: nothing changed")
 
 
 def changes_of(edits: Edits) -> Wishes:

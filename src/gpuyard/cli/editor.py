@@ -6,28 +6,58 @@ import os
 import shlex
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from gpuyard.errors import UserError, suggest
+from gpuyard.cli import output
+from gpuyard.errors import GpuyardError, UserError, suggest
 from gpuyard.units import format_number
 
 if TYPE_CHECKING:
     from gpuyard.cli.wishes import Edits
     from gpuyard.client import Job, Wishes
 
+T = TypeVar("T")
+_SWITCHES = ("preemptible", "requeue")
 
-def in_editor(job: Job) -> Wishes:
-    """What somebody changes in a job's description; nothing if they leave it as it is."""
+
+def in_editor(job: Job, apply: Callable[[Wishes], T]) -> T | None:
+    """Apply what somebody changes in a job's description; None if they leave it as it is.
+
+    What they wrote is kept where it cannot be used.
+    """
+    before = described(job)
+    handle, path = tempfile.mkstemp(".yaml", f"gpuyard-{job['id']}-")
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(f"# Job {job['id']}: change what you like, and leave the editor. null takes something back.\n")
+        file.write(yaml.safe_dump(before, sort_keys=False, allow_unicode=True))
+    try:
+        _edit(path)
+    except UserError:  # nobody meant anything by it
+        os.unlink(path)
+        raise
+    try:
+        changes = _changes(before, _parsed(Path(path).read_text(encoding="utf-8")))
+        done = apply(changes) if changes else None
+    except GpuyardError:
+        output.say(f"what you wrote is kept in {path}")
+        raise
+    os.unlink(path)
+    return done
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> Wishes:
     from gpuyard.cli.edit import changes_of
 
-    before = described(job)
-    after = _edited(job["id"], before)
     unknown = [key for key in after if key not in before]
     if unknown:
         raise UserError(f"there is no '{unknown[0]}' to be changed{suggest(unknown[0], before)}; nothing was changed")
     changed = {key: after.get(key) for key in before if _text(after.get(key)) != _text(before[key])}
+    if "from" in changed:  # by itself it would mean all of these GPUs, but how many there are to be stands there too
+        changed["gpus"] = after.get("gpus") or before["gpus"]
     return changes_of(_edits(changed))
 
 
@@ -38,6 +68,7 @@ def described(job: Job) -> dict[str, Any]:
         "priority": _plain(job["priority"]),
         "tags": job["tags"],
         "gpus": job["gpu_count"],
+        "from": ",".join(map(str, job["among"] or ())) or None,
         "gpu-memory": _plain(job["gpu_memory"]),
         "time": _seconds(job["time_limit"]),
         "estimate": _seconds(job["estimate"]),
@@ -45,8 +76,14 @@ def described(job: Job) -> dict[str, Any]:
         "deadline": job["deadline_at"],
         "dependency": job["dependency"],
         "retries": job["retries"],
+        "retry-delay": _seconds(job["retry_delay"]),
+        "requeue": job["requeue"],
+        "preemptible": job["preemptible"],
+        "signal": job["signal"] + (f"@{_seconds(job['notice'])}" if job["notice"] else ""),
+        "grace": _seconds(job["grace"]),
         "output": job["output"],
         "error": job["error"],
+        "open-mode": job["open_mode"],
     }
 
 
@@ -58,20 +95,14 @@ def _seconds(value: float | None) -> str | None:
     return None if value is None else f"{format_number(value)}s"
 
 
-def _edited(id: str, before: dict[str, Any]) -> dict[str, Any]:
+def _edit(path: str) -> None:
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-    head = f"# Job {id}: change what you like, and leave the editor. null takes something back.\n"
-    with tempfile.NamedTemporaryFile("w", prefix=f"gpuyard-{id}-", suffix=".yaml", encoding="utf-8") as file:
-        file.write(head + yaml.safe_dump(before, sort_keys=False, allow_unicode=True))
-        file.flush()
-        try:
-            code = subprocess.run([*editor, file.name], check=False).returncode
-        except OSError as error:
-            raise UserError(f"the editor {editor[0]} cannot be started ({error.strerror}); set EDITOR") from error
-        if code:
-            raise UserError(f"the editor ended with code {code}, so nothing was changed")
-        with open(file.name, encoding="utf-8") as again:  # an editor may have put another file in its place
-            return _parsed(again.read())
+    try:
+        code = subprocess.run([*editor, path], check=False).returncode
+    except OSError as error:
+        raise UserError(f"the editor {editor[0]} cannot be started ({error.strerror}); set EDITOR") from error
+    if code:
+        raise UserError(f"the editor ended with code {code}, so nothing was changed")
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -90,6 +121,8 @@ def _text(value: Any) -> Any:
         return [str(part) for part in value] or None
     if value is None or value == "[]":
         return None
+    if isinstance(value, bool):
+        return str(value).lower()
     return format_number(value) if isinstance(value, int | float) else str(value)
 
 
@@ -98,11 +131,15 @@ def _edits(changed: dict[str, Any]) -> Edits:
 
     found: dict[str, Any] = {}
     for key, value in changed.items():
-        name = {"tags": "tag"}.get(key, key.replace("-", "_"))
+        name = {"tags": "tag", "from": "from_"}.get(key, key.replace("-", "_"))
         if name == "tag":
             found[name] = (value if isinstance(value, list) else [str(value)]) if value else ["none"]
         elif name in ("gpus", "retries", "priority"):
             found[name] = _number(key, value)
+        elif name in _SWITCHES:
+            found[name] = _switch(key, value)
+        elif name == "signal":
+            found[name] = "TERM" if value is None else str(value)
         else:
             found[name] = "none" if value is None else str(value)
     return Edits(**found)
@@ -114,3 +151,10 @@ def _number(key: str, value: Any) -> float | int:
         return float(text) if key == "priority" else int(text)
     except ValueError:
         raise UserError(f"{key} is a number, not '{text}'; nothing was changed") from None
+
+
+def _switch(key: str, value: Any) -> bool:
+    text = str(value or "false").lower()
+    if text not in ("true", "false", "yes", "no"):
+        raise UserError(f"{key} is true or false, not '{text}'; nothing was changed")
+    return text in ("true", "yes")

@@ -45,6 +45,10 @@ def sentences(found: Explanation) -> list[str]:
         lines.append(f"Ahead of it: {output.many(len(ahead), 'job')} ({names}).")
     if found["must_end_first"]:
         lines += ["Before it can start, these have to end:", *_blockers(found)]
+    if holds := found.get("holds"):
+        from gpuyard.leases import held_already
+
+        lines.append(f"{held_already('Its own holder', holds)}.")
     if found["expected_at"]:
         lines.append(f"It is expected to start at about {clock(found['expected_at'])}, if estimates hold.")
     return lines

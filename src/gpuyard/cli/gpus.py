@@ -38,8 +38,26 @@ def _row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
         f"{_size(gpu['memory_used'])}/{_size(gpu['memory_total'])}",
         "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
         ",".join(gpu["jobs"]) or "-",
-        "" if gpu["jobs"] or gpu["state"] == "free" else gpu["why"] or "",
+        marks(gpu),
     )
+
+
+def marks(gpu: Gpu) -> str:
+    """What else is to be known of a GPU: who has taken it, and that it is drained or reserved."""
+    said = [] if gpu["jobs"] or gpu["state"] in ("free", "ours") else [gpu["why"] or ""]
+    if gpu.get("drained") and gpu["state"] != "drained":
+        said.append("drained")
+    if gpu.get("reservation"):
+        said.append(f"reserved: {gpu['reservation']}, {_booked(gpu)}")
+    return "; ".join(filter(None, said))
+
+
+def _booked(gpu: Gpu) -> str:
+    from gpuyard.cli.table import clock, instant, now
+
+    begin, end = gpu["reserved_from"], gpu["reserved_until"]
+    begun = begin is None or instant(begin) <= now()
+    return f"until {clock(end)}" if begun else f"from {clock(begin)} to {clock(end)}"
 
 
 def _size(size: int | None) -> str:

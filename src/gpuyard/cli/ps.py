@@ -81,7 +81,10 @@ def print_jobs(jobs: Columns, now: float, shown: int) -> None:
         jobs["state"],
         map(share, jobs["gpu_count"], jobs["gpu_memory"]),
         map(indices, jobs["gpus"]),
-        [span(begin, start or end or now) for begin, start, end in zip(jobs["submitted"], starts, ends, strict=True)],
+        [
+            span(begin, start or end or now)
+            for begin, start, end in zip(jobs["waiting_since"], starts, ends, strict=True)
+        ],
         [span(start, end or now) for start, end in zip(starts, ends, strict=True)],
         [reason or how_far(progress) for reason, progress in zip(jobs["reason"], jobs["progress"], strict=True)],
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import output
+from gpuyard.cli.accounts import warn_of_unknown
 from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
@@ -46,14 +47,19 @@ def set_quota(
     """Limit what a user, a group or everybody else may have."""
     if gpus is None and gpu_hours is None:
         raise UserError("say what the quota is: --gpus 2, --gpu-hours 40, or both")
-    _show(yard.client().set_quota(name, gpus=gpus, gpu_hours=gpu_hours), json)
+    found = yard.client().set_quota(name, gpus=gpus, gpu_hours=gpu_hours)
+    warn_of_unknown([name])
+    said = [f"{output.many(gpus, 'GPU') if gpus else 'any number of GPUs'} at once"] if gpus is not None else []
+    said += [f"{f'{gpu_hours:g}' if gpu_hours else 'any number of'} GPU-hours a week"] if gpu_hours is not None else []
+    _show(found, json, f"{_called(name)} may have {' and '.join(said)} from now on")
 
 
 @quota.command("clear", cls=QuickCommand)
 @shared
 def clear_quota(yard: Yard, name: Name, json: Json = False) -> None:
     """Lift a quota."""
-    _show(yard.client().set_quota(name, gpus=0, gpu_hours=0.0), json)
+    found = yard.client().set_quota(name, gpus=0, gpu_hours=0.0)
+    _show(found, json, f"{_called(name)} has no quota of its own any more")
 
 
 @share.command("set", cls=QuickCommand)
@@ -65,10 +71,27 @@ def set_share(
     json: Json = False,
 ) -> None:
     """Say what share a user, a group or everybody else deserves."""
-    _show(yard.client().set_share(name, weight), json)
+    found = yard.client().set_share(name, weight)
+    warn_of_unknown([name])
+    _show(found, json, f"{_called(name)} has a share of {weight:g} from now on, where others have 1")
 
 
-def _show(found: dict[str, Any], json: bool) -> None:
+@share.command("clear", cls=QuickCommand)
+@shared
+def clear_share(yard: Yard, name: Name, json: Json = False) -> None:
+    """Take a share back, so that it is as everybody's."""
+    found = yard.client().set_share(name, 1.0)
+    _show(found, json, f"{_called(name)} has no share of its own any more")
+
+
+def _called(name: str) -> str:
+    """Whom a rule is for, in words."""
+    if name == "*":
+        return "everybody else"
+    return f"group {name[1:]}" if name.startswith("@") else name
+
+
+def _show(found: dict[str, Any], json: bool, done: str = "") -> None:
     from gpuyard.cli.table import print_table
     from gpuyard.units import format_duration
 
@@ -86,9 +109,11 @@ def _show(found: dict[str, Any], json: bool) -> None:
     ]  # fmt: skip
     if rows:
         print_table(heads, rows)
-    else:
+    elif not done:
         output.say("nobody has submitted anything yet, and nobody has a quota")
-    if found["half_life"] and rows:
+    if done:
+        output.say(done)
+    elif found["half_life"] and rows:
         after = format_duration(found["half_life"])
         output.say(f"LATELY is what fair shares go by: GPU-hours, which count half after {after}")
 
@@ -98,4 +123,7 @@ def _number(value: int | None) -> str:
 
 
 def _hours(value: float | None) -> str:
-    return "any" if value is None else f"{value:.4g} h"
+    """GPU-hours, of which a tenth is as exact as anybody needs."""
+    if value is None:
+        return "any"
+    return f"{value:.1f} h" if value < 1000 else f"{value:,.0f} h"

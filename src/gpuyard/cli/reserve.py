@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import output
+from gpuyard.cli.accounts import warn_of_unknown
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError
@@ -38,6 +39,7 @@ def reserve(
     begins, ends = _span(begin, end, duration)
     users = [] if nobody else user
     found = yard.client().reserve(parse_indices(gpus), begins, ends, name=name, users=users)
+    warn_of_unknown(users or ())
     if json:
         output.print_json(found)
         return
@@ -51,7 +53,7 @@ def reserve(
 @shared
 def reservations(yard: Yard, json: Json = False) -> None:
     """List the reservations that are not over."""
-    from gpuyard.cli.table import clock, print_rows, print_table
+    from gpuyard.cli.table import clock, instant, now, print_rows, print_table
 
     found = yard.client().reservations()
     if json:
@@ -59,8 +61,12 @@ def reservations(yard: Yard, json: Json = False) -> None:
     elif not found:
         output.say("no GPU is reserved")
     else:
-        heads = ("NAME", "GPUS", "BEGIN", "END", "FOR")
-        rows = [(r["name"], _gpus(r), clock(r["begin_at"]), clock(r["end_at"]), _users(r)) for r in found]
+        heads = ("NAME", "GPUS", "BEGIN", "END", "FOR", "")
+        marks = ["now" if instant(r["begin_at"]) <= now() else "" for r in found]
+        rows = [
+            (r["name"], _gpus(r), clock(r["begin_at"]), clock(r["end_at"]), _users(r), mark)
+            for r, mark in zip(found, marks, strict=True)
+        ]
         print_table(heads, rows)
 
 
@@ -86,7 +92,8 @@ def _told(found: dict[str, Any]) -> str:
     from gpuyard.cli.table import clock
 
     span = f"from {clock(found['begin_at'])} to {clock(found['end_at'])}"
-    return f"GPU {_gpus(found)} is reserved for {_users(found)} {span}"
+    gpus = f"GPUs {_gpus(found)} are" if len(found["gpus"]) > 1 else f"GPU {_gpus(found)} is"
+    return f"{gpus} reserved for {_users(found)} {span}"
 
 
 def _gpus(found: dict[str, Any]) -> str:

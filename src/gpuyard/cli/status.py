@@ -21,7 +21,7 @@ def status(yard: Yard, json: Json = False) -> None:
 
 def describe_gpus(status: dict[str, Any]) -> str:
     """`4 simulated GPUs`."""
-    total = sum(status["gpus"].get(state, 0) for state in ("free", "ours", "foreign", "unknown"))
+    total = sum(status["gpus"].get(state, 0) for state in ("free", "ours", "foreign", "unknown", "drained"))
     return output.many(total, "simulated GPU" if status["simulated"] else "GPU")
 
 

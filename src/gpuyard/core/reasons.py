@@ -114,7 +114,8 @@ class Quota:
 
     def __str__(self) -> str:
         if self.unit == "GPUs":
-            return f"wants {self.wants}, and {self.who} may have {self.limit:g} GPUs at once and has {self.used:g}"
+            gpus = "GPU" if self.limit == 1 else "GPUs"
+            return f"wants {self.wants}, and {self.who} may have {self.limit:g} {gpus} at once and has {self.used:g}"
         return f"waits, since {self.who} has used {self.used:.4g} of {self.limit:g} GPU-hours in the last seven days"
 
 

@@ -18,7 +18,7 @@ from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.reasons import Dependency, Priority, Reason, Reserved, Resources
 from gpuyard.core.state import State
-from gpuyard.daemon.intake import Intake, Wanted
+from gpuyard.daemon.intake import Intake, Wanted, never
 from gpuyard.daemon.views import Work
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import UserError
@@ -101,7 +101,7 @@ class Desk:
             request = replace(request, after=_without(job, self._intake.follow(dependency, request, work.name)))
         if "begin" not in given:  # the time of a retry is not in what was asked for
             request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
-        if (refusal := yard.planner.refuses(yard.state, request)) is not None:
+        if (refusal := never(yard, request)) is not None:
             raise UserError(f"job {job} could never run here: it {refusal}")
         return work, request
 

@@ -93,7 +93,7 @@ class Intake:
                 f"{len(array.tasks):,} tasks that each follow {len(request.after):,} jobs are too many; put a job "
                 "between the two that follows the first and is followed by the second"
             )
-        refusal = yard.planner.refuses(yard.state, request)
+        refusal = never(yard, request)
         if refusal is not None:
             lease = one.work.kind == "lease"
             raise UserError(f"this {'lease can never begin' if lease else 'job can never run'} here: it {refusal}")
@@ -113,6 +113,12 @@ class Intake:
             key, content = hashed(one.script)
             work, kept[key] = replace(work, script=key), content
         return work, kept
+
+
+def never(yard: Yard, request: Request) -> str | None:
+    """Why a job can never run here; None if it can. The core speaks of clusters, and this is a machine."""
+    refusal = yard.planner.refuses(yard.state, request)
+    return None if refusal is None else refusal.replace("the cluster has", "this machine has")
 
 
 def _jobs(id: str, request: Request, work: Work, array: Array | None) -> list[tuple[str, Request, Work]]:

@@ -13,6 +13,9 @@ from gpuyard.daemon import views
 from gpuyard.daemon.journal import Row
 from gpuyard.daemon.views import JobView
 
+_AT_ONCE = 500
+"""Jobs that one question names."""
+
 
 class Reader:
     """A reader's end: for one thread, and never in the writer's way."""
@@ -75,6 +78,18 @@ class Reader:
             (after, *values, limit),
         )
         return [(seq, Row(*row)) for seq, *row in found]
+
+    def requeued(self, jobs: Sequence[str]) -> dict[str, float]:
+        """When each of these jobs last began to wait again; only those that did."""
+        found: dict[str, float] = {}
+        for first in range(0, len(jobs), _AT_ONCE):
+            some = jobs[first : first + _AT_ONCE]
+            marks = ",".join("?" * len(some))
+            again = "kind IN ('Preempted', 'Requeued')"
+            found |= self._connection.execute(
+                f"SELECT job, max(at) FROM events WHERE job IN ({marks}) AND {again} GROUP BY job", some
+            ).fetchall()
+        return found
 
     def ends(self, jobs: Sequence[str]) -> dict[str, float | None]:
         """When each of these jobs ended; None if it has not. Those that are not known are not among them."""

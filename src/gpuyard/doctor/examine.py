@@ -10,7 +10,8 @@ from gpuyard.doctor.finding import Finding, Patient, bad, meet
 
 Look = Callable[[Patient], Finding | Iterable[Finding] | None]
 LOOKS: tuple[Look, ...] = (
-    machine.installation, machine.settings, machine.policy, machine.gpus, machine.cgroups, machine.systemd,
+    machine.installation, machine.program, machine.settings, machine.policy, machine.gpus, machine.cgroups,
+    machine.systemd,
     place.directory, place.file_system, place.disk, place.socket,
     queue.daemon, queue.environment, queue.store, queue.clock, queue.leftovers,
 )  # fmt: skip

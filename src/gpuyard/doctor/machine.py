@@ -5,8 +5,10 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import stat
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from gpuyard import __version__, service
 from gpuyard.config import config_file, unknown_variables
@@ -23,6 +25,26 @@ from gpuyard.units import format_size
 def installation(patient: Patient) -> Finding:
     """Which gpuyard this is."""
     return ok("gpuyard", f"{__version__}, Python {platform.python_version()} ({sys.executable})")
+
+
+def program(patient: Patient) -> Finding | None:
+    """Whether others can run what root has installed for all."""
+    if not patient.settings.shared:
+        return None
+    for path in (Path(sys.executable), Path(sys.executable).resolve(), Path(__file__).resolve()):
+        if (shut := closed_to_others(path)) is not None:
+            mend = "install it where all can read it: python3 -m venv /opt/gpuyard, with a Python outside of /root"
+            return warn("program", f"other users cannot run {path}: {shut} is closed to them", mend)
+    return ok("program", "all users can run it")
+
+
+def closed_to_others(path: Path) -> Path | None:
+    """The file, or the first directory above it, that only its owner and group can use; None if all can."""
+    for part in (*reversed(path.parents), path):
+        mode = part.stat().st_mode
+        if not mode & (stat.S_IXOTH if part.is_dir() else stat.S_IROTH):
+            return part
+    return None
 
 
 def settings(patient: Patient) -> Finding:

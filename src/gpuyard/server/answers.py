@@ -38,7 +38,13 @@ class Sayings:
             return None  # how it stands says more
         if id(reason) not in self._said:
             self._said[id(reason)] = sentence(reason, self._times)
-        return self._said[id(reason)]
+        return self._said[id(reason)] + _stopped(view)
+
+
+def _stopped(view: JobView) -> str:
+    """For whom a job that waits again had to stop."""
+    said = view.message.removesuffix(", waits again")
+    return f" ({said})" if view.preemptions and said.startswith("stopped for ") else ""
 
 
 def _is_retry(view: JobView, reason: Reason) -> bool:
@@ -78,9 +84,16 @@ def job_json(
         "deadline_at": iso(work.get("deadline")),
         "dependency": dependency(work.get("after", ())),
         "retries": work.get("retries", 0),
+        "retry_delay": work.get("retry_delay", 0.0),
         "failures": view.failures,
         "output": named(work, view, "output", node),
         "error": named(work, view, "error", node),
+        "open_mode": work.get("open_mode") or None,
+        "among": work.get("from"),
+        "grace": work.get("grace", 10.0),
+        "requeue": work.get("requeue", False),
+        "signal": work.get("signal", "TERM"),
+        "notice": work.get("notice") or None,
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
         "kind": view.kind,
@@ -95,7 +108,7 @@ def dependency(after: Iterable[str]) -> str | None:
 
 
 def columns_json(
-    views: list[JobView], reasons: list[str | None], progress: list[Progress | None]
+    views: list[JobView], reasons: list[str | None], progress: list[Progress | None], since: list[float]
 ) -> dict[str, list[Any]]:
     """What a table shows of jobs, column by column, times in seconds: quick to make and to read for thousands."""
     return {
@@ -108,6 +121,7 @@ def columns_json(
         "gpu_count": [view.work["gpu_count"] for view in views],
         "gpu_memory": [view.work["gpu_memory"] for view in views],
         "submitted": [view.submitted for view in views],
+        "waiting_since": since,
         "started": [view.started for view in views],
         "ended": [view.ended for view in views],
         "priority": [view.priority for view in views],
@@ -154,7 +168,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": sentence(why.reason, times) if why and not _is_retry(view, why.reason) else _how_it_stands(view),
+        "reason": Sayings(times)(why.reason if why else None, view) or _how_it_stands(view),
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,
@@ -172,13 +186,21 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
         other = others.get(job)
         if other is not None:
             known = other.work.get("estimated", True) and math.isfinite(until)
-            found["must_end_first"].append(
-                {
-                    "id": job, "name": other.name, "user": other.user, "gpus": list(other.gpus),
-                    "expected_at": iso(until) if known else None,
-                }
-            )  # fmt: skip
+            found["must_end_first"].append(_blocker(other, iso(until) if known else None))
+    if view.kind == "lease":
+        found["holds"] = [_blocker(other, None) for other in others.values() if _is_of_the_same(view, other)]
     return found
+
+
+def _blocker(view: JobView, until: str | None) -> dict[str, Any]:
+    gpus = list(view.gpus)
+    return {"id": view.id, "name": view.name, "user": view.user, "gpus": gpus, "expected_at": until}
+
+
+def _is_of_the_same(view: JobView, other: JobView) -> bool:
+    """Whether the process that waits for a lease holds the other already."""
+    running = other.kind == "lease" and other.state == "running"
+    return running and list(other.work["holder"]) == list(view.work["holder"])
 
 
 def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
@@ -188,7 +210,12 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
     now = time.time()
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
     for device, reading, verdict in machine.readings():
-        jobs = [view.id for view in views if view.state == "running" and device.index in view.gpus]
+        tenants = [view for view in views if view.state == "running" and device.index in view.gpus]
+        jobs = [view.id for view in tenants]
+        booking = next((booking for booking in bookings if device.index in booking.gpus), None)
+        used = reading.memory_used
+        if device.simulated and device.memory:  # nothing is ever on it, so this is what was asked for
+            used = sum(view.work["gpu_memory"] or device.memory for view in tenants)
         standing: str = verdict.state
         why = verdict.why
         # Simulated GPUs are never looked at, and others may have been before the job came.
@@ -199,10 +226,12 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
         found.append(
             {
                 "index": device.index, "uuid": device.uuid, "name": device.name, "state": standing,
-                "memory_total": device.memory, "memory_used": reading.memory_used, "utilization": reading.utilization,
+                "memory_total": device.memory, "memory_used": used, "utilization": reading.utilization,
                 "jobs": jobs, "temperature": reading.temperature, "power": reading.power, "why": why,
                 "simulated": device.simulated, "drained": device.index in drained,
-                "reservation": next((booking.name for booking in bookings if device.index in booking.gpus), None),
+                "reservation": booking.name if booking else None,
+                "reserved_from": iso(booking.begin) if booking else None,
+                "reserved_until": iso(booking.end) if booking else None,
             }
         )  # fmt: skip
     return found

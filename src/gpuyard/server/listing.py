@@ -67,10 +67,17 @@ class Listing:
         far = [self._progress.of(view, now) for view in shown]
         if columns:
             answer = {"now": now, "total": len(found), "last": yard.store.last}
-            return {**answer, "columns": columns_json(shown, said, far)}
+            return {**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}
         node = yard.machine.node
         jobs = [job_json(*one, node) for one in zip(shown, said, far, strict=True)]
         return {"total": len(found), "jobs": jobs}
+
+
+def _since(views: list[JobView], reader: Reader) -> list[float]:
+    """When each began to wait, the last time."""
+    again = [_first_id(view) for view in views if view.attempt > (view.state not in ("queued", "held"))]
+    requeued = reader.requeued(again) if again else {}
+    return [requeued.get(_first_id(view), view.submitted) for view in views]
 
 
 def _first_id(view: JobView) -> str:

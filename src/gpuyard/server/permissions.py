@@ -95,11 +95,12 @@ class Permissions:
         """Refuse who may not; the owner is asked for only where it matters."""
         if may is May.EVERYBODY or caller.admin:
             return
-        admins = f"root, or a member of the group {self._settings.admin_group}"
+        members = f"a member of the group {self._settings.admin_group}"
         if may is May.ADMIN:
-            raise Forbidden(f"only an admin may {what}: ask {admins}")
+            raise Forbidden(f"only an admin may {what}: ask root, or {members}")
         if (whose := owner()) != caller.name:
-            raise Forbidden(f"only {whose} may {what}, since the job is {whose}'s; ask {whose}, or {admins}")
+            others = members if whose == "root" else f"root, or {members}"
+            raise Forbidden(f"only {whose} may {what}, since the job is {whose}'s; ask {whose}, or {others}")
 
     def check_priority(self, caller: Caller, priority: float) -> None:
         """Refuse a priority that is for admins."""

@@ -22,11 +22,10 @@ def sentence(reason: Reason, times: bool = True) -> str:
     if isinstance(reason, BeginTime):
         return f"is not to start before {clock(reason.at)}"
     if isinstance(reason, Reservation):
-        gpus = f"GPU {', '.join(map(str, reason.gpus))}"
+        indices = ", ".join(map(str, reason.gpus))
+        gpus = f"GPUs {indices} are" if len(reason.gpus) > 1 else f"GPU {indices} is"
         rest = ", and it has no time limit" if reason.unlimited else ""
-        return (
-            f"would fit, but {gpus} is reserved ({reason.name}) from {clock(reason.begin)} to {clock(reason.end)}{rest}"
-        )
+        return f"would fit, but {gpus} reserved ({reason.name}) from {clock(reason.begin)} to {clock(reason.end)}{rest}"
     return str(reason)
 
 

@@ -54,9 +54,10 @@ def _print_frame(yard: Yard) -> None:
     model = Model(user=_user(), ticks=picture.taken, focus="")
     model.show(picture)
     totals = {name: part.total for name, part in picture.parts.items()}
+    # Headings are five lines: the title, one for each table, and what keys would need.
     rows = max(totals["running"], 1) + min(max(totals["waiting"], 1), _SHOWN)
     model.width = shutil.get_terminal_size((120, 24)).columns
-    model.height = max(3 * len(picture.gpus), len(picture.gpus) + rows + 4, 12)
+    model.height = max(3 * len(picture.gpus), len(picture.gpus) + rows + 5, 12)
     utf = "utf" in (sys.stdout.encoding or "").lower()
     lines = [draw.text_of(line) for line in draw.frame(model, draw.LINES if utf else draw.ASCII, keys=False)]
     print("\n".join(lines).rstrip())

@@ -34,6 +34,8 @@ def press(model: Model, key: str) -> list[Command]:
 def _lists(model: Model, key: str) -> list[Command]:
     if key in ("q", "interrupt"):
         return [Command("quit")]
+    if key in (*_MOVES, "tab", "backtab"):
+        model.places[model.focus].pinned = False
     if key in _MOVES:
         _move(model, _MOVES[key])
     elif key in ("tab", "backtab"):
@@ -96,8 +98,10 @@ def _act(model: Model, key: str) -> list[Command]:
     elif row.state == "running":
         model.say(f"job {row.id} runs already; only a waiting job can be {'held' if key == 'h' else 'moved'}")
     elif key == "h":
+        model.places[model.focus].pinned = True
         return [Command("hold", row.id)]
     else:
+        model.places[model.focus].pinned = True
         return [Command("priority", row.id, 1.0 if key == "+" else -1.0)]
     return []
 

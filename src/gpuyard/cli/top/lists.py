@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuyard.cli.gpus import marks
 from gpuyard.cli.table import columns as columns_of
 from gpuyard.cli.table import indices, share, span, visible
 from gpuyard.cli.top.cells import Cell, Column, Line, table
@@ -55,10 +56,14 @@ def _utilization(gpu: Gpu) -> Cell:
 
 
 def _tenants(gpu: Gpu, names: dict[str, str]) -> Cell:
+    marked = marks(gpu)
     if not gpu["jobs"] and gpu["state"] not in ("free", "ours"):
-        return Cell(gpu["why"] or "", "bad")
+        return Cell(marked, "bad")
     tenants = [f"{id} {names[id]}" if names.get(id, "-") != "-" else id for id in gpu["jobs"]]
-    return Cell(", ".join(tenants) or "-", "" if tenants else "faint")
+    told = ", ".join(tenants)
+    if marked:
+        return Cell(f"{told} ({marked})" if told else marked, "warn")
+    return Cell(told or "-", "" if tenants else "faint")
 
 
 def job_table(model: Model, name: str, rows: Sequence[Row | None], title: str, bars: str) -> tuple[str, list[Line]]:
@@ -109,7 +114,7 @@ def _waiting(rows: Sequence[Row], now: float) -> list[Column]:
     return [
         Column("GPUS", [Cell(share(row.gpu_count, row.gpu_memory)) for row in rows], 4, 4, most=9),
         Column("PRIO", [Cell(f"{row.priority:.5g}") for row in rows], 4, 3, right=True),
-        Column("WAITED", [Cell(span(row.submitted, now)) for row in rows], 7, 5, right=True),
+        Column("WAITED", [Cell(span(row.since, now)) for row in rows], 7, 5, right=True),
         Column("WHY IT WAITS", why, 12, 7, most=120, grows=True),
     ]
 

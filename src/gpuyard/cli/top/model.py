@@ -28,7 +28,8 @@ class Row(NamedTuple):
     gpus: tuple[int, ...]
     gpu_count: int
     gpu_memory: int | None
-    submitted: float
+    since: float
+    """When it began to wait."""
     started: float | None
     ended: float | None
     priority: float
@@ -72,6 +73,8 @@ class Place:
     """The job there, which is followed when it moves."""
     top: int = 0
     """The first row that is seen."""
+    pinned: bool = False
+    """Whether the job is followed wherever it goes: the user has just done something that moves it."""
 
 
 @dataclass(slots=True)
@@ -130,13 +133,29 @@ class Model:
     def show(self, picture: Picture) -> None:
         """Take in what the daemon said; whoever is selected stays so, also where it moved."""
         self.picture, self.away = picture, ""
+        self._follow()
         for name, place in self.places.items():
             part = self.part(name)
             found = next((n for n, row in enumerate(part.rows, part.offset) if row.id == place.id), None)
-            if found is not None and place.index > 0:  # who is at the top wants to see what comes to the top
+            # Who is at the top wants to see what comes to the top.
+            if found is not None and (place.index > 0 or place.pinned):
                 place.top = max(0, place.top + found - place.index)
                 place.index = found
             self.go(name, place.index)
+
+    def _follow(self) -> None:
+        """Go with a job that the user moved from one list to another."""
+        place = self.places.get(self.focus, Place())
+        if not place.pinned or any(row.id == place.id for row in self.part(self.focus).rows):
+            return
+        for name in ("running", "waiting"):
+            part = self.part(name)
+            found = next((n for n, row in enumerate(part.rows, part.offset) if row.id == place.id), None)
+            if found is not None:
+                self.focus, place.pinned = name, False
+                self.places[name].pinned = True
+                self.go(name, found)
+                return
 
     def go(self, name: str, index: int) -> None:
         """Select a row of a list, or the nearest that there is."""
@@ -148,7 +167,7 @@ class Model:
 
 def rows_of(columns: Columns) -> tuple[Row, ...]:
     """The rows of a listing."""
-    names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "submitted", "started")
+    names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "waiting_since", "started")
     given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress")]  # type: ignore[literal-required]
     return tuple(
         Row(*row)._replace(name=row[1] or "-", reason=row[4] or "", gpus=tuple(row[5]))
