@@ -56,6 +56,8 @@ def parse_duration(text: str) -> float:
 
 def check_signal(text: str) -> str:
     """`USR1` for `USR1`, `sigusr1` or `10`: a signal that a job can be asked to stop by."""
+    if text in SIGNALS:
+        return text
     known = {str(signal.Signals[f"SIG{name}"].value): name for name in SIGNALS}
     name = known.get(text, text.upper().removeprefix("SIG"))
     if name not in SIGNALS:

@@ -99,11 +99,13 @@ class Store:
             point("store:events")
             if environments:
                 connection.executemany("INSERT OR IGNORE INTO environments VALUES (?, ?)", environments.items())
-            connection.executemany(_INSERT, [views.to_row(v) for v in seen.values() if v.number > self.jobs])
+            if new := [views.to_row(v) for v in seen.values() if v.number > self.jobs]:
+                connection.executemany(_INSERT, new)
             changed = {job: v for job, v in seen.items() if v.number <= self.jobs}
             for statement, columns in ((_UPDATE, views.CHANGING), (_EDIT, views.COLUMNS)):
                 rows = [v for job, v in changed.items() if (job in edited) == (statement is _EDIT)]
-                connection.executemany(statement, [views.to_row(v, (*columns, "number")) for v in rows])
+                if rows:
+                    connection.executemany(statement, [views.to_row(v, (*columns, "number")) for v in rows])
             point("store:views")
         point("store:committed")
         self.last += len(records)

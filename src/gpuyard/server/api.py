@@ -40,6 +40,7 @@ from gpuyard.server.answers import (
 )
 from gpuyard.server.describing import Describing
 from gpuyard.server.leases import Leases
+from gpuyard.server.listen import Peer
 from gpuyard.server.listing import Choice, Listing
 from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
@@ -49,6 +50,8 @@ from gpuyard.server.times import iso
 from gpuyard.server.watch import Wait, Watch
 
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
+_LIMITS_KEPT = 1.0  # seconds for which a process's limits are remembered: it may submit by the hundred
+_MOST_KNOWN = 1000
 
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
@@ -66,6 +69,7 @@ class Api:
         self.listing = Listing(yard, self.progress)
         self.since = time.time()
         self._own = threading.local()
+        self._known_limits: dict[Peer, tuple[float, tuple[str, ...]]] = {}
         yard.on_commit = self.watch.committed
 
     def add_to(self, app: FastAPI) -> None:
@@ -295,7 +299,14 @@ class Api:
     def _limits(self, request: Request) -> tuple[str, ...]:
         """The limits of the process that asks, where they are not ours; none where the kernel cannot name it."""
         peer = request.state.peer
+        asked, limits = self._known_limits.get(peer, (0.0, ()))
+        if time.monotonic() - asked < _LIMITS_KEPT:
+            return limits
         found = limits_of(peer.pid, peer.uid) if peer.pid else ()
+        if len(self._known_limits) > _MOST_KNOWN:
+            self._known_limits.clear()
+        if found is not None:
+            self._known_limits[peer] = time.monotonic(), found
         if found is None and self.settings.shared:  # who ends before they are read must not get away with ours
             raise UserError("whoever submits a job must live until it is answered")
         return found or ()
@@ -315,7 +326,8 @@ class Api:
         wish = replace(wanted.request, user=caller.name, group=caller.group(self.yard.state.rules))
         if (never := rulebook.refusal(self.yard.state, wish)) is not None:
             raise UserError(f"this job can never run here: it {never}")
-        return replace(wanted, request=wish, work=replace(wanted.work, limits=self._limits(request)))
+        limits, work = self._limits(request), wanted.work
+        return replace(wanted, request=wish, work=work if work.limits == limits else replace(work, limits=limits))
 
     def open_ids(self, job: str) -> list[str]:
         """The job with an id, or the tasks that it stands for: those that are not over, if there are any."""

@@ -127,6 +127,9 @@ class Asked(BaseModel):
 
     def request(self, settings: Settings) -> Request:
         """What a policy may know of it."""
+        return self._request_with(settings, preemptible=False)
+
+    def _request_with(self, settings: Settings, **more: Any) -> Request:
         estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
         return Request(
             gpus=self.gpus or len(self.from_ or ()) or 1,
@@ -134,9 +137,9 @@ class Asked(BaseModel):
             memory=self.gpu_memory or 0.0,
             compute=0.0 if self.gpu_memory else 100.0,
             priority=self.priority,
-            preemptible=False,
             scope=tuple(self.from_ or ()),
             limit=self.time_limit or math.inf,
+            **more,
         )
 
 
@@ -212,8 +215,8 @@ class Submission(AskedForJob):
 
     def request(self, settings: Settings) -> Request:
         """What a policy may know of it."""
-        return replace(
-            super().request(settings),
+        return self._request_with(
+            settings,
             preemptible=self.preemptible,
             notice=self._notice(settings) if self.preemptible else 0.0,
             begin=self.begin.timestamp() if self.begin else 0.0,
