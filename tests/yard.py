@@ -55,6 +55,7 @@ class Yard:
         self.environment = outside | {
             "GPUYARD_DATA_DIR": str(data_dir),
             "GPUYARD_CONFIG": str(data_dir / "none.toml"),
+            "GPUYARD_PORT": "none",
         }
 
     def popen(self, *arguments: str | Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -18,12 +18,27 @@ from gpuyard.units import parse_duration, parse_size
 
 SOCKET_NAME = "gpuyard.sock"
 _SYSTEM = Path("/run/gpuyard")
-DURATIONS = ("default_estimate", "grace", "half_life", "lease_idle", "keep_logs", "keep_history")
+DURATIONS = ("default_estimate", "grace", "half_life", "lease_idle", "queue_timeout", "keep_logs", "keep_history")
 SIZES = ("output_limit",)
 _SWITCHES = ("cgroups", "preempt", "single_user")
 _NUMBERS = ("max_priority",)
+TOKENS = ("auto", "required", "none")
+PORT = 62333
+"""Where the daemon listens on TCP if nobody says otherwise, and nobody else does."""
+NO_PORT = -1
 _PREFIX = "GPUYARD_"
-_NO_SETTINGS = ("config", "cache_dir", "traces", "job_id", "attempt", "gpus", "run", "restart_count", "progress")
+_NO_SETTINGS = (
+    "config",
+    "cache_dir",
+    "traces",
+    "job_id",
+    "attempt",
+    "gpus",
+    "run",
+    "restart_count",
+    "progress",
+    "host",
+)
 _NO_SETTINGS_EITHER = ("fault", "chaos_", "array_", "checkpoint", "lease")  # what such names begin with
 
 
@@ -62,6 +77,21 @@ class Settings:
     """The Unix group whose members may do to everybody's jobs what their owners may, and set the policy."""
     max_priority: float | None = None
     """The highest priority that whoever is no admin may ask for."""
+    bind: str = "127.0.0.1"
+    """The address to listen at on TCP; any but a loopback address wants tokens."""
+    port: int | None = None
+    """The port there; `none`: do not listen on TCP at all. Not said: 62333, if it is free."""
+    token: str = "auto"
+    """Who needs a token on TCP: `auto`, whom the kernel cannot name, and everybody where the daemon listens beyond
+    this machine; `required`, everybody; `none`, nobody, to look at the queue and to wait in it."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, besides this machine's own, by which people may reach the daemon on TCP; through a proxy, say."""
+    tls_cert: str = ""
+    """A certificate for TCP, with its chain, in a file (PEM)."""
+    tls_key: str = ""
+    """Its key, unless it is in the same file."""
+    queue_timeout: float = 300.0
+    """Seconds without a sign of life after which whoever waits for GPUs from afar is given up."""
     keep_logs: float = 90 * 86400.0
     """Seconds for which the output of a job is kept after its end; 0 for ever."""
     keep_history: float = 0.0
@@ -71,6 +101,11 @@ class Settings:
     def shared(self) -> bool:
         """Whether the daemon serves everybody on this machine, and runs jobs as those who submit them."""
         return _is_root() and not self.single_user
+
+    @property
+    def local(self) -> bool:
+        """Whether the daemon can be reached from this machine only."""
+        return self.bind == "localhost" or self.bind == "::1" or self.bind.startswith("127.")
 
     @property
     def database(self) -> Path:
@@ -150,6 +185,8 @@ def _layers(flags: Mapping[str, Any] | None, environment: Mapping[str, str]) -> 
 
 
 def _source(origin: str, name: str, environment: Mapping[str, str]) -> str:
+    if origin == "flag" and name == "bind":
+        return "--host"
     if origin == "flag":
         return f"--{name.replace('_', '-')}"
     return str(config_file(environment)) if origin == "file" else f"{_PREFIX}{name.upper()}"
@@ -175,7 +212,7 @@ def daemon_socket(flags: Mapping[str, Any] | None = None, environment: Mapping[s
 def _read(name: str, value: Any) -> Any:
     """A setting's value from what a person wrote."""
     if not isinstance(value, str):
-        return value
+        return tuple(value) if name == "allowed_hosts" else value
     if name in DURATIONS:
         seconds = parse_duration(value)
         if not 0 <= seconds < float("inf"):
@@ -187,7 +224,21 @@ def _read(name: str, value: Any) -> Any:
         return value.lower() in ("true", "1", "yes")
     if name in _NUMBERS:
         return _number(name, value)
+    if name == "port":
+        return _port(value)
+    if name == "allowed_hosts":
+        return tuple(host.strip().lower() for host in value.split(",") if host.strip())
+    if name == "token" and value not in TOKENS:
+        raise UserError(f"token is one of {', '.join(TOKENS)}, not '{value}'; gpuyard token makes tokens")
     return int(parse_size(value)) if name in SIZES else value
+
+
+def _port(value: str) -> int:
+    if value == "none":
+        return NO_PORT
+    if not value.isdecimal() or int(value) > 65535:
+        raise UserError(f"port is a number up to 65535 (0: any that is free), or none, not '{value}'")
+    return int(value)
 
 
 def _number(name: str, value: str) -> float:
@@ -227,7 +278,11 @@ def _is_of_its_kind(name: str, value: Any) -> bool:
     """Whether a value of TOML can be this setting; a text is looked at when it is read."""
     if isinstance(value, bool) or name in _SWITCHES:
         return isinstance(value, bool | str) and name in _SWITCHES
+    if isinstance(value, list) and name == "allowed_hosts":
+        return all(isinstance(host, str) for host in value)
     if isinstance(value, int | float):
+        if name == "port":
+            return isinstance(value, int) and 0 <= value <= 65535
         return name in _NUMBERS or (name in (*DURATIONS, *SIZES) and 0 <= value < float("inf"))
     return isinstance(value, str)
 

@@ -42,11 +42,26 @@ class Rules:
     ] = None
     discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead (easy).")] = None
     placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs (pack).")] = None
+    bind: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen on TCP (127.0.0.1).")
+    ] = None
+    port: Annotated[
+        str | None, typer.Option("--port", metavar="PORT", help="The port there; 0: any, none: no TCP (62333).")
+    ] = None
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="WHEN", help="Who needs a token on TCP: auto, required or none (auto)."),
+    ] = None
+    tls_cert: Annotated[
+        str | None, typer.Option("--tls-cert", metavar="FILE", help="Speak TLS on TCP, with this certificate.")
+    ] = None
+    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None
 
     def flags(self) -> dict[str, str]:
         """What is given, by the setting's name."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
-        return given | ({"policy": absolute(self.policy)} if self.policy else {})
+        files = {name: os.path.abspath(given[name]) for name in ("tls_cert", "tls_key") if given.get(name)}
+        return given | files | ({"policy": absolute(self.policy)} if self.policy else {})
 
 
 @shared
@@ -75,7 +90,8 @@ def up(yard: Yard, rules: Rules, json: Json = False) -> None:
         from gpuyard.cli.status import describe_gpus
 
         what = f"{describe_gpus(found)}, policy {found['policy']}, pid {found['pid']}"
-        print(f"gpuyard {'is up' if started else 'was up already'}: {what}, socket {settings.socket}")
+        where = f", {found['url']}" if found.get("url") else ""
+        print(f"gpuyard {'is up' if started else 'was up already'}: {what}, socket {settings.socket}{where}")
 
 
 @shared
@@ -108,7 +124,7 @@ def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, A
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
     for name, value in rules.flags().items():
-        command += [f"--{name.replace('_', '-')}", value]
+        command += [f"--{'host' if name == 'bind' else name.replace('_', '-')}", value]
     return begin(Former(command, None, "/"), settings, client)
 
 

@@ -68,6 +68,8 @@ class Api:
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
         self.since = time.time()
+        self.url = ""
+        """How the API is reached on TCP; empty if it is not."""
         self._own = threading.local()
         self._known_limits: dict[Peer, tuple[float, tuple[str, ...]]] = {}
         yard.on_commit = self.watch.committed
@@ -275,6 +277,7 @@ class Api:
             {
                 "version": __version__, "pid": os.getpid(), "since": iso(self.since),
                 "data_dir": str(self.settings.data_dir), "socket": str(self.settings.socket),
+                "url": self.url or None,
                 "simulated": self.yard.machine.gpus.simulated, "gpus": states, "policy": self.yard.planner.text,
                 "jobs": counts, "plan": facts["plan"],
                 "store": {"state": "failing" if failing else "ok", "problem": failing or None},
@@ -298,7 +301,9 @@ class Api:
 
     def _limits(self, request: Request) -> tuple[str, ...]:
         """The limits of the process that asks, where they are not ours; none where the kernel cannot name it."""
-        peer = request.state.peer
+        peer = getattr(request.state, "peer", None)
+        if peer is None:  # from afar, or through TCP
+            return ()
         asked, limits = self._known_limits.get(peer, (0.0, ()))
         if time.monotonic() - asked < _LIMITS_KEPT:
             return limits

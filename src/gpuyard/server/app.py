@@ -14,6 +14,7 @@ from gpuyard.daemon.retention import Removed
 from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import StoreFailing
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.server.admission import Admission
 from gpuyard.server.api import Api
 from gpuyard.server.gate import Gate, problem
 from gpuyard.server.permissions import Forbidden
@@ -28,7 +29,7 @@ def make_app(api: Api) -> FastAPI:
     """The application."""
     app = FastAPI(title="gpuyard", version=__version__)
     api.add_to(app)
-    app.add_middleware(Gate, permissions=api.permissions)
+    app.add_middleware(Gate, admission=Admission(api.settings, api.permissions))
 
     @app.exception_handler(GpuyardError)
     async def refused(request: Request, error: GpuyardError) -> Response:

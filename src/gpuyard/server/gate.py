@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 
 from fastapi import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gpuyard.engines.accounts import name_of
-from gpuyard.server.permissions import Permissions
+from gpuyard.server.admission import Admission, Unknown
+from gpuyard.server.permissions import Forbidden
 
 _MOST_BODY = 2**23
 _MOST_PASSED_OVER = 10_000  # pieces, of 64 KiB or so
@@ -18,20 +17,23 @@ _MOST_PASSED_OVER = 10_000  # pieces, of 64 KiB or so
 class Gate:
     """Whoever is not served, or sends more than anybody needs to, comes no further."""
 
-    def __init__(self, app: ASGIApp, permissions: Permissions) -> None:
-        self._app, self._permissions = app, permissions
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app, self._admission = app, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at who is at the other end, as the kernel tells, and at how much is to come."""
+        """Look at who asks, and at how much is to come."""
         refusal = self._refusal(scope)
         if refusal is not None and refusal.status_code == 413:
             await _pass_over(receive)
         await (refusal or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        peer = scope.get("state", {}).get("peer")
-        if peer is None or not self._permissions.serves(peer.uid):
-            return problem(403, f"this daemon serves {name_of(os.geteuid())} only; start one of your own")
+        try:
+            scope.setdefault("state", {})["caller"] = self._admission.caller(scope)
+        except Unknown as error:
+            return problem(401, str(error))
+        except Forbidden as error:
+            return problem(403, str(error))
         headers = dict(scope.get("headers", ()))
         if b"transfer-encoding" in headers:
             return problem(411, "a request must say how long it is, by Content-Length")
@@ -54,6 +56,6 @@ def problem(status: int, detail: str) -> Response:
 
 
 _TITLES = {
-    403: "Forbidden", 404: "Not found", 409: "Not possible now", 410: "Gone", 411: "No length", 413: "Too long",
-    422: "Not valid", 503: "Cannot write",
+    401: "Who are you?", 403: "Forbidden", 404: "Not found", 409: "Not possible now", 410: "Gone", 411: "No length",
+    413: "Too long", 422: "Not valid", 503: "Cannot write",
 }  # fmt: skip

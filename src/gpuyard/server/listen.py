@@ -1,4 +1,4 @@
-"""The Unix socket: made by us, with the mode that we want, and telling who is at the other end."""
+"""The sockets: made by us, the Unix one with the mode that we want, and telling who is at the other end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpuyard.errors import UserError
+from gpuyard.server.peers import far_end
 from gpuyard.unixhttp import reachable
 
 _CREDENTIALS = struct.Struct("3i")
@@ -52,6 +54,8 @@ class PeerProtocol(HttpToolsProtocol):
             self.app_state: dict[str, Any] = {**self.app_state, "peer": peer}
             self._uid = peer.uid
             self._open[peer.uid] += 1
+        elif connection is not None:
+            self.app_state = {**self.app_state, "far": far_end(connection) if _is_within(connection) else None}
         super().connection_made(transport)
         if self._uid and self._is_too_much(self._uid):
             transport.abort()
@@ -86,6 +90,26 @@ class PeerProtocol(HttpToolsProtocol):
         """Whether a user has taken a fair part of what there is, or all users together half of it; root may go on."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return self._open[uid] > min(_MOST_EACH, most // 4) or self._open.total() > most // 2
+
+
+def _is_within(connection: socket.socket) -> bool:
+    """Whether the other end is on this machine."""
+    return ip_address(connection.getpeername()[0]).is_loopback
+
+
+def listen_on(address: str, port: int) -> socket.socket:
+    """A listening socket on TCP."""
+    family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
 
 
 def listen(path: Path, mode: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Who may do what. The kernel says who is at the other end of the socket; nothing that a request says can change that.
+"""Who may do what. Who asks was found out at the gate (`admission`); nothing that a request says can change that.
 
 Everybody on the machine may submit, and see the queue: jobs, GPUs, history, why somebody waits. A job's output and
 environment, and its fate, are its owner's and the admins'. What concerns everybody is for admins alone: root, whoever
@@ -11,7 +11,7 @@ import grp
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from fastapi import Request
@@ -20,7 +20,6 @@ from gpuyard.config import Settings
 from gpuyard.core.model import Rules
 from gpuyard.engines.accounts import group_names, groups_of, name_of
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.server.listen import Peer
 
 _KEEP = 2.0  # seconds for which it is remembered who somebody is
 _MOST = 1000
@@ -38,15 +37,31 @@ class May(Enum):
     ADMIN = "admins"
 
 
+class Role(Enum):
+    """What somebody may do at most."""
+
+    VIEWER = "viewer"
+    """Look, and change nothing."""
+    USER = "user"
+    ADMIN = "admin"
+
+
+NO_ACCOUNT = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who asks."""
 
     uid: int
+    """Their number on this machine; `NO_ACCOUNT` if they have none."""
     name: str
     admin: bool
     groups: tuple[str, ...] = ()
     """Their Unix groups, the main one first; not one that is theirs alone."""
+    role: Role = Role.USER
+    via: str = "socket"
+    """How it is known who they are: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: it is not."""
 
     def group(self, rules: Rules | None) -> str:
         """The group that counts for quotas and shares: the first that rules name, else the main one."""
@@ -62,17 +77,21 @@ class Permissions:
         self._known: dict[int, tuple[float, Caller]] = {}
 
     def caller(self, request: Request) -> Caller:
-        """Who asks, as the system knows them now."""
-        peer = getattr(request.state, "peer", None)
-        if not isinstance(peer, Peer):
+        """Who asks."""
+        caller = getattr(request.state, "caller", None)
+        if not isinstance(caller, Caller):
             raise Forbidden("it cannot be told who you are; use the daemon's Unix socket")
-        until, known = self._known.get(peer.uid, (0.0, None))
+        return caller
+
+    def known(self, uid: int, via: str) -> Caller:
+        """Somebody who has an account, as the system knows them now."""
+        until, known = self._known.get(uid, (0.0, None))
         if known is None or until < time.monotonic():
             if len(self._known) > _MOST:
                 self._known.clear()
-            known = Caller(peer.uid, name_of(peer.uid), self._is_admin(peer.uid), group_names(peer.uid))
-            self._known[peer.uid] = time.monotonic() + _KEEP, known
-        return known
+            known = Caller(uid, name_of(uid), self._is_admin(uid), group_names(uid))
+            self._known[uid] = time.monotonic() + _KEEP, known
+        return known if known.via == via else replace(known, via=via)
 
     def name(self, request: Request) -> str:
         """What they are called."""

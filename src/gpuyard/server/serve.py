@@ -7,16 +7,19 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from gpuyard import __version__
-from gpuyard.config import Settings
+from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.retention import Retention
 from gpuyard.daemon.store import Store
@@ -33,7 +36,7 @@ from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.keeping import check_keeping, prepare
 from gpuyard.server.leases import terms_of
-from gpuyard.server.listen import PeerProtocol, listen
+from gpuyard.server.listen import PeerProtocol, listen, listen_on
 
 log = logging.getLogger("gpuyard")
 _SWITCH = 0.0005  # seconds until a thread of this process lets the other go on; 5 ms would delay every start
@@ -109,17 +112,17 @@ async def _serve(yard: Yard, settings: Settings) -> None:
         check_keeping(settings.socket.parent, "socket")
 
     def end() -> None:
-        server.should_exit = True
+        for server, _ in servers:
+            server.should_exit = True
         api.watch.end()
 
     api = Api(yard, settings, end)
-    config = uvicorn.Config(
-        make_app(api), http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
-        timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
-        proxy_headers=False, server_header=False, date_header=False,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    server.capture_signals = _no_signals  # type: ignore[method-assign]
+    app = make_app(api)
+    servers = [(_server(app), listener)]
+    if (network := _network(settings)) is not None:
+        servers.append((_server(app, settings), network))
+        api.url = url_of(settings, network)
+        log.info("the API is at %s", api.url)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     failed: list[BaseException] = []
@@ -128,7 +131,7 @@ async def _serve(yard: Yard, settings: Settings) -> None:
     retention = Retention(yard, settings)
     retention.start()
     try:
-        await server.serve(sockets=[listener])
+        await asyncio.gather(*(server.serve(sockets=[socket]) for server, socket in servers))
     finally:
         await asyncio.to_thread(retention.stop)
         yard.stop()
@@ -137,6 +140,44 @@ async def _serve(yard: Yard, settings: Settings) -> None:
     if failed:
         raise failed[0]
     log.info("ended; jobs go on running")
+
+
+def _server(app: FastAPI, network: Settings | None = None) -> uvicorn.Server:
+    """What answers on one socket; TLS is for the network alone."""
+    tls: dict[str, Any] = {}
+    if network is not None and network.tls_cert:
+        tls = {"ssl_certfile": network.tls_cert, "ssl_keyfile": network.tls_key or None}
+    config = uvicorn.Config(
+        app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
+        proxy_headers=False, server_header=False, date_header=False, **tls,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    server.capture_signals = _no_signals  # type: ignore[method-assign]
+    return server
+
+
+def _network(settings: Settings) -> socket.socket | None:
+    """The socket on TCP, if there is to be one; a port that nobody asked for may be somebody else's."""
+    if settings.port == NO_PORT:
+        return None
+    port = PORT if settings.port is None else settings.port
+    try:
+        return listen_on(settings.bind, port)
+    except OSError as error:
+        if settings.port is not None or settings.bind != "127.0.0.1":
+            raise UserError(
+                f"cannot listen at {settings.bind}:{port} ({error.strerror or error}); choose another --host or --port"
+            ) from error
+        log.warning("port %d is taken, so there is no API on TCP; choose another by --port", port)
+        return None
+
+
+def url_of(settings: Settings, listener: socket.socket) -> str:
+    """How the API is reached on TCP."""
+    address, port = listener.getsockname()[:2]
+    host = f"[{address}]" if ":" in address else address
+    return f"{'https' if settings.tls_cert else 'http'}://{host}:{port}"
 
 
 def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> None:

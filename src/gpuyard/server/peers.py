@@ -1,0 +1,76 @@
+"""Whose process is at the other end of a TCP connection within this machine: the kernel knows, and is asked.
+
+A Unix socket has SO_PEERCRED for this. For TCP there is the kernel's list of sockets (`sock_diag`), which has the owner
+of the other end, found by its addresses; and /proc, which tells which process has that socket open.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import NamedTuple
+
+_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_REQUEST = 1
+_HEADER = struct.Struct("=IHHII")
+_QUESTION = struct.Struct("=BBBxI")
+_ENDS = struct.Struct("!HH")
+_REST = struct.Struct("=I8s")
+_ANSWER = struct.Struct("=4B")
+_OWNER = struct.Struct("=5I")
+_ANY_COOKIE = b"\xff" * 8
+_ID = 48  # bytes of the two ends, as the kernel writes them
+
+
+class Far(NamedTuple):
+    """The socket at the other end."""
+
+    uid: int
+    inode: int
+
+
+def far_end(connection: socket.socket) -> Far | None:
+    """Who owns the other end of a connection within this machine; None if that cannot be told."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    try:
+        here, there = connection.getsockname()[:2], connection.getpeername()[:2]
+        return _ask(connection.family, there, here)
+    except (OSError, struct.error):
+        return None
+
+
+def process_with(far: Far) -> int | None:
+    """A process that has this socket open; None if there is none that we may see."""
+    target = f"socket:[{far.inode}]"
+    for name in os.listdir("/proc"):
+        if name.isdigit() and _has_open(name, target):
+            return int(name)
+    return None
+
+
+def _has_open(pid: str, target: str) -> bool:
+    folder = f"/proc/{pid}/fd"
+    try:
+        return any(os.readlink(f"{folder}/{number}") == target for number in os.listdir(folder))
+    except OSError:  # it has ended, or closed something, or is somebody's whose files we may not see
+        return False
+
+
+def _ask(family: int, source: tuple[str, int], target: tuple[str, int]) -> Far | None:
+    """Look a socket up by its own end and the other."""
+    ends = _ENDS.pack(source[1], target[1])
+    for address in (source[0], target[0]):
+        ends += socket.inet_pton(family, address).ljust(16, b"\0")
+    every_state = 0xFFFFFFFF
+    body = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, every_state) + ends + _REST.pack(0, _ANY_COOKIE)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(1.0)
+        kernel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + body)
+        answer = kernel.recv(4096)
+    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:  # an error: there is no such socket
+        return None
+    *_, uid, inode = _OWNER.unpack_from(answer, _HEADER.size + _ANSWER.size + _ID)
+    return Far(uid, inode) if inode else None
