@@ -17,12 +17,15 @@ from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
 OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry"}
-OPEN = {("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases")}
-"""What anybody may change: they add jobs of their own."""
+OPEN = {
+    ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
+    ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"),
+}  # fmt: skip
+"""What anybody may change: they add jobs of their own, tokens and sessions."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
     ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),
-    ("PUT", "/rules/shares/{name}"),
+    ("PUT", "/rules/shares/{name}"), ("GET", "/audit"),
 }  # fmt: skip
 
 
