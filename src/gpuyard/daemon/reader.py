@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gpuyard.daemon import views
@@ -15,6 +15,13 @@ from gpuyard.daemon.views import JobView
 
 _AT_ONCE = 500
 """Jobs that one question names."""
+
+
+class Cursor(NamedTuple):
+    """A place in the history: behind a job, by when it ended and by its number."""
+
+    ended: float
+    number: int
 
 
 class Reader:
@@ -35,6 +42,7 @@ class Reader:
         limit: int = -1,
         ended_after: float | None = None,
         tag: str = "",
+        behind: Cursor | None = None,
     ) -> list[JobView]:
         """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
         terms = [f"{name} = ?" for name in wanted]
@@ -44,6 +52,9 @@ class Reader:
         if ended_after is not None:
             terms.append("ended >= ?")
             values.append(ended_after)
+        if behind is not None:  # of those that are over
+            terms.append("(ended, number) < (?, ?)")
+            values += behind
         if tag:
             terms.append("EXISTS (SELECT 1 FROM json_each(work, '$.tags') WHERE value = ?)")
             values.append(tag)

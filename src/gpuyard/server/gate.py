@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -49,13 +51,14 @@ async def _pass_over(receive: Receive) -> None:
             return
 
 
-def problem(status: int, detail: str) -> Response:
+def problem(status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
     """A refusal, as RFC 9457 has it."""
-    body = json.dumps({"title": _TITLES.get(status, "Error"), "status": status, "detail": detail})
-    return Response(body, status, media_type="application/problem+json")
+    body = json.dumps({"title": _TITLES.get(status, "Error"), "status": status, "detail": detail, **more})
+    return Response(body, status, headers, media_type="application/problem+json")
 
 
 _TITLES = {
-    401: "Who are you?", 403: "Forbidden", 404: "Not found", 409: "Not possible now", 410: "Gone", 411: "No length",
-    413: "Too long", 422: "Not valid", 503: "Cannot write",
+    400: "Not JSON", 401: "Who are you?", 403: "Forbidden", 404: "Not found", 405: "Not this way",
+    409: "Not possible now", 410: "Gone", 411: "No length", 413: "Too long", 422: "Not valid", 500: "Our mistake",
+    503: "Cannot write",
 }  # fmt: skip
