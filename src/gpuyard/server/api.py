@@ -43,6 +43,7 @@ from gpuyard.server.listing import Listing
 from gpuyard.server.lists import Lists
 from gpuyard.server.logs import Logs
 from gpuyard.server.models import MOST_INDEX, Cancellation, Submission
+from gpuyard.server.once import Act, Once
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.policies import PolicyRoutes
 from gpuyard.server.rules import RuleRoutes
@@ -66,6 +67,7 @@ class Api:
         self.desk = Desk(yard)
         self.permissions = Permissions(settings)
         self.rules = RuleRoutes(yard, self.ask, self.look, self.permissions.name)
+        self.once = Once(self)
         self.watch = Watch()
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
@@ -138,10 +140,13 @@ class Api:
 
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
-        given = _submission(await request.body())
-        wanted = self.owned(request, given.wanted(self.settings))
-        [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
-        return reply({"id": job}, 201)
+        body = await request.body()
+
+        def take() -> Act:
+            wanted = self.owned(request, _submission(body).wanted(self.settings))
+            return lambda: {"id": self.desk.submit_all([wanted])[0]}
+
+        return await self.once(request, take)
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"

@@ -16,6 +16,7 @@ from gpuyard.errors import UserError
 from gpuyard.server.answers import reply
 from gpuyard.server.listen import Peer
 from gpuyard.server.models import Asked, Tags, Word
+from gpuyard.server.once import Act
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api
@@ -63,9 +64,12 @@ class Leases:
         requester = self._identify(peer.pid)
         holder = requester if given.holder in (None, peer.pid) else self._named(given.holder or 0, peer)
         api = self._api
-        wanted = api.owned(request, Wanted(given.work(holder, requester), given.request(api.settings)))
-        [lease] = await api.ask(lambda: api.desk.submit_all([wanted]))
-        return reply({"id": lease}, 201)
+
+        def take() -> Act:
+            wanted = api.owned(request, Wanted(given.work(holder, requester), given.request(api.settings)))
+            return lambda: {"id": api.desk.submit_all([wanted])[0]}
+
+        return await api.once(request, take, more=str(holder))
 
     async def give_back(self, job: str) -> Response:
         """End a lease; give it up if it waits."""

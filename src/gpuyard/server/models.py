@@ -9,7 +9,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+)
 
 from gpuyard.arrays import parse_array
 from gpuyard.config import Settings
@@ -23,6 +32,7 @@ MOST_INDEX = 1_000_000
 """No machine has as many GPUs."""
 MOST_SECONDS = 1e10
 """Three hundred years: longer than anything takes, and all such times can be told."""
+_LARGEST = 2e10  # seconds since the epoch; pydantic would take more for milliseconds
 LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
 """The last time that anybody may mean."""
 RETRY_DELAY = 30.0
@@ -59,9 +69,25 @@ def _word(value: str) -> str:
     return value
 
 
+def _told_plainly(value: Any) -> Any:
+    """What is no number of seconds, and no time in ISO-8601, is not guessed at."""
+    if isinstance(value, str) and value[4:5] != "-":
+        raise ValueError("must be a time in ISO-8601, as in 2026-11-16T09:00:00+01:00")
+    if isinstance(value, bool) or (isinstance(value, int | float) and not 0 <= value <= _LARGEST):
+        raise ValueError("must be a time: seconds since the epoch, or ISO-8601")
+    return value
+
+
+def _timestamp(value: datetime) -> float:
+    try:
+        return value.timestamp()
+    except (OverflowError, ValueError, OSError):  # without a zone, and at the edge of time
+        return math.inf
+
+
 def _instant(value: datetime | None) -> datetime | None:
     """A time that people may mean, and that can be told in every zone."""
-    if value is not None and not 0 <= value.timestamp() <= LAST:
+    if value is not None and not 0 <= _timestamp(value) <= LAST:
         raise ValueError("must be a time between 1970 and 9000")
     return value
 
@@ -84,7 +110,8 @@ def _share(value: float | None) -> float | None:
 
 
 _NO_NUL = r"^[^\x00]*$"
-_INSTANT: dict[str, Any] = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]}
+_SECONDS = {"type": "number", "minimum": 0, "maximum": _LARGEST}
+_INSTANT: dict[str, Any] = {"anyOf": [{"type": "string", "format": "date-time"}, _SECONDS]}
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
 Word = Annotated[str, AfterValidator(_word), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
 Tags = Annotated[list[Word], Field(description="Words of your own, to find it by.")]
@@ -92,6 +119,7 @@ Index = Annotated[int, Field(ge=0, le=MOST_INDEX, strict=True)]
 Instant = Annotated[
     AwareDatetime | None,
     Field(strict=False),
+    BeforeValidator(_told_plainly),
     AfterValidator(_instant),
     WithJsonSchema({"anyOf": [*_INSTANT["anyOf"], {"type": "null"}]}),
 ]

@@ -11,11 +11,10 @@ from pydantic.json_schema import models_json_schema
 from gpuyard.config import Settings
 from gpuyard.replies import Problem
 from gpuyard.server.contract import ROUTES, TAGS, Good, Told
+from gpuyard.server.once import KEY, REPLAYED
 from gpuyard.server.schemas import Schema, schema_of
 
 ROOT = "/api/v1"
-KEY = "Idempotency-Key"
-REPLAYED = "Idempotent-Replayed"
 COOKIE = "gpuyard_session"
 _REF = "#/components/schemas/{model}"
 _ABOUT = """Queue GPU jobs, look at the queue, and decide who is next.
