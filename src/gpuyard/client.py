@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack, cast
@@ -56,6 +57,8 @@ __all__ = [
 OVER = frozenset(("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted"))
 """The states in which a job has ended."""
 
+_PAGE = 10_000
+"""The most jobs that the daemon tells of at once."""
 _POLL = 30.0
 """The longest that the daemon lets one request wait, in seconds."""
 
@@ -146,8 +149,7 @@ class Client(RuleCalls, AccessCalls):
     ) -> list[Job]:
         """The open jobs in the queue's order, those that run first; with `all` the ones that are over as well."""
         every = "true" if all else None
-        found = self._get("/jobs", all=every, state=state, user=user, name=name, tag=tag, limit=limit)
-        return cast("list[Job]", found["jobs"])
+        return self._pages("/jobs", limit, all=every, state=state, user=user, name=name, tag=tag)
 
     def columns(
         self,
@@ -279,8 +281,7 @@ class Client(RuleCalls, AccessCalls):
         since: str | None = None,
     ) -> list[Job]:
         """Jobs that are over, the newest first."""
-        found = self._get("/history", limit=limit, user=user, state=state, name=name, tag=tag, since=since)
-        return cast("list[Job]", found["jobs"])
+        return self._pages("/history", limit, user=user, state=state, name=name, tag=tag, since=since)
 
     def events(
         self, after: int = 0, *, limit: int | None = None, job: str | None = None, wait: float = 0.0
@@ -293,6 +294,16 @@ class Client(RuleCalls, AccessCalls):
     def shutdown(self) -> None:
         """Let the daemon end; jobs go on running."""
         self._send("POST", "/shutdown", b"{}")
+
+    def _pages(self, target: str, limit: int | None, **query: Any) -> list[Job]:
+        """Jobs from as many pages as it takes, each once: some may move from one page to another meanwhile."""
+        most = sys.maxsize if limit is None else limit
+        page = self._get(target, **query, limit=min(most, _PAGE))
+        found: dict[str, Job] = {job["id"]: job for job in page["jobs"]}
+        while page.get("next") and len(found) < most:
+            page = self._get(page["next"].removeprefix("/api/v1"))
+            found |= {job["id"]: job for job in page["jobs"]}
+        return list(found.values())[:most]
 
     def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
         return _read(self._send("GET", target + _query(**query), patience=patience))

@@ -41,6 +41,7 @@ from gpuyard.daemon.launching import task_of
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
 from gpuyard.daemon.outcomes import Outcomes
+from gpuyard.daemon.reader import Answered
 from gpuyard.daemon.stops import Stops
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
@@ -78,6 +79,8 @@ class Yard:
         self.plan_seconds: deque[float] = deque(maxlen=1000)
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
+        self.answers: dict[tuple[str, str], Answered] = {}
+        """To requests with a key, by user and key; written with what they tell of."""
         self._pending: list[Record] = []
         self._edited: dict[str, Work] = {}
         """What jobs are to run according to what is not yet written."""
@@ -192,9 +195,10 @@ class Yard:
         records, self._pending, self._write_at = self._pending, [], np.inf
         self._edited = {}
         environments, self.environments = self.environments, {}
+        answers_kept, self.answers = self.answers, {}
         try:
             if records:
-                self.store.append(records, environments)
+                self.store.append(records, environments, answers_kept.values())
         except StoreFailing as error:
             log.error("%s", error)
             self._fail(error)

@@ -11,8 +11,8 @@ from gpuyard.client import OVER
 from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
-from gpuyard.server.answers import reply
 from gpuyard.server.models import Batch, Changes, Copy
+from gpuyard.server.once import Act
 from gpuyard.server.tasks import chosen
 
 if TYPE_CHECKING:
@@ -27,14 +27,18 @@ class Describing:
 
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
-        api, wanted = self._api, []
-        for number, one in enumerate(given.complete()):
-            try:
-                wanted.append(api.owned(request, one.wanted(api.settings)))
-            except UserError as error:
-                raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
-        ids = await api.ask(lambda: api.desk.submit_all(wanted))
-        return reply({"ids": ids}, 201)
+        api = self._api
+
+        def take() -> Act:
+            wanted = []
+            for number, one in enumerate(given.complete()):
+                try:
+                    wanted.append(api.owned(request, one.wanted(api.settings)))
+                except UserError as error:
+                    raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
+            return lambda: {"ids": api.desk.submit_all(wanted)}
+
+        return await api.once(request, take)
 
     async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
@@ -53,18 +57,23 @@ class Describing:
 
     async def clone(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job, or an array, once more, with changes."""
-        views = chosen(self._api.reader, job)
-        return await self._copy(request, views, given or Copy())
+        return await self._api.once(
+            request, lambda: self._copy(request, chosen(self._api.reader, job), given or Copy())
+        )
 
     async def retry(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job that is over once more; of an array, the tasks that did not succeed."""
-        views = chosen(self._api.reader, job)
-        if going := [view for view in views if view.state not in OVER]:
-            raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
-        failed = [view for view in views if view.state != "succeeded"]
-        return await self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
 
-    async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Response:
+        def again() -> Act:
+            views = chosen(self._api.reader, job)
+            if going := [view for view in views if view.state not in OVER]:
+                raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
+            failed = [view for view in views if view.state != "succeeded"]
+            return self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
+
+        return await self._api.once(request, again)
+
+    def _copy(self, request: Request, views: list[JobView], given: Copy) -> Act:
         api = self._api
         if any(view.kind == "lease" for view in views):
             raise NotNow(f"job {views[0].id} is a lease, which only its own process can ask for again")
@@ -75,11 +84,11 @@ class Describing:
         if views[0].array and not given.array:
             given = given.model_copy(update={"array": _array(views)})
 
-        def copy() -> str:
+        def copy() -> dict[str, Any]:
             work, wish = api.desk.description(views[0].id)
-            return api.desk.submit_all([api.owned(request, given.copied(work, wish, api.settings))])[0]
+            return {"id": api.desk.submit_all([api.owned(request, given.copied(work, wish, api.settings))])[0]}
 
-        return reply({"id": await api.ask(copy)}, 201)
+        return copy
 
 
 def _array(views: list[JobView]) -> str:

@@ -16,8 +16,7 @@ from gpuyard.server.outgoing import Outgoing
 from gpuyard.server.pages import check_page
 from gpuyard.server.paths import SAFE, is_login, is_open, is_waiting
 from gpuyard.server.permissions import Caller, Forbidden, Role
-from gpuyard.server.refusals import problem as problem
-from gpuyard.server.refusals import refusal as refusal
+from gpuyard.server.refusals import refusal
 
 if TYPE_CHECKING:
     from gpuyard.server.doors import Doors

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Request
+from fastapi import Request, Response
 from pydantic import Field
 
-from gpuyard.config import Settings
-from gpuyard.core import model
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import JobView, Work
 from gpuyard.engines import processes
 from gpuyard.engines.leases import Holder, Terms
 from gpuyard.errors import UserError
+from gpuyard.server.answers import reply
 from gpuyard.server.listen import Peer
-from gpuyard.server.models import Asked
+from gpuyard.server.models import Asked, Tags, Word
+from gpuyard.server.once import Act
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api
@@ -27,9 +27,11 @@ _DEEPEST = 256  # generations that are looked at for an ancestor
 class LeaseWish(Asked):
     """A lease as it is asked for."""
 
-    name: Annotated[str | None, Field(max_length=200, description="The holder's own, if not said.")] = None
-    tags: list[str] = Field(default_factory=list)
-    holder: Annotated[int | None, Field(ge=1, description="The process that is to hold it; the asking one.")] = None
+    name: Annotated[Word | None, Field(max_length=200, description="The holder's own, if not said.")] = None
+    tags: Tags = Field(default_factory=list)
+    holder: Annotated[
+        int | None, Field(ge=1, le=2**31 - 1, description="The process that is to hold it; the asking one.")
+    ] = None
     interactive: Annotated[bool, Field(description="Whether the holder is a shell that somebody types in.")] = False
 
     def work(self, holder: Holder, requester: Holder) -> Work:
@@ -48,12 +50,6 @@ class LeaseWish(Asked):
             interactive=self.interactive,
         )
 
-    def request(self, settings: Settings) -> model.Request:
-        """What a policy may know of it."""
-        if self.from_ is not None and not self.from_:
-            raise UserError("from names no GPU; leave it out if any will do")
-        return super().request(settings)
-
 
 class Leases:
     """What is asked of the yard for processes that run already."""
@@ -62,20 +58,23 @@ class Leases:
         self._api = api
         self._life = processes.life()
 
-    async def acquire(self, request: Request, given: LeaseWish) -> dict[str, str]:
+    async def acquire(self, request: Request, given: LeaseWish) -> Response:
         """Take a request for GPUs in; `GET /jobs/ID?wait=30&for=start` tells when they are there."""
         peer = _peer(request)
         requester = self._identify(peer.pid)
         holder = requester if given.holder in (None, peer.pid) else self._named(given.holder or 0, peer)
         api = self._api
-        wanted = api.owned(request, Wanted(given.work(holder, requester), given.request(api.settings)))
-        [lease] = await api.ask(lambda: api.desk.submit_all([wanted]))
-        return {"id": lease}
 
-    async def give_back(self, job: str) -> dict[str, str]:
+        def take() -> Act:
+            wanted = api.owned(request, Wanted(given.work(holder, requester), given.request(api.settings)))
+            return lambda: {"id": api.desk.submit_all([wanted])[0]}
+
+        return await api.once(request, take, more=str(holder))
+
+    async def give_back(self, job: str) -> Response:
         """End a lease; give it up if it waits."""
         await self._api.ask(lambda: self._api.desk.give_back(job))
-        return {"id": job}
+        return reply({"id": job})
 
     def _named(self, pid: int, peer: Peer) -> Holder:
         """A process that somebody names as the holder, if they may."""
