@@ -245,10 +245,14 @@ def event_json(seq: int, row: Row) -> dict[str, Any]:
     return {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt, **data, **details}
 
 
+def encoded(value: Any) -> bytes:
+    """A value as JSON, on one line."""
+    try:
+        return to_json(value, inf_nan_mode="null")
+    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
 def reply(value: Any, status: int = 200) -> Response:
     """An answer."""
-    try:
-        body = to_json(value, inf_nan_mode="null")
-    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
-        body = json.dumps(value, separators=(",", ":")).encode("ascii")
-    return Response(body, status, media_type="application/json")
+    return Response(encoded(value), status, media_type="application/json")

@@ -31,7 +31,6 @@ from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import (
     Sayings,
-    event_json,
     explain_json,
     gpus_json,
     job_json,
@@ -39,6 +38,8 @@ from gpuyard.server.answers import (
     times_are_known,
 )
 from gpuyard.server.describing import Describing
+from gpuyard.server.events import STREAMED, Events
+from gpuyard.server.hub import Hub
 from gpuyard.server.leases import Leases
 from gpuyard.server.listen import Peer
 from gpuyard.server.listing import Choice, Listing
@@ -46,6 +47,7 @@ from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.rules import RuleRoutes
+from gpuyard.server.streaming import Streams
 from gpuyard.server.times import iso
 from gpuyard.server.watch import Wait, Watch
 
@@ -65,6 +67,8 @@ class Api:
         self.permissions = Permissions(settings)
         self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name)
         self.watch = Watch()
+        self.streams = Streams()
+        self.hub = Hub(lambda: yard.store.last, lambda: self.reader, self.watch)
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
         self.since = time.time()
@@ -102,7 +106,7 @@ class Api:
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
         add("/history", self.history, "GET", everybody)
-        add("/events", self.events, "GET", everybody)
+        add("/events", Events(self).events, "GET", everybody, responses=STREAMED)
         add("/gpus", self.gpus, "GET", everybody)
         add("/gpus/drain", self.rules.drain, "POST", admin, "drain GPUs")
         add("/gpus/resume", self.rules.resume, "POST", admin, "resume GPUs")
@@ -224,20 +228,6 @@ class Api:
             return reply({"jobs": [job_json(view, node=self.yard.machine.node) for view in views]})
 
         return await asyncio.to_thread(found)
-
-    async def events(
-        self, after: int = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000, job: str = "", wait: Wait = 0.0
-    ) -> Response:
-        """The log, from one event on."""
-        end = time.monotonic() + wait
-        while True:
-            found = self.reader.events(after, limit, job or None)
-            left = end - time.monotonic()
-            if found or left <= 0 or self.watch.over:
-                break
-            await self.watch.wait(left)
-        last = found[-1][0] if found else after
-        return reply({"events": [event_json(seq, row) for seq, row in found], "last": last})
 
     # -- the yard ---------------------------------------------------------------------------------
 

@@ -18,10 +18,11 @@ from gpuyard.server.admission import Admission
 from gpuyard.server.api import Api
 from gpuyard.server.gate import Gate, problem
 from gpuyard.server.permissions import Forbidden
+from gpuyard.server.streaming import TooMany
 
 _STATUS = {
     Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503,
-    UserError: 422,
+    TooMany: 429, UserError: 422,
 }  # fmt: skip
 
 

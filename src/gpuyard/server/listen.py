@@ -56,6 +56,7 @@ class PeerProtocol(HttpToolsProtocol):
             self._open[peer.uid] += 1
         elif connection is not None:
             self.app_state = {**self.app_state, "far": far_end(connection) if _is_within(connection) else None}
+        self.app_state = {**self.app_state, "abort": transport.abort}
         super().connection_made(transport)
         if self._uid and self._is_too_much(self._uid):
             transport.abort()
@@ -103,6 +104,7 @@ def listen_on(address: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed
         listener.bind(where)
     except OSError:
         listener.close()
