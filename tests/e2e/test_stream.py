@@ -15,7 +15,6 @@ import pytest
 from tests.sse import Events, UnixConnection, asked, get
 from tests.yard import Yard, until
 
-
 Follow = Callable[..., Events]
 
 
@@ -188,18 +187,20 @@ def test_nothing_is_missed_or_told_twice_when_the_daemon_is_killed_under_load(ow
                 time.sleep(0.01)
             connection.close()
 
+    def hear_more() -> None:
+        reached = len(heard[0])
+        until(lambda: len(heard[0]) > reached + 30, "more events")
+
     threads = [threading.Thread(target=listen, args=(mine, str(begin))) for mine in heard]
     threads += [threading.Thread(target=load) for _ in range(2)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(4):
-            reached = len(heard[0])
-            until(lambda reached=reached: len(heard[0]) > reached + 30, "more events")
+            hear_more()
             own_yard.end(signal.SIGKILL)
             own_yard.serve()
-        reached = len(heard[0])
-        until(lambda: len(heard[0]) > reached + 30, "more events")
+        hear_more()
     finally:
         over.set()
         own_yard.end()

@@ -208,9 +208,10 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
     found = []
     drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
     now = time.time()
+    running = [view for view in views if view.state == "running"]
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
     for device, reading, verdict in machine.readings():
-        tenants = [view for view in views if view.state == "running" and device.index in view.gpus]
+        tenants = [view for view in running if device.index in view.gpus]
         jobs = [view.id for view in tenants]
         booking = next((booking for booking in bookings if device.index in booking.gpus), None)
         used = reading.memory_used

@@ -18,6 +18,7 @@ from gpuyard.server.admission import Admission
 from gpuyard.server.api import Api
 from gpuyard.server.gate import Gate, problem
 from gpuyard.server.permissions import Forbidden
+from gpuyard.server.probes import Probes
 from gpuyard.server.streaming import TooMany
 
 _STATUS = {
@@ -30,6 +31,7 @@ def make_app(api: Api) -> FastAPI:
     """The application."""
     app = FastAPI(title="gpuyard", version=__version__)
     api.add_to(app)
+    Probes(api).add_to(app)
     app.add_middleware(Gate, admission=Admission(api.settings, api.permissions))
 
     @app.exception_handler(GpuyardError)

@@ -11,6 +11,8 @@ from gpuyard.server.admission import Admission, Unknown
 from gpuyard.server.permissions import Forbidden
 
 _MOST_BODY = 2**23
+PROBES = frozenset(("/healthz", "/readyz"))
+"""What tells nothing but whether the daemon does its work, and so asks nobody who they are."""
 _MOST_PASSED_OVER = 10_000  # pieces, of 64 KiB or so
 
 
@@ -29,7 +31,8 @@ class Gate:
 
     def _refusal(self, scope: Scope) -> Response | None:
         try:
-            scope.setdefault("state", {})["caller"] = self._admission.caller(scope)
+            if scope["path"] not in PROBES:
+                scope.setdefault("state", {})["caller"] = self._admission.caller(scope)
         except Unknown as error:
             return problem(401, str(error))
         except Forbidden as error:
