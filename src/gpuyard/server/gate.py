@@ -60,5 +60,5 @@ def problem(status: int, detail: str) -> Response:
 
 _TITLES = {
     401: "Who are you?", 403: "Forbidden", 404: "Not found", 409: "Not possible now", 410: "Gone", 411: "No length",
-    413: "Too long", 422: "Not valid", 429: "Too many", 503: "Cannot write",
+    413: "Too long", 416: "No such range", 422: "Not valid", 429: "Too many", 503: "Cannot write",
 }  # fmt: skip

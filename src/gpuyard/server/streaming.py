@@ -34,11 +34,15 @@ class Line:
         self.gone = False
 
     async def send(self, data: bytes) -> None:
-        """Send a piece, when there is room for it; raises `HungUp`, also if who asked may not hear it any more."""
-        if self.gone or not self._allowed():
-            raise HungUp
+        """Send a piece, when there is room for it; raises `HungUp`."""
+        self.check()
         async with asyncio.timeout(_STUCK):
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def check(self) -> None:
+        """Raise `HungUp` if nobody is there any more, or who is may not hear more."""
+        if self.gone or not self._allowed():
+            raise HungUp
 
     async def wait(self, seconds: float | None = None) -> None:
         """Return when somebody says that there is something to do, or the seconds are over."""
