@@ -47,6 +47,7 @@ from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.rules import RuleRoutes
+from gpuyard.server.stats import Stats
 from gpuyard.server.streaming import Streams
 from gpuyard.server.times import iso
 from gpuyard.server.watch import Wait, Watch
@@ -107,6 +108,7 @@ class Api:
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
         add("/history", self.history, "GET", everybody)
         add("/events", Events(self).events, "GET", everybody, responses=STREAMED)
+        add("/stats", Stats(self).stats, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
         add("/gpus/drain", self.rules.drain, "POST", admin, "drain GPUs")
         add("/gpus/resume", self.rules.resume, "POST", admin, "resume GPUs")
