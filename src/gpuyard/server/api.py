@@ -28,7 +28,6 @@ from gpuyard.server import tasks
 from gpuyard.server.access import Access
 from gpuyard.server.answers import (
     Sayings,
-    event_json,
     explain_json,
     gpus_json,
     job_json,
@@ -38,7 +37,9 @@ from gpuyard.server.answers import (
 from gpuyard.server.bodies import read_json
 from gpuyard.server.describing import Describing
 from gpuyard.server.doors import Doors
+from gpuyard.server.events import Events
 from gpuyard.server.exposure import exposure
+from gpuyard.server.hub import Hub
 from gpuyard.server.leases import Leases
 from gpuyard.server.listing import Listing
 from gpuyard.server.lists import Lists
@@ -49,6 +50,8 @@ from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.policies import PolicyRoutes
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.sessions import SessionRoutes
+from gpuyard.server.stats import Stats
+from gpuyard.server.streaming import Streams
 from gpuyard.server.times import iso
 from gpuyard.server.tokens import TokenRoutes
 from gpuyard.server.watch import Wait, Watch
@@ -73,6 +76,8 @@ class Api:
         self.rules = RuleRoutes(yard, self.ask, self.look, self.permissions.name)
         self.once = Once(self)
         self.watch = Watch()
+        self.streams = Streams()
+        self.hub = Hub(lambda: yard.store.last, lambda: self.reader, self.watch)
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
         self.since = time.time()
@@ -111,7 +116,8 @@ class Api:
         add("/leases/{job}", lists.lease, "GET", everybody)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
         add("/history", lists.history, "GET", everybody)
-        add("/events", self.events, "GET", everybody)
+        add("/events", Events(self).events, "GET", everybody)
+        add("/stats", Stats(self).stats, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
         add("/gpus/{index}", self.gpu, "GET", everybody)
         add("/gpus/drain", self.rules.drain, "POST", admin, "drain GPUs")
@@ -199,20 +205,6 @@ class Api:
         why = None if view.over else await self.look(lambda: self.desk.explain(view.id))
         found = explain_json(view, why, dict(self.yard.store.open))
         return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
-
-    async def events(
-        self, after: int = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000, job: str = "", wait: Wait = 0.0
-    ) -> Response:
-        """The log, from one event on."""
-        end = time.monotonic() + wait
-        while True:
-            found = self.reader.events(after, limit, job or None)
-            left = end - time.monotonic()
-            if found or left <= 0 or self.watch.over:
-                break
-            await self.watch.wait(left)
-        last = found[-1][0] if found else after
-        return reply({"events": [event_json(seq, row) for seq, row in found], "last": last})
 
     # -- the yard ---------------------------------------------------------------------------------
 

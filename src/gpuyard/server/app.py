@@ -25,11 +25,13 @@ from gpuyard.server.bodies import NotJson
 from gpuyard.server.gate import Gate
 from gpuyard.server.openapi import described
 from gpuyard.server.permissions import Forbidden
+from gpuyard.server.probes import Probes
 from gpuyard.server.refusals import refusal
+from gpuyard.server.streaming import TooManyStreams
 
 log = logging.getLogger("gpuyard")
 _STATUS = {
-    Unknown: 401, TooMany: 429, NoSuchToken: 404,
+    Unknown: 401, TooMany: 429, TooManyStreams: 429, NoSuchToken: 404,
     Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NoSuchGpu: 404, NotNow: 409, NotJson: 400,
     StoreFailing: 503, EngineError: 503, UserError: 422,
 }  # fmt: skip
@@ -43,6 +45,7 @@ def make_app(api: Api) -> FastAPI:
     # FastAPI's pages of documentation would be fetched from elsewhere, in part; so there are none.
     app = FastAPI(title="gpuyard", version=__version__, openapi_url=None, redirect_slashes=False)
     api.add_to(app)
+    Probes(api).add_to(app)
     app.add_middleware(Gate, doors=api.doors)
     app.add_exception_handler(GpuyardError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)

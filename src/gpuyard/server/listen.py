@@ -62,6 +62,7 @@ class PeerProtocol(HttpToolsProtocol):
             self._timer = asyncio.get_running_loop().call_later(_HEAD_TIME, transport.abort)
         if self._whose is not None:
             self._open[self._whose] += 1
+        self.app_state = {**self.app_state, "abort": transport.abort}
         super().connection_made(transport)
         if self._whose and self._is_too_much(self._whose):
             transport.abort()
@@ -125,6 +126,7 @@ def listen_on(address: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed
         listener.bind(where)
     except OSError:
         listener.close()
