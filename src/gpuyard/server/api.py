@@ -46,6 +46,7 @@ from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.rules import RuleRoutes
+from gpuyard.server.surroundings import settled
 from gpuyard.server.times import iso
 from gpuyard.server.watch import Wait, Watch
 
@@ -131,7 +132,7 @@ class Api:
 
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
-        given = _submission(await request.body())
+        given = settled(_submission(await request.body()), self.permissions.caller(request), self.settings)
         wanted = self.owned(request, given.wanted(self.settings))
         [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
         return reply({"id": job}, 201)

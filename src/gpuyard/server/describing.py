@@ -13,6 +13,7 @@ from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server.answers import reply
 from gpuyard.server.models import Batch, Changes, Copy
+from gpuyard.server.surroundings import settled
 from gpuyard.server.tasks import chosen
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ class Describing:
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
         api, wanted = self._api, []
+        caller = api.permissions.caller(request)
         for number, one in enumerate(given.complete()):
             try:
-                wanted.append(api.owned(request, one.wanted(api.settings)))
+                whole = settled(one, caller, api.settings)
+                wanted.append(api.owned(request, whole.wanted(api.settings)))
             except UserError as error:
                 raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
         ids = await api.ask(lambda: api.desk.submit_all(wanted))
