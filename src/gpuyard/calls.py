@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -14,12 +15,15 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.hosts import Host, known, parse_host
 from gpuyard.patience import PATIENCE, Absence, to_stderr
 from gpuyard.refusals import refusal
+from gpuyard.shapes import Job
 from gpuyard.transport import Answer, HungUp, NoDaemon, Reply, Way, check_header, send, stream
 from gpuyard.unixhttp import UnixWay
 
 T = TypeVar("T")
 
 _API = "/api/v1"
+_PAGE = 10_000
+"""The most jobs that the daemon tells of at once."""
 _ONCE = 30.0
 """Seconds for which something that is to happen once is sent again, if it is not known to have arrived."""
 
@@ -86,6 +90,16 @@ class Calls:
 
     def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
         return _read(self._send("GET", target + query_of(**query), patience=patience))
+
+    def _pages(self, target: str, limit: int | None, **query: Any) -> list[Job]:
+        """Jobs from as many pages as it takes, each once: some may move from one page to another meanwhile."""
+        most = sys.maxsize if limit is None else limit
+        page = self._get(target, **query, limit=min(most, _PAGE))
+        found: dict[str, Job] = {job["id"]: job for job in page["jobs"]}
+        while page.get("next") and len(found) < most:
+            page = self._get(page["next"].partition(_API)[2])
+            found |= {job["id"]: job for job in page["jobs"]}
+        return list(found.values())[:most]
 
     def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return _read(self._send(method, target, encode(body)))

@@ -143,8 +143,7 @@ class Client(Following, RuleCalls):
     ) -> list[Job]:
         """The open jobs in the queue's order, those that run first; with `all` the ones that are over as well."""
         every = "true" if all else None
-        found = self._get("/jobs", all=every, state=state, user=user, name=name, tag=tag, limit=limit)
-        return cast("list[Job]", found["jobs"])
+        return self._pages("/jobs", limit, all=every, state=state, user=user, name=name, tag=tag)
 
     def columns(
         self,
@@ -328,8 +327,7 @@ class Client(Following, RuleCalls):
         since: str | None = None,
     ) -> list[Job]:
         """Jobs that are over, the newest first."""
-        found = self._get("/history", limit=limit, user=user, state=state, name=name, tag=tag, since=since)
-        return cast("list[Job]", found["jobs"])
+        return self._pages("/history", limit, user=user, state=state, name=name, tag=tag, since=since)
 
     def shutdown(self) -> None:
         """Let the daemon end; jobs go on running."""

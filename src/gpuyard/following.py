@@ -79,8 +79,7 @@ class Following(Calls):
         absence = Absence(say=self.say)
         while True:
             try:
-                for event in self._events_after(last, job):
-                    absence.over()
+                for event in self._events_after(last, job, absence):
                     if event["seq"] > last:
                         last = event["seq"]
                         yield event
@@ -94,11 +93,12 @@ class Following(Calls):
     def _last_event(self) -> int:
         return int(self._get("/jobs", columns="true", limit=1)["last"])
 
-    def _events_after(self, last: int, job: str | None) -> Iterator[Event]:
+    def _events_after(self, last: int, job: str | None, absence: Absence) -> Iterator[Event]:
         """Events from a stream until it ends; from a daemon that has no streams, those that there are."""
         target = "/events" + query_of(after=last, job=job)
         headers = {"Accept": _SSE, "Last-Event-ID": str(last)}
         with self._stream(target, silence=self.timeout + _SILENCE, headers=headers) as reply:
+            absence.over()
             if reply.headers.get("content-type", "").startswith(_SSE):
                 yield from _events_in(reply)
                 return

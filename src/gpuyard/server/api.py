@@ -45,6 +45,7 @@ from gpuyard.server.listing import Choice, Listing
 from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.permissions import May, Permissions
+from gpuyard.server.reports import Reports
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.surroundings import settled
 from gpuyard.server.times import iso
@@ -99,6 +100,7 @@ class Api:
         add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
         add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
         add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
+        add("/jobs/{job}/progress", Reports(self).progress, "POST", owner, "tell how far job {job} is")
         leases = Leases(self)
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
