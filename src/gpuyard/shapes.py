@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
+OVER = frozenset(("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted"))
+"""The states in which a job has ended."""
+
 
 class Progress(TypedDict):
     """How far a running job is, by its own account; `remaining` in seconds, where that can be told."""
@@ -72,6 +75,17 @@ class Job(TypedDict):
     pid: NotRequired[int]
     """Of a lease: who holds it."""
     progress: Progress | None
+
+
+class Event(TypedDict):
+    """Something that happened; what else there is to tell depends on its kind."""
+
+    seq: int
+    """Its number: the next one has a larger one."""
+    at: str
+    kind: str
+    job: str | None
+    attempt: int | None
 
 
 class Columns(TypedDict):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuyard.cli.lazy import Entry, LazyGroup
-from gpuyard.cli.yard import DataDir, Socket
+from gpuyard.cli.yard import CaFile, DataDir, Host, Socket
 
 
 class Commands(LazyGroup):
@@ -87,6 +87,10 @@ class Commands(LazyGroup):
             "backup": Entry("backup:backup", "Write the queue and its history to a file, while the daemon runs."),
             "restore": Entry("backup:restore", "Go back to a backup; the former store is kept beside it."),
         },
+        "From elsewhere": {
+            "login": Entry("login:login", "Store a token for a daemon elsewhere, so that --host reaches it."),
+            "logout": Entry("login:logout", "Forget the token for a daemon elsewhere."),
+        },
         "The simulator": {
             "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),
             "compare": Entry(
@@ -133,6 +137,8 @@ def _version(asked: bool) -> None:
 def _root(
     data_dir: DataDir = None,
     socket: Socket = None,
+    host: Host = None,
+    ca_file: CaFile = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,

@@ -78,8 +78,9 @@ def clone(
     id, *command = words
     if options.env or options.export:
         raise UserError("a clone has the environment of the job that it is a copy of; submit it anew for another one")
-    directory = options.directory() if options.chdir else None
-    new = yard.client().clone(id, command or None, directory=directory, **options.wishes())
+    client = yard.client()
+    directory = options.directory() if options.chdir and client.host is None else options.chdir
+    new = client.clone(id, command or None, directory=directory, **options.wishes())
     _print(new, json)
 
 

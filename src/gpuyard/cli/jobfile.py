@@ -32,7 +32,7 @@ class _Entry:
         self.where, self.request, self.script = where, request, script
 
 
-def read_jobs(path: str, given: Request) -> list[dict[str, Any]]:
+def read_jobs(path: str, given: Request, *, elsewhere: bool = False) -> list[dict[str, Any]]:
     """The jobs of a file as the daemon wants to be told of them, in an order in which each follows earlier ones only.
 
     What the command line gives goes before what the file says.
@@ -45,7 +45,7 @@ def read_jobs(path: str, given: Request) -> list[dict[str, Any]]:
     described = []
     for entry in _ordered(entries):
         try:
-            described.append(entry.request.describe(in_place=not entry.script))
+            described.append(entry.request.describe(in_place=not entry.script, elsewhere=elsewhere))
         except UserError as error:
             raise UserError(f"{entry.where}: {error}") from error
     return described

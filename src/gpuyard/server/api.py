@@ -48,10 +48,12 @@ from gpuyard.server.models import MOST_INDEX, Cancellation, Submission
 from gpuyard.server.once import Act, Once
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.policies import PolicyRoutes
+from gpuyard.server.reports import Reports
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.sessions import SessionRoutes
 from gpuyard.server.stats import Stats
 from gpuyard.server.streaming import Streams
+from gpuyard.server.surroundings import settled
 from gpuyard.server.times import iso
 from gpuyard.server.tokens import TokenRoutes
 from gpuyard.server.watch import Wait, Watch
@@ -110,6 +112,7 @@ class Api:
         add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
         add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
         add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
+        add("/jobs/{job}/progress", Reports(self).progress, "POST", owner, "tell how far job {job} is")
         leases = Leases(self)
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
         add("/leases", lists.leases, "GET", everybody)
@@ -154,7 +157,8 @@ class Api:
         body = await request.body()
 
         def take() -> Act:
-            wanted = self.owned(request, _submission(body).wanted(self.settings))
+            given = settled(_submission(body), self.permissions.caller(request), self.settings)
+            wanted = self.owned(request, given.wanted(self.settings))
             return lambda: {"id": self.desk.submit_all([wanted])[0]}
 
         return await self.once(request, take)

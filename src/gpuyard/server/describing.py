@@ -13,6 +13,7 @@ from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server.models import Batch, Changes, Copy
 from gpuyard.server.once import Act
+from gpuyard.server.surroundings import settled
 from gpuyard.server.tasks import chosen
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ class Describing:
 
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
-        api = self._api
+        api, caller = self._api, self._api.permissions.caller(request)
 
         def take() -> Act:
             wanted = []
             for number, one in enumerate(given.complete()):
                 try:
-                    wanted.append(api.owned(request, one.wanted(api.settings)))
+                    whole = settled(one, caller, api.settings)
+                    wanted.append(api.owned(request, whole.wanted(api.settings)))
                 except UserError as error:
                     raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
             return lambda: {"ids": api.desk.submit_all(wanted)}

@@ -251,8 +251,13 @@ class Submission(AskedForJob):
     """A job as its submitter describes it."""
 
     command: Command
-    directory: Directory
-    environment: Annotated[Environment, Field(description="All of its environment.")] = {}
+    directory: Annotated[
+        Text | None, Field(description="Where it runs: an absolute path, or ~/PATH; the home directory if not said.")
+    ] = None
+    environment: Annotated[
+        Environment | None, Field(description="All of its environment; if not said, that of a login.")
+    ] = None
+    variables: Annotated[Environment, Field(description="What comes on top of its environment.")] = {}
     tags: Tags = []
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
     hold: bool = False
@@ -262,19 +267,20 @@ class Submission(AskedForJob):
     def wanted(self, settings: Settings) -> Wanted:
         """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
         return Wanted(
-            self.work(settings), self.request(settings), self.environment, self.hold, self.dependency or "",
+            self.work(settings), self.request(settings), self.environment or {}, self.hold, self.dependency or "",
             self.array or "", self.script or "",
         )  # fmt: skip
 
     def work(self, settings: Settings) -> Work:
         """What it is to run."""
-        _check_command(self.command, self.directory)
+        directory = self.directory or ""
+        _check_command(self.command, directory)
         _check_script(self.script)
         if self.notice and self.notice >= (self.time_limit or math.inf):
             raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
         return Work(
             command=tuple(self.command),
-            directory=self.directory,
+            directory=directory,
             name=self.name or _program(self.command),
             tags=tuple(self.tags),
             time_limit=self.time_limit,
@@ -314,7 +320,7 @@ class Batch(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jobs: Annotated[list[Submission], Field(min_length=1)]
-    environment: Annotated[Environment, Field(description="Of those jobs that have none of their own.")] = {}
+    environment: Annotated[Environment | None, Field(description="Of those jobs that have none of their own.")] = None
 
     def complete(self) -> list[Submission]:
         """The jobs, each with its environment."""
