@@ -16,7 +16,7 @@ from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
-OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry"}
+OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "heartbeat"}
 OPEN = {("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases")}
 """What anybody may change: they add jobs of their own."""
 ADMIN = {

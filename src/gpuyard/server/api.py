@@ -27,6 +27,7 @@ from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.rlimits import limits_of
+from gpuyard.engines.signs import Signs
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import (
@@ -62,6 +63,8 @@ class Api:
     def __init__(self, yard: Yard, settings: Settings, shutdown: Callable[[], None]) -> None:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
+        self.signs = Signs()
+        """Where signs of life of leases are noted; the engine's, once there is one."""
         self.permissions = Permissions(settings)
         self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name)
         self.watch = Watch()
@@ -101,6 +104,7 @@ class Api:
         leases = Leases(self)
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
+        add("/leases/{job}/heartbeat", leases.heartbeat, "POST", owner, "keep lease {job}")
         add("/history", self.history, "GET", everybody)
         add("/events", self.events, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)

@@ -29,6 +29,7 @@ from gpuyard.engines.leases import LeaseEngine
 from gpuyard.engines.local import LocalEngine
 from gpuyard.engines.processes import adopt_orphans
 from gpuyard.engines.routing import Routing
+from gpuyard.engines.signs import Signs
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
@@ -64,6 +65,7 @@ def serve(settings: Settings) -> None:
         engine = Routing(local, leases)
         stack.callback(engine.close)
         machine = Machine(gpus, engine, owner_on=engine.owner_on)
+        leases.in_use = machine.in_use
         yard = Yard(store, engine, machine, settings)
         yard.expect = leases.watch
         yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
@@ -71,7 +73,7 @@ def serve(settings: Settings) -> None:
         count = len(gpus.devices)
         log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
                  yard.planner.text, settings.data_dir)  # fmt: skip
-        asyncio.run(_serve(yard, settings))
+        asyncio.run(_serve(yard, settings, leases.signs))
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
-async def _serve(yard: Yard, settings: Settings) -> None:
+async def _serve(yard: Yard, settings: Settings, signs: Signs) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
@@ -117,6 +119,7 @@ async def _serve(yard: Yard, settings: Settings) -> None:
         api.watch.end()
 
     api = Api(yard, settings, end)
+    api.signs = signs
     app = make_app(api)
     servers = [(_server(app), listener)]
     if (network := _network(settings)) is not None:
