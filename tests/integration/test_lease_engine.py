@@ -239,7 +239,8 @@ def test_a_lease_by_use_lasts_until_its_gpus_were_used_and_are_free_again(
     engine.engine.in_use = lambda gpu, seconds: busy[gpu]
     terms = Terms(None, gpus=(0, 1), heartbeat=0.5, by_use=True)
     engine.launch("1", terms)
-    assert engine.until(Ended, "1").message == "its GPUs were not used within 0.5s"
+    ended = engine.until(Ended, "1")
+    assert (ended.code, ended.message) == (None, "its GPUs were not used within 0.5s")
     engine.launch("2", terms)
     for state in (True, False, True, None, True):  # it pauses, and a GPU does not answer for a while
         busy[1] = state
@@ -259,13 +260,13 @@ def test_who_may_hold_a_lease() -> None:
     user = {"user": 65534} if uid == 0 else {}
     with subprocess.Popen(["sleep", "1000"], **user) as other:  # type: ignore[call-overload]
         mine = Peer(other.pid, 65534 if uid == 0 else uid, 0)
-        assert leases._named(other.pid, mine).pid == other.pid
+        assert leases.named(other.pid, mine).pid == other.pid
         with pytest.raises(UserError, match="whoever asks must descend from it"):
-            leases._named(other.pid, Peer(os.getpid(), mine.uid, 0))
+            leases.named(other.pid, Peer(os.getpid(), mine.uid, 0))
         with pytest.raises(UserError, match=f"process {other.pid} is not yours"):
-            leases._named(other.pid, Peer(other.pid, mine.uid + 1, 0))
-        assert leases._named(other.pid, Peer(os.getpid(), 0, 0)).pid == other.pid  # root may name any
+            leases.named(other.pid, Peer(other.pid, mine.uid + 1, 0))
+        assert leases.named(other.pid, Peer(os.getpid(), 0, 0)).pid == other.pid  # root may name any
         other.kill()
         other.wait()
         with pytest.raises(UserError, match="there is no process"):
-            leases._named(other.pid, mine)
+            leases.named(other.pid, mine)

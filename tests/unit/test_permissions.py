@@ -16,8 +16,14 @@ from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
-OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "heartbeat"}
-OPEN = {("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases")}
+OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "heartbeat", "ping"}
+OPEN = {
+    ("POST", "/jobs"),
+    ("POST", "/jobs/batch"),
+    ("POST", "/leases"),
+    ("POST", "/client/register"),
+    ("OPTIONS", "/api"),
+}
 """What anybody may change: they add jobs of their own."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),

@@ -353,6 +353,6 @@ class LeaseEngine:
         else:
             why = lease.silence.broken(silent)
         if why:
-            self._end(lease, 0 if gpus else None, why)
+            self._end(lease, 0 if lease.silence.used else None, why)
             return math.inf
         return now + (_RETRY if gpus else lease.silence.patience - silent)

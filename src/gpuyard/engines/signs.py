@@ -60,15 +60,20 @@ class Silence:
         self._used = -math.inf
         """When somebody was last seen on its GPUs."""
 
+    @property
+    def used(self) -> bool:
+        """Whether anybody was seen on its GPUs."""
+        return self._used > -math.inf
+
     def broken(self, silent: float) -> str:
         """Why it is over, if it lasts by signs of life alone; empty if it is not."""
         return f"no sign of life for {format_duration(self.patience)}" if silent >= self.patience else ""
 
     def unused(self, busy: Sequence[bool | None], silent: float, now: float) -> str:
         """Why it is over, if it lasts as long as its GPUs are used; empty if it is not."""
-        if any(busy) or (None in busy and self._used > -math.inf):  # in doubt, who used them still does
+        if any(busy) or (None in busy and self.used):  # in doubt, who used them still does
             self._used = now
-        if self._used > -math.inf:
+        if self.used:
             free = now - self._used
             return f"its GPUs were used, and free for {format_duration(self._rest)}" if free >= self._rest else ""
         late = silent >= self.patience

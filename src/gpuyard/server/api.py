@@ -49,6 +49,7 @@ from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.times import iso
 from gpuyard.server.watch import Wait, Watch
+from gpuyard.server.watchmen import Watchmen
 
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
 _LIMITS_KEPT = 1.0  # seconds for which a process's limits are remembered: it may submit by the hundred
@@ -105,6 +106,7 @@ class Api:
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
         add("/leases/{job}/heartbeat", leases.heartbeat, "POST", owner, "keep lease {job}")
+        Watchmen(self, leases).add_to(app)
         add("/history", self.history, "GET", everybody)
         add("/events", self.events, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)

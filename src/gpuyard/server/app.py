@@ -15,6 +15,7 @@ from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import StoreFailing
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server.admission import Admission
+from gpuyard.server.answers import reply
 from gpuyard.server.api import Api
 from gpuyard.server.gate import Gate, problem
 from gpuyard.server.permissions import Forbidden
@@ -34,17 +35,25 @@ def make_app(api: Api) -> FastAPI:
     @app.exception_handler(GpuyardError)
     async def refused(request: Request, error: GpuyardError) -> Response:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        return problem(status, str(error))
+        return _refusal(request, status, str(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return problem(422, "; ".join(_complaint(part) for part in error.errors()))
+        return _refusal(request, 422, "; ".join(_complaint(part) for part in error.errors()))
 
     @app.exception_handler(HTTPException)
     async def failed(request: Request, error: HTTPException) -> Response:
-        return problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        return _refusal(request, error.status_code, f"{request.method} {request.url.path}: {error.detail}")
 
     return app
+
+
+def _refusal(request: Request, status: int, detail: str) -> Response:
+    """A refusal as whoever asks expects it."""
+    path = request.url.path
+    if path.startswith("/api/v1/") or path == "/openapi.json":
+        return problem(status, detail)
+    return reply({"status": "err", "msg": detail, **({"available_gpus": []} if path == "/client/ping" else {})}, status)
 
 
 def _complaint(part: Any) -> str:

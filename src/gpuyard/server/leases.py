@@ -129,14 +129,14 @@ class Leases:
                 "POST /api/v1/leases/ID/heartbeat more often than every 60 seconds"
             )
         requester = self.identify(peer.pid)
-        return requester if given.holder in (None, peer.pid) else self._named(given.holder or 0, peer), requester
+        return requester if given.holder in (None, peer.pid) else self.named(given.holder or 0, peer), requester
 
     async def give_back(self, job: str) -> dict[str, str]:
         """End a lease; give it up if it waits."""
         await self._api.ask(lambda: self._api.desk.give_back(job))
         return {"id": job}
 
-    def _named(self, pid: int, peer: Peer) -> Holder:
+    def named(self, pid: int, peer: Peer) -> Holder:
         """A process that somebody names as the holder, if they may."""
         holder = self.identify(pid)
         if peer.uid == 0:
