@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack, cast
 from urllib.parse import quote, urlencode
 
+from gpuyard.accesscalls import AccessCalls
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.rulecalls import RuleCalls
 from gpuyard.shapes import (
@@ -71,7 +72,7 @@ class Invalid(Refused, UserError):
     """The daemon cannot make sense of the request."""
 
 
-class Client(RuleCalls):
+class Client(RuleCalls, AccessCalls):
     """Talks to the daemon of a data directory, or at a socket; by default to the one that the settings name."""
 
     def __init__(

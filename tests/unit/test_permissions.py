@@ -18,17 +18,14 @@ from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
 OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "heartbeat", "ping"}
 OPEN = {
-    ("POST", "/jobs"),
-    ("POST", "/jobs/batch"),
-    ("POST", "/leases"),
-    ("POST", "/client/register"),
-    ("OPTIONS", "/api"),
-}
-"""What anybody may change: they add jobs of their own."""
+    ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
+    ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"), ("POST", "/client/register"),
+}  # fmt: skip
+"""What anybody may change: they add jobs of their own, tokens and sessions."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
     ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),
-    ("PUT", "/rules/shares/{name}"),
+    ("PUT", "/rules/shares/{name}"), ("GET", "/audit"),
 }  # fmt: skip
 
 

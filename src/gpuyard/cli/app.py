@@ -72,6 +72,13 @@ class Commands(LazyGroup):
             "unreserve": Entry("reserve:unreserve", "Give a reservation up."),
             "quota": Entry("quota:quota", "Show or set what people may have: GPUs at once, GPU-hours a week."),
             "share": Entry("quota:share", "Show or set what share of the GPUs people deserve."),
+            "token": Entry(
+                "token:app", "Make, list and revoke tokens, by which people use the queue over the network."
+            ),
+            "audit": Entry(
+                "audit:audit",
+                "List who changed what through the API, and who was refused, the latest first; for admins.",
+            ),
         },
         "This machine": {
             "service": Entry("service:app", "Let systemd start the daemon, now and at every boot."),

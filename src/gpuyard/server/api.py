@@ -26,10 +26,10 @@ from gpuyard.daemon.progress import Progresses
 from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
-from gpuyard.engines.rlimits import limits_of
 from gpuyard.engines.signs import Signs
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
+from gpuyard.server.access import Access
 from gpuyard.server.answers import (
     Sayings,
     event_json,
@@ -40,20 +40,21 @@ from gpuyard.server.answers import (
     times_are_known,
 )
 from gpuyard.server.describing import Describing
+from gpuyard.server.doors import Doors
+from gpuyard.server.exposure import exposure
 from gpuyard.server.leases import Leases
-from gpuyard.server.listen import Peer
 from gpuyard.server.listing import Choice, Listing
 from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.rules import RuleRoutes
+from gpuyard.server.sessions import SessionRoutes
 from gpuyard.server.times import iso
+from gpuyard.server.tokens import TokenRoutes
 from gpuyard.server.watch import Wait, Watch
 from gpuyard.server.watchmen import Watchmen
 
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
-_LIMITS_KEPT = 1.0  # seconds for which a process's limits are remembered: it may submit by the hundred
-_MOST_KNOWN = 1000
 
 Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 
@@ -61,12 +62,15 @@ Limit = Annotated[int, Query(ge=1, le=1_000_000)]
 class Api:
     """The routes of one yard."""
 
-    def __init__(self, yard: Yard, settings: Settings, shutdown: Callable[[], None]) -> None:
+    def __init__(
+        self, yard: Yard, settings: Settings, shutdown: Callable[[], None], access: Access | None = None
+    ) -> None:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
         self.signs = Signs()
         """Where signs of life of leases are noted; the engine's, once there is one."""
         self.permissions = Permissions(settings)
+        self.doors = Doors(settings, self.permissions, access)
         self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name)
         self.watch = Watch()
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
@@ -75,7 +79,6 @@ class Api:
         self.url = ""
         """How the API is reached on TCP; empty if it is not."""
         self._own = threading.local()
-        self._known_limits: dict[Peer, tuple[float, tuple[str, ...]]] = {}
         yard.on_commit = self.watch.committed
 
     def add_to(self, app: FastAPI) -> None:
@@ -120,6 +123,8 @@ class Api:
         add("/rules/shares/{name}", self.rules.set_share, "PUT", admin, "set shares")
         add("/policy", self.policy, "GET", everybody)
         add("/policy", self.set_policy, "PUT", admin, "set the policy")
+        TokenRoutes(self.doors, self.permissions).add_to(add)
+        SessionRoutes(self.doors, self.permissions).add_to(app, add)
         add("/status", self.status, "GET", everybody)
         add("/shutdown", self.shutdown, "POST", admin, "end the daemon", status_code=202)
 
@@ -283,7 +288,7 @@ class Api:
             {
                 "version": __version__, "pid": os.getpid(), "since": iso(self.since),
                 "data_dir": str(self.settings.data_dir), "socket": str(self.settings.socket),
-                "url": self.url or None,
+                "url": self.url or None, "warnings": exposure(self.settings, self.url),
                 "simulated": self.yard.machine.gpus.simulated, "gpus": states, "policy": self.yard.planner.text,
                 "jobs": counts, "plan": facts["plan"],
                 "store": {"state": "failing" if failing else "ok", "problem": failing or None},
@@ -305,23 +310,6 @@ class Api:
     async def _look(self, command: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self.yard.ask(command, changes=False))
 
-    def _limits(self, request: Request) -> tuple[str, ...]:
-        """The limits of the process that asks, where they are not ours; none where the kernel cannot name it."""
-        peer = getattr(request.state, "peer", None)
-        if peer is None:  # from afar, or through TCP
-            return ()
-        asked, limits = self._known_limits.get(peer, (0.0, ()))
-        if time.monotonic() - asked < _LIMITS_KEPT:
-            return limits
-        found = limits_of(peer.pid, peer.uid) if peer.pid else ()
-        if len(self._known_limits) > _MOST_KNOWN:
-            self._known_limits.clear()
-        if found is not None:
-            self._known_limits[peer] = time.monotonic(), found
-        if found is None and self.settings.shared:  # who ends before they are read must not get away with ours
-            raise UserError("whoever submits a job must live until it is answered")
-        return found or ()
-
     @property
     def reader(self) -> Reader:
         """A reader for this thread."""
@@ -337,7 +325,7 @@ class Api:
         wish = replace(wanted.request, user=caller.name, group=caller.group(self.yard.state.rules))
         if (never := rulebook.refusal(self.yard.state, wish)) is not None:
             raise UserError(f"this job can never run here: it {never}")
-        limits, work = self._limits(request), wanted.work
+        limits, work = self.doors.submitters.limits(request, caller), wanted.work
         return replace(wanted, request=wish, work=work if work.limits == limits else replace(work, limits=limits))
 
     def open_ids(self, job: str) -> list[str]:

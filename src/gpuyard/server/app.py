@@ -14,13 +14,14 @@ from gpuyard.daemon.retention import Removed
 from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import StoreFailing
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.server.admission import Admission
-from gpuyard.server.answers import reply
+from gpuyard.server.access import NoSuchToken
+from gpuyard.server.admission import TooMany, Unknown
 from gpuyard.server.api import Api
-from gpuyard.server.gate import Gate, problem
+from gpuyard.server.gate import Gate, refusal
 from gpuyard.server.permissions import Forbidden
 
 _STATUS = {
+    Unknown: 401, TooMany: 429, NoSuchToken: 404,
     Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503,
     UserError: 422,
 }  # fmt: skip
@@ -28,32 +29,25 @@ _STATUS = {
 
 def make_app(api: Api) -> FastAPI:
     """The application."""
-    app = FastAPI(title="gpuyard", version=__version__)
+    app = FastAPI(title="gpuyard", version=__version__, docs_url=None, redoc_url=None)  # their scripts are others'
     api.add_to(app)
-    app.add_middleware(Gate, admission=Admission(api.settings, api.permissions))
+    app.add_middleware(Gate, doors=api.doors)
 
     @app.exception_handler(GpuyardError)
     async def refused(request: Request, error: GpuyardError) -> Response:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        return _refusal(request, status, str(error))
+        headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooMany) else None
+        return refusal(request.url.path, status, str(error), headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return _refusal(request, 422, "; ".join(_complaint(part) for part in error.errors()))
+        return refusal(request.url.path, 422, "; ".join(_complaint(part) for part in error.errors()))
 
     @app.exception_handler(HTTPException)
     async def failed(request: Request, error: HTTPException) -> Response:
-        return _refusal(request, error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        return refusal(request.url.path, error.status_code, f"{request.method} {request.url.path}: {error.detail}")
 
     return app
-
-
-def _refusal(request: Request, status: int, detail: str) -> Response:
-    """A refusal as whoever asks expects it."""
-    path = request.url.path
-    if path.startswith("/api/v1/") or path == "/openapi.json":
-        return problem(status, detail)
-    return reply({"status": "err", "msg": detail, **({"available_gpus": []} if path == "/client/ping" else {})}, status)
 
 
 def _complaint(part: Any) -> str:

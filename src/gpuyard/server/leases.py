@@ -21,16 +21,17 @@ from gpuyard.engines.leases import Holder, Terms
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import Sayings, how_it_stands, reply, times_are_known
+from gpuyard.server.hosts import is_forwarded
 from gpuyard.server.listen import Peer
 from gpuyard.server.models import Asked
 from gpuyard.server.peers import Far, process_with
+from gpuyard.server.permissions import Caller
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api
 
 _DEEPEST = 256  # generations that are looked at for an ancestor
 _REASONS_KEPT = 1.0  # seconds: those who wait ask all the time, and each answer may take a plan
-_PASSED_ON = frozenset((b"forwarded", b"via", b"x-real-ip"))
 
 
 class LeaseWish(Asked):
@@ -122,7 +123,7 @@ class Leases:
             if given.holder is not None or given.interactive:
                 raise UserError("a lease that lasts by heartbeats has no process; leave holder and interactive out")
             return None, None
-        peer = await peer_of(request)
+        peer = await peer_of(request, self._api.settings)
         if peer is None:
             raise UserError(
                 "your process cannot be seen from here, so it cannot hold a lease; send heartbeat: 60, say, and then "
@@ -171,17 +172,17 @@ def terms_of(view: JobView | None) -> Terms | None:
     )
 
 
-async def peer_of(request: Request) -> Peer | None:
+async def peer_of(request: Request, settings: Settings) -> Peer | None:
     """The process that asks, if it is on this machine; None if that cannot be told, or it asks for somebody else.
 
-    A proxy does that: it says so, or is another user's.
+    A proxy does that: the settings tell of it, it says so itself, or it is another user's than who it asks for.
     """
     if (peer := getattr(request.state, "peer", None)) is not None:
         return Peer(*peer)
     far, caller = getattr(request.state, "far", None), getattr(request.state, "caller", None)
-    if not isinstance(far, Far) or caller is None or caller.uid != far.uid:
+    if not isinstance(far, Far) or settings.allowed_hosts or is_forwarded(request.headers.raw):
         return None
-    if any(name in _PASSED_ON or name.startswith(b"x-forwarded-") for name, _ in request.headers.raw):
+    if not isinstance(caller, Caller) or (caller.uid != far.uid and caller.via != "nobody"):
         return None
     pid = await asyncio.to_thread(process_with, far)
     return Peer(pid, far.uid, -1) if pid is not None else None

@@ -113,7 +113,6 @@ class Watchmen:
         add("/gpu/{gpu}", self.gpu, "GET")
         add("/gpus/{gpus}", self.gpus, "GET")
         add("/api", self.all, "GET")
-        add("/api", self.options, "OPTIONS")
 
     # -- clients ----------------------------------------------------------------------------------
 
@@ -174,7 +173,7 @@ class Watchmen:
 
     async def _held(self, request: Request, work: Work) -> Work:
         """The lease, with what keeps it: a process of this machine, or pings and then the use of its GPUs."""
-        peer = await peer_of(request)
+        peer = await peer_of(request, self._api.settings)
         if peer is None:
             return replace(work, heartbeat=self._api.settings.queue_timeout, by_use=True)
         requester = self._leases.identify(peer.pid)
@@ -235,18 +234,14 @@ class Watchmen:
         """The GPUs, as gpustat shows them."""
         return reply({"status": "ok", "msg": await asyncio.to_thread(collection_json, self._api.yard.machine)})
 
-    async def all(self, request: Request) -> Response:
-        """All three. Pages of others may read it only with a token, which they must have been given."""
+    async def all(self) -> Response:
+        """All three."""
         found = {
             "gpu": await asyncio.to_thread(collection_json, self._api.yard.machine),
             "work_queue": await self._work(),
             "finished_queue": await asyncio.to_thread(self._all_finished),
         }
-        return self._for_pages(request, reply(found))
-
-    async def options(self, request: Request) -> Response:
-        """What a browser asks first."""
-        return self._for_pages(request, Response())
+        return reply(found)
 
     async def gpu(self, gpu: str) -> Response:
         """Whether a GPU is free: nobody of ours has it, and nobody else is on it."""
@@ -257,11 +252,6 @@ class Watchmen:
         free = self._free()
         detail = [{"gpu": gpu, "status": free[gpu]} for gpu in sorted(map(self._index, gpus.split(",")))]
         return reply({"status": "ok", "msg": all(entry["status"] for entry in detail), "detail": detail})
-
-    def _for_pages(self, request: Request, answer: Response) -> Response:
-        if self._api.permissions.caller(request).via.startswith("token"):
-            answer.headers["Access-Control-Allow-Origin"] = "*"
-        return answer
 
     async def _work(self) -> list[dict[str, Any]]:
         reasons = await self._leases.reasons()
