@@ -23,7 +23,6 @@ SIZES = ("output_limit",)
 _SWITCHES = ("cgroups", "preempt", "single_user")
 _NUMBERS = ("max_priority",)
 TOKENS = ("auto", "required", "none")
-"""What tokens begin with: one in GPUYARD_TOKEN is a client's."""
 PORT = 62333
 """Where the daemon listens on TCP if nobody says otherwise, and nobody else does."""
 NO_PORT = -1

@@ -16,10 +16,10 @@ from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
-OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "progress"}
+OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping"}
 OPEN = {
     ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
-    ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"),
+    ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"), ("POST", "/client/register"),
 }  # fmt: skip
 """What anybody may change: they add jobs of their own, tokens and sessions."""
 ADMIN = {

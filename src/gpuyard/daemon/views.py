@@ -76,6 +76,12 @@ class Work:
     """Of a lease: the process that asked for it, where that is not its holder."""
     interactive: bool = False
     """Of a lease: whether a shell that somebody types in holds it."""
+    heartbeat: float = 0.0
+    """Of a lease without a process here: seconds without a sign of life that end it."""
+    by_use: bool = False
+    """Of such a lease: whether it lasts, once it is held, until its GPUs were used and are free again."""
+    watchmen: tuple[str, int] | None = None
+    """Of a lease that a watchmen client asked for: its mode, and how many GPUs it said it wants."""
 
     def to_json(self) -> dict[str, Any]:
         """Only what is not the default."""

@@ -62,7 +62,7 @@ def job_json(
         "name": view.name,
         "user": view.user,
         "state": view.state,
-        "reason": reason or _how_it_stands(view),
+        "reason": reason or how_it_stands(view),
         "attempt": view.attempt,
         "gpus": list(view.gpus),
         "exit_code": view.exit_code,
@@ -97,7 +97,7 @@ def job_json(
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
         "kind": view.kind,
-        **({"pid": work["holder"][0]} if view.kind == "lease" else {}),
+        **({"pid": work["holder"][0]} if work.get("holder") else {}),
         "progress": progress,
     }
 
@@ -116,7 +116,7 @@ def columns_json(
         "name": [view.name for view in views],
         "user": [view.user for view in views],
         "state": [view.state for view in views],
-        "reason": [reason or _how_it_stands(view) for view, reason in zip(views, reasons, strict=True)],
+        "reason": [reason or how_it_stands(view) for view, reason in zip(views, reasons, strict=True)],
         "gpus": [list(view.gpus) for view in views],
         "gpu_count": [view.work["gpu_count"] for view in views],
         "gpu_memory": [view.work["gpu_memory"] for view in views],
@@ -129,7 +129,7 @@ def columns_json(
     }
 
 
-def _how_it_stands(view: JobView) -> str | None:
+def how_it_stands(view: JobView) -> str | None:
     """A sentence on a job that does not wait for its turn."""
     if view.state == "held":
         return f"held until it is released (gpuyard release {view.id})"
@@ -143,7 +143,7 @@ def _how_it_stands(view: JobView) -> str | None:
     if view.message:
         return view.message
     if view.state == "running" and view.kind == "lease":
-        return f"a lease, held by process {view.work['holder'][0]}"
+        return _held_by(view.work)
     if view.state != "failed":
         return None
     if view.exit_code is None:
@@ -152,6 +152,15 @@ def _how_it_stands(view: JobView) -> str | None:
     if number > 0 and number in set(signal.Signals):
         return f"exit code {view.exit_code} (signal {number}, {signal.Signals(number).name})"
     return f"exit code {view.exit_code}"
+
+
+def _held_by(work: Mapping[str, Any]) -> str:
+    """What keeps a lease."""
+    if work.get("holder"):
+        return f"a lease, held by process {work['holder'][0]}"
+    if work.get("by_use"):
+        return "a lease, held from afar until its GPUs were used and are free again"
+    return f"a lease, held from afar by a sign of life every {format_duration(work.get('heartbeat', 0.0))}"
 
 
 _RECALLED = {"cancelled": "cancelled", "timeout": "out of time"}
@@ -168,7 +177,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": Sayings(times)(why.reason if why else None, view) or _how_it_stands(view),
+        "reason": Sayings(times)(why.reason if why else None, view) or how_it_stands(view),
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,
@@ -200,7 +209,8 @@ def _blocker(view: JobView, until: str | None) -> dict[str, Any]:
 def _is_of_the_same(view: JobView, other: JobView) -> bool:
     """Whether the process that waits for a lease holds the other already."""
     running = other.kind == "lease" and other.state == "running"
-    return running and list(other.work["holder"]) == list(view.work["holder"])
+    holder = list(view.work.get("holder") or ())
+    return running and bool(holder) and list(other.work.get("holder") or ()) == holder
 
 
 def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from gpuyard.daemon.progress import Progresses
 from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
+from gpuyard.engines.signs import Signs
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.access import Access
@@ -57,6 +58,7 @@ from gpuyard.server.surroundings import settled
 from gpuyard.server.times import iso
 from gpuyard.server.tokens import TokenRoutes
 from gpuyard.server.watch import Wait, Watch
+from gpuyard.server.watchmen import Watchmen
 
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
 
@@ -73,6 +75,8 @@ class Api:
     ) -> None:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
+        self.signs = Signs()
+        """Where signs of life of leases are noted; the engine's, once there is one."""
         self.permissions = Permissions(settings)
         self.doors = Doors(settings, self.permissions, access)
         self.rules = RuleRoutes(yard, self.ask, self.look, self.permissions.name)
@@ -118,6 +122,8 @@ class Api:
         add("/leases", lists.leases, "GET", everybody)
         add("/leases/{job}", lists.lease, "GET", everybody)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
+        add("/leases/{job}/heartbeat", leases.heartbeat, "POST", owner, "keep lease {job}")
+        Watchmen(self, leases).add_to(app)
         add("/history", lists.history, "GET", everybody)
         add("/events", Events(self).events, "GET", everybody)
         add("/stats", Stats(self).stats, "GET", everybody)

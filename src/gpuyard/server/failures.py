@@ -14,14 +14,14 @@ _REMEMBERED = 10_000  # places
 class Failures:
     """Failures by place; each place may have a few at once, and then one every half minute."""
 
-    def __init__(self, most: int = _MOST, every: float = _EVERY) -> None:
+    def __init__(self, most: float = _MOST, every: float = _EVERY) -> None:
         self._most, self._every = most, every
         self._counts: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def add(self, place: str) -> None:
         """Somebody there was wrong once more."""
         now = time.monotonic()
-        count = min(self._left_over(place, now) + 1.0, self._most + 1.0)
+        count = min(self._left_over(place, now) + 1.0, self._most)
         self._counts[place] = count, now
         self._counts.move_to_end(place)
         if len(self._counts) > _REMEMBERED:
@@ -29,8 +29,8 @@ class Failures:
 
     def wait(self, place: str) -> int:
         """Seconds for which whoever is wrong there is not listened to; 0 for most."""
-        over = self._left_over(place, time.monotonic()) - self._most
-        return math.floor(over * self._every) + 1 if over >= 0 else 0
+        over = self._left_over(place, time.monotonic()) - (self._most - 1)
+        return math.ceil(over * self._every) if over > 0 else 0
 
     def _left_over(self, place: str, now: float) -> float:
         count, since = self._counts.get(place, (0.0, now))

@@ -30,6 +30,7 @@ from gpuyard.engines.leases import LeaseEngine
 from gpuyard.engines.local import LocalEngine
 from gpuyard.engines.processes import adopt_orphans
 from gpuyard.engines.routing import Routing
+from gpuyard.engines.signs import Signs
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
@@ -70,6 +71,7 @@ def serve(settings: Settings) -> None:
         engine = Routing(local, leases)
         stack.callback(engine.close)
         machine = Machine(gpus, engine, owner_on=engine.owner_on)
+        leases.in_use = machine.in_use
         yard = Yard(store, engine, machine, settings)
         yard.expect = leases.watch
         yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
@@ -80,7 +82,7 @@ def serve(settings: Settings) -> None:
         with _usable(settings.data_dir):
             access = Access(settings.data_dir / "access.db")
         stack.callback(access.close)
-        asyncio.run(_serve(yard, settings, access))
+        asyncio.run(_serve(yard, settings, access, leases.signs))
 
 
 @contextmanager
@@ -114,7 +116,7 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
-async def _serve(yard: Yard, settings: Settings, access: Access) -> None:
+async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
@@ -126,6 +128,7 @@ async def _serve(yard: Yard, settings: Settings, access: Access) -> None:
         api.watch.end()
 
     api = Api(yard, settings, end, access)
+    api.signs = signs
     app = make_app(api)
     PeerProtocol.proxied = bool(settings.allowed_hosts)
     servers = [(_server(app), listener)]

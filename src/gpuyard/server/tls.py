@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from typing import NamedTuple
 
@@ -94,8 +93,3 @@ def _shaken(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, object]
             except ssl.SSLWantReadError:
                 continue
     raise OSError("the handshake never ends")
-
-
-def is_closed(path: str) -> bool:
-    """Whether a key is its owner's (and their group's) alone."""
-    return not os.stat(path).st_mode & 0o007
