@@ -17,6 +17,7 @@ from typing import Any, Literal, Unpack, cast
 from urllib.parse import quote, urlencode
 
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.notifycalls import NotifyCalls
 from gpuyard.rulecalls import RuleCalls
 from gpuyard.shapes import (
     Blocker,
@@ -71,7 +72,7 @@ class Invalid(Refused, UserError):
     """The daemon cannot make sense of the request."""
 
 
-class Client(RuleCalls):
+class Client(RuleCalls, NotifyCalls):
     """Talks to the daemon of a data directory, or at a socket; by default to the one that the settings name."""
 
     def __init__(
@@ -296,8 +297,8 @@ class Client(RuleCalls):
     def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
         return _read(self._send("GET", target + _query(**query), patience=patience))
 
-    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return _read(self._send(method, target, encode(body)))
+    def _ask(self, method: str, target: str, body: Mapping[str, Any], *, patience: float = 0.0) -> dict[str, Any]:
+        return _read(self._send(method, target, encode(body), patience))
 
     def _send(self, method: str, target: str, body: bytes = b"", patience: float = 0.0) -> Answer:
         answer = request(self.socket, method, f"/api/v1{target}", body, self.timeout + patience)

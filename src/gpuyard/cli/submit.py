@@ -114,7 +114,16 @@ def run_in_place(context: typer.Context, request: Request) -> bool:
 def send(context: typer.Context, request: Request, client: Client) -> str:
     """Queue what a command line asks for; the job's id."""
     wanted = request.describe(in_place=run_in_place(context, request))
-    return client.submit_described(wanted)
+    return client.submit_described(_mailed([wanted], client)[0])
+
+
+def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
+    """The same jobs; of those that want mail which cannot be sent, what can be done is done."""
+    if not any(one.get("notify") for one in wanted):
+        return wanted
+    from gpuyard.cli.mailing import without_vain_mail
+
+    return [without_vain_mail(one, client) for one in wanted]
 
 
 @shared
@@ -143,7 +152,7 @@ def _submit_file(client: Client, file: str, request: Request, json: bool) -> Non
 
     if request.command:
         raise UserError("--file has the jobs, so there is no command to be given with it")
-    ids = client.submit_all(read_jobs(file, request))
+    ids = client.submit_all(_mailed(read_jobs(file, request), client))
     if json:
         output.print_json({"ids": ids})
     else:

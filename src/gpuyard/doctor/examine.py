@@ -13,7 +13,7 @@ LOOKS: tuple[Look, ...] = (
     machine.installation, machine.program, machine.settings, machine.policy, machine.gpus, machine.cgroups,
     machine.systemd,
     place.directory, place.file_system, place.disk, place.socket,
-    queue.daemon, queue.environment, queue.store, queue.clock, queue.leftovers,
+    queue.daemon, queue.environment, queue.store, queue.clock, queue.leftovers, queue.notifications,
 )  # fmt: skip
 
 

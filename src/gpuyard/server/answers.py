@@ -62,7 +62,7 @@ def job_json(
         "name": view.name,
         "user": view.user,
         "state": view.state,
-        "reason": reason or _how_it_stands(view),
+        "reason": reason or how_it_stands(view),
         "attempt": view.attempt,
         "gpus": list(view.gpus),
         "exit_code": view.exit_code,
@@ -96,6 +96,8 @@ def job_json(
         "notice": work.get("notice") or None,
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
+        "notify": ["url" if ref.startswith("#") else ref for ref in work.get("notify", ())],
+        "notify_on": work.get("notify_on", []),
         "kind": view.kind,
         **({"pid": work["holder"][0]} if view.kind == "lease" else {}),
         "progress": progress,
@@ -116,7 +118,7 @@ def columns_json(
         "name": [view.name for view in views],
         "user": [view.user for view in views],
         "state": [view.state for view in views],
-        "reason": [reason or _how_it_stands(view) for view, reason in zip(views, reasons, strict=True)],
+        "reason": [reason or how_it_stands(view) for view, reason in zip(views, reasons, strict=True)],
         "gpus": [list(view.gpus) for view in views],
         "gpu_count": [view.work["gpu_count"] for view in views],
         "gpu_memory": [view.work["gpu_memory"] for view in views],
@@ -129,7 +131,7 @@ def columns_json(
     }
 
 
-def _how_it_stands(view: JobView) -> str | None:
+def how_it_stands(view: JobView) -> str | None:
     """A sentence on a job that does not wait for its turn."""
     if view.state == "held":
         return f"held until it is released (gpuyard release {view.id})"
@@ -168,7 +170,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": Sayings(times)(why.reason if why else None, view) or _how_it_stands(view),
+        "reason": Sayings(times)(why.reason if why else None, view) or how_it_stands(view),
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,

@@ -44,6 +44,7 @@ from gpuyard.server.listen import Peer
 from gpuyard.server.listing import Choice, Listing
 from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, PolicyChoice, Submission
+from gpuyard.server.notifications import Notifications
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.times import iso
@@ -67,12 +68,13 @@ class Api:
         self.watch = Watch()
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
+        self.notifications = Notifications(self)
         self.since = time.time()
         self.url = ""
         """How the API is reached on TCP; empty if it is not."""
         self._own = threading.local()
         self._known_limits: dict[Peer, tuple[float, tuple[str, ...]]] = {}
-        yard.on_commit = self.watch.committed
+        yard.listeners.append(self.watch.committed)
 
     def add_to(self, app: FastAPI) -> None:
         """Make the routes known."""
@@ -114,6 +116,12 @@ class Api:
         add("/rules/shares/{name}", self.rules.set_share, "PUT", admin, "set shares")
         add("/policy", self.policy, "GET", everybody)
         add("/policy", self.set_policy, "PUT", admin, "set the policy")
+        told = self.notifications
+        add("/notifications", told.deliveries, "GET", everybody)
+        add("/notifications/subscriptions", told.subscriptions, "GET", everybody)
+        add("/notifications/subscriptions", told.subscribe, "POST", everybody, status_code=201)
+        add("/notifications/subscriptions/{subscription}", told.unsubscribe, "DELETE", everybody)
+        add("/notifications/subscriptions/{subscription}/test", told.test, "POST", everybody)
         add("/status", self.status, "GET", everybody)
         add("/shutdown", self.shutdown, "POST", admin, "end the daemon", status_code=202)
 
@@ -131,7 +139,7 @@ class Api:
 
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
-        given = _submission(await request.body())
+        given = await self.notifications.resolved(request, _submission(await request.body()))
         wanted = self.owned(request, given.wanted(self.settings))
         [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
         return reply({"id": job}, 201)

@@ -14,6 +14,8 @@ from gpuyard.daemon.retention import Removed
 from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import StoreFailing
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.notices.courier import Stopped
+from gpuyard.notices.outbox import NoSuchSubscription
 from gpuyard.server.admission import Admission
 from gpuyard.server.api import Api
 from gpuyard.server.gate import Gate, problem
@@ -21,6 +23,7 @@ from gpuyard.server.permissions import Forbidden
 
 _STATUS = {
     Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NotNow: 409, StoreFailing: 503,
+    NoSuchSubscription: 404, Stopped: 503,
     UserError: 422,
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server.answers import reply
 from gpuyard.server.models import Batch, Changes, Copy
-from gpuyard.server.tasks import chosen
+from gpuyard.server.tasks import chosen, owner
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api
@@ -28,7 +28,7 @@ class Describing:
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
         api, wanted = self._api, []
-        for number, one in enumerate(given.complete()):
+        for number, one in enumerate(await api.notifications.resolved_all(request, given.complete())):
             try:
                 wanted.append(api.owned(request, one.wanted(api.settings)))
             except UserError as error:
@@ -43,6 +43,9 @@ class Describing:
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
         dependency = (given.dependency or "") if "dependency" in given.given else None
+        if given.notify and owner(api.reader, job) != api.permissions.name(request):
+            raise UserError("only the owner of a job can say where to be told of it")
+        given = await api.notifications.resolved(request, given)
         ids = api.open_ids(job)
 
         def change() -> None:
@@ -66,6 +69,7 @@ class Describing:
 
     async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Response:
         api = self._api
+        given = await api.notifications.resolved(request, given)
         if any(view.kind == "lease" for view in views):
             raise NotNow(f"job {views[0].id} is a lease, which only its own process can ask for again")
         if not views:
