@@ -20,6 +20,7 @@ from gpuyard.calls import query_of
 from gpuyard.descriptions import description, encode, remote_description, wanted
 from gpuyard.errors import UserError
 from gpuyard.following import POLL, Following, output_of
+from gpuyard.notifycalls import NotifyCalls
 from gpuyard.patience import PATIENCE
 from gpuyard.refusals import Invalid, Refused
 from gpuyard.rulecalls import RuleCalls
@@ -68,7 +69,7 @@ __all__ = [
 ]
 
 
-class Client(Following, RuleCalls, AccessCalls):
+class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
     """Talks to the daemon of this machine, or to one at a host; by default to the one that the settings name.
 
     `Client()` finds the daemon as the command line does ($GPUYARD_HOST, $GPUYARD_SOCKET, $GPUYARD_DATA_DIR, the

@@ -302,7 +302,7 @@ def test_whoever_is_told_of_commits_may_fail_without_harm(place: Place) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("nobody listens")
 
-    place.yard.on_commit = fail
+    place.yard.listeners.append(fail)
     with pytest.raises(RuntimeError):
         place.submit()
     place.store.close()

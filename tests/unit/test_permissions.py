@@ -30,7 +30,7 @@ ADMIN = {
 
 
 async def _routes() -> list[APIRoute]:
-    yard = cast(Any, SimpleNamespace(on_commit=None, engine=None))
+    yard = cast(Any, SimpleNamespace(listeners=[], engine=None))
     api = Api(yard, Settings(Path("/x"), Path("/x/s")), lambda: None)
     return [route for route in make_app(api).routes if isinstance(route, APIRoute)]
 

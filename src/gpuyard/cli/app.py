@@ -23,7 +23,7 @@ class Commands(LazyGroup):
         "queue": "ps", "list": "ps", "ls": "ps", "jobs": "ps", "squeue": "ps", "kill": "cancel", "scancel": "cancel",
         "rm": "cancel", "info": "show", "scontrol": "show", "sbatch": "submit", "add": "submit", "srun": "run",
         "salloc": "acquire", "sinfo": "gpus", "sacct": "history", "log": "logs", "tail": "logs -f", "start": "up",
-        "stop": "down",
+        "stop": "down", "mail": "notify", "alert": "notify",
     }  # fmt: skip
     headings = {  # noqa: RUF012
         "Jobs": {
@@ -53,6 +53,7 @@ class Commands(LazyGroup):
             "show": Entry(
                 "show:show", "Show one job in detail: what it asks for, how it stands, and what happened to it."
             ),
+            "notify": Entry("notify:app", "Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more."),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),
         },

@@ -74,7 +74,8 @@ class Yard:
         self.state: State
         self.failing = ""
         """Why nothing can be written now; empty if all is well."""
-        self.on_commit: Callable[[list[Record]], None] = lambda records: None
+        self.listeners: list[Callable[[list[Record]], None]] = []
+        """Told of what was written, by the yard's own thread: they must be quick."""
         self.expect: Callable[[str], None] = lambda job: None
         """Told of every lease that waits, so that somebody sees if nobody waits for it any more."""
         self.plan_seconds: deque[float] = deque(maxlen=1000)
@@ -230,7 +231,8 @@ class Yard:
         records, self._written = self._written, []
         if records:
             self.meters.note(records)
-            self.on_commit(records)
+            for listener in self.listeners:
+                listener(records)
 
     def _fail(self, error: GpuyardError) -> None:
         """Give up what is not written, for now."""

@@ -96,6 +96,8 @@ def job_json(
         "notice": work.get("notice") or None,
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
+        "notify": ["url" if ref.startswith("#") else ref for ref in work.get("notify", ())],
+        "notify_on": work.get("notify_on", []),
         "kind": view.kind,
         **({"pid": work["holder"][0]} if work.get("holder") else {}),
         "progress": progress,

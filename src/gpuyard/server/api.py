@@ -46,6 +46,7 @@ from gpuyard.server.listing import Listing
 from gpuyard.server.lists import Lists
 from gpuyard.server.logs import Logs
 from gpuyard.server.models import MOST_INDEX, Cancellation, Submission
+from gpuyard.server.notifications import Notifications
 from gpuyard.server.once import Act, Once
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.policies import PolicyRoutes
@@ -86,11 +87,12 @@ class Api:
         self.hub = Hub(lambda: yard.store.last, lambda: self.reader, self.watch)
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
+        self.notifications = Notifications(self)
         self.since = time.time()
         self.url = ""
         """How the API is reached on TCP; empty if it is not."""
         self._own = threading.local()
-        yard.on_commit = self.watch.committed
+        yard.listeners.append(self.watch.committed)
 
     def add_to(self, app: FastAPI) -> None:
         """Make the routes known."""
@@ -143,6 +145,12 @@ class Api:
         add("/policy", policies.set_policy, "PUT", admin, "set the policy")
         TokenRoutes(self.doors, self.permissions).add_to(add)
         SessionRoutes(self.doors, self.permissions).add_to(app, add)
+        told = self.notifications
+        add("/notifications", told.deliveries, "GET", everybody)
+        add("/notifications/subscriptions", told.subscriptions, "GET", everybody)
+        add("/notifications/subscriptions", told.subscribe, "POST", everybody, status_code=201)
+        add("/notifications/subscriptions/{subscription}", told.unsubscribe, "DELETE", everybody)
+        add("/notifications/subscriptions/{subscription}/test", told.test, "POST", everybody)
         add("/status", self.status, "GET", everybody)
         add("/shutdown", self.shutdown, "POST", admin, "end the daemon", status_code=202)
 
@@ -162,8 +170,9 @@ class Api:
         """Take a job in. It is on disk when this answers."""
         body = await request.body()
 
-        def take() -> Act:
-            given = settled(_submission(body), self.permissions.caller(request), self.settings)
+        async def take() -> Act:
+            told = await self.notifications.resolved(request, _submission(body))
+            given = settled(told, self.permissions.caller(request), self.settings)
             wanted = self.owned(request, given.wanted(self.settings))
             return lambda: {"id": self.desk.submit_all([wanted])[0]}
 

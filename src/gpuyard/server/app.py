@@ -17,6 +17,8 @@ from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import StoreFailing
 from gpuyard.engines.base import EngineError
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.notices.courier import Stopped
+from gpuyard.notices.outbox import NoSuchSubscription
 from gpuyard.server.access import NoSuchToken
 from gpuyard.server.admission import TooMany, Unknown
 from gpuyard.server.answers import reply
@@ -31,7 +33,7 @@ from gpuyard.server.streaming import TooManyStreams
 
 log = logging.getLogger("gpuyard")
 _STATUS = {
-    Unknown: 401, TooMany: 429, TooManyStreams: 429, NoSuchToken: 404,
+    Unknown: 401, TooMany: 429, TooManyStreams: 429, NoSuchToken: 404, NoSuchSubscription: 404, Stopped: 503,
     Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NoSuchGpu: 404, NotNow: 409, NotJson: 400,
     StoreFailing: 503, EngineError: 503, UserError: 422,
 }  # fmt: skip

@@ -80,7 +80,7 @@ class Leases:
         work = given.work(*await self._holders(request, given))
         api = self._api
 
-        def take() -> Act:
+        async def take() -> Act:
             wanted = api.owned(request, Wanted(work, given.request(api.settings)))
             return lambda: {"id": api.desk.submit_all([wanted])[0]}
 

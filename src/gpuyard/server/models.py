@@ -25,7 +25,8 @@ from gpuyard.config import Settings
 from gpuyard.core.model import Request
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import Work
-from gpuyard.errors import UserError
+from gpuyard.errors import Bug, UserError
+from gpuyard.notices.urls import is_url
 from gpuyard.units import check_share, check_signal
 
 MOST_INDEX = 1_000_000
@@ -170,12 +171,21 @@ Notice = Annotated[
     float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds from `signal` to its end, at a limit too.")
 ]
 ArrayWish = Annotated[Word | None, Field(description="Tasks of an array: `0-99%4`.")]
+Notify = Annotated[
+    list[Word] | None,
+    Field(
+        max_length=10, description="Who is told of it: names of subscriptions, URLs, `all`, `none`; all if not said."
+    ),
+]
+NotifyOn = Annotated[
+    list[Word] | None, Field(max_length=20, description="Of what, in place of what each of them says.")
+]
 OpenMode = Annotated[Literal["append", "truncate"] | None, Field(description="How those files are opened.")]
 
 
 _EMPTY: dict[str, Any] = {
     "tags": (), "time_limit": None, "requeue": False, "retries": 0, "retry_delay": RETRY_DELAY, "output": "",
-    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0,
+    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0, "notify": (), "notify_on": (),
 }  # fmt: skip
 """What work is like where a wish is taken back; its grace is then that of the settings."""
 
@@ -245,6 +255,8 @@ class AskedForJob(Asked):
     preemptible: Preemptible = False
     signal: Signal = "TERM"
     notice: Notice = None
+    notify: Notify = None
+    notify_on: NotifyOn = None
 
 
 class Submission(AskedForJob):
@@ -297,6 +309,8 @@ class Submission(AskedForJob):
             slurm=self.slurm,
             signal=check_signal(self.signal),
             notice=self.notice or 0.0,
+            notify=_kept(self.notify or ()),
+            notify_on=tuple(self.notify_on or ()),
         )
 
     def _notice(self, settings: Settings) -> float:
@@ -348,8 +362,9 @@ class Changes(AskedForJob):
         empty = {**_EMPTY, "grace": settings.grace}
         given = {name: getattr(self, name) for name in empty.keys() & self.model_fields_set}
         found = {name: empty[name] if value is None else value for name, value in given.items()}
-        if "tags" in found:
-            found["tags"] = tuple(found["tags"])
+        found |= {name: tuple(found[name]) for name in ("tags", "notify_on") if name in found}
+        if "notify" in found:
+            found["notify"] = _kept(found["notify"])
         if "name" in self.model_fields_set:
             found["name"] = self.name or _program(work.command)
         if "signal" in found:
@@ -418,6 +433,13 @@ class Copy(Changes):
         if self.array:
             parse_array(self.array)
         return Wanted(work, request, {}, self.hold, self.dependency or "", self.array or "")
+
+
+def _kept(refs: Sequence[str]) -> tuple[str, ...]:
+    """Who is to be told of a job, as the log may have it: a URL, which is a secret, has been replaced by then."""
+    if any(is_url(ref) for ref in refs):
+        raise Bug("a URL to send notifications to would have come into the log; please report this")
+    return tuple(refs)
 
 
 def _check_script(script: str | None) -> None:
