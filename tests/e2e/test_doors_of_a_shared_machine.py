@@ -120,3 +120,16 @@ def test_a_session_is_good_only_for_whoever_opened_it(shared: Yard, ann: User, b
 
     assert ann.do(who) == ann.name
     assert bob.do(who) == bob.name, "the kernel's word, not the cookie's"
+
+
+def test_files_are_opened_as_the_tokens_user(shared: Yard, ann: User) -> None:
+    url, token = shared.client.status()["url"], shared.client.make_token(ann.name)["token"]
+    closed = shared.data_dir / "by-ann"
+    wish = {**job(ann, "echo", "mine"), "output": str(closed)}
+    ended = shared.wait(ask(url, "POST", "/api/v1/jobs", wish, token=token).json["id"])
+    assert ended["state"] == "failed"
+    assert "cannot be written" in (ended["message"] or "")
+    assert not closed.exists()
+    admin = shared.client.make_token("root", role="admin")["token"]
+    refused = ask(url, "PUT", "/api/v1/policy", {"policy": f"{ann.home}/mine.py:best"}, token=admin)
+    assert (refused.status, "not by a token" in refused.detail) == (403, True)
