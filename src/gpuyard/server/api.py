@@ -54,6 +54,8 @@ _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
 _LIMITS_KEPT = 1.0  # seconds for which a process's limits are remembered: it may submit by the hundred
 _MOST_KNOWN = 1000
 
+After = Annotated[int, Query(ge=0, le=2**62, description="Only those behind the event of this number.")]
+
 
 class NoSuchGpu(UserError):
     """There is no such GPU."""
@@ -110,7 +112,7 @@ class Api:
         add("/history", lists.history, "GET", everybody)
         add("/events", self.events, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
-        add("/gpus/{index}", self.gpu, "GET", everybody)
+        add("/gpus/{index:int}", self.gpu, "GET", everybody)
         add("/gpus/drain", self.rules.drain, "POST", admin, "drain GPUs")
         add("/gpus/resume", self.rules.resume, "POST", admin, "resume GPUs")
         add("/reservations", self.rules.reservations, "GET", everybody)
@@ -196,7 +198,7 @@ class Api:
         return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
     async def events(
-        self, after: int = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000, job: str = "", wait: Wait = 0.0
+        self, after: After = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000, job: str = "", wait: Wait = 0.0
     ) -> Response:
         """The log, from one event on."""
         end = time.monotonic() + wait
