@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -113,7 +114,7 @@ def forget(host: Host, environment: Mapping[str, str] | None = None) -> bool:
 def hosts_file(environment: Mapping[str, str] | None = None) -> Path:
     """Where the tokens are, or would be."""
     environment = os.environ if environment is None else environment
-    if os.name == "nt" and environment.get("APPDATA"):
+    if sys.platform == "win32" and environment.get("APPDATA"):
         return Path(environment["APPDATA"]) / "gpuyard" / "hosts.toml"
     home = environment.get("HOME") or str(Path.home())
     return Path(environment.get("XDG_CONFIG_HOME") or Path(home) / ".config") / "gpuyard" / "hosts.toml"
