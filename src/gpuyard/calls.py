@@ -101,8 +101,8 @@ class Calls:
             found |= {job["id"]: job for job in page["jobs"]}
         return list(found.values())[:most]
 
-    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return _read(self._send(method, target, encode(body)))
+    def _ask(self, method: str, target: str, body: Mapping[str, Any], *, patience: float = 0.0) -> dict[str, Any]:
+        return _read(self._send(method, target, encode(body), patience))
 
     def _ask_once(self, target: str, body: Mapping[str, Any], key: str | None = None) -> dict[str, Any]:
         """Have something done once, though it may have to be said again: the key tells that it is the same."""

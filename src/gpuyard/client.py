@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 from urllib.parse import quote
 
+from gpuyard.accesscalls import AccessCalls
 from gpuyard.calls import query_of
 from gpuyard.descriptions import description, encode, remote_description, wanted
 from gpuyard.errors import UserError
 from gpuyard.following import POLL, Following, output_of
+from gpuyard.notifycalls import NotifyCalls
 from gpuyard.patience import PATIENCE
 from gpuyard.refusals import Invalid, Refused
 from gpuyard.rulecalls import RuleCalls
@@ -67,7 +69,7 @@ __all__ = [
 ]
 
 
-class Client(Following, RuleCalls):
+class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
     """Talks to the daemon of this machine, or to one at a host; by default to the one that the settings name.
 
     `Client()` finds the daemon as the command line does ($GPUYARD_HOST, $GPUYARD_SOCKET, $GPUYARD_DATA_DIR, the

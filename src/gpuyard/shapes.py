@@ -71,6 +71,10 @@ class Job(TypedDict):
     """Of an array as one: how many of its tasks are in each state."""
     preemptible: bool
     preemptions: int
+    notify: list[str]
+    """Who is told of it, if that was said; `url` stands for one that was given with the job."""
+    notify_on: list[str]
+    """Of what, if that was said."""
     kind: str
     pid: NotRequired[int]
     """Of a lease: who holds it."""
@@ -167,6 +171,10 @@ class Wishes(TypedDict, total=False):
     """What asks it to stop, as in USR1."""
     notice: float | None
     """Seconds from that signal to its end; it also comes so long before its time limit."""
+    notify: Sequence[str] | None
+    """Who is told of it: names of subscriptions, URLs, `all` or `none`; all subscriptions if not said."""
+    notify_on: Sequence[str] | None
+    """Of what: some of `start finish failure timeout long-wait tasks`; as each subscription says if not said."""
 
 
 class LeaseWishes(TypedDict, total=False):

@@ -46,7 +46,7 @@ def acquire(
 ) -> None:
     """Wait for GPUs for the shell or script that asks, and print their indices."""
     from gpuyard import leases
-    from gpuyard.cli.holders import find_holder
+    from gpuyard.engines.callers import find_holder
 
     among = None if from_ is None else parse_indices(from_)
     lease, holder = leases.of_this_job(gpus, among), None

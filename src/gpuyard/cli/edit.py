@@ -20,7 +20,7 @@ _NONE = "none"
 _CLEARED = {
     "from_": "among", "gpu_memory": "gpu_memory", "name": "name", "time": "time_limit", "estimate": "estimate",
     "begin": "begin", "deadline": "deadline", "dependency": "dependency", "grace": "grace", "output": "output",
-    "error": "error", "open_mode": "open_mode", "retry_delay": "retry_delay", "tag": "tags",
+    "error": "error", "open_mode": "open_mode", "retry_delay": "retry_delay", "tag": "tags", "notify_on": "notify_on",
 }  # fmt: skip
 """Options that can be taken back, and what the client calls them."""
 

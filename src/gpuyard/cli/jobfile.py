@@ -131,13 +131,13 @@ def _read(path: str, node: yaml.Node) -> dict[str, Any]:
 def _value(path: str, key: str, name: str, node: yaml.Node) -> Any:
     if name == "env" and isinstance(node, yaml.MappingNode):
         return [f"{key.value}={_scalar(path, value)}" for key, value in _pairs(path, node)]
-    if name in ("tag", "env"):
+    if name in ("tag", "env", "notify"):
         words = _words(path, node)
         return [words] if isinstance(words, str) else words
     if key == "after":
         words = _words(path, node)
         return f"afterok:{':'.join([words] if isinstance(words, str) else words)}"
-    if isinstance(node, yaml.SequenceNode) and name in ("from_", "dependency", "array", "export"):
+    if isinstance(node, yaml.SequenceNode) and name in ("from_", "dependency", "array", "export", "notify_on"):
         return ",".join(_scalar(path, part) for part in node.value)
     text = _scalar(path, node)
     if name in _SWITCHES:

@@ -132,7 +132,7 @@ def run_in_place(context: typer.Context, request: Request) -> bool:
 def send(context: typer.Context, request: Request, client: Client) -> str:
     """Queue what a command line asks for; the job's id."""
     in_place, elsewhere = run_in_place(context, request), client.host is not None
-    wanted = request.describe(in_place=in_place, elsewhere=elsewhere)
+    [wanted] = _mailed([request.describe(in_place=in_place, elsewhere=elsewhere)], client)
     job = client.submit_described(wanted)
     if elsewhere:
         where = f"in {wanted['directory']}" if "directory" in wanted else "in your home directory"
@@ -141,6 +141,15 @@ def send(context: typer.Context, request: Request, client: Client) -> str:
             + (" but the script" if "script" in wanted else "")
         )
     return job
+
+
+def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
+    """The same jobs; of those that want mail which cannot be sent, what can be done is done."""
+    if not any(one.get("notify") for one in wanted):
+        return wanted
+    from gpuyard.cli.mailing import without_vain_mail
+
+    return [without_vain_mail(one, client) for one in wanted]
 
 
 @shared
@@ -169,7 +178,7 @@ def _submit_file(client: Client, file: str, request: Request, json: bool) -> Non
 
     if request.command:
         raise UserError("--file has the jobs, so there is no command to be given with it")
-    ids = client.submit_all(read_jobs(file, request, elsewhere=client.host is not None))
+    ids = client.submit_all(_mailed(read_jobs(file, request, elsewhere=client.host is not None), client))
     if json:
         output.print_json({"ids": ids})
     else:

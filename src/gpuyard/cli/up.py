@@ -92,6 +92,8 @@ def up(yard: Here, rules: Rules, json: Json = False) -> None:
         what = f"{describe_gpus(found)}, policy {found['policy']}, pid {found['pid']}"
         where = f", {found['url']}" if found.get("url") else ""
         print(f"gpuyard {'is up' if started else 'was up already'}: {what}, socket {settings.socket}{where}")
+    for sentence in found.get("warnings", ()):
+        output.say(f"gpuyard: warning: {sentence}")
 
 
 @shared

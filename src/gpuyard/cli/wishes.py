@@ -99,6 +99,16 @@ Export = Annotated[
         "--export", metavar="ALL|NONE|A,B=1", help="Which variables of this environment it gets (ALL; at a host, NONE)."
     ),
 ]
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--notify", metavar="NAME|URL|all|none", help="Who is told of it (all of gpuyard notify list); may be repeated."
+    ),
+]
+NotifyOn = Annotated[
+    str | None,
+    typer.Option("--notify-on", metavar="EVENTS", help="Of what: start,finish,failure,timeout,long-wait,tasks."),
+]
 SlurmVariables = Annotated[
     bool | None,
     typer.Option(
@@ -131,6 +141,8 @@ class Edits:
     output: Output = None
     error: Errors = None
     open_mode: OpenMode = None
+    notify: Notify = None
+    notify_on: NotifyOn = None
 
     def over(self: T, other: Edits) -> T:
         """These, and of the other ones what is not among these."""
@@ -163,6 +175,8 @@ class Edits:
             "output": self.output,
             "error": self.error,
             "open_mode": _mode(self.open_mode),
+            "notify": self.notify or None,
+            "notify_on": None if self.notify_on is None else self.notify_on.replace(",", " ").split(),
         }
         return {name: value for name, value in found.items() if value is not None}  # type: ignore[return-value]
 
