@@ -310,7 +310,7 @@ class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
         """Numbers on the queue: how long jobs wait, how busy the GPUs are."""
         return self._get("/stats")
 
-    def session(self) -> dict[str, Any]:
+    def who_am_i(self) -> dict[str, Any]:
         """Who one is to the daemon (`user`), and what one may do there (`role`)."""
         return self._get("/session")
 

@@ -1,7 +1,7 @@
 """Where things are, and what a yard is to do: flags come first, then the environment, then a file, then defaults.
 
 The file is TOML: `config.toml` in ~/.config/gpuyard, or /etc/gpuyard for root. Every setting has an environment
-variable, `GPUYARD_` and its name in capitals; but who needs a token is `GPUYARD_TOKENS`, since `GPUYARD_TOKEN` is one.
+variable, `GPUYARD_` and its name in capitals.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ _NO_SETTINGS = (
     "restart_count",
     "progress",
     "host",
-    "token",
     "ca",
 )
 _NO_SETTINGS_EITHER = ("fault", "chaos_", "array_", "checkpoint", "lease")  # what such names begin with
@@ -181,7 +180,7 @@ def config_file(environment: Mapping[str, str] | None = None) -> Path:
 def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
     """A sentence for each variable that looks like a setting, and is none; those that a job is given are not told."""
     environment = os.environ if environment is None else environment
-    known = [variable_of(field.name).removeprefix(_PREFIX).lower() for field in fields(Settings)]
+    known = [field.name for field in fields(Settings)]
     others = [name for name in sorted(environment) if name.startswith(_PREFIX)]
     return [
         f"{variable}: there is no setting '{name}'{suggest(name, known)}"
@@ -204,12 +203,7 @@ def _source(origin: str, name: str, environment: Mapping[str, str]) -> str:
         return "--host"
     if origin == "flag":
         return f"--{name.replace('_', '-')}"
-    return str(config_file(environment)) if origin == "file" else variable_of(name)
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
-    return f"{_PREFIX}TOKENS" if name == "token" else f"{_PREFIX}{name.upper()}"
+    return str(config_file(environment)) if origin == "file" else f"{_PREFIX}{name.upper()}"
 
 
 def _settle(found: dict[str, Any], environment: Mapping[str, str]) -> Settings:
@@ -282,9 +276,7 @@ def _number(name: str, value: str) -> float:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    names = {variable_of(field.name): field.name for field in fields(Settings)}
-    if environment.get("GPUYARD_TOKEN") in TOKENS:
-        raise UserError("GPUYARD_TOKEN is a client's token; GPUYARD_TOKENS says who needs one")
+    names = {f"{_PREFIX}{field.name.upper()}": field.name for field in fields(Settings)}
     return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from gpuyard.transport import check_header
 
 PORT = 62333
 _PORTS = {"http": 80, "https": 443}
+_SETTINGS = ("auto", "required", "none", "")
+"""What GPUYARD_TOKEN is for a daemon: who needs a token there."""
 
 
 class Host(NamedTuple):
@@ -86,6 +89,7 @@ def known(
     """The token and the certificates for a host: what is given, else from the environment, else from the file."""
     environment = os.environ if environment is None else environment
     token = token or environment.get("GPUYARD_TOKEN")
+    token = None if token in _SETTINGS else token
     ca = ca or environment.get("GPUYARD_CA")
     if token is None or (ca is None and host.tls):
         kept = _read(hosts_file(environment)).get(host.url, Known())
@@ -113,7 +117,7 @@ def forget(host: Host, environment: Mapping[str, str] | None = None) -> bool:
 def hosts_file(environment: Mapping[str, str] | None = None) -> Path:
     """Where the tokens are, or would be."""
     environment = os.environ if environment is None else environment
-    if os.name == "nt" and environment.get("APPDATA"):
+    if sys.platform == "win32" and environment.get("APPDATA"):
         return Path(environment["APPDATA"]) / "gpuyard" / "hosts.toml"
     home = environment.get("HOME") or str(Path.home())
     return Path(environment.get("XDG_CONFIG_HOME") or Path(home) / ".config") / "gpuyard" / "hosts.toml"

@@ -66,7 +66,7 @@ def _together(jobs: Iterable[Job]) -> Iterable[str]:
 def myself(client: Client) -> str:
     """The name that the daemon knows this user by."""
     if client.host is not None:
-        return str(client.session().get("user") or "")
+        return str(client.who_am_i().get("user") or "")
     import pwd
 
     try:

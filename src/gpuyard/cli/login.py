@@ -59,7 +59,7 @@ def _asked(url: str) -> str:
 def _checked(client: Client) -> str:
     """Whose token it is; it is not stored if the daemon does not take it."""
     try:
-        return str(client.session()["user"])
+        return str(client.who_am_i()["user"])
     except Refused as error:
         if error.status != 404:
             raise
