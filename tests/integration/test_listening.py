@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
-from gpuyard.server import listen, serve
+from gpuyard.server import listen, peers, serve
+
+CONNECT = "import socket, sys; c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.readline()"
 
 
 def with_server(act: Callable[[int], Any]) -> Any:
@@ -68,3 +73,29 @@ def _is_answered(connection: socket.socket) -> bool:
         return connection.recv(100).startswith(b"HTTP/1.1 404")
     except OSError:
         return False
+
+
+def test_who_is_at_the_other_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as own:
+            assert peers.far_end(own) is None, "who asks themselves was made to by somebody else"
+        asked = [sys.executable, "-c", CONNECT, str(listener.getsockname()[1])]
+        with subprocess.Popen(asked, stdin=subprocess.PIPE) as other:
+            there = listener.accept()[0]
+            found = peers.far_end(there)
+            assert found is not None
+            assert (found.uid, peers.process_with(found)) == (os.geteuid(), other.pid)
+            other.communicate(b"\n")
+            assert there.recv(1) == b""
+            assert peers.far_end(there) is None, "nobody is there any more"
+            there.close()
+
+
+def test_root_of_a_container_is_nobody_here() -> None:
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-p", "-f", "true"], check=False).returncode:
+        pytest.skip("only root can make a namespace for processes, and not in every container; run as root")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asked = ["unshare", "-p", "-f", sys.executable, "-c", CONNECT, str(listener.getsockname()[1])]
+        with subprocess.Popen(asked, stdin=subprocess.PIPE) as other, listener.accept()[0] as there:
+            assert peers.far_end(there) is None
+            other.communicate(b"\n")
