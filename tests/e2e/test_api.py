@@ -10,7 +10,7 @@ from urllib.parse import quote
 import jsonschema_rs
 import pytest
 from tests.web import Reply, ask
-from tests.yard import Yard, opened
+from tests.yard import Yard, opened, until
 
 JOB: dict[str, Any] = {"command": ["true"], "directory": "/"}
 HELD = {**JOB, "hold": True}
@@ -281,3 +281,10 @@ def test_a_refusal_tells_where(url: str) -> None:
     refused = ask(url, "POST", "/jobs", {**JOB, "gpus": 0, "retries": -1})
     assert [error["where"] for error in refused.json["errors"]] == ["gpus", "retries"]
     assert all(error["message"] for error in refused.json["errors"])
+
+
+def test_the_daemon_ends_when_it_is_told_to(own_yard: Yard) -> None:
+    own_yard.serve("--port", "0")
+    answer = ask(own_yard.client.status()["url"], "POST", "/shutdown", {})
+    assert (answer.status, answer.json) == (202, {"running": 0})
+    until(lambda: not own_yard.is_up(), "the daemon's end")
