@@ -310,10 +310,6 @@ class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
         """Numbers on the queue: how long jobs wait, how busy the GPUs are."""
         return self._get("/stats")
 
-    def who_am_i(self) -> dict[str, Any]:
-        """Who one is to the daemon (`user`), and what one may do there (`role`)."""
-        return self._get("/session")
-
     def status(self) -> dict[str, Any]:
         """How the daemon is."""
         return self._get("/status")

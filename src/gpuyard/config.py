@@ -25,6 +25,8 @@ SIZES = ("output_limit",)
 _SWITCHES = ("cgroups", "preempt", "single_user")
 _NUMBERS = ("max_priority",)
 TOKENS = ("auto", "required", "none")
+TOKEN_PREFIX = "gy_"
+"""What tokens begin with: one in GPUYARD_TOKEN is a client's."""
 PORT = 62333
 """Where the daemon listens on TCP if nobody says otherwise, and nobody else does."""
 NO_PORT = -1
@@ -277,7 +279,10 @@ def _number(name: str, value: str) -> float:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     names = {f"{_PREFIX}{field.name.upper()}": field.name for field in fields(Settings)}
-    return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
+    found = {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
+    if found.get("token", "").startswith(TOKEN_PREFIX):  # what a client shows, not what a daemon wants
+        del found["token"]
+    return found
 
 
 def _from_file(path: Path) -> dict[str, Any]:

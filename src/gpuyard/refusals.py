@@ -52,8 +52,10 @@ def _sentence(answer: Answer, text: str | None, url: str, token: bool) -> str:
     if answer.status == 401 and url:
         return f"{url} wants to know who you are: gpuyard login {url} stores a token, or set GPUYARD_TOKEN"
     if answer.status == 421:
-        why = text or "the daemon does not go by the name that you call it by"
-        return f"{why} (reach it by another name, or let its admin add this one to the setting allowed_hosts)"
+        return text or (
+            f"the daemon at {url} does not go by that name; reach it by another, or let its admin add this one to the "
+            "setting allowed_hosts"
+        )
     if answer.status == 429:
         seconds = answer.headers.get("retry-after", "")
         wait = f" (try again in {seconds} s)" if seconds.isdigit() else ""

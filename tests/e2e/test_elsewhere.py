@@ -175,6 +175,42 @@ def test_a_daemon_with_tls_is_reached_by_its_certificate(own_yard: Yard, tmp_pat
     assert own_yard("ps", "--host", url, more={"GPUYARD_CA": own.file}).code == 0
 
 
+def test_a_token_is_stored_checked_and_forgotten(own_yard: Yard, tmp_path: Path) -> None:
+    own_yard.serve("--port", "0", "--token", "required")
+    url = str(own_yard.client.status()["url"])
+    token = str(own_yard.client.make_token()["token"])
+    own_yard.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+
+    def login(text: str) -> Done:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "gpuyard", "login", url], cwd=own_yard.cwd, env=own_yard.environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        out, err = running.communicate(text, PATIENCE)
+        return Done(running.returncode, out, err)
+
+    done = own_yard("ps", "--host", url)
+    assert done.code == 1
+    assert f"gpuyard login {url} stores a token" in done.err
+    done = login(token[:-1] + ("a" if token[-1] != "a" else "b") + "\n")
+    assert done.code == 1
+    assert f"{url} does not take this token" in done.err
+    assert login("\n").code == 2
+    assert not (tmp_path / "config").exists()
+    done = login(token + "\n")
+    assert (done.code, done.out) == (0, "")
+    assert f"you are {own_yard.client.who_am_i()['user']} at {url}" in done.err
+    assert own_yard("ps", "--host", url).code == 0
+    assert own_yard("cancel", "--all", "--host", url).err == "no open job fits\n"
+    assert own_yard("ps", "--host", url, more={"GPUYARD_TOKEN": "gy_wrong"}).code == 1
+    assert own_yard("ps", more={"GPUYARD_TOKEN": token}).code == 0  # which is for hosts
+    assert own_yard("logout", url).code == 0
+    assert own_yard("ps", "--host", url).code == 1
+    assert own_yard("ps", "--host", url, more={"GPUYARD_TOKEN": token}).code == 0
+    assert own_yard("logout", url).code == 2
+    assert token not in (own_yard.data_dir / "daemon.log").read_text() + done.err
+
+
 PREAMBLE = """
 import sys, os, socket, signal
 import gpuyard.cli.app, json, subprocess, shutil, tempfile, getpass, urllib.parse, contextlib, datetime

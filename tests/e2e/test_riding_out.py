@@ -173,7 +173,8 @@ class Lossy:
                 self._pass_on(connection)
 
     def _pass_on(self, connection: socket.socket) -> None:
-        request = connection.recv(2**20)
+        here = self.url.removeprefix("http://").encode()
+        request = connection.recv(2**20).replace(here, b"127.0.0.1:%d" % self._port)
         try:
             with socket.create_connection(("127.0.0.1", self._port)) as daemon, daemon.makefile("rb") as answer:
                 daemon.sendall(request)
