@@ -17,8 +17,12 @@ from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
 OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry"}
-OPEN = {("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases")}
-"""What anybody may change: they add jobs of their own."""
+OPEN = {
+    ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/notifications/subscriptions"),
+    ("DELETE", "/notifications/subscriptions/{subscription}"),
+    ("POST", "/notifications/subscriptions/{subscription}/test"),
+}  # fmt: skip
+"""What anybody may change: they add jobs of their own, and say where they are told of them."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
     ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),
