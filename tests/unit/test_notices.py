@@ -10,6 +10,7 @@ import pytest
 
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
+from gpuyard.notices import deliver
 from gpuyard.notices.clerk import recipients
 from gpuyard.notices.happenings import Happening, end_of, long_waits
 from gpuyard.notices.outbox import MOST_WAITING, Delivery, NoSuchSubscription, Outbox, Subscription
@@ -60,6 +61,32 @@ def test_an_address_is_enough_where_a_mail_server_is_known() -> None:
 def test_what_stays_on_the_machine_is_refused(scheme: str) -> None:
     with pytest.raises(UserError, match="stays on the daemon's machine"):
         check_url(f"{scheme}://x", mail=False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mailtos://ann:pass%40word@gmail.com",
+        "mailtos://ann:geheim@smtp.example.org:587?from=me@example.org&to=you@example.org",
+        "mailto://smtp.example.org?from=gpuyard@box.example&to=you@example.org",
+        "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#channel",
+        "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
+        "dingtalk://secret@abcdefabcdef",
+        "dingtalk://abcdefabcdef",
+        "jsons://user:geheim@host/path?+X-Token=abc&:team=a",
+        "ntfys://topic",
+        "tgram://123456789:abcdefg_hijklmnop/12315544/",
+        "pover://ubvwxyzabcdefghijklmnopqrstuv1@abcdefghijklmnopqrstuvwxyz1234",
+    ],
+)
+def test_the_examples_of_the_guide_are_understood(url: str) -> None:
+    assert deliver.checked(check_url(url, mail=False)) == ""
+
+
+def test_what_apprise_does_not_know_is_told() -> None:
+    assert deliver.checked("nothing://x") == deliver.checked("https://example.org/x") == "nothing of this kind is known"
+    assert deliver.checked("syslog://") != ""
+    assert "geheim" not in deliver.checked("mailtos://ann:geheim@x?from=@")
 
 
 def test_events_are_kept_in_their_order() -> None:
