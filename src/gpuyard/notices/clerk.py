@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpuyard.daemon.views import JobView
-from gpuyard.errors import GpuyardError
 from gpuyard.notices.courier import Courier, Parcel, Stopped, is_mailed
 from gpuyard.notices.happenings import Happening, Log, happenings, long_waits, waiting_since
 from gpuyard.notices.outbox import Delivery, Outbox, Subscription
@@ -28,6 +27,7 @@ from gpuyard.notices.words import ALL, LONG_WAIT, MOST_PLACES, NONE, START, TASK
 log = logging.getLogger("gpuyard")
 _PAUSE = 0.1  # seconds between two looks, so that a busy yard is looked at ten times a second at most
 _IDLE = 30.0
+_AFTER_TROUBLE = 5.0
 _LAG = 1000  # events without news that are looked at again after a crash
 _PRUNE = 6 * 3600.0
 _OLD = 86400.0
@@ -92,9 +92,9 @@ class Clerk:
                 self._bell.clear()
                 try:
                     self._turn(reading, time.time())
-                except (sqlite3.Error, GpuyardError, OSError) as error:
-                    log.warning("notifications have to wait: %s", error)
-                    self._over.wait(5.0)
+                except Exception as error:  # nobody else would do its work
+                    log.warning("notifications have to wait: %s: %s", type(error).__name__, error)
+                    self._over.wait(_AFTER_TROUBLE)
                 self._over.wait(_PAUSE)
                 self._bell.wait(self._patience())
             if self._seq is not None:
@@ -169,7 +169,11 @@ class Clerk:
             found = [one for one in found if one.id not in told]
         if not found:
             return []
-        story = tell(happening, self._sources)
+        try:
+            story = tell(happening, self._sources)
+        except Exception:  # a job that cannot be told of must not keep others from it
+            log.exception("job %s cannot be told of", happening.id)
+            return []
         return [
             Delivery(
                 one.id, one.name, one.target, one.user, happening.id, happening.event, happening.at,

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,14 +79,16 @@ class Courier:
         left: dict[str, list[Parcel]] = {}
         for parcel in parcels:
             left.setdefault(parcel.url, []).append(parcel)
-        problem = f"took more than {PATIENCE:.0f} s"
+        began = time.monotonic()
         try:
             account = self._account(user, is_mailed(parcels[0].url))
             for said in self._run(account, {"parcels": [self._written(parcel) for parcel in parcels]}):
                 self._tell(said, left, note)
         except LaunchRefused as error:
             problem = str(error)
-        for some in left.values():  # what hung
+        else:
+            problem = _silence(began)
+        for some in left.values():
             note(some[0], problem)
 
     def _tell(self, said: Mapping[str, Any], left: dict[str, list[Parcel]], note: Note) -> None:
@@ -100,12 +103,13 @@ class Courier:
 
     def check(self, user: str, url: str) -> str:
         """Why a URL cannot be used; empty if it can."""
+        began = time.monotonic()
         try:
             account = self._account(user, is_mailed(url))
             said = next(self._run(account, {"check": self._whole(url)}), None)
         except LaunchRefused as error:
             return str(error)
-        return scrub(str(said["error"]), self._whole(url)) if said else f"looking at it took more than {PATIENCE:.0f} s"
+        return scrub(str(said["error"]), self._whole(url)) if said else _silence(began)
 
     def _whole(self, url: str) -> str:
         """The URL as apprise knows it: of a bare address, through the server that is set."""
@@ -172,6 +176,13 @@ def _environment(account: Account | None) -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     home = {"HOME": os.environ.get("HOME", "/")} if account is None else dict(account.variables)
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, **home, MARK: "notices"}
+
+
+def _silence(began: float) -> str:
+    """Why a process that began then did not answer."""
+    if time.monotonic() - began >= PATIENCE:
+        return f"no answer within {PATIENCE:.0f} s"
+    return "the process that sends ended without an answer; is gpuyard's installation whole?"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
