@@ -7,11 +7,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from playwright import sync_api
 from tests.yard import Yard, until
-
-sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed; pip install '.[dev]' brings it"
-)
 
 
 @pytest.fixture(scope="module")
