@@ -60,8 +60,10 @@ class Outgoing:
 
     async def _turn_away(self) -> None:
         self.cut, self._status = True, 401
-        answer = refusal(self._scope["path"], 401, "your token is good no more; make another with gpuyard token create")
-        await self._send({"type": "http.response.start", "status": 401, "headers": answer.raw_headers})
+        why = "your token is good no more; make another with gpuyard token create"
+        answer = refusal(self._scope["path"], 401, why, {"WWW-Authenticate": "Bearer"})
+        headers = [*answer.raw_headers, *self._more({"headers": answer.raw_headers})]
+        await self._send({"type": "http.response.start", "status": 401, "headers": headers})
         await self._send({"type": "http.response.body", "body": answer.body})
 
     def _more(self, message: Message) -> list[tuple[bytes, bytes]]:
