@@ -36,9 +36,7 @@ def make_app(api: Api) -> FastAPI:
     @app.exception_handler(GpuyardError)
     async def refused(request: Request, error: GpuyardError) -> Response:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-        if isinstance(error, TooMany):
-            headers = {"Retry-After": str(error.seconds)}
+        headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooMany) else None
         return refusal(request.url.path, status, str(error), headers)
 
     @app.exception_handler(RequestValidationError)
