@@ -30,7 +30,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.terms: dict[str, Terms] = {}
-        self.engine = LeaseEngine(self.terms.get)
+        self.engine = LeaseEngine(self.terms.get, rest=0.4)
         self.seen: list[Report] = []
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -193,19 +193,80 @@ def test_without_files_left_nobody_is_taken_for_dead(engine: Engine) -> None:
     engine.until(Abandoned, "1")  # it was tried again
 
 
+def test_without_a_process_a_lease_lasts_by_signs_of_life(engine: Engine) -> None:
+    engine.terms["1"] = terms = Terms(None, gpus=(0,), heartbeat=0.4)
+    engine.engine.watch("1")
+    assert engine.until(Abandoned, "1").message == "given up: no sign of life for 0.4s"
+    engine.launch("2", terms)
+    began = time.monotonic()
+    while time.monotonic() < began + 1:  # more than twice as long as it may be silent
+        engine.engine.signs.note("2")
+        engine.seen += engine.engine.observe()
+        time.sleep(0.05)
+    assert engine.engine.owner(os.getpid(), 0) == ("2", 1)  # whoever is on its GPU belongs to it
+    assert engine.engine.owner(os.getpid(), 1) is None
+    assert engine.engine.owner(os.getpid()) is None
+    assert [type(report) for report in engine.seen] == [Abandoned, Running]
+    ended = engine.until(Ended, "2")
+    assert (ended.code, ended.message) == (None, "no sign of life for 0.4s")
+    engine.engine.signs.note("2")
+    assert engine.engine.signs.last("2") is None
+    assert engine.engine.due() is None
+    assert isinstance(engine.engine.adopt("3", 1), Ended)
+    engine.terms["4"] = replace(terms, since=time.time() - 1000)
+    assert isinstance(engine.engine.adopt("4", 1), Running)  # after a restart the time counts anew
+    assert engine.engine.observe() == []
+    engine.until(Ended, "4")
+
+
+def test_who_is_held_up_holds_silence_against_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuyard.engines.leases._HELD_UP", 0.3)
+    engine.launch("1", Terms(None, heartbeat=0.2))
+    engine.engine.observe()
+    time.sleep(1)
+    assert engine.engine.observe() == []
+    engine.engine.signs.note("1")  # it was sent long ago, and is read only now
+    time.sleep(0.1)
+    assert engine.engine.observe() == []
+    assert engine.until(Ended, "1").message == "no sign of life for 0.2s"
+
+
+def test_a_lease_by_use_lasts_until_its_gpus_were_used_and_are_free_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuyard.engines.leases._RETRY", 0.05)
+    busy: dict[int, bool | None] = {0: False, 1: False}
+    engine.engine.in_use = lambda gpu, seconds: busy[gpu]
+    terms = Terms(None, gpus=(0, 1), heartbeat=0.5, by_use=True)
+    engine.launch("1", terms)
+    ended = engine.until(Ended, "1")
+    assert (ended.code, ended.message) == (None, "its GPUs were not used within 0.5s")
+    engine.launch("2", terms)
+    for state in (True, False, True, None, True):  # it pauses, and a GPU does not answer for a while
+        busy[1] = state
+        end = time.monotonic() + 0.25
+        while time.monotonic() < end:
+            engine.seen += engine.engine.observe()
+            time.sleep(0.02)
+    assert [report.job for report in engine.seen if isinstance(report, Ended)] == ["1"]
+    busy[1] = False
+    ended = engine.until(Ended, "2")
+    assert (ended.code, ended.message) == (0, "its GPUs were used, and free for 0.4s")
+
+
 def test_who_may_hold_a_lease() -> None:
     leases = Leases(cast(Any, None))
     uid = os.stat("/proc/self").st_uid
     user = {"user": 65534} if uid == 0 else {}
     with subprocess.Popen(["sleep", "1000"], **user) as other:  # type: ignore[call-overload]
         mine = Peer(other.pid, 65534 if uid == 0 else uid, 0)
-        assert leases._named(other.pid, mine).pid == other.pid
+        assert leases.named(other.pid, mine).pid == other.pid
         with pytest.raises(UserError, match="whoever asks must descend from it"):
-            leases._named(other.pid, Peer(os.getpid(), mine.uid, 0))
+            leases.named(other.pid, Peer(os.getpid(), mine.uid, 0))
         with pytest.raises(UserError, match=f"process {other.pid} is not yours"):
-            leases._named(other.pid, Peer(other.pid, mine.uid + 1, 0))
-        assert leases._named(other.pid, Peer(os.getpid(), 0, 0)).pid == other.pid  # root may name any
+            leases.named(other.pid, Peer(other.pid, mine.uid + 1, 0))
+        assert leases.named(other.pid, Peer(os.getpid(), 0, 0)).pid == other.pid  # root may name any
         other.kill()
         other.wait()
         with pytest.raises(UserError, match="there is no process"):
-            leases._named(other.pid, mine)
+            leases.named(other.pid, mine)

@@ -33,7 +33,7 @@ def history(
     from gpuyard.cli.table import print_rows, print_table
 
     check_state(state)
-    begin = None if since is None else _instant(since)
+    begin = None if since is None else instant_of(since)
     jobs = yard.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
     if json:
         print_rows(jobs)
@@ -60,7 +60,7 @@ def _row(job: Job) -> tuple[str, ...]:
     )
 
 
-def _instant(text: str) -> str:
+def instant_of(text: str) -> str:
     """ISO-8601 with a zone, from what people write."""
     from datetime import UTC, datetime, timedelta
 

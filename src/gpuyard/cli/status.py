@@ -40,7 +40,8 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("planning", times))
     if store:
         facts.append(("store", store["state"] + (f": {store['problem']}" if store.get("problem") else "")))
-    return [*facts, ("data", found["data_dir"]), ("socket", found["socket"]), ("network", found["url"] or "none")]
+    facts += [("data", found["data_dir"]), ("socket", found["socket"]), ("network", found["url"] or "none")]
+    return facts + [("warning", sentence) for sentence in found.get("warnings", ())]
 
 
 def _counts(numbers: dict[str, int]) -> str:

@@ -70,7 +70,21 @@ class Machine:
 
     def readings(self) -> Iterator[tuple[Device, Reading, Verdict]]:
         """What was seen last."""
-        return zip(self.gpus.devices, self._sampler.readings, self.verdicts, strict=True)
+        seen = self._sampler.readings or [
+            Reading(device.index, lost=True, problem="not looked at yet") for device in self.gpus.devices
+        ]
+        return zip(self.gpus.devices, seen, self.verdicts, strict=True)
+
+    def age(self) -> float:
+        """Seconds since that was; what is simulated is always as of now."""
+        return 0.0 if self.gpus.simulated else time.monotonic() - self._seen
+
+    def in_use(self, gpu: int, seconds: float) -> bool | None:
+        """Whether anybody is on a GPU that was given away so many seconds ago; None if that cannot be told."""
+        if self.gpus.simulated or math.isinf(self._seen):
+            return None
+        state = self._sampler.verdict(gpu, lambda pid: None, placed=False, since_left=seconds).state
+        return None if state == "unknown" else state != "free"
 
     def changes(self, state: State, now: float) -> Iterator[tuple[GpusWithdrawn | GpusRestored, str]]:
         """Look, if it is time to, and tell which GPUs can be used no longer, or again, and why."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -34,6 +35,22 @@ class Cursor(NamedTuple):
 
     ended: float
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which events somebody wants; what is empty does not matter."""
+
+    job: str = ""
+    """A job, or an array."""
+    kinds: frozenset[str] = frozenset()
+    user: str = ""
+    """Whose jobs they happened to."""
+
+    @property
+    def everything(self) -> bool:
+        """Whether all events are wanted."""
+        return not (self.job or self.kinds or self.user)
 
 
 class Reader:
@@ -97,14 +114,25 @@ class Reader:
         """How many jobs there are in each state."""
         return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
 
-    def events(self, after: int, limit: int, job: str | None = None) -> list[tuple[int, Row]]:
-        """Events from one on, of all jobs or of one."""
-        of_job, values = (" AND job = ?", (job,)) if job is not None else ("", ())
+    def happened(self, after: int, until: int, wish: Wish, limit: int) -> Iterator[tuple[int, Row, str | None]]:
+        """Events after one and up to another, in order, and whose job each happened to."""
+        terms, values = ["seq > ?", "seq <= ?"], list[Any]((after, until))
+        if wish.job:
+            terms.append("events.job IN (SELECT ? UNION ALL SELECT id FROM jobs WHERE array = ? AND array <> '')")
+            values += [wish.job, wish.job]
+        if wish.kinds:
+            terms.append(f"events.kind IN ({','.join('?' * len(wish.kinds))})")
+            values += sorted(wish.kinds)
+        if wish.user:
+            terms.append("user = ?")
+            values.append(wish.user)
         found = self._connection.execute(
-            f"SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ?{of_job} ORDER BY seq LIMIT ?",
-            (after, *values, limit),
+            "SELECT seq, at, events.kind, job, events.attempt, data, user "
+            "FROM events LEFT JOIN jobs ON jobs.id = events.job "
+            f"WHERE {' AND '.join(terms)} ORDER BY seq LIMIT ?",
+            (*values, limit),
         )
-        return [(seq, Row(*row)) for seq, *row in found]
+        return ((seq, Row(*row), user) for seq, *row, user in found)
 
     def requeued(self, jobs: Sequence[str]) -> dict[str, float]:
         """When each of these jobs last began to wait again; only those that did."""

@@ -70,12 +70,22 @@ class Work:
     """Hash of the script that it runs, which is kept by itself like an environment."""
     slurm: bool = False
     """Whether it is given the variables that Slurm would give it."""
+    notify: tuple[str, ...] = ()
+    """Who is to be told of it: names of subscriptions, `#12` for a URL that is kept elsewhere, `all` or `none`."""
+    notify_on: tuple[str, ...] = ()
+    """Of what; empty: as each subscription says."""
     holder: tuple[int, int, str] | None = None
     """Of a lease: the process that holds it: its id, its start in clock ticks, and the life of the machine."""
     requester: tuple[int, int, str] | None = None
     """Of a lease: the process that asked for it, where that is not its holder."""
     interactive: bool = False
     """Of a lease: whether a shell that somebody types in holds it."""
+    heartbeat: float = 0.0
+    """Of a lease without a process here: seconds without a sign of life that end it."""
+    by_use: bool = False
+    """Of such a lease: whether it lasts, once it is held, until its GPUs were used and are free again."""
+    watchmen: tuple[str, int] | None = None
+    """Of a lease that a watchmen client asked for: its mode, and how many GPUs it said it wants."""
 
     def to_json(self) -> dict[str, Any]:
         """Only what is not the default."""

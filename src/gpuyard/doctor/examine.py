@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from gpuyard.doctor import machine, place, queue
+from gpuyard.doctor import machine, network, place, queue
 from gpuyard.doctor.finding import Finding, Patient, bad, meet
 
 Look = Callable[[Patient], Finding | Iterable[Finding] | None]
@@ -13,7 +13,8 @@ LOOKS: tuple[Look, ...] = (
     machine.installation, machine.program, machine.settings, machine.policy, machine.gpus, machine.cgroups,
     machine.systemd,
     place.directory, place.file_system, place.disk, place.socket,
-    queue.daemon, queue.environment, queue.store, queue.clock, queue.leftovers,
+    network.network, network.certificate,
+    queue.daemon, queue.environment, queue.store, queue.clock, queue.leftovers, queue.notifications,
 )  # fmt: skip
 
 

@@ -32,6 +32,14 @@ def name_of(uid: int) -> str:
         return str(uid)
 
 
+def uid_of(name: str) -> int | None:
+    """The number of a user who has an account; None if there is no such user."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        return None
+
+
 def groups_of(uid: int) -> frozenset[int]:
     """All groups that a user is in now."""
     try:

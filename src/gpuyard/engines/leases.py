@@ -7,11 +7,15 @@ here: to stop a lease is to end it, and its process goes on.
 While a lease waits, two processes are watched: the holder, and whoever asked for it (`gpuyard acquire` asks for the
 shell that it was called from). If one of them ends, nobody waits for the GPUs any more, and the request is given up.
 
+Who asks from afar has no process here. Such a lease lasts as long as signs of life come (`signs`); or, if whoever asks
+sends none once it has its GPUs, until these were used and are free again.
+
 Nothing is written down here. What a lease is (`Terms`) the daemon's log knows, and tells by `find`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -22,11 +26,15 @@ from typing import NamedTuple
 from gpuyard.engines import processes
 from gpuyard.engines.base import Abandoned, Ended, EngineError, LaunchRefused, Placement, Report, Running, Task
 from gpuyard.engines.shells import Use
+from gpuyard.engines.signs import REST, InUse, Signs, Silence
 from gpuyard.units import format_duration
 
 _RETRY = 1.0  # seconds until it is tried again to watch a process, where that failed
+_HELD_UP = 5.0  # seconds by which we may be late, and still hold silence against somebody
 _DEEPEST = 256  # generations that are looked at for an ancestor
 _GONE = "whoever asked for it had gone"
+GIVEN_UP = "given up: "
+"""What the message of a lease begins with that nobody waits for any more."""
 
 
 class Holder(NamedTuple):
@@ -41,7 +49,8 @@ class Holder(NamedTuple):
 class Terms:
     """What a lease is."""
 
-    holder: Holder
+    holder: Holder | None
+    """None: it lasts by signs of life."""
     requester: Holder | None = None
     """Who asked, if not the holder itself."""
     interactive: bool = False
@@ -50,10 +59,16 @@ class Terms:
     """When it began, if it has."""
     gpus: tuple[int, ...] = ()
     """What it gives, once it has been placed."""
+    heartbeat: float = 0.0
+    """Without a process: seconds without a sign of life that end it."""
+    by_use: bool = False
+    """Without a process: whether it lasts, once it is held, until its GPUs were used and are free again."""
 
     @property
     def waiting_for_it(self) -> tuple[Holder, ...]:
         """Who must live as long as it waits."""
+        if self.holder is None:
+            return ()
         return (self.holder,) if self.requester in (None, self.holder) else (self.holder, self.requester)
 
 
@@ -65,9 +80,11 @@ class _Lease:
     """0: it waits."""
     began: float = 0.0
     use: Use | None = None
+    silence: Silence | None = None
+    """How it is with its signs of life, if it lasts by these."""
 
     def running(self) -> Running:
-        return Running(self.job, self.attempt, self.began, str(self.terms.holder.pid))
+        return Running(self.job, self.attempt, self.began, str(self.terms.holder.pid if self.terms.holder else ""))
 
     def ended(self, code: int | None, message: str) -> Ended:
         return Ended(self.job, self.attempt, time.time(), code, message=message, began=self.began)
@@ -82,8 +99,12 @@ class _Watched:
 class LeaseEngine:
     """Holds the processes that hold leases. One thread may use it at a time."""
 
-    def __init__(self, find: Callable[[str], Terms | None], idle: float = 60.0) -> None:
-        self._find, self._idle = find, idle
+    def __init__(self, find: Callable[[str], Terms | None], idle: float = 60.0, rest: float = REST) -> None:
+        self._find, self._idle, self._rest = find, idle, rest
+        self.signs = Signs()
+        """Where signs of life are noted; any thread may."""
+        self.in_use: InUse = lambda gpu, seconds: None
+        """Whether somebody is on a GPU; to be told by who looks at the GPUs."""
         self._life = processes.life()
         self._epoll = select.epoll()
         self._leases: dict[str, _Lease] = {}
@@ -92,6 +113,8 @@ class LeaseEngine:
         self._unwatched: set[_Lease] = set()
         """Those that wait although we failed to watch who waits for them."""
         self._look_at = 0.0
+        self._hear_at = math.inf
+        """When the first of those may have been silent for too long."""
         self._reports: list[Report] = []
 
     def is_lease(self, job: str) -> bool:
@@ -107,6 +130,7 @@ class LeaseEngine:
         terms = self._find(job)
         if terms is not None and job not in self._leases:
             self._leases[job] = lease = _Lease(job, terms)
+            self._listen(lease)
             self._watch_waiting(lease)
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
@@ -130,7 +154,7 @@ class LeaseEngine:
         terms = self._find(job)
         if terms is None:
             return Ended(job, attempt, time.time(), None, message="nobody is known to hold this lease")
-        if terms.holder.life != self._life:
+        if terms.holder is not None and terms.holder.life != self._life:
             return Ended(
                 job, attempt, time.time(), None, interrupted=True, message="its process ended with the machine"
             )
@@ -144,7 +168,9 @@ class LeaseEngine:
         if lease is None:
             return
         if lease.attempt:
-            self._end(lease, None, f"the lease was ended; process {lease.terms.holder.pid} was left alone")
+            holder = lease.terms.holder
+            whom = f"process {holder.pid}" if holder else "whoever holds it"
+            self._end(lease, None, f"the lease was ended; {whom} was left alone")
         else:
             self._forget(lease)
 
@@ -159,32 +185,38 @@ class LeaseEngine:
             for lease in list(self._unwatched):
                 self._watch_waiting(lease)
             self._look_at_shells(now)
+        if now >= self._hear_at:
+            self._hear(now)
         reports, self._reports = self._reports, []
         return reports
 
     def due(self) -> float | None:
-        """When shells are to be looked at, or what could not be watched."""
+        """When shells are to be looked at, or what could not be watched, or somebody may have been silent too long."""
         if self._reports:
             return time.monotonic()
-        return self._look_at if self._unwatched or any(True for _ in self._shells()) else None
+        look = self._look_at if self._unwatched or any(True for _ in self._shells()) else math.inf
+        due = min(look, self._hear_at)
+        return due if due < math.inf else None
 
     def owner(self, pid: int, gpu: int | None = None) -> tuple[str, int] | None:
         """The lease of a process: that of an ancestor, or of the leader of its session; on a GPU: one for that GPU.
 
         What a script left on a GPU that it gave back is no longer ours, unless it waits for GPUs again: it would wait
-        for itself.
+        for itself. If a lease without a process has the GPU, whoever is on it belongs to that.
         """
         held = [lease for lease in self._leases.values() if lease.attempt and gpu in (None, *lease.terms.gpus)]
-        own = [lease for lease in self._leases.values() if not lease.attempt and lease.terms.holder.pid == pid]
-        holders = {lease.terms.holder.pid: lease for lease in (*own, *held)}
+        waiting = (lease for lease in self._leases.values() if not lease.attempt)
+        own = [lease for lease in waiting if lease.terms.holder and lease.terms.holder.pid == pid]
+        holders = {lease.terms.holder.pid: lease for lease in (*own, *held) if lease.terms.holder}
         process = processes.look(pid) if holders else None
         for _ in range(_DEEPEST):
             if process is None or process.pid <= 0:
-                return None
+                break
             if lease := holders.get(process.pid) or holders.get(process.session):
                 return lease.job, lease.attempt
             process = processes.look(process.parent)
-        return None
+        afar = (lease for lease in held if gpu is not None and lease.silence is not None)
+        return next(((lease.job, lease.attempt) for lease in afar), None)
 
     def close(self) -> None:
         """Let go of all processes."""
@@ -199,16 +231,18 @@ class LeaseEngine:
     def _begin(self, job: str, attempt: int, terms: Terms, began: float) -> Running | Ended:
         """Hold the holder; nobody else is watched from now on."""
         lease = self._leases.get(job) or _Lease(job, terms)
-        living = self._keep(terms.holder, lease)  # first: it may fail, and then the lease waits on as before
+        # first: it may fail, and then the lease waits on as before
+        living = terms.holder is None or self._keep(terms.holder, lease)
         lease.attempt, lease.began, lease.terms = attempt, began, terms
         if not living:
             self._forget(lease)
             return lease.ended(0, "its process ended")
         self._leases[job] = lease
+        self._listen(lease)
         self._unwatched.discard(lease)
         if terms.requester not in (None, terms.holder):
             self._let_go(terms.requester, lease)
-        if terms.interactive and self._idle > 0:
+        if terms.interactive and terms.holder is not None and self._idle > 0:
             lease.use = Use(terms.holder.pid, processes.ticks(began))
         return lease.running()
 
@@ -231,10 +265,12 @@ class LeaseEngine:
         if lease.attempt:
             self._reports.append(lease.ended(code, message))
         else:
-            self._reports.append(Abandoned(lease.job, time.time(), "given up: whoever asked for it has gone"))
+            why = message if lease.silence else "whoever asked for it has gone"
+            self._reports.append(Abandoned(lease.job, time.time(), f"{GIVEN_UP}{why}"))
 
     def _forget(self, lease: _Lease) -> None:
         self._leases.pop(lease.job, None)
+        self.signs.forget(lease.job)
         self._unwatched.discard(lease)
         for who in lease.terms.waiting_for_it:
             self._let_go(who, lease)
@@ -285,3 +321,38 @@ class LeaseEngine:
             if use.idle(now) >= self._idle:
                 span = format_duration(self._idle)
                 self._end(lease, 0, f"its shell had nothing to do for {span} (the setting lease_idle)")
+
+    # Those who have no process here
+
+    def _listen(self, lease: _Lease) -> None:
+        """From now on it is noted when something is heard of a lease; without a process, that must not be long ago."""
+        self.signs.expect(lease.job)
+        terms = lease.terms
+        if terms.holder is None:
+            lease.silence = lease.silence or Silence(terms.heartbeat or math.inf, self._rest)
+            soon = time.monotonic() + (_RETRY if terms.by_use else terms.heartbeat)
+            self._hear_at = min(self._hear_at, soon)
+
+    def _hear(self, now: float) -> None:
+        """End what nobody gave a sign of life for; what came while we were held up is still to be heard."""
+        if now - self._hear_at > _HELD_UP:
+            self._hear_at = now + _HELD_UP
+            return
+        self._hear_at = math.inf
+        for lease in [lease for lease in self._leases.values() if lease.silence is not None]:
+            gpus = lease.terms.gpus if lease.terms.by_use and lease.attempt else ()
+            self._hear_at = min(self._hear_at, self._heard(lease, gpus, now))
+
+    def _heard(self, lease: _Lease, gpus: tuple[int, ...], now: float) -> float:
+        """Look at one of them; when to look again."""
+        assert lease.silence is not None
+        silent = self.signs.silent(lease.job, now)
+        if gpus:
+            busy = [self.in_use(gpu, time.time() - lease.began) for gpu in gpus]
+            why = lease.silence.unused(busy, silent, now)
+        else:
+            why = lease.silence.broken(silent)
+        if why:
+            self._end(lease, 0 if lease.silence.used else None, why)
+            return math.inf
+        return now + (_RETRY if gpus else lease.silence.patience - silent)

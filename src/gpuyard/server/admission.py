@@ -1,40 +1,152 @@
-"""Who asks. On the Unix socket the kernel says so, and within this machine on TCP as well."""
+"""Who asks. A token or a session says so; else the kernel, on the Unix socket and within this machine on TCP too."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Mapping
+from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
 from gpuyard.config import Settings
-from gpuyard.engines.accounts import name_of
+from gpuyard.engines.accounts import group_names, name_of, uid_of
 from gpuyard.errors import GpuyardError
+from gpuyard.server.access import Access, Token
+from gpuyard.server.failures import Failures
+from gpuyard.server.hosts import address_of, block_of, is_forwarded
 from gpuyard.server.listen import Peer
+from gpuyard.server.paths import is_watchmens
 from gpuyard.server.peers import Far
-from gpuyard.server.permissions import Caller, Forbidden, Permissions
+from gpuyard.server.permissions import NO_ACCOUNT, Caller, Forbidden, Permissions, Role
+
+COOKIE = "gpuyard_session"
+ANONYMOUS = Caller(NO_ACCOUNT, "anonymous", False, (), Role.USER, "nobody")
+_MAKE = "make a token on the daemon's machine with gpuyard token create, and send it as `Authorization: Bearer TOKEN`"
+_KEEP = 2.0  # seconds for which an account is remembered
+_MOST = 1000
 
 
 class Unknown(GpuyardError):
-    """Say who you are: send a token, as `Authorization: Bearer TOKEN`."""
+    """It cannot be told who asks."""
+
+    def __init__(self, message: str = "it cannot be told who you are") -> None:
+        super().__init__(f"{message}; {_MAKE}")
+
+
+class TooMany(GpuyardError):
+    """Too many wrong tokens came from there."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many wrong tokens came from where you are; wait {seconds} s, or send a right one")
+        self.seconds = seconds
 
 
 class Admission:
     """Finds out who asks, and turns away whom the daemon does not serve."""
 
-    def __init__(self, settings: Settings, permissions: Permissions) -> None:
+    def __init__(self, settings: Settings, permissions: Permissions, access: Access) -> None:
+        self.access, self.failures = access, Failures()
         self._settings, self._permissions = settings, permissions
+        self._accounts: dict[str, tuple[float, int, tuple[str, ...]]] = {}
 
     def caller(self, scope: Scope) -> Caller:
-        """Who asks."""
-        state = scope.get("state", {})
+        """Who asks. What they show comes first: a token that is not good is never made up for."""
+        headers = dict(scope["headers"])
+        if text := shown_token(scope, headers):
+            token = self.checked(text, place_of(scope, self._settings))
+            return self.holder(token, f"token {token.id}")
+        secret = session_secret(headers)
+        if secret and (found := self.access.session(secret, place_of(scope, self._settings))) is not None:
+            session, token = found
+            return self.holder(token, f"session {session.id}")
+        return self._ambient(scope)
+
+    def checked(self, text: str, place: str) -> Token:
+        """The token that somebody shows, if it is good."""
+        token = self.access.with_text(text)
+        if token is None:
+            if wait := self.failures.wait(place):
+                raise TooMany(wait)
+            self.failures.add(place)
+            raise Unknown("there is no such token")
+        if (used := self.access.use(token)) is None:
+            state = token.state(time.time())
+            raise Unknown(f"token {token.id} {'has expired' if state == 'expired' else 'was revoked'}")
+        return used
+
+    def holder(self, token: Token, via: str) -> Caller:
+        """Whoever has a token: its user, with its role."""
+        role = Role(token.role)
+        uid, groups = self._account(token.user)
+        if self._settings.shared and role is not Role.VIEWER and (uid == NO_ACCOUNT or token.uid not in (None, uid)):
+            raise Forbidden(
+                f"token {token.id} is for {token.user}, who has no account on this machine any more; "
+                "ask an admin for another token"
+            )
+        return Caller(uid, token.user, role is Role.ADMIN, groups, role, via, tuple(token.limits.split()))
+
+    def _account(self, user: str) -> tuple[int, tuple[str, ...]]:
+        """The number and the groups of an account that counts: each on a shared machine, else our own alone."""
+        if not self._settings.shared and user != name_of(os.geteuid()):
+            return NO_ACCOUNT, ()
+        until, uid, groups = self._accounts.get(user, (0.0, NO_ACCOUNT, ()))
+        if until < time.monotonic():
+            found = uid_of(user)
+            uid, groups = (NO_ACCOUNT, ()) if found is None else (found, group_names(found))
+            if len(self._accounts) > _MOST:
+                self._accounts.clear()
+            self._accounts[user] = time.monotonic() + _KEEP, uid, groups
+        return uid, groups
+
+    def _ambient(self, scope: Scope) -> Caller:
+        """Who asks, if they show nothing: whom the kernel names, unless they ask for somebody else, as a proxy does."""
+        state, settings = scope.get("state", {}), self._settings
         peer, far = state.get("peer"), state.get("far")
-        if isinstance(peer, Peer):
-            return self._served(peer.uid, "socket")
-        if isinstance(far, Far) and self._settings.local and self._settings.token != "required":
-            return self._served(far.uid, "loopback")
+        if not is_forwarded(scope["headers"]):
+            if isinstance(peer, Peer):
+                return self._served(peer.uid, "socket")
+            trusts = settings.local and settings.token != "required" and not settings.allowed_hosts
+            if isinstance(far, Far) and trusts and (settings.token != "none" or self._permissions.serves(far.uid)):
+                return self._served(far.uid, "loopback")
+        if settings.token == "none":
+            return ANONYMOUS
         raise Unknown
 
     def _served(self, uid: int, via: str) -> Caller:
         if not self._permissions.serves(uid):
             raise Forbidden(f"this daemon serves {name_of(os.geteuid())} only; start one of your own")
         return self._permissions.known(uid, via)
+
+
+def shown_token(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
+    """The token that comes with a request; empty if there is none. Only watchmen's paths have it anywhere else."""
+    scheme, _, text = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer" and text.strip():
+        return text.strip().decode("latin-1")
+    if not is_watchmens(scope["path"]):
+        return ""
+    if text := headers.get(b"x-auth-token", b"").strip():
+        return text.decode("latin-1")
+    query = scope.get("query_string", b"")
+    return parse_qs(query.decode("latin-1")).get("token", [""])[-1] if b"token=" in query else ""
+
+
+def session_secret(headers: Mapping[bytes, bytes]) -> str:
+    """What the cookie says; empty if there is none."""
+    for part in headers.get(b"cookie", b"").split(b";"):
+        name, _, value = part.strip().partition(b"=")
+        if name.decode("latin-1") == COOKIE:
+            return value.decode("latin-1")
+    return ""
+
+
+def place_of(scope: Scope, settings: Settings) -> str:
+    """Where somebody asks from: whose process it is, where the kernel tells, else the address."""
+    state = scope.get("state", {})
+    peer, far = state.get("peer"), state.get("far")
+    if isinstance(peer, Peer):
+        return f"uid {peer.uid}"
+    if isinstance(far, Far) and not settings.allowed_hosts:
+        return f"uid {far.uid}"
+    return block_of(address_of(scope, settings))

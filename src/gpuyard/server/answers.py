@@ -62,7 +62,7 @@ def job_json(
         "name": view.name,
         "user": view.user,
         "state": view.state,
-        "reason": reason or _how_it_stands(view),
+        "reason": reason or how_it_stands(view),
         "attempt": view.attempt,
         "gpus": list(view.gpus),
         "exit_code": view.exit_code,
@@ -96,8 +96,10 @@ def job_json(
         "notice": work.get("notice") or None,
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
+        "notify": ["url" if ref.startswith("#") else ref for ref in work.get("notify", ())],
+        "notify_on": work.get("notify_on", []),
         "kind": view.kind,
-        **({"pid": work["holder"][0]} if view.kind == "lease" else {}),
+        **({"pid": work["holder"][0]} if work.get("holder") else {}),
         "progress": progress,
     }
 
@@ -116,7 +118,7 @@ def columns_json(
         "name": [view.name for view in views],
         "user": [view.user for view in views],
         "state": [view.state for view in views],
-        "reason": [reason or _how_it_stands(view) for view, reason in zip(views, reasons, strict=True)],
+        "reason": [reason or how_it_stands(view) for view, reason in zip(views, reasons, strict=True)],
         "gpus": [list(view.gpus) for view in views],
         "gpu_count": [view.work["gpu_count"] for view in views],
         "gpu_memory": [view.work["gpu_memory"] for view in views],
@@ -129,7 +131,7 @@ def columns_json(
     }
 
 
-def _how_it_stands(view: JobView) -> str | None:
+def how_it_stands(view: JobView) -> str | None:
     """A sentence on a job that does not wait for its turn."""
     if view.state == "held":
         return f"held until it is released (gpuyard release {view.id})"
@@ -143,7 +145,7 @@ def _how_it_stands(view: JobView) -> str | None:
     if view.message:
         return view.message
     if view.state == "running" and view.kind == "lease":
-        return f"a lease, held by process {view.work['holder'][0]}"
+        return _held_by(view.work)
     if view.state != "failed":
         return None
     if view.exit_code is None:
@@ -152,6 +154,15 @@ def _how_it_stands(view: JobView) -> str | None:
     if number > 0 and number in set(signal.Signals):
         return f"exit code {view.exit_code} (signal {number}, {signal.Signals(number).name})"
     return f"exit code {view.exit_code}"
+
+
+def _held_by(work: Mapping[str, Any]) -> str:
+    """What keeps a lease."""
+    if work.get("holder"):
+        return f"a lease, held by process {work['holder'][0]}"
+    if work.get("by_use"):
+        return "a lease, held from afar until its GPUs were used and are free again"
+    return f"a lease, held from afar by a sign of life every {format_duration(work.get('heartbeat', 0.0))}"
 
 
 _RECALLED = {"cancelled": "cancelled", "timeout": "out of time"}
@@ -168,7 +179,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": Sayings(times)(why.reason if why else None, view) or _how_it_stands(view),
+        "reason": Sayings(times)(why.reason if why else None, view) or how_it_stands(view),
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,
@@ -200,7 +211,8 @@ def _blocker(view: JobView, until: str | None) -> dict[str, Any]:
 def _is_of_the_same(view: JobView, other: JobView) -> bool:
     """Whether the process that waits for a lease holds the other already."""
     running = other.kind == "lease" and other.state == "running"
-    return running and list(other.work["holder"]) == list(view.work["holder"])
+    holder = list(view.work.get("holder") or ())
+    return running and bool(holder) and list(other.work.get("holder") or ()) == holder
 
 
 def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
@@ -208,9 +220,10 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
     found = []
     drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
     now = time.time()
+    running = [view for view in views if view.state == "running"]
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
     for device, reading, verdict in machine.readings():
-        tenants = [view for view in views if view.state == "running" and device.index in view.gpus]
+        tenants = [view for view in running if device.index in view.gpus]
         jobs = [view.id for view in tenants]
         booking = next((booking for booking in bookings if device.index in booking.gpus), None)
         used = reading.memory_used
@@ -245,10 +258,14 @@ def event_json(seq: int, row: Row) -> dict[str, Any]:
     return {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt, **data, **details}
 
 
+def encoded(value: Any) -> bytes:
+    """A value as JSON, on one line."""
+    try:
+        return to_json(value, inf_nan_mode="null")
+    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
 def reply(value: Any, status: int = 200) -> Response:
     """An answer."""
-    try:
-        body = to_json(value, inf_nan_mode="null")
-    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
-        body = json.dumps(value, separators=(",", ":")).encode("ascii")
-    return Response(body, status, media_type="application/json")
+    return Response(encoded(value), status, media_type="application/json")

@@ -23,12 +23,12 @@ from gpuyard.daemon.progress import Progresses
 from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
-from gpuyard.engines.rlimits import limits_of
+from gpuyard.engines.signs import Signs
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
+from gpuyard.server.access import Access
 from gpuyard.server.answers import (
     Sayings,
-    event_json,
     explain_json,
     gpus_json,
     job_json,
@@ -37,24 +37,31 @@ from gpuyard.server.answers import (
 )
 from gpuyard.server.bodies import read_json
 from gpuyard.server.describing import Describing
+from gpuyard.server.doors import Doors
+from gpuyard.server.events import Events
+from gpuyard.server.exposure import exposure
+from gpuyard.server.hub import Hub
 from gpuyard.server.leases import Leases
-from gpuyard.server.listen import Peer
 from gpuyard.server.listing import Listing
 from gpuyard.server.lists import Lists
 from gpuyard.server.logs import Logs
 from gpuyard.server.models import MOST_INDEX, Cancellation, Submission
+from gpuyard.server.notifications import Notifications
 from gpuyard.server.once import Act, Once
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.policies import PolicyRoutes
+from gpuyard.server.reports import Reports
 from gpuyard.server.rules import RuleRoutes
+from gpuyard.server.sessions import SessionRoutes
+from gpuyard.server.stats import Stats
+from gpuyard.server.streaming import Streams
+from gpuyard.server.surroundings import settled
 from gpuyard.server.times import iso
+from gpuyard.server.tokens import TokenRoutes
 from gpuyard.server.watch import Wait, Watch
+from gpuyard.server.watchmen import Watchmen
 
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
-_LIMITS_KEPT = 1.0  # seconds for which a process's limits are remembered: it may submit by the hundred
-_MOST_KNOWN = 1000
-
-After = Annotated[int, Query(ge=0, le=2**62, description="Only those behind the event of this number.")]
 
 
 class NoSuchGpu(UserError):
@@ -64,21 +71,28 @@ class NoSuchGpu(UserError):
 class Api:
     """The routes of one yard."""
 
-    def __init__(self, yard: Yard, settings: Settings, shutdown: Callable[[], None]) -> None:
+    def __init__(
+        self, yard: Yard, settings: Settings, shutdown: Callable[[], None], access: Access | None = None
+    ) -> None:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
         self.desk = Desk(yard)
+        self.signs = Signs()
+        """Where signs of life of leases are noted; the engine's, once there is one."""
         self.permissions = Permissions(settings)
+        self.doors = Doors(settings, self.permissions, access)
         self.rules = RuleRoutes(yard, self.ask, self.look, self.permissions.name)
         self.once = Once(self)
         self.watch = Watch()
+        self.streams = Streams()
+        self.hub = Hub(lambda: yard.store.last, lambda: self.reader, self.watch)
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
+        self.notifications = Notifications(self)
         self.since = time.time()
         self.url = ""
         """How the API is reached on TCP; empty if it is not."""
         self._own = threading.local()
-        self._known_limits: dict[Peer, tuple[float, tuple[str, ...]]] = {}
-        yard.on_commit = self.watch.committed
+        yard.listeners.append(self.watch.committed)
 
     def add_to(self, app: FastAPI) -> None:
         """Make the routes known."""
@@ -104,13 +118,17 @@ class Api:
         add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
         add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
         add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
+        add("/jobs/{job}/progress", Reports(self).progress, "POST", owner, "tell how far job {job} is")
         leases = Leases(self)
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
         add("/leases", lists.leases, "GET", everybody)
         add("/leases/{job}", lists.lease, "GET", everybody)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
+        add("/leases/{job}/heartbeat", leases.heartbeat, "POST", owner, "keep lease {job}")
+        Watchmen(self, leases).add_to(app)
         add("/history", lists.history, "GET", everybody)
-        add("/events", self.events, "GET", everybody)
+        add("/events", Events(self).events, "GET", everybody)
+        add("/stats", Stats(self).stats, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
         add("/gpus/{index:int}", self.gpu, "GET", everybody)
         add("/gpus/drain", self.rules.drain, "POST", admin, "drain GPUs")
@@ -125,6 +143,14 @@ class Api:
         add("/policies", policies.known, "GET", everybody)
         add("/policy", policies.policy, "GET", everybody)
         add("/policy", policies.set_policy, "PUT", admin, "set the policy")
+        TokenRoutes(self.doors, self.permissions).add_to(add)
+        SessionRoutes(self.doors, self.permissions).add_to(app, add)
+        told = self.notifications
+        add("/notifications", told.deliveries, "GET", everybody)
+        add("/notifications/subscriptions", told.subscriptions, "GET", everybody)
+        add("/notifications/subscriptions", told.subscribe, "POST", everybody, status_code=201)
+        add("/notifications/subscriptions/{subscription}", told.unsubscribe, "DELETE", everybody)
+        add("/notifications/subscriptions/{subscription}/test", told.test, "POST", everybody)
         add("/status", self.status, "GET", everybody)
         add("/shutdown", self.shutdown, "POST", admin, "end the daemon", status_code=202)
 
@@ -144,8 +170,10 @@ class Api:
         """Take a job in. It is on disk when this answers."""
         body = await request.body()
 
-        def take() -> Act:
-            wanted = self.owned(request, _submission(body).wanted(self.settings))
+        async def take() -> Act:
+            told = await self.notifications.resolved(request, _submission(body))
+            given = settled(told, self.permissions.caller(request), self.settings)
+            wanted = self.owned(request, given.wanted(self.settings))
             return lambda: {"id": self.desk.submit_all([wanted])[0]}
 
         return await self.once(request, take)
@@ -197,20 +225,6 @@ class Api:
         found = explain_json(view, why, dict(self.yard.store.open))
         return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
-    async def events(
-        self, after: After = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000, job: str = "", wait: Wait = 0.0
-    ) -> Response:
-        """The log, from one event on."""
-        end = time.monotonic() + wait
-        while True:
-            found = self.reader.events(after, limit, job or None)
-            left = end - time.monotonic()
-            if found or left <= 0 or self.watch.over:
-                break
-            await self.watch.wait(left)
-        last = found[-1][0] if found else after
-        return reply({"events": [event_json(seq, row) for seq, row in found], "last": last})
-
     # -- the yard ---------------------------------------------------------------------------------
 
     async def gpus(self) -> Response:
@@ -241,7 +255,7 @@ class Api:
             {
                 "version": __version__, "pid": os.getpid(), "since": iso(self.since),
                 "data_dir": str(self.settings.data_dir), "socket": str(self.settings.socket),
-                "url": self.url or None,
+                "url": self.url or None, "warnings": exposure(self.settings, self.url),
                 "simulated": self.yard.machine.gpus.simulated, "gpus": states, "policy": self.yard.planner.text,
                 "jobs": counts, "plan": facts["plan"],
                 "store": {"state": "failing" if failing else "ok", "problem": failing or None},
@@ -264,23 +278,6 @@ class Api:
         """Have something looked up by the yard's thread."""
         return await asyncio.wrap_future(self.yard.ask(command, changes=False))
 
-    def _limits(self, request: Request) -> tuple[str, ...]:
-        """The limits of the process that asks, where they are not ours; none where the kernel cannot name it."""
-        peer = getattr(request.state, "peer", None)
-        if peer is None:  # from afar, or through TCP
-            return ()
-        asked, limits = self._known_limits.get(peer, (0.0, ()))
-        if time.monotonic() - asked < _LIMITS_KEPT:
-            return limits
-        found = limits_of(peer.pid, peer.uid) if peer.pid else ()
-        if len(self._known_limits) > _MOST_KNOWN:
-            self._known_limits.clear()
-        if found is not None:
-            self._known_limits[peer] = time.monotonic(), found
-        if found is None and self.settings.shared:  # who ends before they are read must not get away with ours
-            raise UserError("whoever submits a job must live until it is answered")
-        return found or ()
-
     @property
     def reader(self) -> Reader:
         """A reader for this thread."""
@@ -296,7 +293,7 @@ class Api:
         wish = replace(wanted.request, user=caller.name, group=caller.group(self.yard.state.rules))
         if (never := rulebook.refusal(self.yard.state, wish)) is not None:
             raise UserError(f"this job can never run here: it {never}")
-        limits, work = self._limits(request), wanted.work
+        limits, work = self.doors.submitters.limits(request, caller), wanted.work
         return replace(wanted, request=wish, work=work if work.limits == limits else replace(work, limits=limits))
 
     def open_ids(self, job: str) -> list[str]:

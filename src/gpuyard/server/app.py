@@ -17,16 +17,23 @@ from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import StoreFailing
 from gpuyard.engines.base import EngineError
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.server.admission import Admission
+from gpuyard.notices.courier import Stopped
+from gpuyard.notices.outbox import NoSuchSubscription
+from gpuyard.server.access import NoSuchToken
+from gpuyard.server.admission import TooMany, Unknown
 from gpuyard.server.answers import reply
 from gpuyard.server.api import Api, NoSuchGpu
 from gpuyard.server.bodies import NotJson
-from gpuyard.server.gate import Gate, problem
+from gpuyard.server.gate import Gate
 from gpuyard.server.openapi import described
 from gpuyard.server.permissions import Forbidden
+from gpuyard.server.probes import Probes
+from gpuyard.server.refusals import refusal
+from gpuyard.server.streaming import TooManyStreams
 
 log = logging.getLogger("gpuyard")
 _STATUS = {
+    Unknown: 401, TooMany: 429, TooManyStreams: 429, NoSuchToken: 404, NoSuchSubscription: 404, Stopped: 503,
     Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NoSuchGpu: 404, NotNow: 409, NotJson: 400,
     StoreFailing: 503, EngineError: 503, UserError: 422,
 }  # fmt: skip
@@ -40,7 +47,8 @@ def make_app(api: Api) -> FastAPI:
     # FastAPI's pages of documentation would be fetched from elsewhere, in part; so there are none.
     app = FastAPI(title="gpuyard", version=__version__, openapi_url=None, redirect_slashes=False)
     api.add_to(app)
-    app.add_middleware(Gate, admission=Admission(api.settings, api.permissions))
+    Probes(api).add_to(app)
+    app.add_middleware(Gate, doors=api.doors)
     app.add_exception_handler(GpuyardError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _failed)
@@ -64,20 +72,25 @@ def _describe(app: FastAPI, api: Api) -> None:
 
 async def _refused(request: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-    if status != 500:
-        return problem(status, str(error))
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return await _broken(request, error)
+    if status == 500:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return await _broken(request, error)
+    headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooMany) else None
+    return refusal(request.url.path, status, str(error), headers)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     parts = error.errors()
     if any(part["type"] == "json_invalid" for part in parts):
-        return problem(400, f"the request is not JSON: {parts[0].get('ctx', {}).get('error', 'it cannot be read')}")
+        return refusal(
+            request.url.path,
+            400,
+            f"the request is not JSON: {parts[0].get('ctx', {}).get('error', 'it cannot be read')}",
+        )
     told = [{"where": _where(part), "message": _message(part)} for part in parts[:_MOST_COMPLAINTS]]
     detail = "; ".join(f"{one['where']}: {one['message']}".removeprefix("body: ") for one in told)
-    return problem(422, detail, errors=told)
+    return refusal(request.url.path, 422, detail, errors=told)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -85,17 +98,21 @@ async def _failed(request: Request, error: Exception) -> Response:
     what = f"{request.method} {request.url.path}"
     if error.status_code == 405:
         allowed = ", ".join(_methods(request))
-        return problem(405, f"{what}: this can be asked with {allowed} only", headers={"Allow": allowed})
+        return refusal(
+            request.url.path, 405, f"{what}: this can be asked with {allowed} only", headers={"Allow": allowed}
+        )
     if error.status_code == 404:
-        return problem(404, f"{what}: there is nothing here; GET {_SPEC} tells what there is")
+        return refusal(request.url.path, 404, f"{what}: there is nothing here; GET {_SPEC} tells what there is")
     if error.status_code == 400:  # by FastAPI, of a body that not even the reading of JSON could make sense of
-        return problem(400, "the request is not JSON, or nested too deeply, or holds a number that is too long")
-    return problem(error.status_code, f"{what}: {error.detail}", headers=dict(error.headers or {}))
+        return refusal(
+            request.url.path, 400, "the request is not JSON, or nested too deeply, or holds a number that is too long"
+        )
+    return refusal(request.url.path, error.status_code, f"{what}: {error.detail}", headers=dict(error.headers or {}))
 
 
 async def _broken(request: Request, error: Exception) -> Response:
     """What is nobody's fault but ours: its story is for the log (where uvicorn tells it), not for who asked."""
-    return problem(500, _MISTAKE)
+    return refusal(request.url.path, 500, _MISTAKE)
 
 
 def _methods(request: Request) -> list[str]:

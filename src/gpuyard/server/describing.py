@@ -13,7 +13,8 @@ from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server.models import Batch, Changes, Copy
 from gpuyard.server.once import Act
-from gpuyard.server.tasks import chosen
+from gpuyard.server.surroundings import settled
+from gpuyard.server.tasks import chosen, owner
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api
@@ -27,13 +28,14 @@ class Describing:
 
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
-        api = self._api
+        api, caller = self._api, self._api.permissions.caller(request)
 
-        def take() -> Act:
+        async def take() -> Act:
             wanted = []
-            for number, one in enumerate(given.complete()):
+            for number, one in enumerate(await api.notifications.resolved_all(request, given.complete())):
                 try:
-                    wanted.append(api.owned(request, one.wanted(api.settings)))
+                    whole = settled(one, caller, api.settings)
+                    wanted.append(api.owned(request, whole.wanted(api.settings)))
                 except UserError as error:
                     raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
             return lambda: {"ids": api.desk.submit_all(wanted)}
@@ -47,6 +49,9 @@ class Describing:
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
         dependency = (given.dependency or "") if "dependency" in given.given else None
+        if given.notify and owner(api.reader, job) != api.permissions.name(request):
+            raise UserError("only the owner of a job can say where to be told of it")
+        given = await api.notifications.resolved(request, given)
         ids = api.open_ids(job)
 
         def change() -> None:
@@ -57,24 +62,27 @@ class Describing:
 
     async def clone(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job, or an array, once more, with changes."""
-        return await self._api.once(
-            request, lambda: self._copy(request, chosen(self._api.reader, job), given or Copy())
-        )
+
+        async def copied() -> Act:
+            return await self._copy(request, chosen(self._api.reader, job), given or Copy())
+
+        return await self._api.once(request, copied)
 
     async def retry(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job that is over once more; of an array, the tasks that did not succeed."""
 
-        def again() -> Act:
+        async def again() -> Act:
             views = chosen(self._api.reader, job)
             if going := [view for view in views if view.state not in OVER]:
                 raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
             failed = [view for view in views if view.state != "succeeded"]
-            return self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
+            return await self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
 
         return await self._api.once(request, again)
 
-    def _copy(self, request: Request, views: list[JobView], given: Copy) -> Act:
+    async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Act:
         api = self._api
+        given = await api.notifications.resolved(request, given)
         if any(view.kind == "lease" for view in views):
             raise NotNow(f"job {views[0].id} is a lease, which only its own process can ask for again")
         if not views:

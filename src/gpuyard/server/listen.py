@@ -10,19 +10,20 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpuyard.errors import UserError
+from gpuyard.server.hosts import block_of, is_loopback
 from gpuyard.server.peers import far_end
 from gpuyard.unixhttp import reachable
 
 _CREDENTIALS = struct.Struct("3i")
 _MOST_EACH = 250  # connections of one user
 _MOST_HEAD = 2**17  # bytes of a request without its body
+_HEAD_TIME = 30.0  # seconds in which one must have come, on TCP
 
 
 class Peer(NamedTuple):
@@ -39,9 +40,12 @@ class PeerProtocol(HttpToolsProtocol):
     Each takes a file descriptor, and without any left the daemon could not even look after jobs.
     """
 
-    _open: ClassVar[Counter[int]] = Counter()
-    """How many connections each user has."""
-    _uid: int | None = None
+    proxied: ClassVar[bool] = False
+    """Whether a proxy of this machine connects for everybody."""
+    _open: ClassVar[Counter[int | str]] = Counter()
+    """How many connections each user has, and each address beyond this machine."""
+    _whose: int | str | None = None
+    _timer: asyncio.TimerHandle | None = None
     _head: int | None = None
     """How much of a request's head has come; None when it is complete."""
 
@@ -52,21 +56,39 @@ class PeerProtocol(HttpToolsProtocol):
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             peer = Peer(*_CREDENTIALS.unpack(raw))
             self.app_state: dict[str, Any] = {**self.app_state, "peer": peer}
-            self._uid = peer.uid
-            self._open[peer.uid] += 1
+            self._whose = peer.uid
         elif connection is not None:
-            self.app_state = {**self.app_state, "far": far_end(connection) if _is_within(connection) else None}
+            self._look_at(connection, transport.get_extra_info("peername"))
+            self._timer = asyncio.get_running_loop().call_later(_HEAD_TIME, transport.abort)
+        if self._whose is not None:
+            self._open[self._whose] += 1
+        self.app_state = {**self.app_state, "abort": transport.abort}
         super().connection_made(transport)
-        if self._uid and self._is_too_much(self._uid):
+        if self._whose and self._is_too_much(self._whose):
             transport.abort()
+
+    def _look_at(self, connection: socket.socket, peer: tuple[Any, ...] | None) -> None:
+        """Find out who is at the other end of TCP: somebody of this machine, or an address."""
+        address = str(peer[0]) if peer else ""
+        within = is_loopback(address)
+        far = far_end(connection) if within else None
+        self.app_state = {**self.app_state, "far": far}
+        if not (self.proxied and within):
+            self._whose = block_of(address) if far is None else far.uid
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count it no longer."""
         super().connection_lost(exc)
-        if self._uid is not None:
-            self._open[self._uid] -= 1
-            if not self._open[self._uid]:
-                del self._open[self._uid]
+        self._stop_timer()
+        if self._whose is not None:
+            self._open[self._whose] -= 1
+            if not self._open[self._whose]:
+                del self._open[self._whose]
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -76,6 +98,7 @@ class PeerProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Its head is over."""
         self._head = None
+        self._stop_timer()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
@@ -86,15 +109,15 @@ class PeerProtocol(HttpToolsProtocol):
             if self._head > _MOST_HEAD:
                 self.transport.abort()
 
-    def _is_too_much(self, uid: int) -> bool:
-        """Whether a user has taken a fair part of what there is, or all users together half of it; root may go on."""
+    def _is_too_much(self, whose: int | str) -> bool:
+        """Whether a user or an address has taken a fair part of what there is, or all together half of it.
+
+        Strangers together get a quarter, so that there is always some for this machine's users; root may go on.
+        """
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return self._open[uid] > min(_MOST_EACH, most // 4) or self._open.total() > most // 2
-
-
-def _is_within(connection: socket.socket) -> bool:
-    """Whether the other end is on this machine."""
-    return ip_address(connection.getpeername()[0]).is_loopback
+        if self._open[whose] > min(_MOST_EACH, most // 4) or self._open.total() > most // 2:
+            return True
+        return isinstance(whose, str) and sum(n for who, n in self._open.items() if isinstance(who, str)) > most // 4
 
 
 def listen_on(address: str, port: int) -> socket.socket:
@@ -103,6 +126,7 @@ def listen_on(address: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed
         listener.bind(where)
     except OSError:
         listener.close()

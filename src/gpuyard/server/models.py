@@ -25,7 +25,8 @@ from gpuyard.config import Settings
 from gpuyard.core.model import Request
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import Work
-from gpuyard.errors import UserError
+from gpuyard.errors import Bug, UserError
+from gpuyard.notices.urls import is_url
 from gpuyard.units import check_share, check_signal
 
 MOST_INDEX = 1_000_000
@@ -184,12 +185,21 @@ Notice = Annotated[
     float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds from `signal` to its end, at a limit too.")
 ]
 ArrayWish = Annotated[Word | None, Field(description="Tasks of an array: `0-99%4`.")]
+Notify = Annotated[
+    list[Word] | None,
+    Field(
+        max_length=10, description="Who is told of it: names of subscriptions, URLs, `all`, `none`; all if not said."
+    ),
+]
+NotifyOn = Annotated[
+    list[Word] | None, Field(max_length=20, description="Of what, in place of what each of them says.")
+]
 OpenMode = Annotated[Literal["append", "truncate"] | None, Field(description="How those files are opened.")]
 
 
 _EMPTY: dict[str, Any] = {
     "tags": (), "time_limit": None, "requeue": False, "retries": 0, "retry_delay": RETRY_DELAY, "output": "",
-    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0,
+    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0, "notify": (), "notify_on": (),
 }  # fmt: skip
 """What work is like where a wish is taken back; its grace is then that of the settings."""
 
@@ -259,14 +269,21 @@ class AskedForJob(Asked):
     preemptible: Preemptible = False
     signal: Signal = "TERM"
     notice: Notice = None
+    notify: Notify = None
+    notify_on: NotifyOn = None
 
 
 class Submission(AskedForJob):
     """A job as its submitter describes it."""
 
     command: Command
-    directory: Directory
-    environment: Annotated[Environment, Field(description="All of its environment.")] = {}
+    directory: Annotated[
+        Text | None, Field(description="Where it runs: an absolute path, or ~/PATH; the home directory if not said.")
+    ] = None
+    environment: Annotated[
+        Environment | None, Field(description="All of its environment; if not said, that of a login.")
+    ] = None
+    variables: Annotated[Environment, Field(description="What comes on top of its environment.")] = {}
     tags: Tags = []
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
     hold: bool = False
@@ -276,19 +293,20 @@ class Submission(AskedForJob):
     def wanted(self, settings: Settings) -> Wanted:
         """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
         return Wanted(
-            self.work(settings), self.request(settings), self.environment, self.hold, self.dependency or "",
+            self.work(settings), self.request(settings), self.environment or {}, self.hold, self.dependency or "",
             self.array or "", self.script or "",
         )  # fmt: skip
 
     def work(self, settings: Settings) -> Work:
         """What it is to run."""
-        _check_command(self.command, self.directory)
+        directory = self.directory or ""
+        _check_command(self.command, directory)
         _check_script(self.script)
         if self.notice and self.notice >= (self.time_limit or math.inf):
             raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
         return Work(
             command=tuple(self.command),
-            directory=self.directory,
+            directory=directory,
             name=self.name or _program(self.command),
             tags=tuple(self.tags),
             time_limit=self.time_limit,
@@ -305,6 +323,8 @@ class Submission(AskedForJob):
             slurm=self.slurm,
             signal=check_signal(self.signal),
             notice=self.notice or 0.0,
+            notify=_kept(self.notify or ()),
+            notify_on=tuple(self.notify_on or ()),
         )
 
     def _notice(self, settings: Settings) -> float:
@@ -328,7 +348,7 @@ class Batch(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jobs: Annotated[list[Submission], Field(min_length=1)]
-    environment: Annotated[Environment, Field(description="Of those jobs that have none of their own.")] = {}
+    environment: Annotated[Environment | None, Field(description="Of those jobs that have none of their own.")] = None
 
     def complete(self) -> list[Submission]:
         """The jobs, each with its environment."""
@@ -356,8 +376,9 @@ class Changes(AskedForJob):
         empty = {**_EMPTY, "grace": settings.grace}
         given = {name: getattr(self, name) for name in empty.keys() & self.model_fields_set}
         found = {name: empty[name] if value is None else value for name, value in given.items()}
-        if "tags" in found:
-            found["tags"] = tuple(found["tags"])
+        found |= {name: tuple(found[name]) for name in ("tags", "notify_on") if name in found}
+        if "notify" in found:
+            found["notify"] = _kept(found["notify"])
         if "name" in self.model_fields_set:
             found["name"] = self.name or _program(work.command)
         if "signal" in found:
@@ -426,6 +447,13 @@ class Copy(Changes):
         if self.array:
             parse_array(self.array)
         return Wanted(work, request, {}, self.hold, self.dependency or "", self.array or "")
+
+
+def _kept(refs: Sequence[str]) -> tuple[str, ...]:
+    """Who is to be told of a job, as the log may have it: a URL, which is a secret, has been replaced by then."""
+    if any(is_url(ref) for ref in refs):
+        raise Bug("a URL to send notifications to would have come into the log; please report this")
+    return tuple(refs)
 
 
 def _check_script(script: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
@@ -33,15 +33,15 @@ class Once:
         self._api = api
         self._repeats = Repeats(api.yard)
 
-    async def __call__(self, request: Request, prepare: Callable[[], Act], more: str = "") -> Response:
+    async def __call__(self, request: Request, prepare: Callable[[], Awaitable[Act]], more: str = "") -> Response:
         """Do what is prepared, or answer as before. `prepare` refuses what makes no sense; `more` is asked for, too."""
         if KEY not in request.headers:
-            return reply(await self._api.ask(prepare()), 201)
+            return reply(await self._api.ask(await prepare()), 201)
         sent = await self._sent(request, more)
         before = self._api.reader.answer(sent.user, sent.key)
         if before is not None:  # also where it could not be done now
             return _answer(told(sent, before), replayed=True)
-        act = prepare()
+        act = await prepare()
         return _answer(*await self._api.ask(lambda: self._repeats.once(sent, act)))
 
     async def _sent(self, request: Request, more: str) -> Sent:

@@ -62,6 +62,8 @@ class Caller:
     role: Role = Role.USER
     via: str = "socket"
     """How it is known who they are: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: it is not."""
+    limits: tuple[str, ...] = ()
+    """Limits (ulimit) for the jobs of whoever has a token."""
 
     def group(self, rules: Rules | None) -> str:
         """The group that counts for quotas and shares: the first that rules name, else the main one."""
@@ -89,7 +91,8 @@ class Permissions:
         if known is None or until < time.monotonic():
             if len(self._known) > _MOST:
                 self._known.clear()
-            known = Caller(uid, name_of(uid), self._is_admin(uid), group_names(uid))
+            admin = self._is_admin(uid)
+            known = Caller(uid, name_of(uid), admin, group_names(uid), Role.ADMIN if admin else Role.USER)
             self._known[uid] = time.monotonic() + _KEEP, known
         return known if known.via == via else replace(known, via=via)
 
@@ -129,6 +132,9 @@ class Permissions:
 
     def check_policy(self, caller: Caller, policy: str) -> None:
         """Refuse to load a file for somebody: it would run as the daemon, with all that it may do."""
-        if ".py" in policy and caller.uid not in (0, os.geteuid()):
+        named = caller.via in ("socket", "loopback")  # who comes from elsewhere has their files elsewhere
+        if ".py" in policy and not (named and caller.uid in (0, os.geteuid())):
             me = name_of(os.geteuid())
-            raise Forbidden(f"only {me} may set a policy from a file, since it becomes part of {me}'s daemon")
+            raise Forbidden(
+                f"only {me} may set a policy from a file, and not by a token, since it becomes part of {me}'s daemon"
+            )

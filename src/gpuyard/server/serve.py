@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -29,11 +30,15 @@ from gpuyard.engines.leases import LeaseEngine
 from gpuyard.engines.local import LocalEngine
 from gpuyard.engines.processes import adopt_orphans
 from gpuyard.engines.routing import Routing
+from gpuyard.engines.signs import Signs
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
+from gpuyard.server import tls
+from gpuyard.server.access import Access
 from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
+from gpuyard.server.exposure import exposure
 from gpuyard.server.keeping import check_keeping, prepare
 from gpuyard.server.leases import terms_of
 from gpuyard.server.listen import PeerProtocol, listen, listen_on
@@ -53,6 +58,8 @@ def serve(settings: Settings) -> None:
             stack.enter_context(_alone(settings.data_dir))
         if settings.shared:
             check_tools()
+        if settings.port != NO_PORT:
+            tls.check(settings)
         gpus = open_gpus(settings.simulate_gpus or None)
         stack.callback(gpus.close)
         store = Store(settings.database)
@@ -64,6 +71,7 @@ def serve(settings: Settings) -> None:
         engine = Routing(local, leases)
         stack.callback(engine.close)
         machine = Machine(gpus, engine, owner_on=engine.owner_on)
+        leases.in_use = machine.in_use
         yard = Yard(store, engine, machine, settings)
         yard.expect = leases.watch
         yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
@@ -71,7 +79,10 @@ def serve(settings: Settings) -> None:
         count = len(gpus.devices)
         log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
                  yard.planner.text, settings.data_dir)  # fmt: skip
-        asyncio.run(_serve(yard, settings))
+        with _usable(settings.data_dir):
+            access = Access(settings.data_dir / "access.db")
+        stack.callback(access.close)
+        asyncio.run(_serve(yard, settings, access, leases.signs))
 
 
 @contextmanager
@@ -105,7 +116,7 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
-async def _serve(yard: Yard, settings: Settings) -> None:
+async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
@@ -116,13 +127,17 @@ async def _serve(yard: Yard, settings: Settings) -> None:
             server.should_exit = True
         api.watch.end()
 
-    api = Api(yard, settings, end)
+    api = Api(yard, settings, end, access)
+    api.signs = signs
     app = make_app(api)
+    PeerProtocol.proxied = bool(settings.allowed_hosts)
     servers = [(_server(app), listener)]
     if (network := _network(settings)) is not None:
         servers.append((_server(app, settings), network))
         api.url = url_of(settings, network)
         log.info("the API is at %s", api.url)
+        for sentence in exposure(settings, api.url):
+            log.warning("BEWARE: %s", sentence)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     failed: list[BaseException] = []
@@ -130,10 +145,20 @@ async def _serve(yard: Yard, settings: Settings) -> None:
     thread.start()
     retention = Retention(yard, settings)
     retention.start()
+    api.doors.trail.start()
+    office = api.notifications.open()
+    if office is None:
+        log.error("nobody is told of their jobs: %s", api.notifications.problem)
+    else:
+        yard.listeners.append(office.clerk.committed)
+        office.start()
     try:
         await asyncio.gather(*(server.serve(sockets=[socket]) for server, socket in servers))
     finally:
+        await asyncio.to_thread(api.doors.trail.stop)
         await asyncio.to_thread(retention.stop)
+        if office is not None:
+            await asyncio.to_thread(office.stop)
         yard.stop()
         await asyncio.to_thread(thread.join)
         settings.socket.unlink(missing_ok=True)
@@ -144,14 +169,17 @@ async def _serve(yard: Yard, settings: Settings) -> None:
 
 def _server(app: FastAPI, network: Settings | None = None) -> uvicorn.Server:
     """What answers on one socket; TLS is for the network alone."""
-    tls: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if network is not None and network.tls_cert:
-        tls = {"ssl_certfile": network.tls_cert, "ssl_keyfile": network.tls_key or None}
+        options = {"ssl_certfile": network.tls_cert, "ssl_keyfile": network.tls_key or None}
     config = uvicorn.Config(
         app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
-        proxy_headers=False, server_header=False, date_header=False, **tls,
+        proxy_headers=False, server_header=False, date_header=False, **options,
     )  # fmt: skip
+    config.load()
+    if config.ssl is not None:
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
     server = uvicorn.Server(config)
     server.capture_signals = _no_signals  # type: ignore[method-assign]
     return server

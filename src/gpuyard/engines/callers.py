@@ -1,5 +1,7 @@
 """Which process asks when `gpuyard acquire` is called: the one that goes on with the GPUs that it prints.
 
+(`python -m watchmen.wait` prints GPUs as well; there the daemon looks.)
+
 That is the shell that called us; but who our parent is depends on how we were called. In
 `X=$(gpuyard acquire | head -1)` it is a copy of the shell that ends as soon as we do, in
 `X=$(timeout 9 gpuyard acquire)` it is `timeout`, and in `(X=$(gpuyard acquire); train) &` it is a copy of the shell
@@ -53,11 +55,11 @@ class Found(NamedTuple):
     """What to call it: a script's name, if it is a shell that runs one."""
 
 
-def find_holder(pid: int | None = None) -> Found:
-    """The process that goes on when we have ended; or the one that is named."""
-    chosen = _climb() if pid is None else _look(pid)
+def find_holder(pid: int | None = None, asker: int | None = None) -> Found:
+    """The process that goes on when we, or another that asks, have ended; or the one that is named."""
+    chosen = _climb(asker or os.getpid()) if pid is None else _look(pid)
     if chosen is None:
-        return Found(pid or os.getppid(), False, "")
+        return Found(pid or asker or os.getppid(), False, "")
     arguments = _arguments(chosen.pid)
     script = _script(arguments) if chosen.name in SHELLS else None
     parent = _look(chosen.parent)
@@ -66,11 +68,11 @@ def find_holder(pid: int | None = None) -> Found:
     return Found(chosen.pid, typed_in, os.path.basename(script or "") or chosen.name)
 
 
-def _climb() -> Caller | None:
-    """Up to who reads what we print."""
-    writes = {_pipe(os.getpid(), 1)}
+def _climb(asker: int) -> Caller | None:
+    """Up to who reads what is printed."""
+    writes = {_pipe(asker, 1)}
     first = None
-    for caller in _callers():
+    for caller in _callers(asker):
         if caller.name not in PASSING_ON:
             if writes & set(_read_pipes(caller.pid)):
                 return caller
@@ -79,9 +81,10 @@ def _climb() -> Caller | None:
     return first
 
 
-def _callers() -> Iterator[Caller]:
-    """Our parent and those above it, as long as each passes us on or is a copy of the next."""
-    caller = _look(os.getppid())
+def _callers(asker: int) -> Iterator[Caller]:
+    """The parent and those above it, as long as each passes us on or is a copy of the next."""
+    asking = _look(asker)
+    caller = _look(asking.parent) if asking else None
     for _ in range(_DEEPEST):
         if caller is None:
             return

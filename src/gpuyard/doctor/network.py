@@ -1,0 +1,45 @@
+"""How the daemon can be reached on TCP, and whether that is safe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from gpuyard.config import NO_PORT, PORT
+from gpuyard.doctor.finding import Finding, Patient, bad, ok, warn
+from gpuyard.server import tls
+from gpuyard.server.exposure import exposure
+
+_GUIDE = "docs/how-to/open-to-the-network.md tells how"
+
+
+def network(patient: Patient) -> Iterator[Finding]:
+    """What is risky about it: of the daemon that runs, or of one that would be started now."""
+    check, settings = "network", patient.settings
+    if patient.status is not None:
+        url, told = patient.status.get("url") or "", patient.status.get("warnings", [])
+    else:
+        scheme = "https" if settings.tls_cert else "http"
+        url = "" if settings.port == NO_PORT else f"{scheme}://{settings.bind}:{settings.port or PORT}"
+        told = exposure(settings, url)
+    for sentence in told:
+        found, _, mend = sentence.partition("; ")
+        yield warn(check, found, mend or _GUIDE)
+    if not told:
+        yield ok(check, url or "none: the daemon is reached by its socket alone")
+
+
+def certificate(patient: Patient) -> Finding | None:
+    """Whether the certificate can be used, and its key is nobody else's."""
+    check, settings = "certificate", patient.settings
+    if not settings.tls_cert and not settings.tls_key:
+        return None
+    key = settings.tls_key or settings.tls_cert
+    try:
+        tls.check(settings)
+    except tls.BadCertificate as error:
+        found, _, mend = str(error).partition("; ")
+        return bad(check, found, mend or f"give another by --tls-cert and --tls-key; {_GUIDE}")
+    if os.stat(key).st_mode & 0o007:
+        return warn(check, f"anybody on this machine may read the key in {key}", f"chmod o-rwx {key}")
+    return ok(check, f"{settings.tls_cert} goes with its key")
