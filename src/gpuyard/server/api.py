@@ -261,7 +261,7 @@ class Api:
         """How the daemon does."""
         failing = self.yard.failing
         facts = await self._look(self.desk.facts)
-        counts = self.reader.counts()
+        counts = await asyncio.to_thread(lambda: self.reader.counts())
         states: dict[str, int] = {}
         for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state):
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1

@@ -101,7 +101,8 @@ def _is_within(connection: socket.socket) -> bool:
 def listen_on(address: str, port: int) -> socket.socket:
     """A listening socket on TCP."""
     family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio knows by the protocol's number that this is TCP, and lets answers go out at once (TCP_NODELAY).
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed
