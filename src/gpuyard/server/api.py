@@ -247,7 +247,7 @@ class Api:
         """How the daemon does."""
         failing = self.yard.failing
         facts = await self.look(self.desk.facts)
-        counts = self.reader.counts()
+        counts = await asyncio.to_thread(lambda: self.reader.counts())
         states: dict[str, int] = {}
         for gpu in self._gpus():
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
