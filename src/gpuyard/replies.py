@@ -142,7 +142,7 @@ class KnownPolicy(TypedDict):
 
     name: str
     doc: str
-    settings: dict[str, float | str]
+    settings: dict[str, float | str | list[float]]
     """What can be set, and what that is otherwise."""
     columns: list[str]
     """What it looks at."""

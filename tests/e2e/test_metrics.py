@@ -284,6 +284,8 @@ def _queried(address: str, query: str) -> list[Mapping[str, Any]]:
             return found
     except urllib.error.HTTPError as error:
         with error:
+            if error.code == 503:  # not up yet, either
+                return []
             raise AssertionError(f"{query}: {error.read().decode()}") from error
     except urllib.error.URLError:  # not up yet
         return []

@@ -29,7 +29,7 @@ FAR = {"X_Forwarded_For": "10.1.2.3"}
 @pytest.fixture
 def box(tmp_path: Path, fake_nvml: FakeNvml) -> Iterator[Box]:
     with boxed(tmp_path, fake_nvml, 9) as found:
-        found.yard.environment |= {"GPUYARD_TOKEN": "none", "GPUYARD_QUEUE_TIMEOUT": "8"}
+        found.yard.environment |= {"GPUYARD_TOKEN": "none", "GPUYARD_QUEUE_TIMEOUT": "12"}
         yield found
 
 
@@ -59,7 +59,6 @@ def test_clients_of_watchmen(box: Box) -> None:
     assert "client has been cancelled" in cancelled.error()
     assert box.finished()["cancelled"]["status"] == "cancelled"
 
-    box.nvml.set(7, mem_used=GIB, util=50, procs={os.getpid(): GIB})  # so its GPU is used, and by it
     assert (c0.gpus(), c1.gpus(), first.gpus(), had.gpus(), killed.gpus()) == ([0], [1], [4], [5], [6])
     assert box.ask("/gpus/0,3")[1] == {
         "status": "ok", "msg": False, "detail": [{"gpu": 0, "status": False}, {"gpu": 3, "status": True}],
@@ -93,13 +92,14 @@ def _from_afar(box: Box) -> tuple[str, str]:
         assert box.ask("/client/register", {"id": f"x@{id}", "gpus": [gpu]}, **FAR)[0] == 200
         ping = partial(box.ask, "/client/ping", {"id": f"x@{id}"}, **FAR)
         until(lambda ping=ping: ping()[1]["msg"] == "ready", f"{id} being ready")  # type: ignore[misc]
+    box.nvml.set(7, mem_used=GIB, util=50, procs={os.getpid(): GIB})  # so its GPU is used, and by it
     return "x@far", "x@unused"
 
 
 def _check_that_it_is_used(box: Box, unused: str) -> None:
     """Who uses its GPU has it long after its last ping; who does not has lost it. Then it is free again."""
     ended = until(lambda: box.finished().get("unused"), "who does not use its GPU losing it")
-    assert (ended["status"], ended["msg"]) == ("timeout", "its GPUs were not used within 8s")
+    assert (ended["status"], ended["msg"]) == ("timeout", "its GPUs were not used within 12s")
     assert box.ask("/client/ping", {"id": unused}, **FAR)[1]["msg"] == "timeout"
     assert box.work()["far"]["status"] == "ready"
     gpu = box.yard.client.gpus()["gpus"][7]
@@ -110,6 +110,7 @@ def _check_that_it_is_used(box: Box, unused: str) -> None:
 def _check_listed(box: Box, work: dict[str, Any]) -> None:
     """Clients are leases, and everywhere that leases are."""
     jobs = {job["name"]: job for job in box.yard.json("ps")}
+    assert jobs["x@far"]["user"] == jobs["x@unused"]["user"] == "anonymous"
     assert {me(id) for id in ("c0", "c1", "c2")} < jobs.keys()
     assert (jobs[me("c1")]["state"], jobs[me("c1")]["gpus"], jobs[me("c2")]["state"]) == ("running", [1], "queued")
     status, everything = box.ask("/api")

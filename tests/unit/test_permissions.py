@@ -20,8 +20,10 @@ OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "p
 OPEN = {
     ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
     ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"), ("POST", "/client/register"),
+    ("POST", "/notifications/subscriptions"), ("DELETE", "/notifications/subscriptions/{subscription}"),
+    ("POST", "/notifications/subscriptions/{subscription}/test"),
 }  # fmt: skip
-"""What anybody may change: they add jobs of their own, tokens and sessions."""
+"""What anybody may change: they add jobs of their own, tokens, sessions and places to be told."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
     ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),

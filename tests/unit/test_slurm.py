@@ -70,3 +70,29 @@ def test_what_slurm_would_tell_the_job() -> None:
 def test_more_than_one_machine_is_refused() -> None:
     with pytest.raises(UserError, match=r"x\.sh:2: #SBATCH --nodes=2-4: there is one machine here"):
         words("--nodes=2-4")
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        (["--mail-type=END", "--mail-user=a@b.de"], ["--notify", "a@b.de", "--notify-on", "finish,failure,timeout"]),
+        (["--mail-type=BEGIN,FAIL"], ["--notify", "all", "--notify-on", "start,failure,timeout"]),
+        (["--mail-type=ALL,ARRAY_TASKS"], ["--notify", "all", "--notify-on", "start,finish,failure,timeout,tasks"]),
+        (["--mail-type=time_limit", "--mail-user=ann"], ["--notify", "all", "--notify-on", "timeout"]),
+        (["--mail-type=NONE"], ["--notify", "none"]),
+        (["--mail-user=a@b.de"], []),
+        (["--mail-type=STAGE_OUT"], []),
+    ],
+)
+def test_mail(options: list[str], meant: list[str]) -> None:
+    assert words(*options) == meant
+
+
+def test_mail_that_nobody_gets_is_told() -> None:
+    found = translate([Line("x.sh:2", ["--mail-user=a@b.de"])])
+    assert found.warnings == ["x.sh:2: #SBATCH --mail-user=a@b.de: without --mail-type no mail is sent; ignored"]
+    found = translate([Line("x.sh:2", ["--mail-type=REQUEUE,END", "--mail-user=ann"])])
+    assert found.warnings == [
+        "x.sh:2: #SBATCH --mail-type=REQUEUE,END: of REQUEUE nobody is told here; ignored",
+        "x.sh:2: #SBATCH --mail-user=ann: not an address; told is who is in gpuyard notify list",
+    ]

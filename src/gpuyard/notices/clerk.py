@@ -11,13 +11,13 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpuyard.daemon.views import JobView
-from gpuyard.errors import GpuyardError
-from gpuyard.notices.courier import Courier, Parcel, Stopped
+from gpuyard.notices.courier import Courier, Parcel, Stopped, is_mailed
 from gpuyard.notices.happenings import Happening, Log, happenings, long_waits, waiting_since
 from gpuyard.notices.outbox import Delivery, Outbox, Subscription
 from gpuyard.notices.story import Sources, tell
@@ -27,6 +27,7 @@ from gpuyard.notices.words import ALL, LONG_WAIT, MOST_PLACES, NONE, START, TASK
 log = logging.getLogger("gpuyard")
 _PAUSE = 0.1  # seconds between two looks, so that a busy yard is looked at ten times a second at most
 _IDLE = 30.0
+_AFTER_TROUBLE = 5.0
 _LAG = 1000  # events without news that are looked at again after a crash
 _PRUNE = 6 * 3600.0
 _OLD = 86400.0
@@ -44,8 +45,8 @@ class Clerk:
         self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
         self._senders = ThreadPoolExecutor(_AT_ONCE, "notices-send")
         self._lock = threading.Lock()
-        self._busy: dict[int, str] = {}
-        """Subscriptions that something is being sent for, and whose they are."""
+        self._busy: set[int] = set()
+        """Subscriptions that something is being sent for."""
         self._under_way: list[str] = []
         """A user for each process that sends."""
         self._wanted = True
@@ -65,7 +66,7 @@ class Clerk:
 
     def ring(self) -> None:
         """Somebody wants something else from now on."""
-        self._wanted = True
+        self._wanted, self._waits_at = True, 0.0
         self._bell.set()
 
     def stop(self, patience: float = 2.0) -> None:
@@ -91,9 +92,9 @@ class Clerk:
                 self._bell.clear()
                 try:
                     self._turn(reading, time.time())
-                except (sqlite3.Error, GpuyardError, OSError) as error:
-                    log.warning("notifications have to wait: %s", error)
-                    self._over.wait(5.0)
+                except Exception as error:  # nobody else would do its work
+                    log.warning("notifications have to wait: %s: %s", type(error).__name__, error)
+                    self._over.wait(_AFTER_TROUBLE)
                 self._over.wait(_PAUSE)
                 self._bell.wait(self._patience())
             if self._seq is not None:
@@ -168,7 +169,11 @@ class Clerk:
             found = [one for one in found if one.id not in told]
         if not found:
             return []
-        story = tell(happening, self._sources)
+        try:
+            story = tell(happening, self._sources)
+        except Exception:  # a job that cannot be told of must not keep others from it
+            log.exception("job %s cannot be told of", happening.id)
+            return []
         return [
             Delivery(
                 one.id, one.name, one.target, one.user, happening.id, happening.event, happening.at,
@@ -188,58 +193,66 @@ class Clerk:
 
     def _hand_over(self, now: float, subscriptions: Mapping[int, Subscription]) -> None:
         """Let what is due be sent, as far as there is room."""
-        parcels: dict[str, list[Parcel]] = {}
+        parcels: dict[tuple[str, bool], list[Parcel]] = {}
+        with self._lock:  # before it is read what is due: who is freed after that may have been sent by then
+            busy = set(self._busy)
         for one in self._outbox.due(now, _PARCELS):
             subscription = subscriptions.get(one.subscription)
             if subscription is None:
                 self._outbox.failed(one.id, "its subscription was removed", now, None)
-            elif one.subscription not in self._busy:
-                parcels.setdefault(one.user, []).append(Parcel(one, subscription.url))
-        for user, some in parcels.items():
+            elif one.subscription not in busy:
+                url = subscription.url
+                parcels.setdefault((one.user, is_mailed(url)), []).append(Parcel(one, url))
+        for (user, _), some in parcels.items():
             places = list(dict.fromkeys(parcel.url for parcel in some))[:MOST_PLACES]
             taken = [parcel for parcel in some if parcel.url in places][:_PARCELS]
             with self._lock:
                 if len(self._under_way) >= _AT_ONCE or self._under_way.count(user) >= _OF_A_USER:
                     continue
                 self._under_way.append(user)
-                self._busy |= {parcel.delivery.subscription: user for parcel in taken}
+                self._busy.update(parcel.delivery.subscription for parcel in taken)
             self._senders.submit(self._send, user, taken)
 
     def _send(self, user: str, parcels: list[Parcel]) -> None:
+        left = Counter(parcel.delivery.subscription for parcel in parcels)
+
+        def note(parcel: Parcel, error: str) -> None:
+            self._note(parcel.delivery, error, time.time())
+            subscription = parcel.delivery.subscription
+            left[subscription] -= 1
+            if error or not left[subscription]:  # others go on meanwhile
+                self._free([subscription])
+
         try:
-            errors = self._courier.send(user, parcels)
-            self._note(parcels, errors, time.time())
+            self._courier.send(user, parcels, note)
         except Stopped:  # the next life sends it
             return
         except Exception as error:  # or its parcels would wait for ever, and nobody would know
             log.warning("notifications of %s cannot be sent now: %s", user, type(error).__name__)
-            self._note(
-                parcels, {parcel.delivery.id: f"{type(error).__name__}: {error}" for parcel in parcels}, time.time()
-            )
+            for parcel in parcels:
+                self._note(parcel.delivery, f"{type(error).__name__}: {error}", time.time())
         finally:
             with self._lock:
                 self._under_way.remove(user)
-                for parcel in parcels:
-                    self._busy.pop(parcel.delivery.subscription, None)
-            self._bell.set()
+            self._free(left)
 
-    def _note(self, parcels: Sequence[Parcel], errors: Mapping[int, str], now: float) -> None:
-        """Write down how it went; what was not tried, since something before it failed, waits as long as that."""
-        for parcel in parcels:
-            one = parcel.delivery
-            if one.id not in errors:
-                continue
-            if not (error := errors[one.id]):
-                self._outbox.delivered(one.id, now)
-                continue
-            again = self._again(one, now)
-            self._outbox.failed(one.id, error, now, again)
-            if again is not None:
-                self._outbox.postpone(one.subscription, again)
-            then = "given up" if again is None else f"tried again in {again - now:.0f} s"
-            log.warning(
-                "a notification of job %s (%s) to %s failed: %s; %s", one.job, one.event, one.target, error, then
-            )
+    def _free(self, subscriptions: Iterable[int]) -> None:
+        """Nothing is being sent for these any more."""
+        with self._lock:
+            self._busy.difference_update(subscriptions)
+        self._bell.set()
+
+    def _note(self, one: Delivery, error: str, now: float) -> None:
+        """Write down how it went; what else is to go there waits as long as what failed."""
+        if not error:
+            self._outbox.delivered(one.id, now)
+            return
+        again = self._again(one, now)
+        self._outbox.failed(one.id, error, now, again)
+        if again is not None:
+            self._outbox.postpone(one.subscription, again)
+        then = "given up" if again is None else f"tried again in {again - now:.0f} s"
+        log.warning("a notification of job %s (%s) to %s failed: %s; %s", one.job, one.event, one.target, error, then)
 
     def _again(self, one: Delivery, now: float) -> float | None:
         """When to try once more; None if that has been going on for a day."""

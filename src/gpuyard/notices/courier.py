@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,6 @@ from gpuyard.notices.urls import MAIL, scrub
 
 PATIENCE = 60.0
 """Seconds that sending may take."""
-_NO_MAIL = "this daemon has no mail server any more (setting mail)"
 _PASSED = ("PYTHONPATH", "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy",
            "no_proxy")  # fmt: skip
 
@@ -43,6 +43,15 @@ class Parcel:
 
     delivery: Delivery
     url: str
+
+
+Note = Callable[[Parcel, str], None]
+"""Told of a parcel why it could not be sent, or nothing."""
+
+
+def is_mailed(url: str) -> bool:
+    """Whether it goes through the daemon's own mail server."""
+    return url.startswith(f"{MAIL}://")
 
 
 class Courier:
@@ -62,57 +71,52 @@ class Courier:
         for process in running:
             _kill(process)
 
-    def send(self, user: str, parcels: Sequence[Parcel]) -> dict[int, str]:
-        """Send a user's notifications: why each was not sent, or nothing; what was not tried is left out."""
-        mailed = [parcel for parcel in parcels if self._is_mailed(parcel.url)]
-        errors: dict[int, str] = {}
-        for some in (mailed, [parcel for parcel in parcels if not self._is_mailed(parcel.url)]):
-            if some:
-                errors |= self._send(user, some, as_nobody=some is mailed)
-        return errors
+    def send(self, user: str, parcels: Sequence[Parcel], note: Note) -> None:
+        """Send a user's notifications, all by mail to addresses or none, and tell of each what became of it.
+
+        Of what goes to the same place, nothing more is tried once something fails.
+        """
+        left: dict[str, list[Parcel]] = {}
+        for parcel in parcels:
+            left.setdefault(parcel.url, []).append(parcel)
+        began = time.monotonic()
+        try:
+            account = self._account(user, is_mailed(parcels[0].url))
+            for said in self._run(account, {"parcels": [self._written(parcel) for parcel in parcels]}):
+                self._tell(said, left, note)
+        except LaunchRefused as error:
+            problem = str(error)
+        else:
+            problem = _silence(began)
+        for some in left.values():
+            note(some[0], problem)
+
+    def _tell(self, said: Mapping[str, Any], left: dict[str, list[Parcel]], note: Note) -> None:
+        """Pass an answer on, and keep in mind what is still to come."""
+        found = [(url, some[0]) for url, some in left.items() if some[0].delivery.id == said.get("id")]
+        for url, parcel in found:
+            error = scrub(str(said["error"]), self._whole(url))
+            left[url].pop(0)
+            if error or not left[url]:
+                del left[url]
+            note(parcel, error)
 
     def check(self, user: str, url: str) -> str:
         """Why a URL cannot be used; empty if it can."""
-        if self._is_mailed(url) and not self._mail:
-            return _NO_MAIL
+        began = time.monotonic()
         try:
-            account = self._account(user, as_nobody=self._is_mailed(url))
+            account = self._account(user, is_mailed(url))
+            said = next(self._run(account, {"check": self._whole(url)}), None)
         except LaunchRefused as error:
             return str(error)
-        printed = self._run(account, {"check": self._whole(url)})
-        said = next(iter(_answers(printed)), {"error": f"looking at it took more than {PATIENCE:.0f} s"})
-        return scrub(str(said["error"]), self._whole(url))
-
-    def _is_mailed(self, url: str) -> bool:
-        return url.startswith(f"{MAIL}://")
+        return scrub(str(said["error"]), self._whole(url)) if said else _silence(began)
 
     def _whole(self, url: str) -> str:
         """The URL as apprise knows it: of a bare address, through the server that is set."""
-        if not self._is_mailed(url):
+        if not is_mailed(url):
             return url
         to = quote(url.partition("://")[2], safe="@")
         return f"{self._mail}{'&' if '?' in self._mail else '?'}to={to}"
-
-    def _send(self, user: str, parcels: Sequence[Parcel], as_nobody: bool) -> dict[int, str]:
-        first = {parcel.url: parcel.delivery.id for parcel in reversed(parcels)}  # of each place
-        if as_nobody and not self._mail:
-            return dict.fromkeys(first.values(), _NO_MAIL)
-        try:
-            account = self._account(user, as_nobody)
-        except LaunchRefused as error:
-            return dict.fromkeys(first.values(), str(error))
-        printed = self._run(account, {"parcels": [self._written(parcel) for parcel in parcels]})
-        urls = {parcel.delivery.id: self._whole(parcel.url) for parcel in parcels}
-        errors = {
-            said["id"]: scrub(str(said["error"]), urls[said["id"]])
-            for said in _answers(printed)
-            if said.get("id") in urls
-        }
-        for url in first:  # where nothing was said of one that should have been tried, it hung
-            here = [parcel.delivery.id for parcel in parcels if parcel.url == url]
-            if not any(errors.get(id) for id in here) and (left := [id for id in here if id not in errors]):
-                errors[left[0]] = f"took more than {PATIENCE:.0f} s"
-        return errors
 
     def _written(self, parcel: Parcel) -> dict[str, Any]:
         one = parcel.delivery
@@ -121,27 +125,38 @@ class Courier:
             "fields": dict(one.fields),
         }  # fmt: skip
 
-    def _account(self, user: str, as_nobody: bool) -> Account | None:
+    def _account(self, user: str, mailed: bool) -> Account | None:
         """Who sends: the user, but never root; None if that is who we are."""
+        if mailed and not self._mail:
+            raise LaunchRefused("this daemon has no mail server any more (setting mail)")
         if not self._shared:
             return None
-        found = None if as_nobody else account_of(user)
+        found = None if mailed else account_of(user)
         return found or Account(NOBODY, NOBODY)
 
-    def _run(self, account: Account | None, wanted: dict[str, Any]) -> bytes:
-        """What the process printed until its end, or until it was ended."""
+    def _run(self, account: Account | None, wanted: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """What a process that sends answers, as it comes; until its end, or until it is ended."""
         words = [] if account is None else [str(account.uid), str(account.gid), ",".join(map(str, account.groups))]
         process = self._start(words, _environment(account))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        patience = threading.Timer(PATIENCE, _kill, (process,))
+        patience.daemon = True
+        patience.start()
         try:
-            return process.communicate(json.dumps(wanted).encode(), PATIENCE)[0]
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            return process.communicate()[0]
+            with suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(json.dumps(wanted).encode())
+            for line in process.stdout:
+                yield json.loads(line)
         finally:
+            patience.cancel()
+            _kill(process)
+            process.stdout.close()
+            process.wait()
             with self._lock:
                 self._running.discard(process)
-            if self._stopped:
-                raise Stopped
+        if self._stopped:
+            raise Stopped
 
     def _start(self, words: Iterable[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -163,17 +178,13 @@ def _environment(account: Account | None) -> dict[str, str]:
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, **home, MARK: "notices"}
 
 
+def _silence(began: float) -> str:
+    """Why a process that began then did not answer."""
+    if time.monotonic() - began >= PATIENCE:
+        return f"no answer within {PATIENCE:.0f} s"
+    return "the process that sends ended without an answer; is gpuyard's installation whole?"
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _answers(printed: bytes) -> Iterator[dict[str, Any]]:
-    """The lines that such a process wrote, as far as it came."""
-    for line in printed.split(b"\n"):
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict):
-            yield said

@@ -87,7 +87,9 @@ class Office:
         )
         fields = {"event": TEST, "user": one.user, "host": self._host}
         trial = Delivery(one.id, one.name, one.target, one.user, "", TEST, now, title, body, fields)
-        error = self._courier.send(one.user, [Parcel(trial, one.url)]).get(0, "")
+        said: list[str] = []
+        self._courier.send(one.user, [Parcel(trial, one.url)], lambda parcel, error: said.append(error))
+        error = said[0]
         state = GIVEN_UP if error else DELIVERED
         done = replace(trial, state=state, attempts=1, ended=time.time(), error=error, body="", fields={})
         self.outbox.advance(None, [done])
@@ -123,11 +125,6 @@ class Office:
         done: Future[tuple[str, ...]] = Future()
         done.set_result(all_of_them())
         return done
-
-    def places(self, user: str, refs: Sequence[str]) -> list[str]:
-        """What may be shown of where a job's news go."""
-        urls = {f"#{one.id}": one.target for one in self.outbox.subscriptions(user)}
-        return [urls.get(ref, ref) for ref in refs]
 
     def _check(self, user: str, url: str) -> None:
         if problem := self._courier.check(user, url):

@@ -256,15 +256,6 @@ class Outbox:
             terms.append("state != 'delivered' AND error != ''")
         return self._deliveries(f"WHERE {' AND '.join(terms)} ORDER BY id DESC LIMIT ?", (*values, limit))
 
-    def failures(self) -> int:
-        """How many could not be sent yet, or were given up in the last day."""
-        with self._lock:
-            found = self._connection.execute(
-                "SELECT count(*) FROM deliveries WHERE error != '' AND (state = 'waiting' OR (state = 'given-up' "
-                "AND ended > unixepoch() - 86400))"
-            ).fetchone()
-        return int(found[0])
-
     def prune(self, now: float, needed: set[int]) -> None:
         """Forget what is old, and URLs given with jobs that no open job (`needed`) and no delivery has any more."""
         with self._transaction() as connection:

@@ -72,7 +72,7 @@ def tell(happening: Happening, sources: Sources) -> Story:
         "started": _clock(started), "ended": _clock(ended) if over else "", "tasks": counted(happening),
         "log": _output(view, sources) if over else "",
     }  # fmt: skip
-    return Story(facts, fields)
+    return Story({name: _printable(text) for name, text in facts.items()}, fields)
 
 
 def _culprit(happening: Happening) -> JobView:
@@ -127,7 +127,12 @@ def _reason(happening: Happening, view: JobView, sources: Sources) -> str:
 
 
 def _command(view: JobView) -> str:
-    return shlex.join(map(str, view.work.get("command", ())))
+    return _printable(shlex.join(map(str, view.work.get("command", ()))))
+
+
+def _printable(text: str) -> str:
+    """A text without what is no UTF-8, such as a file's name may hold."""
+    return text.encode(errors="replace").decode()
 
 
 def _output(view: JobView, sources: Sources) -> str:

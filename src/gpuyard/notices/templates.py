@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from string import Formatter
-from typing import Any
 
 from gpuyard.errors import UserError, suggest
 
@@ -94,8 +93,3 @@ def last_lines(data: bytes, cut: bool = False) -> str:
     while sum(map(len, short)) > _LOG:
         short.pop(0)
     return "\n".join(short)
-
-
-def plain_fields(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Facts as texts, for a template or a form; what is not known is empty."""
-    return {name: "" if value is None else str(value) for name, value in fields.items()}

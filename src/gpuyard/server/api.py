@@ -130,7 +130,7 @@ class Api:
         add("/events", Events(self).events, "GET", everybody)
         add("/stats", Stats(self).stats, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
-        add("/gpus/{index}", self.gpu, "GET", everybody)
+        add("/gpus/{index:int}", self.gpu, "GET", everybody)
         add("/gpus/drain", self.rules.drain, "POST", admin, "drain GPUs")
         add("/gpus/resume", self.rules.resume, "POST", admin, "resume GPUs")
         add("/reservations", self.rules.reservations, "GET", everybody)

@@ -73,6 +73,7 @@ def _describe(app: FastAPI, api: Api) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     if status == 500:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return await _broken(request, error)
     headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooMany) else None
     return refusal(request.url.path, status, str(error), headers)
@@ -110,18 +111,15 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    """What is nobody's fault but ours: its story is for the log, not for who asked."""
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    """What is nobody's fault but ours: its story is for the log (where uvicorn tells it), not for who asked."""
     return refusal(request.url.path, 500, _MISTAKE)
 
 
 def _methods(request: Request) -> list[str]:
-    """All methods that a path can be asked with; it may be that of several routes."""
-    found: set[str] = set()
-    for route in request.app.routes:
-        if route.matches({**request.scope, "type": "http"})[0] is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
-    return sorted(found)
+    """All methods that a path can be asked with. It may be that of several routes; of one that names it, rather."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    named = [route for route in routes if getattr(route, "path", "") == request.url.path]
+    return sorted({method for route in named or routes for method in getattr(route, "methods", None) or ()})
 
 
 def _where(part: Any) -> str:

@@ -7,6 +7,7 @@ move while somebody turns pages; the history is read by a cursor, so that none o
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
@@ -31,6 +32,7 @@ MOST = 10_000
 """Jobs on a page at most, but for those of a table."""
 MOST_ROWS = 1_000_000
 _FARTHEST = 2**53
+_CURSOR = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})_([0-9]{1,18})")
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="At most so many.")]
 Offset = Annotated[int, Query(ge=0, le=_FARTHEST, description="Leave out so many of the first.")]
@@ -146,11 +148,10 @@ def _behind(view: JobView) -> str:
 def _cursor(text: str) -> Cursor | None:
     if not text:
         return None
-    ended, _, number = text.partition("_")
-    try:
-        return Cursor(float.fromhex(ended), int(number) if len(number) < 19 else 0)
-    except (ValueError, OverflowError):
-        raise UserError(f"'{text[:80]}' is no cursor; take the one in `next` of the page before") from None
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise UserError(f"'{text[:80]}' is no cursor; take the one in `next` of the page before")
+    return Cursor(float.fromhex(found[1]), int(found[2]))
 
 
 def _instant(when: datetime | None) -> float | None:

@@ -79,6 +79,14 @@ def _told_plainly(value: Any) -> Any:
     return value
 
 
+def _since(value: Any) -> Any:
+    """The same in a query, where a number is a text as well."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
+
+
 def _timestamp(value: datetime) -> float:
     try:
         return value.timestamp()
@@ -124,7 +132,13 @@ Instant = Annotated[
     AfterValidator(_instant),
     WithJsonSchema({"anyOf": [*_INSTANT["anyOf"], {"type": "null"}]}),
 ]
-Since = Annotated[datetime | None, AfterValidator(_instant), WithJsonSchema(_INSTANT)]
+Since = Annotated[
+    datetime | None,
+    BeforeValidator(_told_plainly),
+    BeforeValidator(_since),
+    AfterValidator(_instant),
+    WithJsonSchema(_INSTANT),
+]
 Environment = Annotated[
     dict[str, str],
     PlainValidator(_environment),

@@ -23,7 +23,12 @@ Times are ISO-8601 with a zone, durations seconds, sizes bytes. A refusal is a p
 says what to do. See docs/reference/api.md."""
 _PARAMETERS = {
     "job": "A job's id; `12` may be an array, `12_3` is one of its tasks, and `12_[3-5]` are some.",
-    "name": "A name.",
+    "name": "The name.",
+    "offset": "The first byte; below 0: counted from the end.",
+    "size": "At most so many bytes.",
+    "attempt": "Which attempt; the latest, if not said.",
+    "limit": "At most so many.",
+    "for": "What to wait for: that it is over, or that it has started.",
 }
 _BAD = {
     400: "The request is not JSON.",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 KEPT = 48 * 3600.0
 """Seconds for which watchmen tells of clients that have finished."""
 _MOMENT = 1.0
+_MOST_GPUS = 2**31
 _MOST_FINISHED = 1000
 _MOST_KNOWN = 10_000
 MODES = ("queue", "schedule")
@@ -66,15 +67,15 @@ class Registration(Named):
 
     gpus: list[StrictInt] | None = None
     mode: str | None = "queue"
-    req_gpu_num: StrictInt | None = 0
+    req_gpu_num: Annotated[StrictInt, Field(ge=-_MOST_GPUS, le=_MOST_GPUS)] | None = 0
 
     def asked(self, count: int) -> Asked:
         """What it asks for, on a machine of so many GPUs."""
         gpus, number = self.gpus or [], self.req_gpu_num or 0
         if not gpus:
             raise UserError("gpus must not be empty: list those that will do, as in [0, 1]")
-        for gpu in gpus:
-            check_gpu(gpu, count)
+        if missing := [gpu for gpu in gpus if not 0 <= gpu < count]:
+            raise UserError(f"check the gpus existence: there is no GPU {missing[0]}; they are called {_names(count)}")
         if len(set(gpus)) < len(gpus):
             raise UserError("gpus must not hold a GPU twice")
         if self.mode not in MODES:
@@ -277,16 +278,9 @@ class Watchmen:
     def _index(self, text: str) -> int:
         count = len(self._api.yard.machine.gpus.devices)
         digits = text.strip()
-        if not (digits.isascii() and digits.isdecimal() and len(digits) < 9):
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 9 and int(digits) < count):
             raise NoSuchGpu(f"there is no GPU '{text[:100]}': they are called {_names(count)}")
-        return check_gpu(int(digits), count)
-
-
-def check_gpu(gpu: int, count: int) -> int:
-    """A GPU that exists."""
-    if not 0 <= gpu < count:
-        raise NoSuchGpu(f"there is no GPU {gpu}: check the gpus existence; they are called {_names(count)}")
-    return gpu
+        return int(digits)
 
 
 def _names(count: int) -> str:

@@ -1,0 +1,275 @@
+"""Notifications: what may be shown of URLs, what texts say, who is told of what, and what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuyard.daemon.views import JobView
+from gpuyard.errors import UserError
+from gpuyard.notices import deliver
+from gpuyard.notices.clerk import recipients
+from gpuyard.notices.happenings import Happening, end_of, long_waits
+from gpuyard.notices.outbox import MOST_WAITING, Delivery, NoSuchSubscription, Outbox, Subscription
+from gpuyard.notices.story import Sources, tell
+from gpuyard.notices.templates import body_of, check_template, fill, last_lines, title_of
+from gpuyard.notices.urls import check_url, mask, scrub
+from gpuyard.notices.words import EVENTS, check_events
+
+# URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("mailtos://ann:geheim@smtp.example.org?to=ann@example.org", "mailtos://***@smtp.example.org"),
+        ("mailto://box:2525?from=a@b.de", "mailto://box:2525"),
+        ("jsons://box/secret/path?token=x", "jsons://box"),
+        ("slack://TokenA/TokenB/TokenC/#channel", "slack://***"),
+        ("dingtalk://secret@token", "dingtalk://***"),
+        ("https://hooks.slack.com/services/A/B/C", "https://hooks.slack.com"),
+        ("mail://ann@example.org", "ann@example.org"),
+        ("json://[broken/x", "json://***"),
+    ],
+)
+def test_of_a_url_only_what_is_no_secret_is_shown(url: str, shown: str) -> None:
+    assert mask(url) == shown
+
+
+def test_nothing_secret_is_left_in_what_a_server_says() -> None:
+    url = "json://ann:geheim@box.example/hooks/T0KEN?+Key=sch%2Fluessel"
+    said = "POST http://box.example/hooks/T0KEN (ann, geheim, sch/luessel): no route to box.example"
+    found = scrub(said, url)
+    assert "no route to box.example" in found
+    assert not any(secret in found for secret in ("geheim", "T0KEN", "ann", "luessel"))
+
+
+def test_an_address_is_enough_where_a_mail_server_is_known() -> None:
+    assert check_url(" ann@example.org ", mail=True) == check_url("mailto:ann@example.org", mail=True)
+    with pytest.raises(UserError, match="this daemon knows no mail server"):
+        check_url("ann@example.org", mail=False)
+    with pytest.raises(UserError, match="write a bare address"):
+        check_url("mail://ann@example.org", mail=True)
+    with pytest.raises(UserError, match="not where a notification can go"):
+        check_url("json://x\n", mail=True) and check_url("json://\x07", mail=True)
+
+
+@pytest.mark.parametrize("scheme", ["dbus", "syslog", "GNOME", "windows", "file"])
+def test_what_stays_on_the_machine_is_refused(scheme: str) -> None:
+    with pytest.raises(UserError, match="stays on the daemon's machine"):
+        check_url(f"{scheme}://x", mail=False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mailtos://ann:pass%40word@gmail.com",
+        "mailtos://ann:geheim@smtp.example.org:587?from=me@example.org&to=you@example.org",
+        "mailto://smtp.example.org?from=gpuyard@box.example&to=you@example.org",
+        "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#channel",
+        "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
+        "dingtalk://secret@abcdefabcdef",
+        "dingtalk://abcdefabcdef",
+        "jsons://user:geheim@host/path?+X-Token=abc&:team=a",
+        "ntfys://topic",
+        "tgram://123456789:abcdefg_hijklmnop/12315544/",
+        "pover://ubvwxyzabcdefghijklmnopqrstuv1@abcdefghijklmnopqrstuvwxyz1234",
+    ],
+)
+def test_the_examples_of_the_guide_are_understood(url: str) -> None:
+    assert deliver.checked(check_url(url, mail=False)) == ""
+
+
+def test_what_apprise_does_not_know_is_told() -> None:
+    assert deliver.checked("nothing://x") == deliver.checked("https://example.org/x") == "nothing of this kind is known"
+    assert deliver.checked("syslog://") != ""
+    assert "geheim" not in deliver.checked("mailtos://ann:geheim@x?from=@")
+
+
+def test_events_are_kept_in_their_order() -> None:
+    assert check_events(["Timeout", "start", "long_wait"]) == ("start", "timeout", "long-wait")
+    assert check_events(["all"]) == EVENTS
+
+
+# Texts
+
+
+def test_a_template_knows_its_fields_and_nothing_else() -> None:
+    facts = {"name": "{id}", "id": "7", "exit_code": "1"}
+    assert fill(check_template("{{{name}}} ended: {exit_code}"), facts) == "{{id}} ended: 1"
+    for bad in ("{name[0]}", "{0}", "{}", "{name!r}", "{name:>99999999}", "{name", "{name.upper}"):
+        with pytest.raises(UserError):
+            check_template(bad)
+
+
+def test_the_last_lines_are_what_a_person_would_have_seen() -> None:
+    data = b"".join(b"%d\n" % n for n in range(100)) + b"5%\r50%\r100%\r\n\x1b[1mbold\x1b[0m\x1b]0;title\x07\tx\xff\n\n"
+    lines = last_lines(data).split("\n")
+    assert (len(lines), lines[0], lines[-2:]) == (20, "82", ["100%", "bold    x\ufffd"])
+    assert last_lines(b"half\nwhole", cut=True) == "whole"
+    assert last_lines(b"") == ""
+    assert len(last_lines(b"x" * 100_000)) == 500
+    assert sum(map(len, last_lines(b"\n".join([b"y" * 499] * 20)).split("\n"))) <= 8000
+
+
+def _view(**more: Any) -> JobView:
+    found = JobView(
+        1, "7", "train", "ann", "failed", 100.0, 0.0, {"command": ["python", "a b.py"]}, 1, (0, 1), 3, 160.0
+    )
+    return replace(found, **{"ended": 220.0, **more})
+
+
+def _sources(printed: bytes = b"boom\n") -> Sources:
+    return Sources(Path("/x"), "box", list, lambda view: "exit code 3", lambda *which: (0, printed))
+
+
+def test_what_is_told_of_a_failure() -> None:
+    story = tell(Happening("7", "failure", 220.0, _view()), _sources())
+    assert title_of(story.facts) == "gpuyard: job 7 (train) failed with exit code 3 after 1m 00s"
+    body = body_of(story.facts)
+    for line in ("Exit code: 3", "Ran for:   1m 00s", "Waited:    1m 00s", "GPUs:      0,1", "Host:      box",
+                 "Command:   python 'a b.py'", "    boom"):  # fmt: skip
+        assert f"\n{line}\n" in body
+    assert (story.fields["duration"], story.fields["wait"], story.fields["exit_code"]) == (60.0, 60.0, 3)
+    assert title_of({"what": "x", "id": "7", "name": "a\nb\rc"}) == "gpuyard: job 7 (a b c) x"
+
+
+def test_names_that_are_no_utf_8_are_told_all_the_same() -> None:
+    view = _view(work={"command": ["run", "\udcff.py"], "directory": "/\udcff"})
+    story = tell(Happening("7", "failure", 220.0, view), _sources())
+    assert "Command:   run '?.py'" in body_of(story.facts)
+    assert story.fields["command"].encode()
+
+
+def test_where_output_went_to_a_file_that_is_said() -> None:
+    view = _view(work={"output": "/home/ann/out.txt", "command": []})
+    assert tell(Happening("7", "failure", 220.0, view), _sources()).facts["log"] == "(in /home/ann/out.txt)"
+
+
+# Who is told of what
+
+
+@pytest.mark.parametrize(
+    ("view", "by", "event"),
+    [
+        (_view(state="succeeded"), "", "finish"),
+        (_view(state="interrupted"), "", "failure"),
+        (_view(state="oom"), "", "failure"),
+        (_view(state="timeout"), "", "timeout"),
+        (_view(state="cancelled"), "ann", ""),
+        (_view(state="cancelled"), "root", "failure"),
+        (_view(state="cancelled"), "", "failure"),  # what it was to follow failed
+        (_view(state="succeeded", kind="lease"), "", ""),
+    ],
+)
+def test_ends(view: JobView, by: str, event: str) -> None:
+    assert end_of(view, by) == event
+
+
+def test_recipients() -> None:
+    usual, named = Subscription(1, "ann", "usual", "json://a"), Subscription(2, "ann", "named", "json://b", ("start",))
+    of_jobs, others = Subscription(3, "ann", "", "json://c", of_jobs=True), Subscription(4, "bob", "usual", "json://d")
+    late = Subscription(5, "ann", "late", "json://e", created=1000.0)
+    every = [usual, named, of_jobs, others, late]
+
+    def told(event: str = "failure", each: bool | None = None, **work: Any) -> list[int]:
+        happening = Happening("7", event, 220.0, _view(work=work), each=each)
+        return [one.id for one in recipients(happening, every)]
+
+    assert told() == [1]
+    assert told("start") == [2]
+    assert told(notify=["none"]) == []
+    assert told(notify=["all"], notify_on=["failure"]) == [1, 2]
+    assert told(notify=["named"], notify_on=["failure"]) == [2]
+    assert told(notify=["#3"]) == [3]
+    assert told(notify=["#3", "all"]) == [1, 3]
+    assert told(notify=["#4"]) == []
+    assert told(each=True) == []
+    assert told(each=True, notify_on=["failure", "tasks"]) == [1, 2]
+    assert told(each=False, notify_on=["failure", "tasks"]) == []
+
+
+def test_a_long_wait_begins_when_a_job_might() -> None:
+    waits = _view(state="queued", attempt=0, started=None, ended=None)
+    assert [h.id for h in long_waits([waits], 200.0, 100.0)] == ["7"]
+    assert [h.id for h in long_waits([replace(waits, work={"begin": 150.0})], 200.0, 100.0)] == []
+    assert [h.id for h in long_waits([replace(waits, state="held")], 200.0, 100.0)] == []
+    tasks = [replace(waits, id=f"8_{n}", array="8") for n in range(3)]
+    assert [h.id for h in long_waits(tasks, 200.0, 100.0)] == ["8"]
+    assert [h.id for h in long_waits([*tasks, replace(tasks[0], state="running")], 200.0, 100.0)] == []
+
+
+# What is kept
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Outbox:
+    return Outbox(tmp_path / "notices.db")
+
+
+def _delivery(subscription: int, job: str = "7", event: str = "finish", at: float = 100.0) -> Delivery:
+    return Delivery(subscription, "box", "json://box", "ann", job, event, at, "title", "body", {"job": job}, next=at)
+
+
+def test_subscriptions_are_each_users_own(outbox: Outbox) -> None:
+    mine = outbox.add(Subscription(0, "ann", "box", "json://geheim"), 5.0)
+    assert "geheim" not in repr(mine)
+    assert outbox.subscription("ann", str(mine.id)) == outbox.subscription("ann", "box") == mine
+    with pytest.raises(UserError, match="you have a subscription 'box' already"):
+        outbox.add(Subscription(0, "ann", "box", "json://b"), 6.0)
+    with pytest.raises(NoSuchSubscription, match="you have no subscription 'bxo'; did you mean 'box'"):
+        outbox.subscription("ann", "bxo")
+    with pytest.raises(NoSuchSubscription):
+        outbox.remove("bob", str(mine.id), 7.0)
+    outbox.advance(1, [_delivery(mine.id)])
+    outbox.remove("ann", "box", 7.0)
+    [left] = outbox.recent("ann")
+    assert (left.state, left.error, left.body) == ("given-up", "its subscription was removed", "")
+
+
+def test_an_event_is_told_once_however_often_it_is_seen(outbox: Outbox, tmp_path: Path) -> None:
+    assert outbox.cursor() is None
+    assert outbox.advance(10, [_delivery(1), _delivery(2), _delivery(1, event="start")]) == 3
+    assert outbox.advance(12, [_delivery(1), _delivery(1, "8")]) == 1
+    assert (outbox.cursor(), outbox.told("7", "finish")) == (12, {1, 2})
+    outbox.close()
+    again = Outbox(tmp_path / "notices.db")
+    assert (again.cursor(), len(again.recent(None))) == (12, 4)
+
+
+def test_what_fails_is_due_again_and_the_rest_waits_for_it(outbox: Outbox) -> None:
+    outbox.advance(1, [_delivery(1, str(n)) for n in range(5)] + [_delivery(2)])
+    first, *_ = found = outbox.due(100.0, 3)
+    assert [one.subscription for one in found] == [1, 1, 1, 2]
+    outbox.failed(first.id, "Connection refused", 101.0, 111.0)
+    outbox.postpone(1, 111.0)
+    assert [one.subscription for one in outbox.due(105.0, 3)] == [2]
+    assert outbox.next_due() == 100.0
+    outbox.delivered(outbox.due(105.0, 3)[0].id, 105.0)
+    assert outbox.next_due() == 111.0
+    outbox.failed(first.id, "Connection refused", 111.0, None)
+    assert [(one.state, one.attempts) for one in outbox.recent(None, failed=True)] == [("given-up", 2)]
+
+
+def test_a_flood_is_cut_off_and_that_is_told(outbox: Outbox) -> None:
+    outbox.advance(1, [_delivery(1, str(n)) for n in range(MOST_WAITING + 2)])
+    assert len(outbox.due(100.0, 10_000)) == MOST_WAITING
+    dropped = outbox.recent("ann", failed=True)
+    assert [one.state for one in dropped] == ["given-up"] * 2
+    assert "wait to be sent" in dropped[0].error
+
+
+def test_what_is_old_is_forgotten(outbox: Outbox) -> None:
+    kept = outbox.add(Subscription(0, "ann", "box", "json://a"), 0.0)
+    urls = [outbox.add(Subscription(0, "ann", "", f"json://{n}", of_jobs=True), 0.0) for n in range(2)]
+    outbox.advance(1, [_delivery(kept.id, str(n)) for n in range(2)])
+    outbox.delivered(1, 100.0)
+    day = 86400.0
+    outbox.prune(8 * day, set())
+    assert ([one.id for one in outbox.recent(None)], len(outbox.subscriptions())) == ([2], 3)
+    outbox.prune(40 * day, {urls[1].id})
+    assert [one.id for one in outbox.subscriptions("ann")] == [kept.id, urls[1].id]
+    assert outbox.of_jobs("ann", "json://1", 40 * day) == urls[1]
