@@ -129,6 +129,10 @@ ROUTES: dict[str, Told] = {
         "retryJob", "Run it again", "Jobs", _new(replies.Id, {"id": "18"}, _links(_OF_JOB[:3], "id")), _DONE,
         examples.COPIES, once=True,
     ),
+    "POST /jobs/{job}/progress": Told(
+        "reportProgress", "Tell how far a job is", "Jobs", _job(), (*_OF, 409),
+        {"a quarter": {"done": 25, "total": 100}},
+    ),
     "POST /leases": Told(
         "askForLease", "Ask for GPUs", "Leases", _new(replies.Id, {"id": "19"}, _links(_OF_LEASE, "id")), (422, 503),
         examples.LEASE_WISHES, once=True,
