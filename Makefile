@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test lint bench bench-simulator bench-queue chaos clean
+.PHONY: demo test lint bench bench-simulator bench-queue bench-server chaos clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
@@ -20,13 +20,16 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: bench-simulator bench-queue
+bench: bench-simulator bench-queue bench-server
 
 bench-simulator: $(VENV)/.installed-dev
 	$(BIN)/python bench/simulator.py $(ARGS)
 
 bench-queue: $(VENV)/.installed-dev
 	$(BIN)/python bench/queue.py $(ARGS)
+
+bench-server: $(VENV)/.installed-dev
+	$(BIN)/python -m bench.server $(ARGS)
 
 # Kills the daemon 200 times at random instants under load; GPUYARD_CHAOS_SEED repeats a run that failed.
 chaos: $(VENV)/.installed-dev

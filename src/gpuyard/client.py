@@ -9,19 +9,26 @@ print(yard.wait(job)["state"])
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Unpack, cast
-from urllib.parse import quote, urlencode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from urllib.parse import quote
 
 from gpuyard.accesscalls import AccessCalls
-from gpuyard.errors import GpuyardError, UserError
+from gpuyard.calls import query_of
+from gpuyard.descriptions import description, encode, remote_description, wanted
+from gpuyard.errors import UserError
+from gpuyard.following import POLL, Following, output_of
+from gpuyard.notifycalls import NotifyCalls
+from gpuyard.patience import PATIENCE
+from gpuyard.refusals import Invalid, Refused
 from gpuyard.rulecalls import RuleCalls
 from gpuyard.shapes import (
+    OVER,
     Blocker,
     Columns,
+    Event,
     Explanation,
     Gpu,
     Job,
@@ -32,15 +39,20 @@ from gpuyard.shapes import (
     Progress,
     Wishes,
 )
-from gpuyard.unixhttp import Answer, NoDaemon, request
+from gpuyard.transport import HungUp, NoDaemon
+
+if TYPE_CHECKING:
+    from gpuyard.leases import Lease, Terms
 
 __all__ = [
     "OVER",
     "Blocker",
     "Client",
     "Columns",
+    "Event",
     "Explanation",
     "Gpu",
+    "HungUp",
     "Invalid",
     "Job",
     "LeaseWishes",
@@ -51,43 +63,19 @@ __all__ = [
     "Progress",
     "Refused",
     "Wishes",
+    "description",
+    "encode",
+    "remote_description",
 ]
 
-OVER = frozenset(("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted"))
-"""The states in which a job has ended."""
 
-_POLL = 30.0
-"""The longest that the daemon lets one request wait, in seconds."""
+class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
+    """Talks to the daemon of this machine, or to one at a host; by default to the one that the settings name.
 
-
-class Refused(GpuyardError):
-    """The daemon said no."""
-
-    def __init__(self, status: int, message: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class Invalid(Refused, UserError):
-    """The daemon cannot make sense of the request."""
-
-
-class Client(RuleCalls, AccessCalls):
-    """Talks to the daemon of a data directory, or at a socket; by default to the one that the settings name."""
-
-    def __init__(
-        self,
-        socket: str | os.PathLike[str] | None = None,
-        *,
-        data_dir: str | os.PathLike[str] | None = None,
-        timeout: float = 30.0,
-    ) -> None:
-        if socket is None:
-            from gpuyard.config import daemon_socket
-
-            socket = daemon_socket({"data_dir": data_dir})
-        self.socket = os.fspath(socket)
-        self.timeout = timeout
+    `Client()` finds the daemon as the command line does ($GPUYARD_HOST, $GPUYARD_SOCKET, $GPUYARD_DATA_DIR, the
+    settings' file). `Client(host="https://box:62333")` asks one elsewhere, with the token of `gpuyard login`, of
+    $GPUYARD_TOKEN, or `token`; `ca` is a file with the certificates to trust. `say` is told what goes on meanwhile.
+    """
 
     def submit(
         self,
@@ -95,24 +83,35 @@ class Client(RuleCalls, AccessCalls):
         *,
         directory: str | os.PathLike[str] | None = None,
         environment: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+        key: str | None = None,
         **wishes: Unpack[Wishes],
     ) -> str:
-        """Queue a command and return the job's id; it runs here and with this environment, unless told otherwise."""
-        return self.submit_described(description(command, directory, environment, **wishes))
+        """Queue a command and return the job's id; `variables` come on top of its environment.
 
-    def submit_described(self, job: Mapping[str, Any]) -> str:
+        It runs here and with this environment, unless told otherwise. At a host nothing of this machine is sent but
+        what is given: it runs in the home directory there, and with the environment of a login.
+
+        If the answer is lost it is sent again, and is not queued twice: the daemon knows it by a key that is made here,
+        or is given as `key`, so that a script that is started again queues nothing twice either.
+        """
+        describe = description if self.host is None else remote_description
+        return self.submit_described(describe(command, directory, environment, variables, **wishes), key)
+
+    def submit_described(self, job: Mapping[str, Any], key: str | None = None) -> str:
         """Queue a job as `description` makes it; returns its id, or that of its array."""
-        return str(self._ask("POST", "/jobs", job)["id"])
+        return str(self._ask_once("/jobs", job, key)["id"])
 
-    def submit_all(self, jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+    def submit_all(self, jobs: Sequence[Mapping[str, Any]], key: str | None = None) -> list[str]:
         """Queue several jobs, as `description` makes them, or none of them; `@0` in a dependency is the first."""
         common = jobs[0].get("environment") if jobs else None  # mostly all have the same, which is long
         several = [{k: v for k, v in job.items() if k != "environment" or v != common} for job in jobs]
-        return list(map(str, self._ask("POST", "/jobs/batch", {"jobs": several, "environment": common or {}})["ids"]))
+        body = {"jobs": several} if common is None else {"jobs": several, "environment": common}
+        return list(map(str, self._ask_once("/jobs/batch", body, key)["ids"]))
 
     def edit(self, id: str, **changes: Unpack[Wishes]) -> Job:
         """Let a job, or the open tasks of an array, ask for something else; None takes a wish back."""
-        return cast(Job, self._ask("PATCH", _of(id), _wanted(changes)))
+        return cast(Job, self._ask("PATCH", _of(id), wanted(changes)))
 
     def clone(
         self,
@@ -123,16 +122,16 @@ class Client(RuleCalls, AccessCalls):
         **changes: Unpack[Wishes],
     ) -> str:
         """Queue the same once more, with changes; returns the new job's id."""
-        wanted = _wanted(changes)
+        new = wanted(changes)
         if command is not None:
-            wanted["command"] = list(command)
+            new["command"] = list(command)
         if directory is not None:
-            wanted["directory"] = os.path.abspath(directory)
-        return str(self._ask("POST", f"{_of(id)}/clone", wanted)["id"])
+            new["directory"] = os.path.abspath(directory) if self.host is None else os.fspath(directory)
+        return str(self._ask("POST", f"{_of(id)}/clone", new)["id"])
 
     def retry(self, id: str, **changes: Unpack[Wishes]) -> str:
         """Queue a job that is over once more; of an array, the tasks that did not succeed. Returns the new id."""
-        return str(self._ask("POST", f"{_of(id)}/retry", _wanted(changes))["id"])
+        return str(self._ask("POST", f"{_of(id)}/retry", wanted(changes))["id"])
 
     def jobs(
         self,
@@ -146,8 +145,7 @@ class Client(RuleCalls, AccessCalls):
     ) -> list[Job]:
         """The open jobs in the queue's order, those that run first; with `all` the ones that are over as well."""
         every = "true" if all else None
-        found = self._get("/jobs", all=every, state=state, user=user, name=name, tag=tag, limit=limit)
-        return cast("list[Job]", found["jobs"])
+        return self._pages("/jobs", limit, all=every, state=state, user=user, name=name, tag=tag)
 
     def columns(
         self,
@@ -185,15 +183,21 @@ class Client(RuleCalls, AccessCalls):
         """One job; with `wait` not before it is over (or started), or so many seconds (at most 30) have passed."""
         if wait <= 0:
             return cast(Job, self._get(_of(id)))
-        wait = min(wait, _POLL)
+        wait = min(wait, POLL)
         return cast(Job, self._get(_of(id), patience=wait, wait=f"{wait:.3f}", **{"for": until}))
 
     def wait(self, id: str, timeout: float | None = None) -> Job:
-        """The job when it is over; a TimeoutError if that takes longer than `timeout` seconds."""
+        """The job when it is over; a TimeoutError if that takes longer than `timeout` seconds.
+
+        A daemon that goes away meanwhile is waited for, up to ten minutes (or `timeout`): the job goes on without it.
+        """
         end = None if timeout is None else time.monotonic() + timeout
+
+        def look() -> Job:
+            return self.job(id, wait=POLL if end is None else max(end - time.monotonic(), 0.0))
+
         while True:
-            left = _POLL if end is None else end - time.monotonic()
-            job = self.job(id, wait=max(left, 0.0))
+            job = self._patiently(look, PATIENCE if timeout is None else min(timeout, PATIENCE))
             if job["state"] in OVER:
                 return job
             if end is not None and time.monotonic() >= end:
@@ -211,18 +215,38 @@ class Client(RuleCalls, AccessCalls):
         """Let a held job be started again."""
         return cast(Job, self._ask("POST", f"{_of(id)}/release", {}))
 
+    def acquire(self, gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
+        """Wait for GPUs, as `gpuyard.acquire` does, at this daemon."""
+        from gpuyard.leases import acquire
+
+        terms["client"] = self
+        return acquire(gpus, **terms)
+
     def ask_for_lease(
-        self, *, holder: int | None = None, interactive: bool = False, **wishes: Unpack[LeaseWishes]
+        self,
+        *,
+        holder: int | None = None,
+        interactive: bool = False,
+        heartbeat: float | None = None,
+        **wishes: Unpack[LeaseWishes],
     ) -> str:
         """Ask for GPUs for a process that runs already: this one, or one that it descends from; returns an id.
 
         Whether it has them tells `job(id, wait=..., until="start")`. They are its own until it ends or gives them back;
-        `gpuyard.acquire` does all that.
+        with `heartbeat` until no `beat` has come for so many seconds. `acquire` does all that.
         """
-        wanted: dict[str, Any] = {"holder": holder, "interactive": interactive, **wishes}
-        if "among" in wanted:
-            wanted["from"] = wanted.pop("among")
-        return str(self._ask("POST", "/leases", wanted)["id"])
+        new: dict[str, Any] = {**wishes}
+        if holder is not None or interactive:
+            new |= {"holder": holder, "interactive": interactive}
+        if heartbeat is not None:
+            new["heartbeat"] = heartbeat
+        if "among" in new:
+            new["from"] = new.pop("among")
+        return str(self._ask_once("/leases", new)["id"])
+
+    def beat(self, id: str) -> None:
+        """Tell that whoever holds a lease, or waits for it, is still there."""
+        self._ask("POST", f"/leases/{quote(id, safe='')}/heartbeat", {})
 
     def give_back_lease(self, id: str) -> None:
         """End a lease, or give it up if it waits."""
@@ -232,8 +256,8 @@ class Client(RuleCalls, AccessCalls):
         self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
     ) -> LogPart:
         """A piece of a job's output; an offset below 0 counts from its end. With `wait`, wait for more."""
-        wait = min(wait, _POLL)
-        query = _query(offset=offset, size=size, attempt=attempt, wait=f"{wait:.3f}" if wait > 0 else None)
+        wait = min(wait, POLL)
+        query = query_of(offset=offset, size=size, attempt=attempt, wait=f"{wait:.3f}" if wait > 0 else None)
         answer = self._send("GET", f"{_of(id)}/log{query}", patience=wait)
         headers = answer.headers
         return LogPart(
@@ -243,6 +267,20 @@ class Client(RuleCalls, AccessCalls):
             headers.get("x-job-state", ""),
             int(headers.get("x-attempt") or 0),
         )
+
+    def follow(self, id: str, offset: int = 0) -> Iterator[bytes]:
+        """A job's output as it comes, until the job is over; that of an attempt that is run again begins anew.
+
+        Goes on by itself after a restart of the daemon.
+        """
+        job = self.job(id)  # whoever was never there is told at once
+        if job["output"] and "tasks" not in job:
+            raise UserError(f"the output of job {id} goes to {job['output']}; read it there")
+        return output_of(self, id, offset, say=self.say)
+
+    def report_progress(self, id: str, done: float, total: float) -> None:
+        """Tell how far a running job is: for work in a container, or elsewhere, that cannot use `gpuyard.progress`."""
+        self._ask("POST", f"{_of(id)}/progress", {"done": done, "total": total})
 
     def environment(self, id: str) -> dict[str, str]:
         """The environment that a job was submitted with; its owner and admins may see it."""
@@ -264,6 +302,14 @@ class Client(RuleCalls, AccessCalls):
         """Let another policy decide from now on."""
         return self._ask("PUT", "/policy", {"policy": policy, "discipline": discipline, "placement": placement})
 
+    def policies(self) -> dict[str, Any]:
+        """The policies that there are, and what can be set of each."""
+        return self._get("/policies")
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers on the queue: how long jobs wait, how busy the GPUs are."""
+        return self._get("/stats")
+
     def status(self) -> dict[str, Any]:
         """How the daemon is."""
         return self._get("/status")
@@ -279,106 +325,14 @@ class Client(RuleCalls, AccessCalls):
         since: str | None = None,
     ) -> list[Job]:
         """Jobs that are over, the newest first."""
-        found = self._get("/history", limit=limit, user=user, state=state, name=name, tag=tag, since=since)
-        return cast("list[Job]", found["jobs"])
-
-    def events(
-        self, after: int = 0, *, limit: int | None = None, job: str | None = None, wait: float = 0.0
-    ) -> dict[str, Any]:
-        """What happened after an event, by its number, or to one job; with `wait`, wait for something to happen."""
-        wait = min(wait, _POLL)
-        query: dict[str, Any] = {"after": after, "limit": limit, "job": job}
-        return self._get("/events", patience=wait, **query, wait=f"{wait:.3f}" if wait > 0 else None)
+        return self._pages("/history", limit, user=user, state=state, name=name, tag=tag, since=since)
 
     def shutdown(self) -> None:
         """Let the daemon end; jobs go on running."""
         self._send("POST", "/shutdown", b"{}")
-
-    def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
-        return _read(self._send("GET", target + _query(**query), patience=patience))
-
-    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return _read(self._send(method, target, encode(body)))
-
-    def _send(self, method: str, target: str, body: bytes = b"", patience: float = 0.0) -> Answer:
-        answer = request(self.socket, method, f"/api/v1{target}", body, self.timeout + patience)
-        if answer.status >= 400:
-            raise _refusal(answer)
-        return answer
-
-
-def description(
-    command: Sequence[str],
-    directory: str | os.PathLike[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    **wishes: Unpack[Wishes],
-) -> dict[str, Any]:
-    """A job as the daemon wants to be told of it."""
-    if isinstance(command, str):
-        raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
-    return {
-        "command": list(command),
-        "directory": os.path.abspath(directory or os.curdir),
-        "environment": dict(os.environ if environment is None else environment),
-        "umask": _umask(),
-        **_wanted(wishes),
-    }
-
-
-def _wanted(wishes: Wishes) -> dict[str, Any]:
-    """Wishes as JSON has them."""
-    wanted: dict[str, Any] = {**wishes}
-    if "among" in wanted:
-        wanted["from"] = wanted.pop("among")
-    for name in ("begin", "deadline"):
-        if isinstance(wanted.get(name), str):
-            from gpuyard.times import parse_when  # here, because few say when, and submitting a job is to be quick
-
-            wanted[name] = parse_when(wanted[name], time.time())
-    return wanted
-
-
-def _umask() -> int:
-    """This process's umask, which can only be read by setting it."""
-    former = os.umask(0o077)
-    os.umask(former)
-    return former
-
-
-def encode(body: Mapping[str, Any]) -> bytes:
-    """A request's body. Bytes that are not UTF-8, in a file's name say, go as escaped surrogates, and arrive."""
-    try:
-        return json.dumps(body, allow_nan=False).encode()
-    except ValueError as error:
-        raise UserError("a number of the request is not finite; leave it out or give another") from error
 
 
 def _of(id: str) -> str:
     if not id:
         raise UserError("'' is not a job's id; gpuyard ps lists them")
     return f"/jobs/{quote(id, safe='')}"
-
-
-def _query(**values: Any) -> str:
-    given = {name: value for name, value in values.items() if value is not None}
-    return f"?{urlencode(given)}" if given else ""
-
-
-def _read(answer: Answer) -> dict[str, Any]:
-    try:
-        found = json.loads(answer.body or b"{}")
-    except ValueError as error:
-        raise GpuyardError("the daemon's answer is not JSON; is it gpuyard's, and of this version?") from error
-    return cast("dict[str, Any]", found)
-
-
-def _refusal(answer: Answer) -> Refused:
-    try:
-        problem = json.loads(answer.body)
-        text = problem.get("detail") or problem.get("title")
-    except (ValueError, AttributeError):
-        text = None
-    if not isinstance(text, str):
-        text = f"the daemon answered {answer.status}; see its log with gpuyard status"
-    kind = Invalid if answer.status in (400, 422) else Refused
-    return kind(answer.status, text)

@@ -18,6 +18,8 @@ from gpuyard.units import parse_duration, parse_size
 
 SOCKET_NAME = "gpuyard.sock"
 _SYSTEM = Path("/run/gpuyard")
+SECRETS = ("mail",)
+"""What is not to be shown."""
 DURATIONS = ("default_estimate", "grace", "half_life", "lease_idle", "queue_timeout", "keep_logs", "keep_history")
 SIZES = ("output_limit",)
 _SWITCHES = ("cgroups", "preempt", "single_user")
@@ -40,6 +42,7 @@ _NO_SETTINGS = (
     "restart_count",
     "progress",
     "host",
+    "ca",
 )
 _NO_SETTINGS_EITHER = ("fault", "chaos_", "array_", "checkpoint", "lease")  # what such names begin with
 
@@ -92,6 +95,10 @@ class Settings:
     """A certificate for TCP, with its chain, in a file (PEM)."""
     tls_key: str = ""
     """Its key, unless it is in the same file."""
+    mail: str = ""
+    """How mail goes to bare addresses: a URL of apprise, as in mailtos://USER:PASSWORD@HOST?from=ADDRESS. A secret."""
+    notify_retry: str = "10s,1m,5m,30m,2h"
+    """When a notification that could not be sent is tried again, and then again; the last holds until a day is over."""
     queue_timeout: float = 300.0
     """Seconds without a sign of life after which whoever waits for GPUs from afar is given up."""
     keep_logs: float = 90 * 86400.0
@@ -141,7 +148,7 @@ def settings(flags: Mapping[str, Any] | None = None, environment: Mapping[str, s
 
 
 def explained(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> list[Explained]:
-    """Every setting, and where its value comes from."""
+    """Every setting, and where its value comes from; secrets are not shown."""
     environment = os.environ if environment is None else environment
     origins: dict[str, tuple[str, str]] = {}
     found: dict[str, Any] = {}
@@ -150,9 +157,16 @@ def explained(flags: Mapping[str, Any] | None = None, environment: Mapping[str, 
         origins |= {name: (origin, _source(origin, name, environment)) for name in layer}
     settled = _settle(found, environment)
     return [
-        Explained(field.name, getattr(settled, field.name), *origins.get(field.name, ("default", "")))
+        Explained(
+            field.name, _visible(field.name, getattr(settled, field.name)), *origins.get(field.name, ("default", ""))
+        )
         for field in fields(Settings)
     ]
+
+
+def _visible(name: str, value: Any) -> Any:
+    """A value that may be shown."""
+    return "***" if name in SECRETS and value else value
 
 
 def config_file(environment: Mapping[str, str] | None = None) -> Path:
@@ -230,9 +244,19 @@ def _read(name: str, value: Any) -> Any:
         return _port(value)
     if name == "allowed_hosts":
         return tuple(host.strip().lower() for host in value.split(",") if host.strip())
+    if name == "notify_retry":
+        retry_delays(value)
     if name == "token" and value not in TOKENS:
         raise UserError(f"token is one of {', '.join(TOKENS)}, not '{value}'; gpuyard token makes tokens")
     return int(parse_size(value)) if name in SIZES else value
+
+
+def retry_delays(text: str) -> tuple[float, ...]:
+    """Seconds between attempts to send a notification, in `10s,1m,5m`."""
+    delays = tuple(parse_duration(part) for part in text.split(",") if part.strip())
+    if not delays or not all(0 < delay < math.inf for delay in delays):
+        raise UserError(f"notify_retry is a list of times above 0, as in 10s,1m,5m, not '{text}'")
+    return delays
 
 
 def _port(value: str) -> int:
@@ -309,4 +333,4 @@ def _xdg(environment: Mapping[str, str], variable: str, default: str) -> Path:
 
 
 def _is_root() -> bool:
-    return os.geteuid() == 0
+    return hasattr(os, "geteuid") and os.geteuid() == 0  # Windows has none

@@ -15,16 +15,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
-from gpuyard.client import OVER, Blocker, Client, Job, LeaseWishes, NoDaemon, Refused
+from gpuyard.client import OVER, Blocker, Client, Invalid, Job, LeaseWishes, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.patience import PATIENCE, patiently, to_stderr
 from gpuyard.units import check_share, format_duration, parse_duration, parse_share
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from gpuyard.heartbeats import Heartbeat
 
-_PATIENCE = 600.0
-"""Seconds for which a daemon may be away while somebody waits: the request is on its disk."""
 _AT_THE_END = 60.0
 """Seconds for which it may be away when a lease is given back."""
 _POLL = 30.0
@@ -52,6 +52,11 @@ class Terms(TypedDict, total=False):
     say: Callable[[str], None]
     """Told why it waits; by default that goes to stderr."""
     client: Client | None
+    heartbeat: float | None
+    """Keep it by signs of life, and lose it so many seconds after the last; by default where the daemon is elsewhere,
+    or cannot see this process."""
+    lost: Callable[[], None] | None
+    """Called, by another thread, if the lease is lost."""
 
 
 class Lease(Sequence[int]):
@@ -64,14 +69,22 @@ class Lease(Sequence[int]):
         self.environment = {"CUDA_VISIBLE_DEVICES": ",".join(visible), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         """What makes CUDA see these GPUs and no others; for child processes, say."""
         self._client: Client | None = None
+        self._heartbeat: Heartbeat | None = None
         self._pid = os.getpid()
         self._before: list[dict[str, str | None]] = []
+
+    @property
+    def lost(self) -> bool:
+        """Whether the daemon has given it up, since it heard nothing of this process for too long."""
+        return self._heartbeat is not None and self._heartbeat.lost
 
     def release(self) -> None:
         """Give the GPUs back before this process ends. What a forked child does leaves its parent's lease alone."""
         client, self._client = self._client, None
         if client is None or os.getpid() != self._pid:
             return
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         try:
             patiently(client.give_back_lease, self.id, patience=_AT_THE_END)
         except (NoDaemon, Refused) as error:
@@ -123,21 +136,21 @@ def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
     if (own := of_this_job(gpus, terms.get("from_"))) is not None:
         return own
     client = terms.get("client") or Client()
-    memory, timeout = terms.get("memory"), terms.get("timeout")
-    job = obtain(
-        client,
-        seconds(timeout),
-        terms.get("say") or to_stderr,
+    asking = Asking(client, terms.get("say") or client.say, terms.get("heartbeat"), terms.get("lost"))
+    job = asking.obtain(
+        seconds(terms.get("timeout")),
         gpus=gpus,
         among=terms.get("from_"),
-        gpu_memory=_share(memory),
+        gpu_memory=_share(terms.get("memory")),
         name=terms.get("name") or _script(),
         priority=terms.get("priority", 0.0),
         tags=list(terms.get("tags", ())),
         estimate=terms.get("estimate"),
         time_limit=terms.get("time_limit"),
     )
-    return lease_of(client, job)
+    lease = lease_of(client, job)
+    lease._heartbeat = asking.heartbeat
+    return lease
 
 
 def wait_for_gpus(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
@@ -147,23 +160,61 @@ def wait_for_gpus(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
     return lease
 
 
-def obtain(
-    client: Client,
-    timeout: float | None,
-    say: Callable[[str], None],
-    *,
-    holder: int | None = None,
-    interactive: bool = False,
-    **wishes: Unpack[LeaseWishes],
-) -> Job:
-    """Ask for a lease and wait for it; whatever ends the waiting gives the request up."""
-    id = client.ask_for_lease(holder=holder, interactive=interactive, **wishes)
-    try:
-        return _await(client, id, timeout, say)
-    except BaseException as error:  # Ctrl-C above all
-        if not isinstance(error, NoDaemon | LeaseCancelled):
-            _give_up(client, id)
-        raise
+class Asking:
+    """A request for a lease, from asking for it to having it."""
+
+    def __init__(
+        self,
+        client: Client,
+        say: Callable[[str], None],
+        heartbeat: float | None = None,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        self._client, self._say, self._lost = client, say, lost
+        self.heartbeat: Heartbeat | None = None
+        if heartbeat is not None or client.afar:
+            self._beat_every(heartbeat)
+
+    def obtain(
+        self,
+        timeout: float | None,
+        *,
+        holder: int | None = None,
+        interactive: bool = False,
+        **wishes: Unpack[LeaseWishes],
+    ) -> Job:
+        """Ask for a lease and wait for it; whatever ends the waiting gives the request up."""
+        id = self._ask(holder, interactive, wishes)
+        if self.heartbeat is not None:
+            self.heartbeat.start(self._client, id)
+        try:
+            return _await(self._client, id, timeout, self._say)
+        except BaseException as error:  # Ctrl-C above all
+            if self.heartbeat is not None:
+                self.heartbeat.stop()
+            if not isinstance(error, NoDaemon | LeaseCancelled):
+                _give_up(self._client, id)
+            raise
+
+    def _ask(self, holder: int | None, interactive: bool, wishes: LeaseWishes) -> str:
+        """Ask for it; by signs of life where the daemon cannot see this process, in a container say."""
+        if self.heartbeat is not None:
+            return self._client.ask_for_lease(heartbeat=self.heartbeat.seconds, **wishes)
+        try:
+            return self._client.ask_for_lease(holder=holder, interactive=interactive, **wishes)
+        except Invalid as error:
+            if holder is not None:
+                raise
+            self._beat_every(None)
+            try:
+                return self._ask(None, False, wishes)
+            except Refused:  # then it was something else
+                raise error from None
+
+    def _beat_every(self, given: float | None) -> None:
+        from gpuyard.heartbeats import USUAL, Heartbeat  # here, since threads are for those who are elsewhere
+
+        self.heartbeat = Heartbeat(USUAL if given is None else given, self._lost)
 
 
 def lease_of(client: Client, job: Job) -> Lease:
@@ -197,11 +248,6 @@ def seconds(timeout: float | str | None) -> float | None:
     return found
 
 
-def to_stderr(message: str) -> None:
-    """Where messages go."""
-    print(f"gpuyard: {message}", file=sys.stderr, flush=True)
-
-
 def _share(memory: float | str | None) -> int | None:
     """Bytes of each GPU, if they are to be shared."""
     if memory is None:
@@ -221,7 +267,7 @@ def _await(client: Client, id: str, timeout: float | None, say: Callable[[str], 
     said, poll = "", 1.0
     while True:
         left = max(0.0, end - time.monotonic())
-        job = patiently(client.job, id, wait=min(poll, left), until="start", patience=min(_PATIENCE, left), say=say)
+        job = patiently(client.job, id, wait=min(poll, left), until="start", patience=min(PATIENCE, left), say=say)
         if job["state"] in OVER:
             raise LeaseCancelled(f"lease {id} was {job['state']}: {job['reason'] or 'nobody said why'}")
         if job["started_at"] is not None:
@@ -253,24 +299,3 @@ def _give_up(client: Client, id: str) -> None:
     except GpuyardError as error:
         if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
             to_stderr(f"lease {id} could not be given up: {error}")
-
-
-def patiently(
-    call: Callable[..., T],
-    *arguments: Any,
-    patience: float = _PATIENCE,
-    say: Callable[[str], None] = to_stderr,
-    **settings: Any,
-) -> T:
-    """Call the daemon; if it went away, wait for the next one."""
-    end = None
-    while True:
-        try:
-            return call(*arguments, **settings)
-        except NoDaemon:
-            if end is None:
-                end = time.monotonic() + patience
-                say(f"the daemon went away; this waits {format_duration(patience)} for the next one")
-            elif time.monotonic() >= end:
-                raise
-            time.sleep(0.2)

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 VARIABLE = "GPUYARD_PROGRESS"
 """The environment variable that names a job's file."""
-NUMBER = r"\d{1,15}(?:\.\d{0,15})?(?:e[-+]?\d{1,3})?"
+NUMBER = r"\d{1,15}(?:\.\d{0,20})?(?:e[-+]?\d{1,3})?"
 AMOUNT = rf"({NUMBER})\s*(?:/\s*({NUMBER})|%)"
 
 _ALONE = re.compile(rf"\s*(?:progress[:=]?\s+)?{AMOUNT}\s*", re.IGNORECASE)

@@ -53,6 +53,11 @@ _AFTER = """\
 # Times of jobs are times of day, so the clock comes first; and so does what keeps the GPUs awake.
 After=local-fs.target time-sync.target nvidia-persistenced.service
 """
+_ONLINE = """\
+# An address beyond this machine can be listened at once it is there.
+Wants=network-online.target
+After=network-online.target
+"""
 _DELEGATE = """\
 # cgroups = true: the daemon makes control groups of its own below this one, and systemd is to leave them alone.
 Delegate=yes
@@ -118,9 +123,9 @@ def make_unit(system: bool, flags: Mapping[str, str]) -> str:
     there = settings(flags, _surroundings(system))
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     for name, value in flags.items():
-        command += [f"--{name.replace('_', '-')}", value]
+        command += [f"--{'host' if name == 'bind' else name.replace('_', '-')}", value]
     return _TEXT.format(
-        after=_AFTER if system else "",
+        after=(_AFTER + ("" if there.local else _ONLINE)) if system else "",
         data_dir=_quote(str(there.data_dir)).replace("$$", "$"),
         command=" ".join(map(_quote, command)),
         environment=_python_path(),

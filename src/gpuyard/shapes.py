@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
+OVER = frozenset(("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted"))
+"""The states in which a job has ended."""
+
 
 class Progress(TypedDict):
     """How far a running job is, by its own account; `remaining` in seconds, where that can be told."""
@@ -68,10 +71,25 @@ class Job(TypedDict):
     """Of an array as one: how many of its tasks are in each state."""
     preemptible: bool
     preemptions: int
+    notify: list[str]
+    """Who is told of it, if that was said; `url` stands for one that was given with the job."""
+    notify_on: list[str]
+    """Of what, if that was said."""
     kind: str
     pid: NotRequired[int]
     """Of a lease: who holds it."""
     progress: Progress | None
+
+
+class Event(TypedDict):
+    """Something that happened; what else there is to tell depends on its kind."""
+
+    seq: int
+    """Its number: the next one has a larger one."""
+    at: str
+    kind: str
+    job: str | None
+    attempt: int | None
 
 
 class Columns(TypedDict):
@@ -153,6 +171,10 @@ class Wishes(TypedDict, total=False):
     """What asks it to stop, as in USR1."""
     notice: float | None
     """Seconds from that signal to its end; it also comes so long before its time limit."""
+    notify: Sequence[str] | None
+    """Who is told of it: names of subscriptions, URLs, `all` or `none`; all subscriptions if not said."""
+    notify_on: Sequence[str] | None
+    """Of what: some of `start finish failure timeout long-wait tasks`; as each subscription says if not said."""
 
 
 class LeaseWishes(TypedDict, total=False):

@@ -94,7 +94,7 @@ class Scripted:
     def owner(self, pid: int) -> tuple[str, int] | None:
         return None
 
-    def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
+    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
         return offset, b""
 
     def log_size(self, job: str, attempt: int) -> int:
@@ -302,7 +302,7 @@ def test_whoever_is_told_of_commits_may_fail_without_harm(place: Place) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("nobody listens")
 
-    place.yard.on_commit = fail
+    place.yard.listeners.append(fail)
     with pytest.raises(RuntimeError):
         place.submit()
     place.store.close()

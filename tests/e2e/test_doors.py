@@ -320,6 +320,12 @@ def test_pages_of_others_cannot_use_whom_the_kernel_names(home: Door) -> None:
     assert home("GET", "/v1/jobs", token="gy_a_b").status == 401, "a wrong token is not made up for"
 
 
+def test_strangers_send_little(door: Door) -> None:
+    for path in ("/v1/session", "/auth"):
+        assert door("POST", path, {"token": "x" * 10_000}).status == 413
+        assert door("POST", path, b"[" * 8000).status in (400, 422)
+
+
 def test_what_all_answers_say_to_browsers(door: Door) -> None:
     for reply in (door("GET", "/v1/jobs"), door("GET", "/v1/jobs", token=door.token()), door("GET", "/show/x")):
         assert reply.headers["x-content-type-options"] == "nosniff"

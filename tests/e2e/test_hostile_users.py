@@ -126,7 +126,8 @@ rm begun
 def test_who_is_gone_before_the_answer_gets_no_limits_of_ours(a: Desk) -> None:
     """The limits of a job are read from the process that connected; another may hold its connection."""
     body = json.dumps({"command": ["true"], "directory": "/"}).encode()
-    head = f"POST /api/v1/jobs HTTP/1.0\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /api/v1/jobs HTTP/1.0\r\nHost: x\r\n{kind}\r\n".encode()
     with socket.socket(socket.AF_UNIX) as connection:
         # the fork connects, and ends; this process goes on with the connection
         a.user.do(lambda: connection.connect(a.yard.client.socket))

@@ -279,7 +279,7 @@ def test_what_cannot_be_had_is_told(here: Yard) -> None:
     mistakes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"gpus": 5}, "this lease can never begin here: it wants 5 GPUs, this machine has 4"),
         ({"from_": [9]}, "wants GPU 9"),
-        ({"from_": []}, "from names no GPU"),
+        ({"from_": []}, "from: names no GPU"),
         ({"memory": "17G"}, "wants 17G"),
         ({"memory": "lots"}, "'lots' is not a size"),
         ({"timeout": -1}, "a timeout must be 0 or more"),

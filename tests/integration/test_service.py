@@ -188,3 +188,11 @@ def test_systemd_finds_nothing_wrong_with_the_unit(machine: Machine, whose: str)
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         complaints = [line for line in done.stderr.splitlines() if str(path) in line]
         assert bool(complaints) == broken, done
+
+
+def test_a_unit_for_the_network(machine: Machine) -> None:
+    done = machine.service("install", "--print", "--host", "0.0.0.0", "--port", "7000", "--token", "required")
+    assert "gpuyard serve --host 0.0.0.0 --port 7000 --token required" in done.out
+    if os.geteuid() == 0:
+        assert "After=network-online.target" in done.out
+    assert "network-online" not in machine.service("install", "--print", "--port", "7000").out

@@ -54,19 +54,28 @@ def test_a_number_that_is_none_is_told(client: Client) -> None:
 
 
 def test_only_what_is_given_is_asked_for(client: Client, yard: StandIn) -> None:
-    yard.answers["GET", "/jobs"] = yard.answers["GET", "/jobs?all=true&limit=5"] = 200, {"jobs": []}
+    for query in ("limit=10000", "all=true&limit=5"):
+        yard.answers["GET", f"/jobs?{query}"] = 200, {"jobs": [], "next": None}
     client.jobs()
     client.jobs(all=True, limit=5)
     client.cancel("1", grace=2)
     client.set_policy("sjf", placement="pack")
     client.events(3, wait=1)
     assert yard.asked == [
-        ("GET", "/jobs", None),
+        ("GET", "/jobs?limit=10000", None),
         ("GET", "/jobs?all=true&limit=5", None),
         ("POST", "/jobs/1/cancel", {"grace": 2}),
         ("PUT", "/policy", {"policy": "sjf", "discipline": None, "placement": "pack"}),
         ("GET", "/events?after=3&wait=1.000", None),
     ]
+
+
+def test_all_pages_are_turned_and_no_job_is_told_twice(client: Client, yard: StandIn) -> None:
+    following = "/jobs?user=ann&limit=10000&offset=10000"
+    first = {"jobs": [{"id": "1"}, {"id": "2"}], "next": f"/api/v1{following}"}
+    yard.answers["GET", "/jobs?user=ann&limit=10000"] = 200, first
+    yard.answers["GET", following] = 200, {"jobs": [{"id": "2"}, {"id": "3"}], "next": None}
+    assert [job["id"] for job in client.jobs(user="ann")] == ["1", "2", "3"]
 
 
 def test_wait_gives_up_in_time(client: Client, yard: StandIn) -> None:

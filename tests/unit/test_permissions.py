@@ -16,12 +16,14 @@ from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
-OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "heartbeat", "ping"}
+OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping"}
 OPEN = {
     ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
     ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"), ("POST", "/client/register"),
+    ("POST", "/notifications/subscriptions"), ("DELETE", "/notifications/subscriptions/{subscription}"),
+    ("POST", "/notifications/subscriptions/{subscription}/test"),
 }  # fmt: skip
-"""What anybody may change: they add jobs of their own, tokens and sessions."""
+"""What anybody may change: they add jobs of their own, tokens, sessions and places to be told."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
     ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),
@@ -30,7 +32,7 @@ ADMIN = {
 
 
 async def _routes() -> list[APIRoute]:
-    yard = cast(Any, SimpleNamespace(on_commit=None, engine=None))
+    yard = cast(Any, SimpleNamespace(listeners=[], engine=None))
     api = Api(yard, Settings(Path("/x"), Path("/x/s")), lambda: None)
     return [route for route in make_app(api).routes if isinstance(route, APIRoute)]
 

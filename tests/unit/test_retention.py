@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from gpuyard.core.events import (
 from gpuyard.core.model import Cluster, Request
 from gpuyard.daemon.checkpoints import Checkpoints
 from gpuyard.daemon.journal import Record
-from gpuyard.daemon.reader import Reader
+from gpuyard.daemon.reader import Answered, Reader
 from gpuyard.daemon.retention import Removed, Retention, check_kept
 from gpuyard.daemon.store import Store, hashed
 from gpuyard.daemon.views import Work
@@ -230,3 +231,14 @@ def test_a_daemon_that_dies_while_it_removes_has_removed_nothing(yard: Yard, set
     assert len(list(yard.store.records())) == 14
     assert yard.store.forget(NOW, 9) == 2
     assert known(settings) == ["3"]
+
+
+def test_answers_to_requests_with_a_key_are_kept_for_a_week(yard: Yard, settings: Settings) -> None:
+    told = [Answered("ann", str(n), "hash", '{"id":"1"}', NOW - n * DAY) for n in range(1, 1500)]
+    work = {"work": Work(("true",), "/").to_json()}
+    yard.store.append([Record(Submitted(NOW, "1", Request()), work)], answers=told)
+    Retention(yard, replace(settings, keep_logs=0.0, keep_history=0.0)).sweep(NOW + 1.0)
+    reader = Reader(settings.database)
+    assert [n for n in range(1, 1500) if reader.answer("ann", str(n))] == [1, 2, 3, 4, 5, 6]
+    assert reader.answer("bob", "1") is None
+    reader.close()

@@ -42,7 +42,7 @@ from gpuyard.core.events import (
 )
 from gpuyard.core.model import GIB, Booking, Cluster, Quota, Request, Rules
 from gpuyard.daemon.journal import KINDS, Record, Row, decode, encode
-from gpuyard.daemon.reader import Reader
+from gpuyard.daemon.reader import Reader, Wish
 from gpuyard.daemon.store import VERSION, Store, StoreFailing, hashed
 from gpuyard.daemon.views import JobView, Work, fold_view, work_of
 from gpuyard.errors import Bug, UserError
@@ -153,7 +153,12 @@ def test_what_was_written_is_there_for_the_next(store: Store) -> None:
     assert [view.id for view in reader.jobs(over=None, wanted={})] == ["1", "2", "3"]
     assert [view.id for view in reader.jobs(over=True, wanted={"user": "ann"}, ended_after=8.0)] == ["1"]
     assert reader.counts() == {"queued": 2, "succeeded": 1}
-    assert [row.kind for _, row in reader.events(0, 100, "1")] == ["Submitted", "Placed", "Started", "Exited"]
+    assert [row.kind for _, row, _ in reader.happened(0, 100, Wish("1"), 100)] == [
+        "Submitted",
+        "Placed",
+        "Started",
+        "Exited",
+    ]
     reader.close()
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import grp
-import pwd
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gpuyard.cli import output
 
+if TYPE_CHECKING:
+    from gpuyard.client import Client
 
-def warn_of_unknown(names: Iterable[str]) -> None:
+
+def warn_of_unknown(client: Client, names: Iterable[str]) -> None:
     """Say which users and groups (`@name`) are not known here: a slip of the pen would do nothing, silently."""
+    if client.host is not None:  # those of that machine count
+        return
     for name in names:
         if name != "*" and not _is_known(name):
             kind, bare = ("group", name[1:]) if name.startswith("@") else ("user", name)
@@ -18,6 +22,9 @@ def warn_of_unknown(names: Iterable[str]) -> None:
 
 
 def _is_known(name: str) -> bool:
+    import grp
+    import pwd
+
     try:
         if name.startswith("@"):
             grp.getgrnam(name[1:])

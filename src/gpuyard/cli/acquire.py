@@ -9,7 +9,7 @@ import typer
 from gpuyard.cli import output
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.wishes import Estimate, From, GpuMemory, Priority, Tags, duration
-from gpuyard.cli.yard import Yard
+from gpuyard.cli.yard import Here
 from gpuyard.errors import GpuyardError
 from gpuyard.units import parse_indices, parse_share
 
@@ -30,7 +30,7 @@ Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="
 
 @shared
 def acquire(
-    yard: Yard,
+    yard: Here,
     gpus: Gpus = None,
     from_: From = None,
     gpu_memory: GpuMemory = None,
@@ -54,8 +54,8 @@ def acquire(
         client, found = yard.client(), find_holder(pid)
         holder = found.pid
         try:
-            job = leases.obtain(
-                client, duration("--timeout", timeout), output.say, holder=found.pid, interactive=found.interactive,
+            job = leases.Asking(client, output.say).obtain(
+                duration("--timeout", timeout), holder=found.pid, interactive=found.interactive,
                 gpus=gpus, among=among, gpu_memory=None if gpu_memory is None else parse_share(gpu_memory),
                 name=name or found.name or None, priority=priority or 0.0, tags=tag or [],
                 estimate=duration("--estimate", estimate, none=False), time_limit=duration("--time", time, none=False),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuyard.cli.lazy import Entry, LazyGroup
-from gpuyard.cli.yard import DataDir, Socket
+from gpuyard.cli.yard import CaFile, DataDir, Host, Socket
 
 
 class Commands(LazyGroup):
@@ -23,7 +23,7 @@ class Commands(LazyGroup):
         "queue": "ps", "list": "ps", "ls": "ps", "jobs": "ps", "squeue": "ps", "kill": "cancel", "scancel": "cancel",
         "rm": "cancel", "info": "show", "scontrol": "show", "sbatch": "submit", "add": "submit", "srun": "run",
         "salloc": "acquire", "sinfo": "gpus", "sacct": "history", "log": "logs", "tail": "logs -f", "start": "up",
-        "stop": "down",
+        "stop": "down", "mail": "notify", "alert": "notify",
     }  # fmt: skip
     headings = {  # noqa: RUF012
         "Jobs": {
@@ -53,6 +53,7 @@ class Commands(LazyGroup):
             "show": Entry(
                 "show:show", "Show one job in detail: what it asks for, how it stands, and what happened to it."
             ),
+            "notify": Entry("notify:app", "Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more."),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),
         },
@@ -86,6 +87,10 @@ class Commands(LazyGroup):
             "doctor": Entry("doctor:doctor", "Look for what is wrong on this machine, and tell how to mend it."),
             "backup": Entry("backup:backup", "Write the queue and its history to a file, while the daemon runs."),
             "restore": Entry("backup:restore", "Go back to a backup; the former store is kept beside it."),
+        },
+        "From elsewhere": {
+            "login": Entry("login:login", "Store a token for a daemon elsewhere, so that --host reaches it."),
+            "logout": Entry("login:logout", "Forget the token for a daemon elsewhere."),
         },
         "The simulator": {
             "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),
@@ -133,6 +138,8 @@ def _version(asked: bool) -> None:
 def _root(
     data_dir: DataDir = None,
     socket: Socket = None,
+    host: Host = None,
+    ca_file: CaFile = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,

@@ -42,7 +42,7 @@ class Choice:
                 raise UserError("which jobs? give their ids, or --name, --user, --state, --tag, or --all")
             return list(given)
         state = self.state or usual
-        jobs = client.jobs(user=self.user or _myself(), name=self.name, state=state, tag=self.tag)
+        jobs = client.jobs(user=self.user or myself(client), name=self.name, state=state, tag=self.tag)
         if given:
             jobs = [job for job in jobs if job["id"] in given or job["array"] in given]
         output.say(f"{output.many(len(jobs), 'job')} chosen" if jobs else "no open job fits")
@@ -63,8 +63,10 @@ def _together(jobs: Iterable[Job]) -> Iterable[str]:
             yield folded(array, tasks[first : first + _AT_ONCE])
 
 
-def _myself() -> str:
+def myself(client: Client) -> str:
     """The name that the daemon knows this user by."""
+    if client.host is not None:
+        return str(client.who_am_i().get("user") or "")
     import pwd
 
     try:

@@ -20,7 +20,7 @@ _NONE = "none"
 _CLEARED = {
     "from_": "among", "gpu_memory": "gpu_memory", "name": "name", "time": "time_limit", "estimate": "estimate",
     "begin": "begin", "deadline": "deadline", "dependency": "dependency", "grace": "grace", "output": "output",
-    "error": "error", "open_mode": "open_mode", "retry_delay": "retry_delay", "tag": "tags",
+    "error": "error", "open_mode": "open_mode", "retry_delay": "retry_delay", "tag": "tags", "notify_on": "notify_on",
 }  # fmt: skip
 """Options that can be taken back, and what the client calls them."""
 
@@ -78,8 +78,9 @@ def clone(
     id, *command = words
     if options.env or options.export:
         raise UserError("a clone has the environment of the job that it is a copy of; submit it anew for another one")
-    directory = options.directory() if options.chdir else None
-    new = yard.client().clone(id, command or None, directory=directory, **options.wishes())
+    client = yard.client()
+    directory = options.directory() if options.chdir and client.host is None else options.chdir
+    new = client.clone(id, command or None, directory=directory, **options.wishes())
     _print(new, json)
 
 

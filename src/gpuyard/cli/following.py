@@ -1,51 +1,20 @@
-"""Staying with a job until it is over, also when the daemon is restarted meanwhile."""
+"""What a job writes, until it is over, and how commands tell of its end."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
 
 from gpuyard.cli import output
-from gpuyard.client import OVER, Client, Job, LogPart, NoDaemon
+from gpuyard.client import OVER, Client, Job, LogPart
 from gpuyard.errors import UserError
+from gpuyard.following import Log, output_of
 
-P = ParamSpec("P")
-T = TypeVar("T")
+__all__ = ["FileLog", "Log", "exit_code", "follow", "log_of", "told", "write"]
 
-_PATIENCE = 60.0
-"""Seconds for which a daemon that was there may be away."""
-_POLL = 30.0
-"""Seconds for which one request waits for news."""
 _LOOK = 0.1
 """Seconds between looks at a file that grows."""
-
-
-def patiently(call: Callable[P, T], *arguments: P.args, **settings: P.kwargs) -> T:
-    """Call the daemon; if it went away, wait for it to come back: jobs outlive it."""
-    end = None
-    while True:
-        try:
-            return call(*arguments, **settings)
-        except NoDaemon:
-            if end is None:
-                end = time.monotonic() + _PATIENCE
-                output.say(f"the daemon went away; the job goes on, and this waits {_PATIENCE:.0f} s for a new daemon")
-            elif time.monotonic() > end:
-                raise
-            time.sleep(0.2)
-
-
-class Log(Protocol):
-    """Where a job's output can be read piece by piece: the daemon, or the file that it goes to."""
-
-    def log(
-        self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
-    ) -> LogPart:
-        """A piece of output, as `Client.log` tells it."""
-        ...
 
 
 class FileLog:
@@ -92,23 +61,17 @@ def log_of(client: Client, id: str, *, error: bool = False) -> Log:
         raise UserError(f"the errors of job {id} go where its output goes; leave out --error")
     if not path or (not os.path.exists(path) and job["state"] in OVER):  # it could not be written: the daemon has why
         return client
+    if client.host is not None:
+        raise UserError(
+            f"the {'errors' if error else 'output'} of job {id} went to {path} on that machine; read it there"
+        )
     return FileLog(client, path)
 
 
-def follow(client: Log, job: str, offset: int = 0, attempt: int | None = None) -> None:
+def follow(log: Log, job: str, offset: int = 0, attempt: int | None = None) -> None:
     """Write a job's output to stdout as it comes, from an offset on, until the job is over."""
-    seen = attempt
-    while True:
-        part = patiently(client.log, job, offset, attempt=attempt, wait=_POLL)
-        if seen not in (None, part.attempt) and offset > 0:  # it runs once more: its output begins anew
-            seen, offset = part.attempt, 0
-            continue
-        seen, offset = part.attempt, part.next_offset
-        write(part.data)
-        if not part.data:
-            if part.state in OVER:
-                return
-            time.sleep(0.05)
+    for data in output_of(log, job, offset, attempt, output.say):
+        write(data)
 
 
 def write(data: bytes) -> None:

@@ -32,7 +32,7 @@ class _Entry:
         self.where, self.request, self.script = where, request, script
 
 
-def read_jobs(path: str, given: Request) -> list[dict[str, Any]]:
+def read_jobs(path: str, given: Request, *, elsewhere: bool = False) -> list[dict[str, Any]]:
     """The jobs of a file as the daemon wants to be told of them, in an order in which each follows earlier ones only.
 
     What the command line gives goes before what the file says.
@@ -45,7 +45,7 @@ def read_jobs(path: str, given: Request) -> list[dict[str, Any]]:
     described = []
     for entry in _ordered(entries):
         try:
-            described.append(entry.request.describe(in_place=not entry.script))
+            described.append(entry.request.describe(in_place=not entry.script, elsewhere=elsewhere))
         except UserError as error:
             raise UserError(f"{entry.where}: {error}") from error
     return described
@@ -131,13 +131,13 @@ def _read(path: str, node: yaml.Node) -> dict[str, Any]:
 def _value(path: str, key: str, name: str, node: yaml.Node) -> Any:
     if name == "env" and isinstance(node, yaml.MappingNode):
         return [f"{key.value}={_scalar(path, value)}" for key, value in _pairs(path, node)]
-    if name in ("tag", "env"):
+    if name in ("tag", "env", "notify"):
         words = _words(path, node)
         return [words] if isinstance(words, str) else words
     if key == "after":
         words = _words(path, node)
         return f"afterok:{':'.join([words] if isinstance(words, str) else words)}"
-    if isinstance(node, yaml.SequenceNode) and name in ("from_", "dependency", "array", "export"):
+    if isinstance(node, yaml.SequenceNode) and name in ("from_", "dependency", "array", "export", "notify_on"):
         return ",".join(_scalar(path, part) for part in node.value)
     text = _scalar(path, node)
     if name in _SWITCHES:

@@ -49,7 +49,7 @@ def set_(
 ) -> None:
     """Let another policy decide from now on."""
     client = yard.client()
-    client.set_policy(absolute(text), discipline=discipline, placement=placement)
+    client.set_policy(absolute(text) if client.host is None else text, discipline=discipline, placement=placement)
     now = client.policy()
     if json:
         output.print_json(now)

@@ -47,8 +47,9 @@ def set_quota(
     """Limit what a user, a group or everybody else may have."""
     if gpus is None and gpu_hours is None:
         raise UserError("say what the quota is: --gpus 2, --gpu-hours 40, or both")
-    found = yard.client().set_quota(name, gpus=gpus, gpu_hours=gpu_hours)
-    warn_of_unknown([name])
+    client = yard.client()
+    found = client.set_quota(name, gpus=gpus, gpu_hours=gpu_hours)
+    warn_of_unknown(client, [name])
     said = [f"{output.many(gpus, 'GPU') if gpus else 'any number of GPUs'} at once"] if gpus is not None else []
     said += [f"{f'{gpu_hours:g}' if gpu_hours else 'any number of'} GPU-hours a week"] if gpu_hours is not None else []
     _show(found, json, f"{_called(name)} may have {' and '.join(said)} from now on")
@@ -71,8 +72,9 @@ def set_share(
     json: Json = False,
 ) -> None:
     """Say what share a user, a group or everybody else deserves."""
-    found = yard.client().set_share(name, weight)
-    warn_of_unknown([name])
+    client = yard.client()
+    found = client.set_share(name, weight)
+    warn_of_unknown(client, [name])
     _show(found, json, f"{_called(name)} has a share of {weight:g} from now on, where others have 1")
 
 

@@ -38,8 +38,9 @@ def reserve(
         raise UserError("--user and --nobody exclude each other")
     begins, ends = _span(begin, end, duration)
     users = [] if nobody else user
-    found = yard.client().reserve(parse_indices(gpus), begins, ends, name=name, users=users)
-    warn_of_unknown(users or ())
+    client = yard.client()
+    found = client.reserve(parse_indices(gpus), begins, ends, name=name, users=users)
+    warn_of_unknown(client, users or ())
     if json:
         output.print_json(found)
         return

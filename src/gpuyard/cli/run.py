@@ -9,12 +9,13 @@ from types import FrameType, TracebackType
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.following import exit_code, follow, log_of, patiently, told
+from gpuyard.cli.following import exit_code, follow, log_of, told
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.submit import Request, send
 from gpuyard.cli.yard import Yard
 from gpuyard.client import Client, Refused
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.patience import patiently
 
 
 @shared
@@ -28,7 +29,7 @@ def run(context: typer.Context, yard: Yard, request: Request) -> None:
         interrupts.pass_to(job)
         _await_start(client, job)
         follow(log_of(client, job), job)
-        ended = patiently(client.wait, job)
+        ended = client.wait(job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
         output.say(told(ended))
     raise SystemExit(exit_code(ended))  # not typer.Exit: 130 would be taken for our own interruption
@@ -37,13 +38,13 @@ def run(context: typer.Context, yard: Yard, request: Request) -> None:
 def _await_start(client: Client, id: str) -> None:
     """Return when the job has started or is over; tell why it waits if that takes more than a second."""
     said = ""
-    job = patiently(client.job, id, wait=1.0, until="start")
+    job = patiently(client.job, id, wait=1.0, until="start", say=output.say)
     while job["state"] in ("queued", "held"):
         if told(job) != said:
             said = told(job)
             output.say(said)
         time.sleep(0.05)
-        job = patiently(client.job, id, wait=30.0, until="start")
+        job = patiently(client.job, id, wait=30.0, until="start", say=output.say)
     if said and job["state"] == "running":
         gpus = ", ".join(map(str, job["gpus"]))
         output.say(f"job {id}: running" + (f" on GPU {gpus}" if gpus else ""))

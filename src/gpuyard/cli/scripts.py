@@ -20,6 +20,8 @@ from gpuyard.errors import UserError
 
 _MOST = 2**22
 _OURS, _SLURMS = "#GPUYARD", "#SBATCH"
+_SEVERAL = ("tag", "env", "notify")
+"""Options that may be repeated, also in several lines."""
 
 
 def read_script(path: str) -> tuple[str, Options, dict[str, str]]:
@@ -66,8 +68,10 @@ def _together(lines: Iterable[Line]) -> Options:
     found = Options()
     for line in lines:
         asked = read_options(line.words, line.where)
-        tags, env = ([*(getattr(found, name) or ()), *(getattr(asked, name) or ())] for name in ("tag", "env"))
-        found = replace(asked.over(found), tag=tags, env=env)
+        several: dict[str, Any] = {
+            name: [*(getattr(found, name) or ()), *(getattr(asked, name) or ())] for name in _SEVERAL
+        }
+        found = replace(asked.over(found), **several)
     return found
 
 

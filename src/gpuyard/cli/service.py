@@ -15,7 +15,7 @@ from gpuyard.cli import output
 from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.up import Rules
-from gpuyard.cli.yard import Yard
+from gpuyard.cli.yard import Here
 from gpuyard.client import Client
 from gpuyard.errors import GpuyardError
 from gpuyard.service import Place
@@ -45,7 +45,7 @@ def _service() -> None:
 @app.command("install", cls=QuickCommand)
 @shared
 def install(
-    yard: Yard,
+    yard: Here,
     rules: Rules,
     system: Whose = None,
     print_: Annotated[bool, typer.Option("--print", help="Show the unit, and change nothing.")] = False,
@@ -128,7 +128,7 @@ def uninstall(system: Whose = None) -> None:
 
 @app.command("status", cls=QuickCommand)
 @shared
-def status(yard: Yard, json: Json = False) -> None:
+def status(yard: Here, json: Json = False) -> None:
     """Tell which units there are, and whether they run."""
     from gpuyard.cli.table import print_rows, print_table
 

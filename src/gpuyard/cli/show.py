@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LISTED = 30
 """Events that are listed; the JSON has them all."""
 _PAGE = 1000
+_TOLD = 20
 
 
 @shared
@@ -26,10 +27,11 @@ def show(yard: Yard, job: JobId, json: Json = False) -> None:
     client = yard.client()
     found = client.job(job)
     events = list(_events(client, found["id"]))
+    notices = _notices(client, found["id"])
     if json:
-        output.print_json({**found, "events": events})
+        output.print_json({**found, "events": events, "notifications": notices})
         return
-    parts = [*_identity(found), *_wishes(found, _described(events)), *_course(found)]
+    parts = [*_identity(found), *_wishes(found, _described(events)), *_course(found), *_told(notices)]
     rows = [(f"{label}:", value) for label, value in parts if value]
     width = max(len(label) for label, _ in rows)
     print("\n".join(f"{label:<{width}}  {visible(value)}" for label, value in rows))
@@ -48,6 +50,23 @@ def _events(client: Client, id: str) -> Iterator[dict[str, Any]]:
         if len(page["events"]) < _PAGE:
             return
         after = page["last"]
+
+
+def _notices(client: Client, id: str) -> list[dict[str, Any]]:
+    """What you were told of the job; nothing where that cannot be said."""
+    from gpuyard.client import Refused
+
+    try:
+        return client.notifications(job=id, limit=_TOLD)
+    except Refused:
+        return []
+
+
+def _told(notices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    from gpuyard.cli.notify import told
+
+    for line in told(notices):
+        yield "Notification", line
 
 
 def _described(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -88,6 +107,7 @@ def _wishes(job: Job, more: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Grace", _long(more.get("grace"))
     yield "Output file", job["output"] or ""
     yield "Error file", job["error"] or ""
+    yield "Notify", ", ".join(job["notify"]) + (f" on {', '.join(job['notify_on'])}" if job["notify_on"] else "")
 
 
 def _course(job: Job) -> Iterator[tuple[str, str]]:

@@ -35,7 +35,6 @@ _WHY = {
     "there are no accounts here": ("account",),
     "there is no quality of service to choose here": ("qos",),
     "there are no licenses here": ("licenses",),
-    "no mail is sent": ("mail-type", "mail-user"),
     "there is one machine only": ("constraint", "nodelist", "nodefile", "exclude", "clusters", "distribution"),
     "other jobs may run on this machine's other GPUs": ("exclusive",),
     "GPUs are shared with --gpu-memory here": ("oversubscribe", "overcommit"),
@@ -87,6 +86,7 @@ def translate(lines: Sequence[Line]) -> Translation:
         found.variables |= {name: str(tasks) for name in names}
     for option in options:
         _one(option, tasks, found)
+    _mail(options, found)
     return found
 
 
@@ -123,13 +123,44 @@ def _one(option: _Option, tasks: int, found: Translation) -> None:
         found.warnings.append(
             f"{option.where}: #SBATCH {option.text}: CPU cores are not managed here; only SLURM_CPUS_PER_TASK is set"
         )
-    elif name not in ("ntasks", "ntasks-per-node", *_SILENT):
+    elif name not in ("ntasks", "ntasks-per-node", "mail-type", "mail-user", *_SILENT):
         why = _IGNORED.get(name) or f"this option is not known{suggest(name, [*_IGNORED, *_MEANT])}"
         found.warnings.append(f"{option.where}: #SBATCH {option.text}: {why}; ignored")
     if name == "gpus-per-task":
         found.variables["SLURM_GPUS_PER_TASK"] = option.value.rpartition(":")[2]
     if name == "partition":
         found.variables["SLURM_JOB_PARTITION"] = option.value
+
+
+_MAIL_TYPES = {
+    "BEGIN": ["start"], "END": ["finish", "failure", "timeout"], "FAIL": ["failure", "timeout"],
+    "TIME_LIMIT": ["timeout"], "ALL": ["start", "finish", "failure", "timeout"], "ARRAY_TASKS": ["tasks"],
+}  # fmt: skip
+"""What Slurm sends mail of, in our words."""
+
+
+def _mail(options: Sequence[_Option], found: Translation) -> None:
+    """Who is told of what: an address, or whoever has subscribed to it (`gpuyard notify`)."""
+    types = next((option for option in reversed(options) if option.name == "mail-type"), None)
+    user = next((option for option in reversed(options) if option.name == "mail-user"), None)
+    if types is None:
+        if user is not None:
+            found.warnings.append(f"{user.where}: #SBATCH {user.text}: without --mail-type no mail is sent; ignored")
+        return
+    where = f"{types.where}: #SBATCH {types.text}"
+    words = [word.strip().upper() for word in types.value.split(",") if word.strip()]
+    if unknown := [word for word in words if word not in (*_MAIL_TYPES, "NONE")]:
+        found.warnings.append(f"{where}: of {', '.join(unknown)} nobody is told here; ignored")
+    events = list(dict.fromkeys(event for word in words for event in _MAIL_TYPES.get(word, ())))
+    if "NONE" in words:
+        found.lines.append(Line(where, ["--notify", "none"]))
+    elif set(events) - {"tasks"}:
+        address = user.value if user is not None and "@" in user.value else "all"
+        found.lines.append(Line(where, ["--notify", address, "--notify-on", ",".join(events)]))
+        if address == "all" and user is not None:
+            found.warnings.append(
+                f"{user.where}: #SBATCH {user.text}: not an address; told is who is in gpuyard notify list"
+            )
 
 
 def _number(option: _Option) -> int:

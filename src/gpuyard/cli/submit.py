@@ -17,7 +17,7 @@ from gpuyard.cli.yard import Yard
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
-    from gpuyard.client import Client
+    from gpuyard.client import Client, Wishes
 
 __all__ = ["Request", "duration", "run_in_place", "submit"]
 
@@ -33,13 +33,12 @@ class Request(Options):
 
     command: Command = None
 
-    def describe(self, *, in_place: bool = False) -> dict[str, Any]:
+    def describe(self, *, in_place: bool = False, elsewhere: bool = False) -> dict[str, Any]:
         """The job as the daemon wants to be told of it; mistakes are told before anything is sent.
 
-        A script's lines are read, unless it is to be run in place, like any command.
+        A script's lines are read, unless it is to be run in place, like any command. For a daemon elsewhere, nothing of
+        this machine counts but the script, and what is said.
         """
-        from gpuyard.client import description
-
         words, options, script, more = self._words(), self, None, dict[str, str]()
         if not in_place:
             check_lines(words[0], words[0], options=True)
@@ -48,20 +47,15 @@ class Request(Options):
 
             script, asked, more = read_script(path)
             options = self.over(asked)
-        directory = options.directory()
+            words[0] = os.path.basename(path) if elsewhere else words[0]
         wishes = options.wishes()
         wishes.setdefault("gpus", 1)
-        environment = options.environment()
-        if wishes.get("slurm"):  # those of a job of Slurm's that this may be sent from are not this job's
-            environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
-        environment |= more
         if script is not None:
             wishes["script"] = script
-        elif not in_place:  # what stands after -- is taken at its word
-            later = bool(wishes.get("dependency"))
-            check_program(words[0], directory, environment, slurm=bool(wishes.get("slurm")), later=later)
         _warn_of_deadline(wishes)
-        return description(words, directory, environment, **wishes)
+        if elsewhere:
+            return _for_elsewhere(options, words, wishes, more)
+        return _for_here(options, words, wishes, more, check=script is None and not in_place)
 
     def _words(self) -> list[str]:
         words = list(self.command or ())
@@ -74,6 +68,30 @@ class Request(Options):
                 f"or let a shell read them: gpuyard submit -- sh -c '{first}'"
             )
         return words
+
+
+def _for_here(options: Options, words: list[str], wishes: Wishes, more: dict[str, str], check: bool) -> dict[str, Any]:
+    """A job of this directory and environment; whether the command is there is checked."""
+    from gpuyard.client import description
+
+    directory, environment = options.directory(), options.environment()
+    if wishes.get("slurm"):  # those of a job of Slurm's that this may be sent from are not this job's
+        environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
+    environment |= more
+    if check:  # what stands after -- is taken at its word
+        later = bool(wishes.get("dependency"))
+        check_program(words[0], directory, environment, slurm=bool(wishes.get("slurm")), later=later)
+    return description(words, directory, environment, **wishes)
+
+
+def _for_elsewhere(options: Options, words: list[str], wishes: Wishes, more: dict[str, str]) -> dict[str, Any]:
+    """A job of a directory and an environment elsewhere."""
+    from gpuyard.client import remote_description
+
+    if wishes.get("script") is None and os.path.isfile(words[0]):
+        output.say(f"warning: the file {words[0]} of this machine is not sent; there has to be one of that name there")
+    more.pop("SLURM_SUBMIT_DIR", None)  # that is known there
+    return remote_description(words, options.chdir, None, options.variables() | more, **wishes)
 
 
 _SHELLS = frozenset((b"sh", b"bash", b"dash", b"zsh", b"ksh", b"fish", b"tcsh", b"csh"))
@@ -113,8 +131,25 @@ def run_in_place(context: typer.Context, request: Request) -> bool:
 
 def send(context: typer.Context, request: Request, client: Client) -> str:
     """Queue what a command line asks for; the job's id."""
-    wanted = request.describe(in_place=run_in_place(context, request))
-    return client.submit_described(wanted)
+    in_place, elsewhere = run_in_place(context, request), client.host is not None
+    [wanted] = _mailed([request.describe(in_place=in_place, elsewhere=elsewhere)], client)
+    job = client.submit_described(wanted)
+    if elsewhere:
+        where = f"in {wanted['directory']}" if "directory" in wanted else "in your home directory"
+        output.say(
+            f"job {job}: is to run {where} on the machine at {client.host}; no file of this machine is sent"
+            + (" but the script" if "script" in wanted else "")
+        )
+    return job
+
+
+def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
+    """The same jobs; of those that want mail which cannot be sent, what can be done is done."""
+    if not any(one.get("notify") for one in wanted):
+        return wanted
+    from gpuyard.cli.mailing import without_vain_mail
+
+    return [without_vain_mail(one, client) for one in wanted]
 
 
 @shared
@@ -143,7 +178,7 @@ def _submit_file(client: Client, file: str, request: Request, json: bool) -> Non
 
     if request.command:
         raise UserError("--file has the jobs, so there is no command to be given with it")
-    ids = client.submit_all(read_jobs(file, request))
+    ids = client.submit_all(_mailed(read_jobs(file, request, elsewhere=client.host is not None), client))
     if json:
         output.print_json({"ids": ids})
     else:

@@ -16,7 +16,7 @@ import typer
 from gpuyard.cli import output
 from gpuyard.cli.policy import absolute
 from gpuyard.cli.sharing import shared
-from gpuyard.cli.yard import Yard
+from gpuyard.cli.yard import Here
 from gpuyard.client import Client, NoDaemon
 from gpuyard.errors import GpuyardError
 
@@ -65,7 +65,7 @@ class Rules:
 
 
 @shared
-def serve(yard: Yard, rules: Rules) -> None:
+def serve(yard: Here, rules: Rules) -> None:
     """Run the daemon in the foreground."""
     settings = yard.settings(**rules.flags())
     warn_of_variables()
@@ -73,7 +73,7 @@ def serve(yard: Yard, rules: Rules) -> None:
 
 
 @shared
-def up(yard: Yard, rules: Rules, json: Json = False) -> None:
+def up(yard: Here, rules: Rules, json: Json = False) -> None:
     """Start the daemon in the background."""
     settings = yard.settings(**rules.flags())
     warn_of_variables()
@@ -97,7 +97,7 @@ def up(yard: Yard, rules: Rules, json: Json = False) -> None:
 
 
 @shared
-def down(yard: Yard, json: Json = False) -> None:
+def down(yard: Here, json: Json = False) -> None:
     """End the daemon; jobs go on, and the next daemon takes them up."""
     client = yard.client()
     try:

@@ -43,15 +43,16 @@ def wait(
 
 def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) -> tuple[list[Job], bool]:
     """The jobs as they are at the end, and whether all were over in time."""
-    from gpuyard.cli.following import patiently, told
+    from gpuyard.cli.following import told
     from gpuyard.client import OVER
+    from gpuyard.patience import patiently
 
     end = None if timeout is None else time.monotonic() + timeout
     found = []
     for job in jobs:
         while job["state"] not in OVER and (end is None or time.monotonic() < end):
             left = 30.0 if end is None else end - time.monotonic()
-            job = patiently(client.job, job["id"], wait=left)
+            job = patiently(client.job, job["id"], wait=left, say=output.say)
             time.sleep(0.0 if job["state"] in OVER else 0.02)
         found.append(job)
         if not quiet:

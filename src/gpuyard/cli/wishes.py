@@ -6,6 +6,7 @@ An option that was not given is None, so that one source can go before another.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -36,7 +37,10 @@ TimeLimit = Annotated[
 Estimate = Annotated[
     str | None, typer.Option("--estimate", metavar="TIME", help="How long it is likely to run, as in 1h.")
 ]
-Directory = Annotated[str | None, typer.Option("--chdir", "-D", metavar="DIR", help="Where to run it (here).")]
+Directory = Annotated[
+    str | None,
+    typer.Option("--chdir", "-D", metavar="DIR", help="Where to run it (here; at a host, in your home there)."),
+]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A word to find it by; may be repeated.")]
 Requeue = Annotated[
     bool | None, typer.Option("--requeue/--no-requeue", help="Run it again if a reboot interrupts it (no).")
@@ -91,7 +95,19 @@ Env = Annotated[
 ]
 Export = Annotated[
     str | None,
-    typer.Option("--export", metavar="ALL|NONE|A,B=1", help="Which variables of this environment it gets (ALL)."),
+    typer.Option(
+        "--export", metavar="ALL|NONE|A,B=1", help="Which variables of this environment it gets (ALL; at a host, NONE)."
+    ),
+]
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--notify", metavar="NAME|URL|all|none", help="Who is told of it (all of gpuyard notify list); may be repeated."
+    ),
+]
+NotifyOn = Annotated[
+    str | None,
+    typer.Option("--notify-on", metavar="EVENTS", help="Of what: start,finish,failure,timeout,long-wait,tasks."),
 ]
 SlurmVariables = Annotated[
     bool | None,
@@ -125,6 +141,8 @@ class Edits:
     output: Output = None
     error: Errors = None
     open_mode: OpenMode = None
+    notify: Notify = None
+    notify_on: NotifyOn = None
 
     def over(self: T, other: Edits) -> T:
         """These, and of the other ones what is not among these."""
@@ -157,6 +175,8 @@ class Edits:
             "output": self.output,
             "error": self.error,
             "open_mode": _mode(self.open_mode),
+            "notify": self.notify or None,
+            "notify_on": None if self.notify_on is None else self.notify_on.replace(",", " ").split(),
         }
         return {name: value for name, value in found.items() if value is not None}  # type: ignore[return-value]
 
@@ -187,7 +207,15 @@ class Options(Edits):
 
     def environment(self) -> dict[str, str]:
         """The variables that it gets."""
-        found = _exported(self.export or "ALL")
+        return _exported(self.export or "ALL") | self._named()
+
+    def variables(self) -> dict[str, str]:
+        """Those that are named: all that a job elsewhere gets of this environment."""
+        names = (part for part in (self.export or "").split(",") if part not in ("ALL", "NONE", "NIL"))
+        return _exported_too(names) | self._named()
+
+    def _named(self) -> dict[str, str]:
+        found: dict[str, str] = {}
         for item in self.env or ():
             name, equals, value = item.partition("=")
             if not name or not (equals or name in os.environ):
@@ -207,6 +235,12 @@ def _exported(text: str) -> dict[str, str]:
         found = dict(os.environ)
     else:
         found = {name: os.environ[name] for name in _ALWAYS if name in os.environ}
+    return found | _exported_too(names)
+
+
+def _exported_too(names: Iterable[str]) -> dict[str, str]:
+    """Variables that are named, each as it is here unless its value is given."""
+    found: dict[str, str] = {}
     for part in names:
         name, equals, value = part.partition("=")
         if equals:

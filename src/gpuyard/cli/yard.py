@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuyard.errors import GpuyardError, UserError
+
 if TYPE_CHECKING:
     from gpuyard.client import Client
     from gpuyard.config import Settings
@@ -15,32 +17,50 @@ if TYPE_CHECKING:
 
 def _as_given_before(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
     """What stands before the command, as in `gpuyard --data-dir X ps`, holds unless the command has its own."""
-    before: Any = context.parent
+    return _before(context, parameter.name) if value is None else value
+
+
+def _not_elsewhere(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+    """The same; but a host that stands there, as in `gpuyard --host X down`, is not passed over."""
+    if _before(context, "host") is not None:
+        raise UserError(f"gpuyard {context.info_name} is for the machine that it runs on; run it there, without --host")
+    return _as_given_before(context, parameter, value)
+
+
+def _before(context: typer.Context, name: str | None) -> str | None:
+    before, value = context.parent, None
     while value is None and before is not None:
-        value = before.params.get(parameter.name)
-        before = before.parent
+        value, before = before.params.get(name or ""), before.parent
     return value
 
 
-DataDir = Annotated[
+_DATA_DIR, _SOCKET = "Where the yard is kept ($GPUYARD_DATA_DIR).", "Where its daemon listens ($GPUYARD_SOCKET)."
+DataDir = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", callback=_as_given_before, help=_DATA_DIR)]
+Socket = Annotated[str | None, typer.Option("--socket", metavar="PATH", callback=_as_given_before, help=_SOCKET)]
+Host = Annotated[
     str | None,
     typer.Option(
-        "--data-dir", metavar="DIR", callback=_as_given_before, help="Where the yard is kept ($GPUYARD_DATA_DIR)."
+        "--host",
+        metavar="URL",
+        callback=_as_given_before,
+        help="A daemon elsewhere: https://box:62333 ($GPUYARD_HOST).",
     ),
 ]
-Socket = Annotated[
+CaFile = Annotated[
     str | None,
     typer.Option(
-        "--socket", metavar="PATH", callback=_as_given_before, help="Where its daemon listens ($GPUYARD_SOCKET)."
+        "--ca-file", metavar="FILE", callback=_as_given_before, help="Trust these certificates there ($GPUYARD_CA)."
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Yard:
-    """The options that say which yard is meant."""
+class Here:
+    """The options that say which yard of this machine is meant."""
 
-    data_dir: DataDir = None
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", metavar="DIR", callback=_not_elsewhere, help=_DATA_DIR)
+    ] = None
     socket: Socket = None
 
     def settings(self, **flags: Any) -> Settings:
@@ -51,17 +71,46 @@ class Yard:
 
     def client(self, timeout: float = 30.0) -> Client:
         """A client of the yard's daemon."""
+        return Yard(self.data_dir, self.socket).local(timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """The options that say which yard is meant, here or elsewhere."""
+
+    data_dir: DataDir = None
+    socket: Socket = None
+    host: Host = None
+    ca_file: CaFile = None
+
+    def client(self, timeout: float = 30.0) -> Client:
+        """A client of the yard's daemon."""
+        import os
+
+        from gpuyard.cli import output
+        from gpuyard.client import Client
+
+        local = self.data_dir is not None or self.socket is not None
+        if self.host is not None and local:
+            raise UserError("--host is for a daemon elsewhere, --data-dir and --socket for one here; give one of them")
+        if local or not (host := self.host or os.environ.get("GPUYARD_HOST")):
+            return self.local(timeout)
+        return Client(host=host, ca=self.ca_file, timeout=timeout, say=output.say)
+
+    def local(self, timeout: float = 30.0) -> Client:
+        """A client of a daemon of this machine."""
+        from gpuyard.cli import output
         from gpuyard.client import Client
         from gpuyard.config import daemon_socket
 
-        return Client(daemon_socket({"data_dir": self.data_dir, "socket": self.socket}), timeout=timeout)
+        return Client(
+            daemon_socket({"data_dir": self.data_dir, "socket": self.socket}), timeout=timeout, say=output.say
+        )
 
 
 def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[str, str]]]:
     def complete(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-        from gpuyard.errors import GpuyardError
-
-        yard = Yard(context.params.get("data_dir"), context.params.get("socket"))
+        yard = Yard(*(context.params.get(name) for name in ("data_dir", "socket", "host", "ca_file")))
         try:
             client = yard.client(timeout=1.0)
             jobs = client.jobs(limit=200) + (client.history(limit=50) if finished else [])

@@ -70,7 +70,14 @@ class Machine:
 
     def readings(self) -> Iterator[tuple[Device, Reading, Verdict]]:
         """What was seen last."""
-        return zip(self.gpus.devices, self._sampler.readings, self.verdicts, strict=True)
+        seen = self._sampler.readings or [
+            Reading(device.index, lost=True, problem="not looked at yet") for device in self.gpus.devices
+        ]
+        return zip(self.gpus.devices, seen, self.verdicts, strict=True)
+
+    def age(self) -> float:
+        """Seconds since that was; what is simulated is always as of now."""
+        return 0.0 if self.gpus.simulated else time.monotonic() - self._seen
 
     def in_use(self, gpu: int, seconds: float) -> bool | None:
         """Whether anybody is on a GPU that was given away so many seconds ago; None if that cannot be told."""

@@ -102,6 +102,13 @@ class Progresses:
         self._jobs[view.id] = seen
         return None if seen.reading is None else estimate(seen.reading, seen.at - view.started, now - seen.at)
 
+    def report(self, view: JobView, done: float, total: float, now: float) -> None:
+        """Take a job's word for how far it is; kept until it says something else, or the daemon ends."""
+        seen = self._jobs.get(view.id)
+        if seen is None or seen.attempt != view.attempt:
+            seen = _Seen(view.attempt)
+        self._jobs[view.id] = replace(seen, reading=Reading(REPORTED, done, total), at=now)
+
     def _look(self, view: JobView, started: float, seen: _Seen, now: float) -> _Seen:
         """Look at its file; if there is none that counts, at its output. What has not changed is not read again."""
         try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gpuyard.daemon import views
@@ -15,6 +16,41 @@ from gpuyard.daemon.views import JobView
 
 _AT_ONCE = 500
 """Jobs that one question names."""
+
+
+class Answered(NamedTuple):
+    """A request that came with a key, and what it was answered."""
+
+    user: str
+    key: str
+    request: str
+    """A hash of what was asked for."""
+    answer: str
+    """As JSON."""
+    at: float
+
+
+class Cursor(NamedTuple):
+    """A place in the history: behind a job, by when it ended and by its number."""
+
+    ended: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which events somebody wants; what is empty does not matter."""
+
+    job: str = ""
+    """A job, or an array."""
+    kinds: frozenset[str] = frozenset()
+    user: str = ""
+    """Whose jobs they happened to."""
+
+    @property
+    def everything(self) -> bool:
+        """Whether all events are wanted."""
+        return not (self.job or self.kinds or self.user)
 
 
 class Reader:
@@ -35,6 +71,7 @@ class Reader:
         limit: int = -1,
         ended_after: float | None = None,
         tag: str = "",
+        behind: Cursor | None = None,
     ) -> list[JobView]:
         """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
         terms = [f"{name} = ?" for name in wanted]
@@ -44,6 +81,9 @@ class Reader:
         if ended_after is not None:
             terms.append("ended >= ?")
             values.append(ended_after)
+        if behind is not None:  # of those that are over
+            terms.append("(ended, number) < (?, ?)")
+            values += behind
         if tag:
             terms.append("EXISTS (SELECT 1 FROM json_each(work, '$.tags') WHERE value = ?)")
             values.append(tag)
@@ -54,6 +94,10 @@ class Reader:
     def environment(self, key: str) -> dict[str, str]:
         """The environment under a hash."""
         return environment_of(self._connection, key)
+
+    def answer(self, user: str, key: str) -> Answered | None:
+        """What a user's request with this key was answered; None if there was none."""
+        return answer_of(self._connection, user, key)
 
     def tasks(self, array: str) -> dict[str, int]:
         """How many tasks of an array there are in each state."""
@@ -70,14 +114,25 @@ class Reader:
         """How many jobs there are in each state."""
         return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
 
-    def events(self, after: int, limit: int, job: str | None = None) -> list[tuple[int, Row]]:
-        """Events from one on, of all jobs or of one."""
-        of_job, values = (" AND job = ?", (job,)) if job is not None else ("", ())
+    def happened(self, after: int, until: int, wish: Wish, limit: int) -> Iterator[tuple[int, Row, str | None]]:
+        """Events after one and up to another, in order, and whose job each happened to."""
+        terms, values = ["seq > ?", "seq <= ?"], list[Any]((after, until))
+        if wish.job:
+            terms.append("events.job IN (SELECT ? UNION ALL SELECT id FROM jobs WHERE array = ? AND array <> '')")
+            values += [wish.job, wish.job]
+        if wish.kinds:
+            terms.append(f"events.kind IN ({','.join('?' * len(wish.kinds))})")
+            values += sorted(wish.kinds)
+        if wish.user:
+            terms.append("user = ?")
+            values.append(wish.user)
         found = self._connection.execute(
-            f"SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ?{of_job} ORDER BY seq LIMIT ?",
-            (after, *values, limit),
+            "SELECT seq, at, events.kind, job, events.attempt, data, user "
+            "FROM events LEFT JOIN jobs ON jobs.id = events.job "
+            f"WHERE {' AND '.join(terms)} ORDER BY seq LIMIT ?",
+            (*values, limit),
         )
-        return [(seq, Row(*row)) for seq, *row in found]
+        return ((seq, Row(*row), user) for seq, *row, user in found)
 
     def requeued(self, jobs: Sequence[str]) -> dict[str, float]:
         """When each of these jobs last began to wait again; only those that did."""
@@ -100,6 +155,10 @@ class Reader:
         """Whether there is a job that ended before an instant."""
         return self._connection.execute("SELECT 1 FROM jobs WHERE ended < ? LIMIT 1", (at,)).fetchone() is not None
 
+    def any_answered_before(self, at: float) -> bool:
+        """Whether an answer to a request with a key was given before an instant."""
+        return self._connection.execute("SELECT 1 FROM answers WHERE at < ? LIMIT 1", (at,)).fetchone() is not None
+
     def needless_environments(self) -> tuple[list[str], int]:
         """Environments and scripts that no job has, and the number of the newest job that was looked at."""
         self._connection.execute("BEGIN")  # both from one instant
@@ -120,6 +179,14 @@ class Reader:
     def _select(self, rest: str, values: Iterable[Any]) -> list[JobView]:
         found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {rest}", tuple(values))
         return list(map(views.from_row, found))
+
+
+def answer_of(connection: sqlite3.Connection, user: str, key: str) -> Answered | None:
+    """What a user's request with this key was answered; None if there was none."""
+    found = connection.execute(
+        "SELECT user, key, request, answer, at FROM answers WHERE user = ? AND key = ?", (user, key)
+    ).fetchone()
+    return Answered(*found) if found else None
 
 
 def environment_of(connection: sqlite3.Connection, key: str) -> dict[str, str]:

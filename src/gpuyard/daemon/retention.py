@@ -19,6 +19,7 @@ from typing import Protocol
 from gpuyard.config import Settings
 from gpuyard.daemon.checkpoints import Checkpoints
 from gpuyard.daemon.reader import Reader
+from gpuyard.daemon.repeats import KEPT
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.views import JobView
 from gpuyard.engines import attempts
@@ -72,8 +73,7 @@ class Retention:
 
     def start(self) -> None:
         """Begin; this returns at once."""
-        if self._settings.keep_logs or self._settings.keep_history:
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """End, within the time that a bite takes."""
@@ -93,10 +93,12 @@ class Retention:
 
     def sweep(self, now: float) -> tuple[int, int]:
         """Remove all that is too old by now: how many jobs' files, and how many jobs."""
-        reader = Reader(self._settings.database)
+        reader, settings = Reader(self._settings.database), self._settings
         try:
-            files = self._remove_files(reader, now)
-            jobs = self._remove_history(reader, now - self._settings.keep_history) if self._settings.keep_history else 0
+            if reader.any_answered_before(now - KEPT):
+                self._in_bites(lambda: self._yard.store.forget_answers(now - KEPT, 10 * _BITE))
+            files = self._remove_files(reader, now) if settings.keep_logs or settings.keep_history else 0
+            jobs = self._remove_history(reader, now - settings.keep_history) if settings.keep_history else 0
         finally:
             reader.close()
         if files or jobs:

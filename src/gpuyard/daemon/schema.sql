@@ -1,4 +1,4 @@
--- gpuyard's store, version 3. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
+-- gpuyard's store, version 4. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
 
 CREATE TABLE events (
     seq     INTEGER PRIMARY KEY,  -- 1, 2, 3 ...: the order in which things happened
@@ -44,6 +44,17 @@ CREATE INDEX jobs_over ON jobs (ended) WHERE ended IS NOT NULL;
 CREATE INDEX jobs_by_state ON jobs (state);
 CREATE INDEX jobs_by_array ON jobs (array) WHERE array <> '';
 CREATE INDEX jobs_by_name ON jobs (name);
+
+-- Requests that came with a key, and what they were answered: sent again, they are answered the same, and done once.
+CREATE TABLE answers (
+    user    TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    request TEXT NOT NULL,  -- a hash of what was asked for
+    answer  TEXT NOT NULL,  -- as JSON
+    at      REAL NOT NULL,
+    PRIMARY KEY (user, key)
+) WITHOUT ROWID;
+CREATE INDEX answers_by_age ON answers (at);
 
 -- The state of the yard after the event `seq`, so that a start need not read the whole log.
 CREATE TABLE checkpoint (

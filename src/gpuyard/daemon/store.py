@@ -23,12 +23,12 @@ from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon import views
 from gpuyard.daemon.journal import Record, Row, decode, encode, with_tuples
-from gpuyard.daemon.reader import environment_of
+from gpuyard.daemon.reader import Answered, answer_of, environment_of
 from gpuyard.daemon.views import JobView, fold_view
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 
-VERSION = 3
+VERSION = 4
 _HERE = Path(__file__).parent
 _INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
 _DAMAGED = "put back a backup, or move it away to start anew"
@@ -36,6 +36,8 @@ _FORGETTABLE = """SELECT id FROM jobs WHERE ended < ? AND number < ? AND id != ?
     AND NOT EXISTS (SELECT 1 FROM events WHERE events.job = jobs.id AND seq >= ?) ORDER BY ended LIMIT ?"""
 _FORGETTABLE_GPUS = """DELETE FROM events WHERE seq IN (SELECT seq FROM events
     WHERE kind IN ('GpusWithdrawn', 'GpusRestored') AND job IS NULL AND seq < ? AND at < ? LIMIT ?)"""
+_FORGETTABLE_ANSWERS = """DELETE FROM answers WHERE (user, key) IN (
+    SELECT user, key FROM answers WHERE at < ? ORDER BY at LIMIT ?)"""
 _UPDATE, _EDIT = (
     f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
     for columns in (views.CHANGING, views.COLUMNS)
@@ -80,7 +82,12 @@ class Store:
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def append(self, records: Sequence[Record], environments: Mapping[str, str] | None = None) -> None:
+    def append(
+        self,
+        records: Sequence[Record],
+        environments: Mapping[str, str] | None = None,
+        answers: Iterable[Answered] = (),
+    ) -> None:
         """Write records and what follows from them; on disk when this returns, or not at all."""
         seen: dict[str, JobView] = {}
         number = self.jobs
@@ -99,6 +106,10 @@ class Store:
             point("store:events")
             if environments:
                 connection.executemany("INSERT OR IGNORE INTO environments VALUES (?, ?)", environments.items())
+            if answers := list(answers):
+                connection.executemany(
+                    "INSERT INTO answers (user, key, request, answer, at) VALUES (?, ?, ?, ?, ?)", answers
+                )
             if new := [views.to_row(v) for v in seen.values() if v.number > self.jobs]:
                 connection.executemany(_INSERT, new)
             changed = {job: v for job, v in seen.items() if v.number <= self.jobs}
@@ -160,6 +171,12 @@ class Store:
         """Remove up to so many events that tell of GPUs coming and going before an instant; returns how many."""
         with self._transaction() as connection:
             found = connection.execute(_FORGETTABLE_GPUS, (self.checkpointed, before, most))
+            return found.rowcount
+
+    def forget_answers(self, before: float, most: int) -> int:
+        """Remove up to so many answers to requests with a key, given before an instant; returns how many."""
+        with self._transaction() as connection:
+            found = connection.execute(_FORGETTABLE_ANSWERS, (before, most))
             return found.rowcount
 
     def forget_environments(self, keys: Iterable[str], since: int) -> int:
@@ -233,6 +250,10 @@ class Store:
         """When something last happened to a job."""
         found = self._connection.execute("SELECT at FROM events WHERE job = ? ORDER BY seq DESC LIMIT 1", (job,))
         return float((found.fetchone() or (0.0,))[0])
+
+    def answer(self, user: str, key: str) -> Answered | None:
+        """What a user's request with this key was answered; None if there was none."""
+        return answer_of(self._connection, user, key)
 
     def environment(self, key: str) -> dict[str, str]:
         """The environment under a hash."""

@@ -70,6 +70,10 @@ class Work:
     """Hash of the script that it runs, which is kept by itself like an environment."""
     slurm: bool = False
     """Whether it is given the variables that Slurm would give it."""
+    notify: tuple[str, ...] = ()
+    """Who is to be told of it: names of subscriptions, `#12` for a URL that is kept elsewhere, `all` or `none`."""
+    notify_on: tuple[str, ...] = ()
+    """Of what; empty: as each subscription says."""
     holder: tuple[int, int, str] | None = None
     """Of a lease: the process that holds it: its id, its start in clock ticks, and the life of the machine."""
     requester: tuple[int, int, str] | None = None

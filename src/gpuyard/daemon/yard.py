@@ -39,8 +39,10 @@ from gpuyard.daemon.inbox import Inbox
 from gpuyard.daemon.journal import Record
 from gpuyard.daemon.launching import task_of
 from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.meters import Meters
 from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
 from gpuyard.daemon.outcomes import Outcomes
+from gpuyard.daemon.reader import Answered
 from gpuyard.daemon.stops import Stops
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
@@ -72,12 +74,18 @@ class Yard:
         self.state: State
         self.failing = ""
         """Why nothing can be written now; empty if all is well."""
-        self.on_commit: Callable[[list[Record]], None] = lambda records: None
+        self.listeners: list[Callable[[list[Record]], None]] = []
+        """Told of what was written, by the yard's own thread: they must be quick."""
         self.expect: Callable[[str], None] = lambda job: None
         """Told of every lease that waits, so that somebody sees if nobody waits for it any more."""
         self.plan_seconds: deque[float] = deque(maxlen=1000)
+        self.meters = Meters(store.open, store.latest_at)
+        self.due_back = np.inf
+        """When the thread will have turned again, on the monotonic clock, if nothing is wrong with it."""
         self.environments: dict[str, str] = {}
         """To be written with the next batch."""
+        self.answers: dict[tuple[str, str], Answered] = {}
+        """To requests with a key, by user and key; written with what they tell of."""
         self._pending: list[Record] = []
         self._edited: dict[str, Work] = {}
         """What jobs are to run according to what is not yet written."""
@@ -118,7 +126,9 @@ class Yard:
     def run(self) -> None:
         """Turn after turn, until told to stop."""
         while not self._stopping:
-            self.turn(self._patience())
+            patience = self._patience()
+            self.due_back = time.monotonic() + patience
+            self.turn(patience)
         try:
             if self._commit([]) and not self.failing:  # first, so that the state is no further than the log
                 self.store.keep(self.state)
@@ -128,6 +138,7 @@ class Yard:
     def turn(self, patience: float) -> None:
         """One turn, beginning at the latest after so many seconds."""
         self._poll.poll(max(0.0, patience) * 1000)
+        self.due_back = time.monotonic()
         if self.failing and time.monotonic() >= self._retry_at:
             self._try_again()
         answers = self._inbox.hear(self.failing)
@@ -192,9 +203,12 @@ class Yard:
         records, self._pending, self._write_at = self._pending, [], np.inf
         self._edited = {}
         environments, self.environments = self.environments, {}
+        answers_kept, self.answers = self.answers, {}
         try:
             if records:
-                self.store.append(records, environments)
+                began = time.perf_counter()
+                self.store.append(records, environments, answers_kept.values())
+                self.meters.commits.observe(time.perf_counter() - began)
         except StoreFailing as error:
             log.error("%s", error)
             self._fail(error)
@@ -216,7 +230,9 @@ class Yard:
             point("yard:answered")
         records, self._written = self._written, []
         if records:
-            self.on_commit(records)
+            self.meters.note(records)
+            for listener in self.listeners:
+                listener(records)
 
     def _fail(self, error: GpuyardError) -> None:
         """Give up what is not written, for now."""
@@ -321,7 +337,7 @@ class Yard:
             return
         if len(self.state.waiting) and self.machine.is_stale():
             self._look_at_gpus(now)
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.thread_time()
         self._place(self._stops.promised(now), now)
         instant = self._instant(now)
         plan = self.make_plan(instant)
@@ -333,6 +349,7 @@ class Yard:
             self.record(Chosen(now, *plan.chosen))
         self._planned = self.state.version
         self.plan_seconds.append(time.perf_counter() - began)
+        self.meters.planned(self.plan_seconds[-1], time.thread_time() - spent)
 
     def _instant(self, now: float) -> float:
         """The instant to plan for: if a plan was due a moment ago, that one; then a slice is over, not a bit more."""

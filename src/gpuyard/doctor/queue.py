@@ -6,9 +6,11 @@ import os
 import sqlite3
 import time
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 from gpuyard import __version__
+from gpuyard.client import Refused
 from gpuyard.daemon.backup import integrity, read_only
 from gpuyard.daemon.restoring import standings
 from gpuyard.daemon.store import VERSION
@@ -19,6 +21,7 @@ from gpuyard.units import format_duration, format_size
 _AHEAD = 2.0  # seconds
 _LARGE = 2**31
 _NAMED = 5
+_RECENT = 86400.0
 
 
 def daemon(patient: Patient) -> Finding:
@@ -134,3 +137,25 @@ def leftovers(patient: Patient) -> Finding | None:
     named = "; ".join(f"job {job}: {' '.join(map(str, pids))}" for job, pids in list(left.items())[:_NAMED])
     numbers = " ".join(str(pid) for pids in left.values() for pid in pids)
     return warn(check, f"processes of jobs that are over, or that the queue does not know ({named})", f"kill {numbers}")
+
+
+def notifications(patient: Patient) -> Finding | None:
+    """Whether people are told of their jobs."""
+    check = "notifications"
+    if patient.status is None:
+        return None
+    try:
+        failed = patient.client.notifications(failed=True, all=True, limit=100)
+    except Refused:  # only admins see everybody's
+        failed = patient.client.notifications(failed=True, limit=100)
+    recent = [one for one in failed if one["state"] == "waiting" or _is_recent(one["ended_at"])]
+    if not recent:
+        return ok(check, "all that was to be sent has been")
+    latest = recent[0]
+    which = f"{latest['event']} of job {latest['job']}" if latest["job"] else latest["event"]
+    told = f"{len(recent)} could not be sent, the latest ({which}): {latest['error']}"
+    return warn(check, told, "gpuyard notify log --failed lists them; gpuyard notify test tries a subscription")
+
+
+def _is_recent(at: str | None) -> bool:
+    return at is not None and time.time() - datetime.fromisoformat(at).timestamp() < _RECENT

@@ -174,11 +174,12 @@ class Engine(Protocol):
         """The attempt that a process of this machine belongs to; None if it is nobody's."""
         ...
 
-    def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
+    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
         """Up to `size` bytes of an attempt's output from `offset` on, and the offset to read on from.
 
         A negative offset counts from the end. Where bytes were left out to keep to the limit, the answer begins with a
-        line that says how many (which comes on top of `size`), and goes on with what follows them.
+        line that says how many (which comes on top of `size`), and goes on with what follows them; if it is to be
+        `exact`, zeros stand for them.
         """
         ...
 

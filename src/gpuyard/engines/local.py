@@ -234,9 +234,9 @@ class LocalEngine:
             return False
         return pid in run.cgroup.members() if run.cgroup else processes.user_of(pid) == run.uid
 
-    def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
+    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
         """Up to `size` bytes of output and the offset to read on from; a line stands for what was left out."""
-        return output.read(self._folders.of(job, attempt) / "output.log", offset, size)
+        return output.read(self._folders.of(job, attempt) / "output.log", offset, size, exact=exact)
 
     def log_size(self, job: str, attempt: int) -> int:
         """How many bytes of output were written, kept or not."""

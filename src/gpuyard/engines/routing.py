@@ -62,9 +62,9 @@ class Routing:
         """The same, as far as a GPU is concerned: nobody but us pins a lease's process to the GPUs that it has."""
         return self._jobs.owner(pid) or self._leases.owner(pid, gpu)
 
-    def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
+    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
         """A piece of a job's output; leases have none."""
-        return self._jobs.read_log(job, attempt, offset, size)
+        return self._jobs.read_log(job, attempt, offset, size, exact=exact)
 
     def log_size(self, job: str, attempt: int) -> int:
         """How much output a job has written."""

@@ -14,7 +14,7 @@ import string
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,8 @@ class Access:
     def close(self) -> None:
         """Write what is left to write, and let go of the file."""
         with self.lock:
-            self.flush()
+            with suppress(StoreFailing):  # when something was used last is no reason to fail
+                self.flush()
             self.connection.close()
 
     # -- tokens -----------------------------------------------------------------------------------

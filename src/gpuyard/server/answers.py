@@ -96,6 +96,8 @@ def job_json(
         "notice": work.get("notice") or None,
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
+        "notify": ["url" if ref.startswith("#") else ref for ref in work.get("notify", ())],
+        "notify_on": work.get("notify_on", []),
         "kind": view.kind,
         **({"pid": work["holder"][0]} if work.get("holder") else {}),
         "progress": progress,
@@ -218,9 +220,10 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
     found = []
     drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
     now = time.time()
+    running = [view for view in views if view.state == "running"]
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
     for device, reading, verdict in machine.readings():
-        tenants = [view for view in views if view.state == "running" and device.index in view.gpus]
+        tenants = [view for view in running if device.index in view.gpus]
         jobs = [view.id for view in tenants]
         booking = next((booking for booking in bookings if device.index in booking.gpus), None)
         used = reading.memory_used
@@ -255,10 +258,14 @@ def event_json(seq: int, row: Row) -> dict[str, Any]:
     return {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt, **data, **details}
 
 
+def encoded(value: Any) -> bytes:
+    """A value as JSON, on one line."""
+    try:
+        return to_json(value, inf_nan_mode="null")
+    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
 def reply(value: Any, status: int = 200) -> Response:
     """An answer."""
-    try:
-        body = to_json(value, inf_nan_mode="null")
-    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
-        body = json.dumps(value, separators=(",", ":")).encode("ascii")
-    return Response(body, status, media_type="application/json")
+    return Response(encoded(value), status, media_type="application/json")

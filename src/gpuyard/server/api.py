@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from gpuyard import __version__
-from gpuyard.client import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk
@@ -32,23 +29,33 @@ from gpuyard.server import tasks
 from gpuyard.server.access import Access
 from gpuyard.server.answers import (
     Sayings,
-    event_json,
     explain_json,
     gpus_json,
     job_json,
     reply,
     times_are_known,
 )
+from gpuyard.server.bodies import read_json
 from gpuyard.server.describing import Describing
 from gpuyard.server.doors import Doors
+from gpuyard.server.events import Events
 from gpuyard.server.exposure import exposure
+from gpuyard.server.hub import Hub
 from gpuyard.server.leases import Leases
-from gpuyard.server.listing import Choice, Listing
+from gpuyard.server.listing import Listing
+from gpuyard.server.lists import Lists
 from gpuyard.server.logs import Logs
-from gpuyard.server.models import Cancellation, PolicyChoice, Submission
+from gpuyard.server.models import MOST_INDEX, Cancellation, Submission
+from gpuyard.server.notifications import Notifications
+from gpuyard.server.once import Act, Once
 from gpuyard.server.permissions import May, Permissions
+from gpuyard.server.policies import PolicyRoutes
+from gpuyard.server.reports import Reports
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.sessions import SessionRoutes
+from gpuyard.server.stats import Stats
+from gpuyard.server.streaming import Streams
+from gpuyard.server.surroundings import settled
 from gpuyard.server.times import iso
 from gpuyard.server.tokens import TokenRoutes
 from gpuyard.server.watch import Wait, Watch
@@ -56,7 +63,9 @@ from gpuyard.server.watchmen import Watchmen
 
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
 
-Limit = Annotated[int, Query(ge=1, le=1_000_000)]
+
+class NoSuchGpu(UserError):
+    """There is no such GPU."""
 
 
 class Api:
@@ -71,15 +80,19 @@ class Api:
         """Where signs of life of leases are noted; the engine's, once there is one."""
         self.permissions = Permissions(settings)
         self.doors = Doors(settings, self.permissions, access)
-        self.rules = RuleRoutes(yard, self.ask, self._look, self.permissions.name)
+        self.rules = RuleRoutes(yard, self.ask, self.look, self.permissions.name)
+        self.once = Once(self)
         self.watch = Watch()
+        self.streams = Streams()
+        self.hub = Hub(lambda: yard.store.last, lambda: self.reader, self.watch)
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
         self.listing = Listing(yard, self.progress)
+        self.notifications = Notifications(self)
         self.since = time.time()
         self.url = ""
         """How the API is reached on TCP; empty if it is not."""
         self._own = threading.local()
-        yard.on_commit = self.watch.committed
+        yard.listeners.append(self.watch.committed)
 
     def add_to(self, app: FastAPI) -> None:
         """Make the routes known."""
@@ -90,9 +103,9 @@ class Api:
             app.add_api_route(f"/api/v1{path}", handler, methods=[method], dependencies=checks, **options)
 
         everybody, owner, admin = May.EVERYBODY, May.OWNER, May.ADMIN
-        body = {"required": True, "content": {"application/json": {"schema": Submission.model_json_schema()}}}
-        add("/jobs", self.submit, "POST", everybody, status_code=201, openapi_extra={"requestBody": body})
-        add("/jobs", self.jobs, "GET", everybody)
+        lists = Lists(self)
+        add("/jobs", self.submit, "POST", everybody, status_code=201)
+        add("/jobs", lists.jobs, "GET", everybody)
         add("/jobs/{job}", self.job, "GET", everybody)
         add("/jobs/{job}/cancel", self.cancel, "POST", owner, "cancel job {job}")
         add("/jobs/{job}/hold", self.hold, "POST", owner, "hold job {job}")
@@ -105,14 +118,19 @@ class Api:
         add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
         add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
         add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
+        add("/jobs/{job}/progress", Reports(self).progress, "POST", owner, "tell how far job {job} is")
         leases = Leases(self)
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
+        add("/leases", lists.leases, "GET", everybody)
+        add("/leases/{job}", lists.lease, "GET", everybody)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
         add("/leases/{job}/heartbeat", leases.heartbeat, "POST", owner, "keep lease {job}")
         Watchmen(self, leases).add_to(app)
-        add("/history", self.history, "GET", everybody)
-        add("/events", self.events, "GET", everybody)
+        add("/history", lists.history, "GET", everybody)
+        add("/events", Events(self).events, "GET", everybody)
+        add("/stats", Stats(self).stats, "GET", everybody)
         add("/gpus", self.gpus, "GET", everybody)
+        add("/gpus/{index:int}", self.gpu, "GET", everybody)
         add("/gpus/drain", self.rules.drain, "POST", admin, "drain GPUs")
         add("/gpus/resume", self.rules.resume, "POST", admin, "resume GPUs")
         add("/reservations", self.rules.reservations, "GET", everybody)
@@ -121,10 +139,18 @@ class Api:
         add("/rules", self.rules.rules, "GET", everybody)
         add("/rules/quotas/{name}", self.rules.set_quota, "PUT", admin, "set quotas")
         add("/rules/shares/{name}", self.rules.set_share, "PUT", admin, "set shares")
-        add("/policy", self.policy, "GET", everybody)
-        add("/policy", self.set_policy, "PUT", admin, "set the policy")
+        policies = PolicyRoutes(self)
+        add("/policies", policies.known, "GET", everybody)
+        add("/policy", policies.policy, "GET", everybody)
+        add("/policy", policies.set_policy, "PUT", admin, "set the policy")
         TokenRoutes(self.doors, self.permissions).add_to(add)
         SessionRoutes(self.doors, self.permissions).add_to(app, add)
+        told = self.notifications
+        add("/notifications", told.deliveries, "GET", everybody)
+        add("/notifications/subscriptions", told.subscriptions, "GET", everybody)
+        add("/notifications/subscriptions", told.subscribe, "POST", everybody, status_code=201)
+        add("/notifications/subscriptions/{subscription}", told.unsubscribe, "DELETE", everybody)
+        add("/notifications/subscriptions/{subscription}/test", told.test, "POST", everybody)
         add("/status", self.status, "GET", everybody)
         add("/shutdown", self.shutdown, "POST", admin, "end the daemon", status_code=202)
 
@@ -142,33 +168,15 @@ class Api:
 
     async def submit(self, request: Request) -> Response:
         """Take a job in. It is on disk when this answers."""
-        given = _submission(await request.body())
-        wanted = self.owned(request, given.wanted(self.settings))
-        [job] = await self.ask(lambda: self.desk.submit_all([wanted]))
-        return reply({"id": job}, 201)
+        body = await request.body()
 
-    async def jobs(
-        self,
-        all: bool = False,
-        state: str = "",
-        user: str = "",
-        name: str = "",
-        tag: str = "",
-        text: str = "",
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: Limit = 1_000_000,
-        columns: bool = False,
-        fold: Annotated[bool, Query(description="One entry for all waiting tasks of an array.")] = False,
-    ) -> Response:
-        """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
-        states = frozenset(state.split(",")) if state else frozenset()
-        wanted = {key: value for key, value in (("user", user), ("name", name)) if value}
-        if len(states) == 1:
-            wanted["state"] = state
-        reasons = await self._look(self.desk.reasons)
-        over = None if all or states & OVER else False
-        choice = Choice(over, wanted, states, text.casefold(), tag, slice(offset, offset + limit), fold)
-        return await asyncio.to_thread(lambda: reply(self.listing.of(choice, self.reader, reasons, columns)))
+        async def take() -> Act:
+            told = await self.notifications.resolved(request, _submission(body))
+            given = settled(told, self.permissions.caller(request), self.settings)
+            wanted = self.owned(request, given.wanted(self.settings))
+            return lambda: {"id": self.desk.submit_all([wanted])[0]}
+
+        return await self.once(request, take)
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
@@ -209,80 +217,39 @@ class Api:
         """Why a job waits, and what would have to end first; of an array, the task that is next."""
         views = tasks.chosen(self.reader, job)
         if len(views) > 1:
-            reasons = await self._look(self.desk.reasons)
+            reasons = await self.look(self.desk.reasons)
             place = {id: n for n, id in enumerate(reasons)}
             views.sort(key=lambda v: (place.get(v.id, len(place)), v.over, v.number))
         view = views[0]
-        why = None if view.over else await self._look(lambda: self.desk.explain(view.id))
+        why = None if view.over else await self.look(lambda: self.desk.explain(view.id))
         found = explain_json(view, why, dict(self.yard.store.open))
         return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
-
-    async def history(
-        self,
-        limit: Limit = 1000,
-        user: str = "",
-        state: str = "",
-        name: str = "",
-        tag: str = "",
-        since: datetime | None = None,
-    ) -> Response:
-        """Jobs that are over, the latest first."""
-        wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
-        after = since.timestamp() if since else None
-
-        def found() -> Response:
-            views = self.reader.jobs(over=True, wanted=wanted, limit=limit, ended_after=after, tag=tag)
-            return reply({"jobs": [job_json(view, node=self.yard.machine.node) for view in views]})
-
-        return await asyncio.to_thread(found)
-
-    async def events(
-        self, after: int = 0, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000, job: str = "", wait: Wait = 0.0
-    ) -> Response:
-        """The log, from one event on."""
-        end = time.monotonic() + wait
-        while True:
-            found = self.reader.events(after, limit, job or None)
-            left = end - time.monotonic()
-            if found or left <= 0 or self.watch.over:
-                break
-            await self.watch.wait(left)
-        last = found[-1][0] if found else after
-        return reply({"events": [event_json(seq, row) for seq, row in found], "last": last})
 
     # -- the yard ---------------------------------------------------------------------------------
 
     async def gpus(self) -> Response:
         """The GPUs, and who is on them."""
-        views = list(self.yard.store.open.values())
-        found = gpus_json(self.yard.machine, views, self.yard.state)
-        return reply({"simulated": self.yard.machine.gpus.simulated, "gpus": found})
+        return reply({"simulated": self.yard.machine.gpus.simulated, "gpus": self._gpus()})
 
-    async def policy(self) -> Response:
-        """How plans are made, and since when."""
-        planner, since = await self._look(self.desk.policy)
-        return reply(
-            {
-                "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
-                "placement": planner.placement, "since": iso(since),
-            }
-        )  # fmt: skip
+    async def gpu(self, index: Annotated[int, Path(ge=0, le=MOST_INDEX, description="Its number.")]) -> Response:
+        """One GPU, and who is on it."""
+        found = self._gpus()
+        chosen = next((gpu for gpu in found if gpu["index"] == index), None)
+        if chosen is None:
+            there = f"{len(found)} GPU{'s' * (len(found) != 1)}"
+            raise NoSuchGpu(f"there is no GPU {index} here: this machine has {there} (gpuyard gpus lists them)")
+        return reply(chosen)
 
-    async def set_policy(self, request: Request, given: PolicyChoice) -> Response:
-        """Make plans another way from now on."""
-        caller = self.permissions.caller(request)
-        self.permissions.check_policy(caller, given.policy)
-        user = caller.name
-        await self.ask(lambda: self.desk.set_policy(given.policy, given.discipline, given.placement, user))
-        return await self.policy()
+    def _gpus(self) -> list[dict[str, Any]]:
+        return gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state)
 
     async def status(self) -> Response:
         """How the daemon does."""
         failing = self.yard.failing
-        facts = await self._look(self.desk.facts)
+        facts = await self.look(self.desk.facts)
         counts = self.reader.counts()
         states: dict[str, int] = {}
-        for gpu in gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state):
+        for gpu in self._gpus():
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
         return reply(
             {
@@ -307,7 +274,8 @@ class Api:
         """Have something done by the yard's thread, and written."""
         return await asyncio.wrap_future(self.yard.ask(command))
 
-    async def _look(self, command: Callable[[], Any]) -> Any:
+    async def look(self, command: Callable[[], Any]) -> Any:
+        """Have something looked up by the yard's thread."""
         return await asyncio.wrap_future(self.yard.ask(command, changes=False))
 
     @property
@@ -342,7 +310,7 @@ class Api:
         alone = self.reader.job(job)
         views = [alone] if alone else await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
         view = tasks.together(job, views)
-        reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
+        reasons = await self.look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
         far = None
         if view.state == "running" and len(views) == 1:
@@ -354,8 +322,6 @@ class Api:
 def _submission(body: bytes) -> Submission:
     """A submission, read without the ways round that serve all requests alike: this one comes by the thousand."""
     try:
-        return Submission.model_validate(json.loads(body))
+        return Submission.model_validate(read_json(body))
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
-    except ValueError as error:
-        raise UserError(f"the request is not JSON: {error}") from error

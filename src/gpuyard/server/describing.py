@@ -11,9 +11,10 @@ from gpuyard.client import OVER
 from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
-from gpuyard.server.answers import reply
 from gpuyard.server.models import Batch, Changes, Copy
-from gpuyard.server.tasks import chosen
+from gpuyard.server.once import Act
+from gpuyard.server.surroundings import settled
+from gpuyard.server.tasks import chosen, owner
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api
@@ -27,14 +28,19 @@ class Describing:
 
     async def batch(self, request: Request, given: Batch) -> Response:
         """Take several jobs in, all or none of them. They are on disk when this answers."""
-        api, wanted = self._api, []
-        for number, one in enumerate(given.complete()):
-            try:
-                wanted.append(api.owned(request, one.wanted(api.settings)))
-            except UserError as error:
-                raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
-        ids = await api.ask(lambda: api.desk.submit_all(wanted))
-        return reply({"ids": ids}, 201)
+        api, caller = self._api, self._api.permissions.caller(request)
+
+        async def take() -> Act:
+            wanted = []
+            for number, one in enumerate(await api.notifications.resolved_all(request, given.complete())):
+                try:
+                    whole = settled(one, caller, api.settings)
+                    wanted.append(api.owned(request, whole.wanted(api.settings)))
+                except UserError as error:
+                    raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
+            return lambda: {"ids": api.desk.submit_all(wanted)}
+
+        return await api.once(request, take)
 
     async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
@@ -43,6 +49,9 @@ class Describing:
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
         dependency = (given.dependency or "") if "dependency" in given.given else None
+        if given.notify and owner(api.reader, job) != api.permissions.name(request):
+            raise UserError("only the owner of a job can say where to be told of it")
+        given = await api.notifications.resolved(request, given)
         ids = api.open_ids(job)
 
         def change() -> None:
@@ -53,19 +62,27 @@ class Describing:
 
     async def clone(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job, or an array, once more, with changes."""
-        views = chosen(self._api.reader, job)
-        return await self._copy(request, views, given or Copy())
+
+        async def copied() -> Act:
+            return await self._copy(request, chosen(self._api.reader, job), given or Copy())
+
+        return await self._api.once(request, copied)
 
     async def retry(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job that is over once more; of an array, the tasks that did not succeed."""
-        views = chosen(self._api.reader, job)
-        if going := [view for view in views if view.state not in OVER]:
-            raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
-        failed = [view for view in views if view.state != "succeeded"]
-        return await self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
 
-    async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Response:
+        async def again() -> Act:
+            views = chosen(self._api.reader, job)
+            if going := [view for view in views if view.state not in OVER]:
+                raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
+            failed = [view for view in views if view.state != "succeeded"]
+            return await self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
+
+        return await self._api.once(request, again)
+
+    async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Act:
         api = self._api
+        given = await api.notifications.resolved(request, given)
         if any(view.kind == "lease" for view in views):
             raise NotNow(f"job {views[0].id} is a lease, which only its own process can ask for again")
         if not views:
@@ -75,11 +92,11 @@ class Describing:
         if views[0].array and not given.array:
             given = given.model_copy(update={"array": _array(views)})
 
-        def copy() -> str:
+        def copy() -> dict[str, Any]:
             work, wish = api.desk.description(views[0].id)
-            return api.desk.submit_all([api.owned(request, given.copied(work, wish, api.settings))])[0]
+            return {"id": api.desk.submit_all([api.owned(request, given.copied(work, wish, api.settings))])[0]}
 
-        return reply({"id": await api.ask(copy)}, 201)
+        return copy
 
 
 def _array(views: list[JobView]) -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from gpuyard.config import NO_PORT, Settings
 from gpuyard.server import tls
 
+_OFTEN = 600.0  # seconds between looks at a certificate
 _SOON = 14 * 86400.0  # seconds before a certificate's end
 
 
@@ -26,13 +27,12 @@ def exposure(settings: Settings, url: str) -> list[str]:
             f"tokens travel to {url} in clear text, for all on the way to read; give --tls-cert, or listen at "
             "127.0.0.1 behind a proxy"
         )
-    return found + (_of_certificate(settings, int(time.time() // 600)) if settings.tls_cert else [])
+    return found + (of_certificate(settings, (time.time() // _OFTEN + 1) * _OFTEN) if settings.tls_cert else [])
 
 
 @lru_cache(maxsize=4)
-def _of_certificate(settings: Settings, now: int) -> list[str]:
-    """What is wrong with the certificate; looked at every ten minutes."""
-    now *= 600
+def of_certificate(settings: Settings, now: float) -> list[str]:
+    """What is wrong with the certificate at a time."""
     try:
         found = tls.examined(settings.tls_cert, settings.tls_key)
     except tls.BadCertificate as error:

@@ -16,13 +16,13 @@ from gpuyard.server.outgoing import Outgoing
 from gpuyard.server.pages import check_page
 from gpuyard.server.paths import SAFE, is_login, is_open, is_waiting
 from gpuyard.server.permissions import Caller, Forbidden, Role
-from gpuyard.server.refusals import problem as problem
-from gpuyard.server.refusals import refusal as refusal
+from gpuyard.server.refusals import refusal
 
 if TYPE_CHECKING:
     from gpuyard.server.doors import Doors
 
 _MOST_BODY = 2**23
+_MOST_OF_STRANGERS = 2**13  # enough for a token
 _MOST_PASSED_OVER = 10_000  # pieces, of 64 KiB or so
 
 
@@ -44,7 +44,7 @@ class Gate:
         """Look at who asks, at how, and at how much is to come."""
         outgoing = Outgoing(scope, send, self._doors)
         answer = self._at_once(scope)
-        if answer is not None and answer.status_code == 413:
+        if answer is not None and answer.status_code == 413 and "caller" in scope["state"]:
             await _pass_over(receive)
         try:
             await (answer or self._app)(scope, receive, outgoing.send)
@@ -85,7 +85,7 @@ class Gate:
                 raise Forbidden("a page of another origin gets this with a token only, as X-Auth-Token or ?token=")
             check_page(caller, method, path, headers)
             check_role(caller, method, path)
-        check_body(method, headers)
+        check_body(method, headers, _MOST_BODY if "caller" in state else _MOST_OF_STRANGERS)
         return None
 
     def _is_foreign(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
@@ -120,13 +120,13 @@ def check_role(caller: Caller, method: str, path: str) -> None:
         raise Forbidden("your token is a viewer's, which changes nothing; make one with --role user")
 
 
-def check_body(method: str, headers: Mapping[bytes, bytes]) -> None:
+def check_body(method: str, headers: Mapping[bytes, bytes], most: int = _MOST_BODY) -> None:
     """Refuse what is too long, of unknown length, or no JSON: a form of any page could send that without asking."""
     if b"transfer-encoding" in headers:
         raise Refusal(411, "a request must say how long it is, by Content-Length")
     length = int(headers.get(b"content-length", b"0"))
-    if length > _MOST_BODY:
-        raise Refusal(413, f"a request may have {_MOST_BODY} bytes at most, environment included")
+    if length > most:
+        raise Refusal(413, f"a request may have {most} bytes at most, environment included")
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if length and method not in SAFE and kind != b"application/json":
         raise Refusal(415, "a request's body must be JSON; send it as `Content-Type: application/json`")

@@ -11,7 +11,6 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from gpuyard.config import Settings
-from gpuyard.core import model
 from gpuyard.core.reasons import Reason
 from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.intake import Wanted
@@ -23,7 +22,8 @@ from gpuyard.server import tasks
 from gpuyard.server.answers import Sayings, how_it_stands, reply, times_are_known
 from gpuyard.server.hosts import is_forwarded
 from gpuyard.server.listen import Peer
-from gpuyard.server.models import Asked
+from gpuyard.server.models import Asked, Tags, Word
+from gpuyard.server.once import Act
 from gpuyard.server.peers import Far, process_with
 from gpuyard.server.permissions import Caller
 
@@ -37,9 +37,11 @@ _REASONS_KEPT = 1.0  # seconds: those who wait ask all the time, and each answer
 class LeaseWish(Asked):
     """A lease as it is asked for."""
 
-    name: Annotated[str | None, Field(max_length=200, description="The holder's own, if not said.")] = None
-    tags: list[str] = Field(default_factory=list)
-    holder: Annotated[int | None, Field(ge=1, description="The process that is to hold it; the asking one.")] = None
+    name: Annotated[Word | None, Field(max_length=200, description="The holder's own, if not said.")] = None
+    tags: Tags = Field(default_factory=list)
+    holder: Annotated[
+        int | None, Field(ge=1, le=2**31 - 1, description="The process that is to hold it; the asking one.")
+    ] = None
     interactive: Annotated[bool, Field(description="Whether the holder is a shell that somebody types in.")] = False
     heartbeat: Annotated[
         float | None,
@@ -63,12 +65,6 @@ class LeaseWish(Asked):
             heartbeat=self.heartbeat or 0.0,
         )
 
-    def request(self, settings: Settings) -> model.Request:
-        """What a policy may know of it."""
-        if self.from_ is not None and not self.from_:
-            raise UserError("from names no GPU; leave it out if any will do")
-        return super().request(settings)
-
 
 class Leases:
     """What is asked of the yard for processes that run already."""
@@ -79,13 +75,16 @@ class Leases:
         self._reasons: dict[str, Reason] = {}
         self._reasons_until = 0.0
 
-    async def acquire(self, request: Request, given: LeaseWish) -> dict[str, str]:
+    async def acquire(self, request: Request, given: LeaseWish) -> Response:
         """Take a request for GPUs in; `GET /jobs/ID?wait=30&for=start` tells when they are there."""
         work = given.work(*await self._holders(request, given))
         api = self._api
-        wanted = api.owned(request, Wanted(work, given.request(api.settings)))
-        [lease] = await api.ask(lambda: api.desk.submit_all([wanted]))
-        return {"id": lease}
+
+        async def take() -> Act:
+            wanted = api.owned(request, Wanted(work, given.request(api.settings)))
+            return lambda: {"id": api.desk.submit_all([wanted])[0]}
+
+        return await api.once(request, take, more=str(work.holder))
 
     async def heartbeat(self, job: str) -> Response:
         """A sign of life of whoever has a lease, or waits for one; answers how it stands. Costs next to nothing."""
@@ -132,10 +131,10 @@ class Leases:
         requester = self.identify(peer.pid)
         return requester if given.holder in (None, peer.pid) else self.named(given.holder or 0, peer), requester
 
-    async def give_back(self, job: str) -> dict[str, str]:
+    async def give_back(self, job: str) -> Response:
         """End a lease; give it up if it waits."""
         await self._api.ask(lambda: self._api.desk.give_back(job))
-        return {"id": job}
+        return reply({"id": job})
 
     def named(self, pid: int, peer: Peer) -> Holder:
         """A process that somebody names as the holder, if they may."""

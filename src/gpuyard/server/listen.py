@@ -62,6 +62,7 @@ class PeerProtocol(HttpToolsProtocol):
             self._timer = asyncio.get_running_loop().call_later(_HEAD_TIME, transport.abort)
         if self._whose is not None:
             self._open[self._whose] += 1
+        self.app_state = {**self.app_state, "abort": transport.abort}
         super().connection_made(transport)
         if self._whose and self._is_too_much(self._whose):
             transport.abort()
@@ -122,9 +123,10 @@ class PeerProtocol(HttpToolsProtocol):
 def listen_on(address: str, port: int) -> socket.socket:
     """A listening socket on TCP."""
     family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed
         listener.bind(where)
     except OSError:
         listener.close()

@@ -53,8 +53,13 @@ class Listing:
     def __init__(self, yard: Yard, progress: Progresses) -> None:
         self._yard, self._progress = yard, progress
 
-    def of(self, choice: Choice, reader: Reader, reasons: Mapping[str, Reason], columns: bool) -> dict[str, Any]:
-        """Who runs first, then who waits, in the order of the policy; column by column, or job by job."""
+    def of(
+        self, choice: Choice, reader: Reader, reasons: Mapping[str, Reason], columns: bool
+    ) -> tuple[dict[str, Any], bool]:
+        """Who runs first, then who waits, in the order of the policy; and whether there are more.
+
+        Column by column, or job by job.
+        """
         yard = self._yard
         opened = list(yard.store.open.values())
         found = choice.found(opened, reader)
@@ -65,12 +70,13 @@ class Listing:
         shown, now = rows[choice.page], yard.clock.now()
         said = [say(reasons.get(_first_id(view)), view) for view in shown]
         far = [self._progress.of(view, now) for view in shown]
+        more = len(rows) > choice.page.stop
         if columns:
             answer = {"now": now, "total": len(found), "last": yard.store.last}
-            return {**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}
+            return {**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}, more
         node = yard.machine.node
         jobs = [job_json(*one, node) for one in zip(shown, said, far, strict=True)]
-        return {"total": len(found), "jobs": jobs}
+        return {"total": len(found), "jobs": jobs}, more
 
 
 def _since(views: list[JobView], reader: Reader) -> list[float]:

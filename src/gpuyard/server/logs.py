@@ -1,16 +1,21 @@
-"""The route of what jobs print."""
+"""The route of what jobs print: a piece, a range of bytes, or all that comes."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Query, Response
+from fastapi import Header, Query, Request, Response
 
 from gpuyard.daemon.desk import NoSuchJob, NotNow
 from gpuyard.daemon.retention import check_kept
+from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
+from gpuyard.server.refusals import problem
+from gpuyard.server.streaming import HungUp, Line, Stream
 from gpuyard.server.watch import Wait
 
 if TYPE_CHECKING:
@@ -18,50 +23,138 @@ if TYPE_CHECKING:
 
 _LOOK = 0.1  # seconds between looks at a log that somebody follows
 _MOST = 2**22
+_FARTHEST = 2**62
+_PIECE = 2**18  # bytes that are read at once for a range, or for who follows
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
 
 class Logs:
-    """Output of jobs, piece by piece."""
+    """Output of jobs."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     async def log(
         self,
+        request: Request,
         job: str,
-        offset: int = 0,
+        offset: Annotated[int, Query(ge=-_FARTHEST, le=_FARTHEST)] = 0,
         size: Annotated[int, Query(ge=1, le=_MOST)] = 2**16,
-        attempt: int = 0,
+        attempt: Annotated[int, Query(ge=0, le=_FARTHEST)] = 0,
         wait: Wait = 0.0,
+        follow: Annotated[bool, Query(description="Go on until the attempt is over.")] = False,
+        range: Annotated[str, Header(description="Bytes, as in `bytes=100-199`, `bytes=100-`, `bytes=-100`.")] = "",
     ) -> Response:
-        """A piece of a job's output."""
-        api = self._api
-        if len(views := tasks.chosen(api.reader, job)) > 1:
+        """A piece of a job's output, from `offset` on or by `Range`; with `follow`, all of it as it comes."""
+        if len(views := tasks.chosen(self._api.reader, job)) > 1:
             raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
         job = views[0].id
+        which = self._attempt(views[0], attempt)
+        if follow:
+            return self._followed(request, job, which, offset)
+        if range.startswith("bytes=") and "if-range" not in request.headers:
+            return await self._ranged(request, views[0], which, range)
+        return await self._piece(job, attempt, offset, size, wait)
+
+    def _attempt(self, view: JobView, wanted: int) -> int:
+        """Which attempt is asked for, if there is output of it, or will be."""
+        if view.kind == "lease":
+            raise NotNow(f"job {view.id} is a lease: gpuyard did not start its process, and has no output of it")
+        if wanted > view.attempt:
+            had = f"{view.attempt or 'no'} attempt{'' if view.attempt == 1 else 's'}"
+            raise NoSuchJob(f"job {view.id} has had {had}, so there is no output of attempt {wanted}")
+        which = wanted or view.attempt
+        check_kept(self._api.settings, view, which)
+        return which
+
+    async def _piece(self, job: str, attempt: int, offset: int, size: int, wait: float) -> Response:
+        """What there is from an offset on, or will be when the seconds are over."""
+        api = self._api
         end = time.monotonic() + wait
         while True:
             view = tasks.chosen(api.reader, job)[0]
-            if view.kind == "lease":
-                raise NotNow(f"job {job} is a lease: gpuyard did not start its process, and has no output of it")
-            if attempt > view.attempt:
-                raise NoSuchJob(
-                    f"job {job} has had {_attempts(view.attempt)}, so there is no output of attempt {attempt}"
-                )
-            which = attempt or view.attempt
-            check_kept(api.settings, view, which)
+            which = self._attempt(view, attempt)
             after, data = api.yard.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
             if data or view.over or time.monotonic() >= end or api.watch.over:
                 break
             await api.watch.wait(min(_LOOK, max(0.001, end - time.monotonic())), job)
-        headers = {
-            "X-Next-Offset": str(after),
-            "X-Log-Size": str(api.yard.engine.log_size(job, which) if which else 0),
+        headers = {"X-Next-Offset": str(after), **self._facts(view, which)}
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+    async def _ranged(self, request: Request, view: JobView, which: int, text: str) -> Response:
+        """The bytes that somebody wants; where some were left out to keep to a limit, zeros stand for them."""
+        engine, job = self._api.yard.engine, view.id
+        whole = engine.log_size(job, which) if which else 0
+        found = _bytes(text, whole)
+        if found is None:
+            refusal = problem(416, f"job {job} has printed {whole} bytes; ask for one range of these, not {text[:60]}")
+            refusal.headers["Content-Range"] = f"bytes */{whole}"
+            return refusal
+        begin, end = found
+        name = self._api.permissions.name(request)
+        self._api.streams.check(name)
+
+        async def feed(line: Line) -> None:
+            at = begin
+            with self._api.streams.one(name):
+                while at < end:
+                    size = min(_PIECE, end - at)
+                    at, data = await asyncio.to_thread(engine.read_log, job, which, at, size, exact=True)
+                    if not data:  # the job has cut its own output short, and the length is promised
+                        raise HungUp
+                    await line.send(data)
+
+        headers = {"Content-Range": f"bytes {begin}-{end - 1}/{whole}", "Content-Length": str(end - begin)}
+        return Stream(request, feed, 206, {**headers, **self._facts(view, which)})
+
+    def _followed(self, request: Request, job: str, which: int, offset: int) -> Response:
+        """All that an attempt prints, until it is over; of a job that waits, that of the attempt to come."""
+        name = self._api.permissions.name(request)
+        self._api.streams.check(name)
+
+        async def feed(line: Line) -> None:
+            with self._api.streams.one(name):
+                await self._follow(line, job, which, offset)
+
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return Stream(request, feed, headers=headers | ({"X-Attempt": str(which)} if which else {}))
+
+    async def _follow(self, line: Line, job: str, which: int, at: int) -> None:
+        api = self._api
+        engine = api.yard.engine
+        while True:
+            line.check()
+            view = api.yard.store.open.get(job) or tasks.chosen(api.reader, job)[0]
+            which = which or view.attempt
+            over = view.over or (which and (view.attempt > which or view.state != "running"))
+            while which and (at < 0 or at < engine.log_size(job, which)):
+                former = at
+                at, data = await asyncio.to_thread(engine.read_log, job, which, at, _PIECE)
+                if not data or at == former:
+                    break
+                await line.send(data)
+            if over:
+                return
+            if api.watch.over:  # so that it does not look as if the job were over: it is to be followed on
+                raise HungUp
+            await api.watch.wait(_LOOK, job)
+
+    def _facts(self, view: JobView, which: int) -> dict[str, str]:
+        return {
+            "Accept-Ranges": "bytes",
+            "X-Log-Size": str(self._api.yard.engine.log_size(view.id, which) if which else 0),
             "X-Job-State": view.state,
             "X-Attempt": str(which),
         }
-        return Response(data, media_type="application/octet-stream", headers=headers)
 
 
-def _attempts(count: int) -> str:
-    return f"{count or 'no'} attempt{'' if count == 1 else 's'}"
+def _bytes(text: str, whole: int) -> tuple[int, int] | None:
+    """The first byte of a range and the one after its last; None if there is no such range."""
+    match = _RANGE.fullmatch(text.replace(" ", ""))
+    if match is None or match[1] + match[2] == "":
+        return None
+    if not match[1]:
+        begin, end = max(0, whole - int(match[2])), whole
+    else:
+        begin, end = int(match[1]), min(whole, int(match[2]) + 1 if match[2] else whole)
+    return (begin, end) if begin < end else None

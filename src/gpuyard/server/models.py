@@ -6,18 +6,36 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+)
 
 from gpuyard.arrays import parse_array
 from gpuyard.config import Settings
 from gpuyard.core.model import Request
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import Work
-from gpuyard.errors import UserError
+from gpuyard.errors import Bug, UserError
+from gpuyard.notices.urls import is_url
 from gpuyard.units import check_share, check_signal
 
+MOST_INDEX = 1_000_000
+"""No machine has as many GPUs."""
+MOST_SECONDS = 1e10
+"""Three hundred years: longer than anything takes, and all such times can be told."""
+_LARGEST = 2e10  # seconds since the epoch; pydantic would take more for milliseconds
+LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
+"""The last time that anybody may mean."""
 RETRY_DELAY = 30.0
 """Seconds before the first retry, if nobody says otherwise."""
 MOST_SCRIPT = 2**22
@@ -40,58 +58,148 @@ def _environment(value: Any) -> dict[str, str]:
     """Such texts by name; all at once, since there are many."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in (*value, *value.values())):
         raise ValueError("must be texts by name")
-    if "\0" in "".join((*value, *value.values())):
+    _text("".join((*value, *value.values())))
+    if "" in value or "=" in "".join(value):
+        raise ValueError("a variable's name must not be empty, nor hold a '='")
+    return value
+
+
+def _word(value: str) -> str:
+    if "\0" in value:
         raise ValueError("must not hold a NUL character")
+    return value
+
+
+def _told_plainly(value: Any) -> Any:
+    """What is no number of seconds, and no time in ISO-8601, is not guessed at."""
+    if isinstance(value, str) and value[4:5] != "-":
+        raise ValueError("must be a time in ISO-8601, as in 2026-11-16T09:00:00+01:00")
+    if isinstance(value, bool) or (isinstance(value, int | float) and not 0 <= value <= _LARGEST):
+        raise ValueError("must be a time: seconds since the epoch, or ISO-8601")
+    return value
+
+
+def _since(value: Any) -> Any:
+    """The same in a query, where a number is a text as well."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def _timestamp(value: datetime) -> float:
+    try:
+        return value.timestamp()
+    except (OverflowError, ValueError, OSError):  # without a zone, and at the edge of time
+        return math.inf
+
+
+def _instant(value: datetime | None) -> datetime | None:
+    """A time that people may mean, and that can be told in every zone."""
+    if value is not None and not 0 <= _timestamp(value) <= LAST:
+        raise ValueError("must be a time between 1970 and 9000")
+    return value
+
+
+def _scope(value: list[int] | None) -> list[int] | None:
+    """GPUs, if any are named at all."""
+    if value is not None and not value:
+        raise ValueError("names no GPU; leave it out if any will do")
     return value
 
 
 def _share(value: float | None) -> float | None:
     """Memory of a GPU that somebody may mean."""
     try:
-        if value is not None and math.isfinite(value):
+        if value is not None:
             check_share(value)
     except UserError as error:
         raise ValueError(str(error)) from None
     return value
 
 
-Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
+_NO_NUL = r"^[^\x00]*$"
+_SECONDS = {"type": "number", "minimum": 0, "maximum": _LARGEST}
+_INSTANT: dict[str, Any] = {"anyOf": [{"type": "string", "format": "date-time"}, _SECONDS]}
+Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
+Word = Annotated[str, AfterValidator(_word), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
+Tags = Annotated[list[Word], Field(description="Words of your own, to find it by.")]
+Index = Annotated[int, Field(ge=0, le=MOST_INDEX, strict=True)]
+Instant = Annotated[
+    AwareDatetime | None,
+    Field(strict=False),
+    BeforeValidator(_told_plainly),
+    AfterValidator(_instant),
+    WithJsonSchema({"anyOf": [*_INSTANT["anyOf"], {"type": "null"}]}),
+]
+Since = Annotated[
+    datetime | None,
+    BeforeValidator(_told_plainly),
+    BeforeValidator(_since),
+    AfterValidator(_instant),
+    WithJsonSchema(_INSTANT),
+]
 Environment = Annotated[
     dict[str, str],
     PlainValidator(_environment),
-    WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": r"^[^=\x00]+$"},
+            "additionalProperties": {"type": "string", "pattern": _NO_NUL},
+        }
+    ),
 ]
 Command = Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
 Directory = Annotated[Text, Field(description="Where it runs: an absolute path.")]
-Name = Annotated[str | None, Field(max_length=200, description="The command's own, if not said.")]
-Gpus = Annotated[int | None, Field(ge=1, description="How many GPUs; 1, or all of `from`, if not said.")]
-From = Annotated[list[int] | None, Field(alias="from", description="Only these GPUs will do.")]
+Name = Annotated[Word | None, Field(max_length=200, description="The command's own, if not said.")]
+Gpus = Annotated[int | None, Field(ge=1, le=MOST_INDEX, description="How many GPUs; 1, or all of `from`, if not said.")]
+From = Annotated[
+    list[Index] | None,
+    Field(alias="from", description="Only these GPUs will do.", json_schema_extra={"minItems": 1}),
+    AfterValidator(_scope),
+]
 GpuMemory = Annotated[
     float | None,
-    Field(gt=0, description="Bytes on each GPU, 1 MiB or more: it shares GPUs by memory."),
+    Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Bytes on each GPU, 1 MiB or more: it shares GPUs by memory.",
+        json_schema_extra={"minimum": 2**20},
+    ),
     AfterValidator(_share),
 ]
 Priority = Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")]
-Estimate = Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it should take.")]
-TimeLimit = Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds it may take.")]
-Grace = Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="Seconds from TERM to KILL.")]
-Begin = Annotated[AwareDatetime | None, Field(description="Not before: seconds since the epoch, or ISO-8601.")]
-Deadline = Annotated[AwareDatetime | None, Field(description="When it should be done; policies may look at it.")]
-Dependency = Annotated[str | None, Field(description="Jobs that must end first: `afterok:12:13,afterany:name`.")]
+Estimate = Annotated[float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds it should take.")]
+TimeLimit = Annotated[float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds it may take.")]
+Grace = Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="Seconds from TERM to KILL.")]
+Begin = Annotated[Instant, Field(description="Not before: seconds since the epoch, or ISO-8601.")]
+Deadline = Annotated[Instant, Field(description="When it should be done; policies may look at it.")]
+Dependency = Annotated[Word | None, Field(description="Jobs that must end first: `afterok:12:13,afterany:name`.")]
 Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run again if it fails.")]
 RetryDelay = Annotated[float | None, Field(ge=0, le=3600, description="Seconds before the first retry, then doubled.")]
 File = Annotated[Text | None, Field(description="A file for it, with patterns like %j, opened by the job's side.")]
 Preemptible = Annotated[bool, Field(description="Whether it may be stopped so that others can run.")]
-Signal = Annotated[str, Field(description="What asks it to stop then; all its processes get it.")]
+Signal = Annotated[Word, Field(description="What asks it to stop then; all its processes get it.")]
 Notice = Annotated[
-    float | None, Field(gt=0, allow_inf_nan=False, description="Seconds from `signal` to its end, at a limit too.")
+    float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds from `signal` to its end, at a limit too.")
+]
+ArrayWish = Annotated[Word | None, Field(description="Tasks of an array: `0-99%4`.")]
+Notify = Annotated[
+    list[Word] | None,
+    Field(
+        max_length=10, description="Who is told of it: names of subscriptions, URLs, `all`, `none`; all if not said."
+    ),
+]
+NotifyOn = Annotated[
+    list[Word] | None, Field(max_length=20, description="Of what, in place of what each of them says.")
 ]
 OpenMode = Annotated[Literal["append", "truncate"] | None, Field(description="How those files are opened.")]
 
 
 _EMPTY: dict[str, Any] = {
     "tags": (), "time_limit": None, "requeue": False, "retries": 0, "retry_delay": RETRY_DELAY, "output": "",
-    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0,
+    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0, "notify": (), "notify_on": (),
 }  # fmt: skip
 """What work is like where a wish is taken back; its grace is then that of the settings."""
 
@@ -111,7 +219,7 @@ def _check_command(command: list[str], directory: str) -> None:
 class Asked(BaseModel):
     """What is asked for jobs and leases alike."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     gpus: Gpus = None
     from_: From = None
@@ -161,36 +269,44 @@ class AskedForJob(Asked):
     preemptible: Preemptible = False
     signal: Signal = "TERM"
     notice: Notice = None
+    notify: Notify = None
+    notify_on: NotifyOn = None
 
 
 class Submission(AskedForJob):
     """A job as its submitter describes it."""
 
     command: Command
-    directory: Directory
-    environment: Annotated[Environment, Field(description="All of its environment.")] = {}
-    tags: list[str] = []
+    directory: Annotated[
+        Text | None, Field(description="Where it runs: an absolute path, or ~/PATH; the home directory if not said.")
+    ] = None
+    environment: Annotated[
+        Environment | None, Field(description="All of its environment; if not said, that of a login.")
+    ] = None
+    variables: Annotated[Environment, Field(description="What comes on top of its environment.")] = {}
+    tags: Tags = []
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
     hold: bool = False
-    array: Annotated[str | None, Field(description="Tasks of an array: `0-99%4`.")] = None
+    array: ArrayWish = None
     script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
 
     def wanted(self, settings: Settings) -> Wanted:
         """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
         return Wanted(
-            self.work(settings), self.request(settings), self.environment, self.hold, self.dependency or "",
+            self.work(settings), self.request(settings), self.environment or {}, self.hold, self.dependency or "",
             self.array or "", self.script or "",
         )  # fmt: skip
 
     def work(self, settings: Settings) -> Work:
         """What it is to run."""
-        _check_command(self.command, self.directory)
+        directory = self.directory or ""
+        _check_command(self.command, directory)
         _check_script(self.script)
         if self.notice and self.notice >= (self.time_limit or math.inf):
             raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
         return Work(
             command=tuple(self.command),
-            directory=self.directory,
+            directory=directory,
             name=self.name or _program(self.command),
             tags=tuple(self.tags),
             time_limit=self.time_limit,
@@ -207,6 +323,8 @@ class Submission(AskedForJob):
             slurm=self.slurm,
             signal=check_signal(self.signal),
             notice=self.notice or 0.0,
+            notify=_kept(self.notify or ()),
+            notify_on=tuple(self.notify_on or ()),
         )
 
     def _notice(self, settings: Settings) -> float:
@@ -227,8 +345,10 @@ class Submission(AskedForJob):
 class Batch(BaseModel):
     """Jobs that are taken in together, or not at all; `@0` in a dependency is the first of them."""
 
+    model_config = ConfigDict(extra="forbid")
+
     jobs: Annotated[list[Submission], Field(min_length=1)]
-    environment: Annotated[Environment, Field(description="Of those jobs that have none of their own.")] = {}
+    environment: Annotated[Environment | None, Field(description="Of those jobs that have none of their own.")] = None
 
     def complete(self) -> list[Submission]:
         """The jobs, each with its environment."""
@@ -239,7 +359,7 @@ class Batch(BaseModel):
 class Changes(AskedForJob):
     """What a job is to ask for instead; what is left out stays, and null takes it back."""
 
-    tags: list[str] | None = None
+    tags: Tags | None = None
 
     @property
     def given(self) -> set[str]:
@@ -256,8 +376,9 @@ class Changes(AskedForJob):
         empty = {**_EMPTY, "grace": settings.grace}
         given = {name: getattr(self, name) for name in empty.keys() & self.model_fields_set}
         found = {name: empty[name] if value is None else value for name, value in given.items()}
-        if "tags" in found:
-            found["tags"] = tuple(found["tags"])
+        found |= {name: tuple(found[name]) for name in ("tags", "notify_on") if name in found}
+        if "notify" in found:
+            found["notify"] = _kept(found["notify"])
         if "name" in self.model_fields_set:
             found["name"] = self.name or _program(work.command)
         if "signal" in found:
@@ -311,7 +432,7 @@ class Copy(Changes):
     command: Command | None = None
     directory: Directory | None = None
     hold: bool = False
-    array: str | None = None
+    array: ArrayWish = None
 
     def copied(self, work: Work, request: Request, settings: Settings) -> Wanted:
         """The new job; whom the old one had to follow, and when it was to begin, was for the old one."""
@@ -328,6 +449,13 @@ class Copy(Changes):
         return Wanted(work, request, {}, self.hold, self.dependency or "", self.array or "")
 
 
+def _kept(refs: Sequence[str]) -> tuple[str, ...]:
+    """Who is to be told of a job, as the log may have it: a URL, which is a secret, has been replaced by then."""
+    if any(is_url(ref) for ref in refs):
+        raise Bug("a URL to send notifications to would have come into the log; please report this")
+    return tuple(refs)
+
+
 def _check_script(script: str | None) -> None:
     if script is not None and len(script) > MOST_SCRIPT:
         raise UserError(f"the script has more than {MOST_SCRIPT // 2**20} MiB; let it be short, and call the rest")
@@ -338,12 +466,16 @@ def _check_script(script: str | None) -> None:
 class Cancellation(BaseModel):
     """How to end a job."""
 
-    grace: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    grace: Grace = None
 
 
 class PolicyChoice(BaseModel):
     """How to plan from now on."""
 
-    policy: str
-    discipline: str | None = None
-    placement: str | None = None
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    policy: Annotated[Word, Field(description="`NAME[:SETTING=VALUE,...][@DISCIPLINE[@PLACEMENT]]`.")]
+    discipline: Annotated[Word | None, Field(description="As before, if not said.")] = None
+    placement: Annotated[Word | None, Field(description="As before, if not said.")] = None

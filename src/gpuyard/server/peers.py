@@ -21,6 +21,7 @@ _REST = struct.Struct("=I8s")
 _ANSWER = struct.Struct("=4B")
 _OWNER = struct.Struct("=5I")
 _ANY_COOKIE = b"\xff" * 8
+_CONNECTED = (1, 4, 5)  # states in which one can have sent us something: established, or done with that
 _ID = 48  # bytes of the two ends, as the kernel writes them
 
 
@@ -37,18 +38,38 @@ def far_end(connection: socket.socket) -> Far | None:
         return None
     try:
         here, there = connection.getsockname()[:2], connection.getpeername()[:2]
-        return _ask(connection.family, there, here)
+        found = _ask(connection.family, there, here)
+        connection.getpeername()  # fails if it was reset meanwhile: then another may have got the same port
     except (OSError, struct.error):
+        return None
+    return found if found is not None and _speaks_for_itself(found) else None
+
+
+def _speaks_for_itself(far: Far) -> bool:
+    """Whether the other end is what its user wants: not ourselves, sent here by somebody's wish (a notification, say).
+
+    And if it is root's, and we are, not out of a container: root there should not be root here.
+    """
+    if far.uid != os.geteuid():
+        return True
+    if far.uid != 0:
+        return not _has_open("self", f"socket:[{far.inode}]")
+    pid = process_with(far)
+    return pid is not None and pid != os.getpid() and _namespace(pid) == _namespace(os.getpid())
+
+
+def _namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
         return None
 
 
 def process_with(far: Far) -> int | None:
     """A process that has this socket open; None if there is none that we may see."""
     target = f"socket:[{far.inode}]"
-    for name in os.listdir("/proc"):
-        if name.isdigit() and _has_open(name, target):
-            return int(name)
-    return None
+    pids = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
+    return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: who asks often is
 
 
 def _has_open(pid: str, target: str) -> bool:
@@ -71,6 +92,8 @@ def _ask(family: int, source: tuple[str, int], target: tuple[str, int]) -> Far |
         kernel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + body)
         answer = kernel.recv(4096)
     if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:  # an error: there is no such socket
+        return None
+    if _ANSWER.unpack_from(answer, _HEADER.size)[1] not in _CONNECTED:  # another's, on the way to the same ends
         return None
     *_, uid, inode = _OWNER.unpack_from(answer, _HEADER.size + _ANSWER.size + _ID)
     return Far(uid, inode) if inode else None

@@ -13,6 +13,7 @@ from gpuyard.core.model import Booking, Quota
 from gpuyard.daemon.rulebook import Rulebook, Standing
 from gpuyard.daemon.yard import Yard
 from gpuyard.server.answers import reply
+from gpuyard.server.models import LAST, MOST_INDEX, MOST_SECONDS, Index, Word
 from gpuyard.server.times import iso
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -21,39 +22,43 @@ Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
 class GpuChoice(BaseModel):
     """Some GPUs, or all."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    gpus: Annotated[list[int] | None, Field(min_length=1, description="Which; all of them if not said.")] = None
-    reason: Annotated[str, Field(max_length=1000)] = ""
+    gpus: Annotated[list[Index] | None, Field(min_length=1, description="Which; all of them if not said.")] = None
+    reason: Annotated[Word, Field(max_length=1000, description="Why, for others to read.")] = ""
 
 
 class ReservationWish(BaseModel):
     """GPUs to be kept for a time."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    gpus: Annotated[list[int], Field(min_length=1)]
-    begin: Annotated[float, Field(allow_inf_nan=False, description="Seconds since the epoch.")]
-    end: Annotated[float, Field(allow_inf_nan=False, description="Seconds since the epoch.")]
-    name: Annotated[str, Field(max_length=100, pattern=r"^[^\s/]*$")] = ""
-    users: Annotated[list[str] | None, Field(description="Who may use them; who asks, if not said.")] = None
+    gpus: Annotated[list[Index], Field(min_length=1, description="Which.")]
+    begin: Annotated[float, Field(ge=0, le=LAST, description="Seconds since the epoch.")]
+    end: Annotated[float, Field(ge=0, le=LAST, description="Seconds since the epoch.")]
+    name: Annotated[
+        str, Field(max_length=100, pattern=r"^[^\s/\x00]*$", description="One is made up, if not said.")
+    ] = ""
+    users: Annotated[list[Word] | None, Field(description="Who may use them; who asks, if not said.")] = None
 
 
 class QuotaChoice(BaseModel):
     """What somebody may have."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    gpus: Annotated[int | None, Field(ge=0, description="GPUs at once; 0: no quota; not said: as before.")] = None
-    gpu_hours: Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="In any seven days.")] = None
+    gpus: Annotated[
+        int | None, Field(ge=0, le=MOST_INDEX, description="GPUs at once; 0: no quota; not said: as before.")
+    ] = None
+    gpu_hours: Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="In any seven days.")] = None
 
 
 class ShareChoice(BaseModel):
     """What share somebody deserves."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    weight: Annotated[float, Field(gt=0, le=MOST_SECONDS, description="Relative to others' 1.")]
 
 
 class RuleRoutes:

@@ -146,11 +146,19 @@ async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -
     retention = Retention(yard, settings)
     retention.start()
     api.doors.trail.start()
+    office = api.notifications.open()
+    if office is None:
+        log.error("nobody is told of their jobs: %s", api.notifications.problem)
+    else:
+        yard.listeners.append(office.clerk.committed)
+        office.start()
     try:
         await asyncio.gather(*(server.serve(sockets=[socket]) for server, socket in servers))
     finally:
         await asyncio.to_thread(api.doors.trail.stop)
         await asyncio.to_thread(retention.stop)
+        if office is not None:
+            await asyncio.to_thread(office.stop)
         yard.stop()
         await asyncio.to_thread(thread.join)
         settings.socket.unlink(missing_ok=True)

@@ -72,7 +72,7 @@ class SessionRoutes:
         """Log in as watchmen has it."""
         try:
             given = json.loads(await request.body() or b"null")
-        except ValueError:
+        except (ValueError, RecursionError):
             given = None
         text = given.get("token") if isinstance(given, dict) else None
         if text is None and isinstance(getattr(request.state, "caller", None), Caller):

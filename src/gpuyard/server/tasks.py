@@ -16,9 +16,9 @@ _FIRST = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted"
 """The state of an array is the first of these that one of its tasks is in."""
 
 
-def unknown(job: str) -> NoSuchJob:
+def unknown(job: str, kind: str = "job") -> NoSuchJob:
     """Nothing has this id."""
-    return NoSuchJob(f"there is no job {job} (gpuyard ps --all lists them)")
+    return NoSuchJob(f"there is no {kind} {job} (gpuyard ps --all lists them)")
 
 
 def chosen(reader: Reader, job: str) -> list[JobView]:

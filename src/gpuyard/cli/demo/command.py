@@ -77,7 +77,7 @@ def _check(jobs: Sequence[Job], plan: Sequence[Planned]) -> None:
 def _yard() -> Iterator[tuple[Client, Path]]:
     """A daemon in a directory of its own; both are gone in the end, and so is every job, whatever happens."""
     from gpuyard.cli.up import Rules, start
-    from gpuyard.cli.yard import Yard
+    from gpuyard.cli.yard import Here
     from gpuyard.client import Client
 
     for number in _SIGNALS:
@@ -86,7 +86,7 @@ def _yard() -> Iterator[tuple[Client, Path]]:
     folder = Path(tempfile.mkdtemp(prefix="gpuyard-demo-"))
     os.environ["GPUYARD_SINGLE_USER"] = "true"  # the daemon's: nobody else is invited
     rules = Rules(f"{_GPUS}x{_MEMORY}", "priority", "easy", "pack")
-    settings = Yard(str(folder), str(folder / "gpuyard.sock")).settings(**rules.flags())
+    settings = Here(str(folder), str(folder / "gpuyard.sock")).settings(**rules.flags())
     client = Client(settings.socket)
     try:
         start(settings, client, rules)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import shutil
 import sys
 from typing import Annotated
@@ -38,20 +36,27 @@ def top(
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("top needs a terminal; use gpuyard ps, or gpuyard top --once for one frame as text")
-    from gpuyard.cli.top import screen
+    from gpuyard.cli.choosing import myself
     from gpuyard.cli.top.model import Model
 
-    screen.run(yard.client(timeout=5.0), Model(user=_user()), seconds)
+    try:
+        from gpuyard.cli.top import screen
+    except ImportError as error:
+        raise UserError("top needs a terminal as Linux and macOS have it; use gpuyard top --once, or ps") from error
+    client = yard.client(timeout=5.0)
+    screen.run(client, Model(user=myself(client)), seconds)
 
 
 def _print_frame(yard: Yard) -> None:
     """One frame, as high as it takes to show what matters."""
+    from gpuyard.cli.choosing import myself
     from gpuyard.cli.top import draw
     from gpuyard.cli.top.feed import Source, Wish
     from gpuyard.cli.top.model import Model
 
-    picture = Source(yard.client()).look(Wish(waiting=(0, _SHOWN)))
-    model = Model(user=_user(), ticks=picture.taken, focus="")
+    client = yard.client()
+    picture = Source(client).look(Wish(waiting=(0, _SHOWN)))
+    model = Model(user=myself(client), ticks=picture.taken, focus="")
     model.show(picture)
     totals = {name: part.total for name, part in picture.parts.items()}
     # Headings are five lines: the title, one for each table, and what keys would need.
@@ -61,11 +66,3 @@ def _print_frame(yard: Yard) -> None:
     utf = "utf" in (sys.stdout.encoding or "").lower()
     lines = [draw.text_of(line) for line in draw.frame(model, draw.LINES if utf else draw.ASCII, keys=False)]
     print("\n".join(lines).rstrip())
-
-
-def _user() -> str:
-    """Whose jobs are mine."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())

@@ -1,0 +1,175 @@
+"""Asking a daemon: over its Unix socket or over HTTP, with a token, and again where it went away meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+from urllib.parse import urlencode
+
+from gpuyard.descriptions import encode
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.hosts import Host, known, parse_host
+from gpuyard.patience import PATIENCE, Absence, to_stderr
+from gpuyard.refusals import refusal
+from gpuyard.shapes import Job
+from gpuyard.transport import Answer, HungUp, NoDaemon, Reply, Way, check_header, send, stream
+from gpuyard.unixhttp import UnixWay
+
+T = TypeVar("T")
+
+_API = "/api/v1"
+_PAGE = 10_000
+"""The most jobs that the daemon tells of at once."""
+_ONCE = 30.0
+"""Seconds for which something that is to happen once is sent again, if it is not known to have arrived."""
+
+
+class Calls:
+    """Part of `Client`: how its questions get to the daemon."""
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        host: str | None = None,
+        token: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        timeout: float = 30.0,
+        say: Callable[[str], None] = to_stderr,
+    ) -> None:
+        if host is not None and (socket is not None or data_dir is not None):
+            raise UserError("a daemon is at a host, or at a socket of this machine; say only where it is")
+        if host is None and socket is None and data_dir is None:
+            host = os.environ.get("GPUYARD_HOST") or None
+        self.timeout, self.say = timeout, say
+        self._host: Host | None = None if host is None else parse_host(host)
+        self._token: str | None = None
+        self._met = False
+        """Whether the daemon was there at some time, so that it may come back."""
+        self._way: Way = self._to_socket(socket, data_dir) if self._host is None else self._to_host(token, ca)
+
+    def _to_socket(self, socket: str | os.PathLike[str] | None, data_dir: str | os.PathLike[str] | None) -> UnixWay:
+        if socket is None:
+            from gpuyard.config import daemon_socket
+
+            socket = daemon_socket({"data_dir": data_dir})
+        return UnixWay(os.fspath(socket))
+
+    def _to_host(self, token: str | None, ca: str | os.PathLike[str] | None) -> Way:
+        from gpuyard.nethttp import NetWay
+
+        assert self._host is not None
+        found = known(self._host, token, None if ca is None else os.fspath(ca))
+        self._token = found.token
+        if self._token and not self._host.tls and not self._host.loopback:
+            self.say(f"warning: whoever is between here and {self._host.url} can read your token; use https, or ssh -L")
+        return NetWay(self._host, found.ca)
+
+    @property
+    def host(self) -> str | None:
+        """The URL of the daemon; None if it is reached by its socket."""
+        return None if self._host is None else self._host.url
+
+    @property
+    def afar(self) -> bool:
+        """Whether the daemon is on another machine, as far as can be told."""
+        return self._host is not None and not self._host.loopback
+
+    @property
+    def socket(self) -> str:
+        """Where the daemon is: the path of its socket, or its URL."""
+        return self._way.name
+
+    def __repr__(self) -> str:
+        return f"Client({'socket' if self._host is None else 'host'}={self._way.name!r})"
+
+    def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
+        return _read(self._send("GET", target + query_of(**query), patience=patience))
+
+    def _pages(self, target: str, limit: int | None, **query: Any) -> list[Job]:
+        """Jobs from as many pages as it takes, each once: some may move from one page to another meanwhile."""
+        most = sys.maxsize if limit is None else limit
+        page = self._get(target, **query, limit=min(most, _PAGE))
+        found: dict[str, Job] = {job["id"]: job for job in page["jobs"]}
+        while page.get("next") and len(found) < most:
+            page = self._get(page["next"].partition(_API)[2])
+            found |= {job["id"]: job for job in page["jobs"]}
+        return list(found.values())[:most]
+
+    def _ask(self, method: str, target: str, body: Mapping[str, Any], *, patience: float = 0.0) -> dict[str, Any]:
+        return _read(self._send(method, target, encode(body), patience))
+
+    def _ask_once(self, target: str, body: Mapping[str, Any], key: str | None = None) -> dict[str, Any]:
+        """Have something done once, though it may have to be said again: the key tells that it is the same."""
+        headers = {"Idempotency-Key": check_header("a key", key or os.urandom(16).hex())}
+        data = encode(body)
+        return self._patiently(lambda: _read(self._send("POST", target, data, headers=headers)), _ONCE)
+
+    def _send(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        patience: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        with self._noticing():
+            more = self._headers(headers)
+            timeout = self.timeout + patience
+            answer = send(self._way, method, _API + target, body, headers=more, timeout=timeout)
+        if answer.status >= 300:
+            raise refusal(answer, self.host or "", token=self._token is not None)
+        return answer
+
+    @contextmanager
+    def _stream(self, target: str, *, silence: float, headers: Mapping[str, str]) -> Iterator[Reply]:
+        """An answer that is read as it comes, with no pause longer than `silence`."""
+        with stream(self._way, "GET", _API + target, headers=self._headers(headers), timeout=silence) as reply:
+            self._met = True
+            if reply.status >= 300:
+                answer = Answer(reply.status, reply.headers, reply.read())
+                raise refusal(answer, self.host or "", token=self._token is not None)
+            yield reply
+
+    def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        return {**({"Authorization": f"Bearer {self._token}"} if self._token else {}), **(more or {})}
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Remember that somebody was there, also if they hung up."""
+        try:
+            yield
+        except HungUp:
+            self._met = True
+            raise
+        self._met = True
+
+    def _patiently(self, call: Callable[[], T], patience: float = PATIENCE) -> T:
+        """Ask a daemon that was there; if it went away, ask the next one. Who was never there is not waited for."""
+        absence = Absence(patience, self.say)
+        while True:
+            try:
+                return call()
+            except NoDaemon as error:
+                if not self._met:
+                    raise
+                absence.endure(error)
+
+
+def query_of(**values: Any) -> str:
+    """The part of an address that begins with `?`."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _read(answer: Answer) -> dict[str, Any]:
+    try:
+        found = json.loads(answer.body or b"{}")
+    except ValueError as error:
+        raise GpuyardError("the daemon's answer is not JSON; is it gpuyard's, and of this version?") from error
+    return cast("dict[str, Any]", found)

@@ -1,0 +1,287 @@
+"""The thread that looks at the log for those who want to be told, and sees to it that they are.
+
+It wakes when the yard has written something, and looks at what is new there through a connection of its own; the yard
+waits for nothing. While nobody wants to be told of anything it does not even look. Sending is done by others
+(`courier`), a few at a time, and never two for the same place; what fails is tried again, later and later, for a day.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from gpuyard.daemon.views import JobView
+from gpuyard.errors import GpuyardError
+from gpuyard.notices.courier import Courier, Parcel, Stopped, is_mailed
+from gpuyard.notices.happenings import Happening, Log, happenings, long_waits, waiting_since
+from gpuyard.notices.outbox import Delivery, Outbox, Subscription
+from gpuyard.notices.story import Sources, tell
+from gpuyard.notices.templates import body_of, title_of
+from gpuyard.notices.words import ALL, LONG_WAIT, MOST_PLACES, NONE, START, TASKS
+
+log = logging.getLogger("gpuyard")
+_PAUSE = 0.1  # seconds between two looks, so that a busy yard is looked at ten times a second at most
+_IDLE = 30.0
+_LAG = 1000  # events without news that are looked at again after a crash
+_PRUNE = 6 * 3600.0
+_OLD = 86400.0
+"""Seconds after which an event is no news any more, and a delivery is given up."""
+_AT_ONCE, _OF_A_USER, _PARCELS = 4, 2, 20
+"""Processes that send at the same time, of one user, and what each takes along."""
+
+
+class Clerk:
+    """Reads the log, writes what is to be sent, and hands it over."""
+
+    def __init__(self, sources: Sources, outbox: Outbox, courier: Courier, delays: Sequence[float]) -> None:
+        self._sources, self._outbox, self._courier, self._delays = sources, outbox, courier, delays
+        self._bell, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+        self._senders = ThreadPoolExecutor(_AT_ONCE, "notices-send")
+        self._lock = threading.Lock()
+        self._busy: set[int] = set()
+        """Subscriptions that something is being sent for."""
+        self._under_way: list[str] = []
+        """A user for each process that sends."""
+        self._wanted = True
+        self._seq: int | None = None
+        self._kept = 0
+        """How far the log has been looked at, by what is written down."""
+        self._waits_at = self._prune_at = 0.0
+
+    def start(self) -> None:
+        """Begin; this returns at once."""
+        self._thread.start()
+
+    def committed(self, records: object) -> None:
+        """The yard has written something. Called by its thread, so it must be quick."""
+        if self._wanted:
+            self._bell.set()
+
+    def ring(self) -> None:
+        """Somebody wants something else from now on."""
+        self._wanted, self._waits_at = True, 0.0
+        self._bell.set()
+
+    def stop(self, patience: float = 2.0) -> None:
+        """End; what is being sent may take a little longer, and is sent again by the next life if it does."""
+        self._over.set()
+        self._bell.set()
+        end = time.monotonic() + patience
+        while self._under_way and time.monotonic() < end:
+            time.sleep(0.02)
+        self._courier.stop()
+        self._senders.shutdown(wait=True, cancel_futures=True)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            reading = Log(self._sources.database)
+        except sqlite3.Error as error:
+            log.error("nobody is told of anything: the log cannot be read: %s", error)
+            return
+        try:
+            while not self._over.is_set():
+                self._bell.clear()
+                try:
+                    self._turn(reading, time.time())
+                except (sqlite3.Error, GpuyardError, OSError) as error:
+                    log.warning("notifications have to wait: %s", error)
+                    self._over.wait(5.0)
+                self._over.wait(_PAUSE)
+                self._bell.wait(self._patience())
+            if self._seq is not None:
+                self._keep(self._seq, [])
+        finally:
+            reading.close()
+
+    def _turn(self, reading: Log, now: float) -> None:
+        subscriptions = self._outbox.subscriptions()
+        self._wanted = bool(subscriptions)
+        self._look(reading, subscriptions, now)
+        self._look_for_waits(subscriptions, now)
+        self._hand_over(now, {one.id: one for one in subscriptions})
+        if now >= self._prune_at:
+            self._prune_at = now + _PRUNE
+            self._outbox.prune(now, set(self._needed()))
+
+    def _patience(self) -> float:
+        """Seconds until something is due by itself; where something is being sent, its end rings."""
+        now = time.time()
+        due = [now + (1.0 if self._busy else _IDLE)]
+        if self._wanted:
+            due.append(self._waits_at)
+        if not self._busy and (waiting := self._outbox.next_due()) is not None:
+            due.append(waiting)
+        return max(min(due) - now, 0.0)
+
+    # -- what is to be told -----------------------------------------------------------------------
+
+    def _look(self, reading: Log, subscriptions: Sequence[Subscription], now: float) -> None:
+        """See what is new in the log; where nobody wants to know, only how far it is."""
+        last = reading.last()
+        if self._seq is None:
+            kept = self._outbox.cursor()
+            self._seq = last if kept is None else min(kept, last)  # a restored log may be shorter
+            self._keep(self._seq, [])
+        if not subscriptions:
+            self._seq = last
+            return
+        while self._seq < last and not self._over.is_set():
+            rows, seq = reading.after(self._seq)
+            news = [row for row in rows if row.at > now - _OLD]
+            found = happenings(reading, news)
+            new = [one for happening in found for one in self._deliveries(happening, subscriptions)]
+            if new or seq - self._kept >= _LAG:
+                self._keep(seq, new)
+            self._seq = seq
+
+    def _keep(self, seq: int, new: Sequence[Delivery]) -> None:
+        self._outbox.advance(seq, new)
+        self._kept = seq
+
+    def _look_for_waits(self, subscriptions: Sequence[Subscription], now: float) -> None:
+        """See who has waited for long; once for each job."""
+        if now < self._waits_at:
+            return
+        views = self._sources.open() if subscriptions else []
+        named = any(LONG_WAIT in (view.work.get("notify_on") or ()) for view in views)
+        limits = [one.long_wait for one in subscriptions if named or LONG_WAIT in one.events]
+        self._waits_at = now + (min(max(min(limits) / 10, 0.2), 10.0) if limits else 10.0)
+        if not limits:
+            return
+        for happening in long_waits(views, now, min(limits)):
+            if new := self._deliveries(happening, subscriptions):
+                self._outbox.advance(None, new)
+
+    def _deliveries(self, happening: Happening, subscriptions: Sequence[Subscription]) -> list[Delivery]:
+        """What is to be sent for a happening, to everybody who wants to be told of it."""
+        found = list(recipients(happening, subscriptions))
+        if found and happening.event in (START, LONG_WAIT):  # which may come again, and are told once
+            told = self._outbox.told(happening.id, happening.event)
+            found = [one for one in found if one.id not in told]
+        if not found:
+            return []
+        story = tell(happening, self._sources)
+        return [
+            Delivery(
+                one.id, one.name, one.target, one.user, happening.id, happening.event, happening.at,
+                title_of(story.facts, one.title), body_of(story.facts, one.body), story.fields, next=happening.at,
+            )
+            for one in found
+        ]  # fmt: skip
+
+    def _needed(self) -> Iterator[int]:
+        """URLs that were given with jobs which are not over."""
+        for view in self._sources.open():
+            for ref in view.work.get("notify") or ():
+                if ref.startswith("#"):
+                    yield int(ref[1:])
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _hand_over(self, now: float, subscriptions: Mapping[int, Subscription]) -> None:
+        """Let what is due be sent, as far as there is room."""
+        parcels: dict[tuple[str, bool], list[Parcel]] = {}
+        with self._lock:  # before it is read what is due: who is freed after that may have been sent by then
+            busy = set(self._busy)
+        for one in self._outbox.due(now, _PARCELS):
+            subscription = subscriptions.get(one.subscription)
+            if subscription is None:
+                self._outbox.failed(one.id, "its subscription was removed", now, None)
+            elif one.subscription not in busy:
+                url = subscription.url
+                parcels.setdefault((one.user, is_mailed(url)), []).append(Parcel(one, url))
+        for (user, _), some in parcels.items():
+            places = list(dict.fromkeys(parcel.url for parcel in some))[:MOST_PLACES]
+            taken = [parcel for parcel in some if parcel.url in places][:_PARCELS]
+            with self._lock:
+                if len(self._under_way) >= _AT_ONCE or self._under_way.count(user) >= _OF_A_USER:
+                    continue
+                self._under_way.append(user)
+                self._busy.update(parcel.delivery.subscription for parcel in taken)
+            self._senders.submit(self._send, user, taken)
+
+    def _send(self, user: str, parcels: list[Parcel]) -> None:
+        left = Counter(parcel.delivery.subscription for parcel in parcels)
+
+        def note(parcel: Parcel, error: str) -> None:
+            self._note(parcel.delivery, error, time.time())
+            subscription = parcel.delivery.subscription
+            left[subscription] -= 1
+            if error or not left[subscription]:  # others go on meanwhile
+                self._free([subscription])
+
+        try:
+            self._courier.send(user, parcels, note)
+        except Stopped:  # the next life sends it
+            return
+        except Exception as error:  # or its parcels would wait for ever, and nobody would know
+            log.warning("notifications of %s cannot be sent now: %s", user, type(error).__name__)
+            for parcel in parcels:
+                self._note(parcel.delivery, f"{type(error).__name__}: {error}", time.time())
+        finally:
+            with self._lock:
+                self._under_way.remove(user)
+            self._free(left)
+
+    def _free(self, subscriptions: Iterable[int]) -> None:
+        """Nothing is being sent for these any more."""
+        with self._lock:
+            self._busy.difference_update(subscriptions)
+        self._bell.set()
+
+    def _note(self, one: Delivery, error: str, now: float) -> None:
+        """Write down how it went; what else is to go there waits as long as what failed."""
+        if not error:
+            self._outbox.delivered(one.id, now)
+            return
+        again = self._again(one, now)
+        self._outbox.failed(one.id, error, now, again)
+        if again is not None:
+            self._outbox.postpone(one.subscription, again)
+        then = "given up" if again is None else f"tried again in {again - now:.0f} s"
+        log.warning("a notification of job %s (%s) to %s failed: %s; %s", one.job, one.event, one.target, error, then)
+
+    def _again(self, one: Delivery, now: float) -> float | None:
+        """When to try once more; None if that has been going on for a day."""
+        delay = self._delays[min(one.attempts, len(self._delays) - 1)]
+        return None if now + delay > one.at + _OLD else now + delay
+
+
+def recipients(happening: Happening, subscriptions: Sequence[Subscription]) -> Iterator[Subscription]:
+    """Who is to be told: those of the job's owner that the job names, or all but those given with other jobs."""
+    view = happening.view
+    work: Mapping[str, Any] = view.work
+    refs, events = tuple(work.get("notify") or ()), tuple(work.get("notify_on") or ())
+    if NONE in refs:
+        return
+    for one in subscriptions:
+        if one.user != view.user or one.created > happening.at or not is_named(one, refs):
+            continue
+        wanted = events or one.events
+        if happening.event not in wanted:
+            continue
+        if happening.each is not None and happening.each is not (TASKS in wanted):
+            continue
+        if happening.event == LONG_WAIT and not _has_waited(view, happening.at, one.long_wait):
+            continue
+        yield one
+
+
+def is_named(one: Subscription, refs: Sequence[str]) -> bool:
+    """Whether a job that names these wants this one; who names none wants all but those given with jobs."""
+    if one.of_jobs:
+        return f"#{one.id}" in refs
+    return not refs or ALL in refs or one.name in refs
+
+
+def _has_waited(view: JobView, now: float, least: float) -> bool:
+    return now - waiting_since(view) >= least

@@ -1,0 +1,188 @@
+"""What the routes of the API take and give, beyond what their handlers say: names, answers, examples and links.
+
+`openapi` makes the document of it, and the tests hold the daemon to that document. A route that is not in `ROUTES` is
+described by its handler alone; a test sees to it that there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel
+
+from gpuyard import replies, shapes
+from gpuyard.server import examples
+from gpuyard.server.models import Submission
+
+Headers = Mapping[str, Mapping[str, Any]]
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """An answer that is no refusal."""
+
+    what: str
+    kind: Any = None
+    """The type of what it holds, or several of them; none if it is bytes."""
+    example: Any = None
+    headers: Headers = field(default_factory=dict)
+    links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Operations that may follow, and where their parameters are found in this answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What there is to say of a route."""
+
+    id: str
+    """What programs call it."""
+    summary: str
+    tag: str
+    good: Mapping[int, Good]
+    bad: tuple[int, ...] = ()
+    """Refusals of its own; those that the gate may give to everybody are known."""
+    bodies: Mapping[str, Any] = field(default_factory=dict)
+    """Examples of what it takes."""
+    model: type[BaseModel] | None = None
+    """What it takes, where its handler reads that by itself."""
+    once: bool = False
+    """Whether a request may have a key, so that it can be sent again."""
+
+
+_TEXT: Mapping[str, Any] = {"type": "string"}
+_NUMBER: Mapping[str, Any] = {"type": "integer"}
+_PAGED: Headers = {"Link": {"description": "Where the next page is, with rel=next.", "schema": _TEXT}}
+_LOG: Headers = {
+    "X-Next-Offset": {"description": "Where the next piece begins.", "required": True, "schema": _NUMBER},
+    "X-Log-Size": {"description": "Bytes that there are.", "required": True, "schema": _NUMBER},
+    "X-Job-State": {"description": "How the job stands.", "required": True, "schema": _TEXT},
+    "X-Attempt": {"description": "Whose output this is.", "required": True, "schema": _NUMBER},
+}
+_OF_JOB = ("getJob", "explainJob", "cancelJob", "holdJob", "releaseJob", "getLog", "getEnvironment", "editJob",
+           "cloneJob", "retryJob")  # fmt: skip
+_OF_LEASE = ("getLease", "releaseLease", "getJob")
+
+
+def _links(operations: tuple[str, ...], place: str, parameter: str = "job") -> dict[str, dict[str, str]]:
+    return {operation: {parameter: f"$response.body#/{place}"} for operation in operations}
+
+
+def _new(kind: Any, example: Any, links: dict[str, dict[str, str]]) -> dict[int, Good]:
+    return {201: Good("It is on disk.", kind, example, links=links)}
+
+
+def _job(what: str = "The job as it stands.", **more: Any) -> dict[int, Good]:
+    return {200: Good(what, shapes.Job, examples.JOB, **more)}
+
+
+def _ok(what: str, kind: Any, example: Any, **more: Any) -> dict[int, Good]:
+    return {200: Good(what, kind, example, **more)}
+
+
+_OF = (404, 422)  # there is no such job; its id makes no sense
+_DONE = (*_OF, 409, 503)  # and: not as it stands; nothing can be written
+_PAGE = _ok("A page of jobs.", replies.Jobs, examples.JOBS, headers=_PAGED, links=_links(("getJob",), "jobs/0/id"))
+_LEASES = _ok("A page.", replies.Jobs, examples.LEASES, headers=_PAGED, links=_links(_OF_LEASE[:1], "jobs/0/id"))
+_ENDED = _ok("A page.", replies.Ended, examples.ENDED, headers=_PAGED, links=_links(("getJob",), "jobs/0/id"))
+_JOBS = {200: Good("A page of jobs.", (replies.Jobs, replies.Table), examples.JOBS, _PAGED, _PAGE[200].links)}
+_RULES = _ok("The rules as they stand.", replies.Rules, examples.RULES)
+_POLICY = _ok("What makes the plans.", replies.PolicyInForce, examples.POLICY)
+_DRAINED = _ok("GPUs that are drained now.", replies.Drained, {"drained": [2, 3]})
+_RESERVATIONS = _ok("Those that are left.", replies.Reservations, examples.RESERVATIONS)
+
+ROUTES: dict[str, Told] = {
+    "POST /jobs": Told(
+        "submitJob", "Submit a job", "Jobs", _new(replies.Id, {"id": "17"}, _links(_OF_JOB, "id")), (422, 503),
+        examples.SUBMISSIONS, model=Submission, once=True,
+    ),
+    "POST /jobs/batch": Told(
+        "submitBatch", "Submit several jobs", "Jobs",
+        _new(replies.Ids, {"ids": ["17", "18"]}, _links(("getJob", "cancelJob"), "ids/0")), (422, 503),
+        examples.BATCHES, once=True,
+    ),
+    "GET /jobs": Told("listJobs", "List jobs", "Jobs", _JOBS, (422,)),
+    "GET /jobs/{job}": Told("getJob", "Look at a job, or wait for it", "Jobs", _job(), _OF),
+    "PATCH /jobs/{job}": Told("editJob", "Change a job", "Jobs", _job(), _DONE, examples.CHANGES),
+    "POST /jobs/{job}/cancel": Told("cancelJob", "Cancel a job", "Jobs", _job(), _DONE, examples.CANCELLATIONS),
+    "POST /jobs/{job}/hold": Told("holdJob", "Hold a job", "Jobs", _job(), _DONE),
+    "POST /jobs/{job}/release": Told("releaseJob", "Release a held job", "Jobs", _job(), _DONE),
+    "GET /jobs/{job}/log": Told(
+        "getLog", "Read what a job prints", "Jobs", {200: Good("A piece of its output.", headers=_LOG)},
+        (*_OF, 409, 410),
+    ),
+    "GET /jobs/{job}/environment": Told(
+        "getEnvironment", "Read a job's environment", "Jobs",
+        _ok("Its variables.", replies.Variables, {"environment": {"HOME": "/home/ann"}}), _OF,
+    ),
+    "GET /jobs/{job}/explain": Told(
+        "explainJob", "Why does it wait?", "Jobs", _ok("Why.", shapes.Explanation, examples.EXPLANATION), _OF
+    ),
+    "POST /jobs/{job}/clone": Told(
+        "cloneJob", "Queue the same once more", "Jobs", _new(replies.Id, {"id": "18"}, _links(_OF_JOB[:3], "id")),
+        _DONE, examples.COPIES, once=True,
+    ),
+    "POST /jobs/{job}/retry": Told(
+        "retryJob", "Run it again", "Jobs", _new(replies.Id, {"id": "18"}, _links(_OF_JOB[:3], "id")), _DONE,
+        examples.COPIES, once=True,
+    ),
+    "POST /leases": Told(
+        "askForLease", "Ask for GPUs", "Leases", _new(replies.Id, {"id": "19"}, _links(_OF_LEASE, "id")), (422, 503),
+        examples.LEASE_WISHES, once=True,
+    ),
+    "GET /leases": Told("listLeases", "List leases", "Leases", _LEASES, (422,)),
+    "GET /leases/{job}": Told(
+        "getLease", "Look at a lease", "Leases", _ok("The lease as it stands.", shapes.Job, examples.LEASE), _OF
+    ),
+    "POST /leases/{job}/release": Told(
+        "releaseLease", "Give a lease back", "Leases", _ok("It is over.", replies.Id, {"id": "19"}), _DONE
+    ),
+    "GET /history": Told("listHistory", "List jobs that are over", "Jobs", _ENDED, (422,)),
+    "GET /events": Told(
+        "listEvents", "Read the log of events", "Events", _ok("Some of it.", replies.Events, examples.EVENTS), (422,)
+    ),
+    "GET /gpus": Told("listGpus", "List the GPUs", "GPUs", _ok("All of them.", shapes.Machine, examples.MACHINE)),
+    "GET /gpus/{index}": Told(
+        "getGpu", "Look at a GPU", "GPUs", _ok("The GPU.", shapes.Gpu, examples.GPU), (404, 422)
+    ),
+    "POST /gpus/drain": Told("drainGpus", "Drain GPUs", "GPUs", _DRAINED, (409, 422, 503), examples.DRAINS),
+    "POST /gpus/resume": Told("resumeGpus", "Resume GPUs", "GPUs", _DRAINED, (409, 422, 503), examples.RESUMES),
+    "GET /reservations": Told("listReservations", "List reservations", "Reservations", _RESERVATIONS),
+    "POST /reservations": Told(
+        "reserve", "Reserve GPUs", "Reservations",
+        _new(replies.Reservation, examples.RESERVATION, _links(("unreserve",), "name", "name")), (409, 422, 503),
+        examples.RESERVATION_WISHES,
+    ),
+    "DELETE /reservations/{name}": Told(
+        "unreserve", "Give a reservation up", "Reservations", _RESERVATIONS, (404, 422, 503)
+    ),
+    "GET /rules": Told("getRules", "Who may have what", "Rules", _RULES),
+    "PUT /rules/quotas/{name}": Told("setQuota", "Set a quota", "Rules", _RULES, (422, 503), examples.QUOTAS),
+    "PUT /rules/shares/{name}": Told("setShare", "Set a share", "Rules", _RULES, (422, 503), examples.SHARES),
+    "GET /policies": Told(
+        "listPolicies", "List the policies", "Policy", _ok("What there is.", replies.Policies, examples.POLICIES)
+    ),
+    "GET /policy": Told("getPolicy", "Which policy decides?", "Policy", _POLICY),
+    "PUT /policy": Told("setPolicy", "Set the policy", "Policy", _POLICY, (422, 503), examples.POLICY_CHOICES),
+    "GET /status": Told(
+        "getStatus", "How the daemon does", "Daemon", _ok("How it does.", replies.Status, examples.STATUS)
+    ),
+    "POST /shutdown": Told(
+        "shutDown", "End the daemon", "Daemon", {202: Good("It ends.", replies.Ending, {"running": 2})}
+    ),
+}  # fmt: skip
+
+TAGS = {
+    "Jobs": "Commands, queued until GPUs are free.",
+    "Leases": "GPUs for processes that run already.",
+    "Events": "What happened, in order.",
+    "GPUs": "The GPUs, and who is on them.",
+    "Reservations": "GPUs that are kept for somebody.",
+    "Rules": "Who may have what, and has had it.",
+    "Policy": "What decides who is next.",
+    "Daemon": "The daemon itself.",
+}
+"""The groups of routes, in order."""

@@ -1,0 +1,208 @@
+"""Events for many who follow them at once.
+
+Each event is read from the log once and made into bytes once, whoever follows. The latest are kept in a ring, and every
+follower writes from there as fast as its client takes it; whoever falls behind the ring reads the log by itself, in a
+thread, until it has caught up. So the yard knows nothing of followers, a slow one delays nobody, and none can make the
+daemon keep more than the ring and one piece for each of them. What was sent is known by its number alone: a client that
+comes again says the last that it got, and misses nothing and gets nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpuyard.arrays import array_of
+from gpuyard.daemon.reader import Reader, Wish
+from gpuyard.server.answers import encoded, event_json
+from gpuyard.server.streaming import Line
+from gpuyard.server.watch import Watch
+
+log = logging.getLogger("gpuyard")
+_PAUSE = 0.05  # seconds between looks while much happens: many events cost little more than one
+_LOOK = 5.0  # seconds between looks while nothing happens
+_BEAT = 12.0  # seconds without a word after which there is one, at the next look
+_RETRY = 1000  # milliseconds until a client that lost us comes again
+_MOST_EVENTS, _MOST_BYTES = 5000, 2**22  # what the ring holds
+_FEW = 50  # events that are read without a thread
+_PAGE = 500  # events that are read at once
+_PIECE = 2**16  # bytes that are sent at once
+_STRIDE = 20_000  # events that are looked through at once for the few that somebody wants
+_EVERYTHING = Wish()
+_UNSAID = 1000  # events that somebody does not want, after which they are told how far we are
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event, ready to be sent."""
+
+    seq: int
+    kind: str
+    job: str
+    user: str
+    """Whose job it happened to."""
+    data: bytes
+
+
+class Piece(NamedTuple):
+    """What follows an event: bytes, the number of the last event in them, and how far that leads."""
+
+    data: bytes
+    last: int
+    reached: int
+
+
+class Hub:
+    """Reads events when they are written, and hands them to whoever follows; lives in the event loop."""
+
+    def __init__(self, last: Callable[[], int], reader: Callable[[], Reader], watch: Watch) -> None:
+        self._log_end, self._reader, self._watch = last, reader, watch
+        self._lines: set[Line] = set()
+        self._ring: list[Told] = []
+        self._size = 0
+        self._begin = self._end = 0
+        """The ring has all events after the one and up to the other."""
+        self._joined: dict[int, Piece] = {}
+        """Pieces for those who want everything, who are mostly at the same place."""
+        self._pump: asyncio.Task[None] | None = None
+        self._pages = ThreadPoolExecutor(1, "events")
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    async def follow(self, line: Line, after: int | None, wish: Wish) -> None:
+        """Tell what happens after an event, or from now on, until the client or the daemon goes."""
+        now = self._log_end()
+        at = said = now if after is None else min(after, now)  # a log that was put back may end before it
+        await line.send(b"retry: %d\nid: %d\n\n" % (_RETRY, at))
+        spoken = time.monotonic()
+        with self._followed_by(line):
+            while not self._watch.over:
+                piece = self._piece(at, wish) or await self._page(at, wish)
+                at, data = piece.reached, piece.data
+                said = piece.last if data else said
+                if at - said >= _UNSAID or (not data and time.monotonic() - spoken >= _BEAT):
+                    data += b"id: %d\n: still here\n\n" % at
+                    said = at
+                if data:
+                    await line.send(data)
+                    spoken = time.monotonic()
+                elif at >= self._end:
+                    await line.wait()
+
+    @contextmanager
+    def _followed_by(self, line: Line) -> Iterator[None]:
+        self._lines.add(line)
+        if self._pump is None or self._pump.done():
+            self._ring, self._size = [], 0
+            self._begin = self._end = self._log_end()
+            self._pump = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._lines.discard(line)
+
+    async def _run(self) -> None:
+        """Read what was written, again and again, while anybody follows."""
+        while self._lines and not self._watch.over:
+            if self._log_end() == self._end:
+                await self._watch.wait(_LOOK)
+            try:
+                is_all = await self._read_on()
+            except sqlite3.Error as error:
+                log.warning("cannot read what happened: %s", error)
+                await asyncio.sleep(_LOOK)
+                continue
+            for line in self._lines:
+                line.wake.set()
+            await asyncio.sleep(_PAUSE if is_all else 0.0)
+        for line in self._lines:
+            line.wake.set()
+
+    async def _read_on(self) -> bool:
+        """Put what is new into the ring, and what is old out of it; whether that was all."""
+        until = self._log_end()
+        new = until - self._end
+        if new <= 0:
+            return True
+        if new <= _FEW:
+            found, self._end = self._read(self._end, until, _EVERYTHING)
+        else:
+            found, self._end = await self._in_thread(self._end, until, _EVERYTHING)
+        self._ring += found
+        self._size += sum(len(told.data) for told in found)
+        self._joined.clear()
+        if len(self._ring) > _MOST_EVENTS or self._size > _MOST_BYTES:
+            self._shorten()
+        return self._end >= until
+
+    def _shorten(self) -> None:
+        """Let go of the older half, and of more if that is not enough."""
+        left, size = len(self._ring), 0
+        while left > len(self._ring) // 2 and size + len(self._ring[left - 1].data) <= _MOST_BYTES // 2:
+            left -= 1
+            size += len(self._ring[left].data)
+        self._begin = self._ring[left - 1].seq
+        self._ring, self._size = self._ring[left:], size
+
+    def _piece(self, after: int, wish: Wish) -> Piece | None:
+        """What follows an event, out of the ring; None if that begins later."""
+        if after < self._begin:
+            return None
+        if after >= self._end:
+            return Piece(b"", after, after)
+        if wish.everything and after in self._joined:
+            return self._joined[after]
+        begin = bisect_right(self._ring, after, key=lambda told: told.seq)
+        parts, size, last = [], 0, after
+        reached = self._end
+        for told in self._ring[begin:]:
+            if size >= _PIECE:
+                reached = last
+                break
+            if wish.everything or _wants(wish, told):
+                parts.append(told.data)
+                size, last = size + len(told.data), told.seq
+        piece = Piece(b"".join(parts), last, reached)
+        if wish.everything:
+            self._joined[after] = piece
+        return piece
+
+    async def _page(self, after: int, wish: Wish) -> Piece:
+        """The same, out of the log."""
+        found, reached = await self._in_thread(after, self._end, wish)
+        return Piece(b"".join(told.data for told in found), found[-1].seq if found else after, reached)
+
+    async def _in_thread(self, after: int, until: int, wish: Wish) -> tuple[list[Told], int]:
+        return await asyncio.get_running_loop().run_in_executor(self._pages, self._read, after, until, wish)
+
+    def _read(self, after: int, until: int, wish: Wish) -> tuple[list[Told], int]:
+        """Some events after one and up to another that somebody wants, and how far these are all."""
+        if not wish.everything and not wish.job:
+            until = min(until, after + _STRIDE)
+        found: list[Told] = []
+        size = 0
+        for seq, row, user in self._reader().happened(after, until, wish, _PAGE):
+            data = b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, row.kind.encode(), encoded(event_json(seq, row)))
+            found.append(Told(seq, row.kind, row.job or "", user or "", data))
+            size += len(data)
+            if size >= _PIECE:
+                return found, seq
+        return found, found[-1].seq if len(found) == _PAGE else until
+
+
+def _wants(wish: Wish, told: Told) -> bool:
+    """Whether somebody wants to know of an event."""
+    if wish.kinds and told.kind not in wish.kinds:
+        return False
+    if wish.user and told.user != wish.user:
+        return False
+    return not wish.job or told.job == wish.job or array_of(told.job) == wish.job

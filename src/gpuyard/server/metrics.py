@@ -1,0 +1,151 @@
+"""What Prometheus scrapes: the queue, how it is planned, and the GPUs, as they are at that moment.
+
+Nothing here asks the yard's thread for anything, and nothing is kept from one scrape to the next but what the yard has
+counted (`daemon.meters`): a GPU that does not answer has no series but its state, and what is not known is not told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from gpuyard import __version__
+from gpuyard.daemon.meters import Histogram, Meters
+from gpuyard.daemon.views import JobView
+from gpuyard.daemon.yard import Yard
+from gpuyard.server.answers import gpus_json
+
+_OPEN = ("queued", "held", "running")
+_OUTCOMES = ("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
+_STATES = ("free", "ours", "foreign", "unknown", "drained")
+_OLD = 30.0  # seconds after which a reading tells nothing any more
+
+
+class Followers(NamedTuple):
+    """How many follow events, and how many streams there are in all, logs included."""
+
+    events: int
+    streams: int
+
+
+class YardCollector(Collector):
+    """Turns what the yard knows into metrics, when somebody asks."""
+
+    def __init__(self, yard: Yard, since: float, followers: Any) -> None:
+        self._yard, self._since, self._followers = yard, since, followers
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, as of now."""
+        views = list(self._yard.store.open.values())
+        yield from _daemon(self._since, self._yard)
+        yield from _queue(views)
+        yield from _work(self._yard.meters)
+        followers: Followers = self._followers()
+        yield GaugeMetricFamily("gpuyard_event_followers", "Clients that follow events now.", followers.events)
+        yield GaugeMetricFamily("gpuyard_streams", "Streams of events and of logs now.", followers.streams)
+        yield from _gpus(self._yard, views)
+
+
+def registry_of(yard: Yard, since: float, followers: Any) -> CollectorRegistry:
+    """What a scrape shows: the yard, and the daemon's process."""
+    registry = CollectorRegistry()
+    registry.register(YardCollector(yard, since, followers))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def _daemon(since: float, yard: Yard) -> Iterator[Metric]:
+    yield InfoMetricFamily(
+        "gpuyard_build", "The daemon's version, and the policy in force.",
+        {"version": __version__, "policy": yard.planner.text},
+    )  # fmt: skip
+    yield GaugeMetricFamily("gpuyard_start_time_seconds", "When the daemon began, since the epoch.", since)
+    yield GaugeMetricFamily("gpuyard_store_writable", "Whether events can be written.", float(not yard.failing))
+
+
+def _queue(views: list[JobView]) -> Iterator[Metric]:
+    states = Counter(view.state for view in views)
+    jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs and leases that are not over, by state.", labels=["state"])
+    for state in _OPEN:
+        jobs.add_metric([state], states[state])
+    yield jobs
+    wanted = sum(view.work["gpu_count"] for view in views if view.state == "queued")
+    yield GaugeMetricFamily("gpuyard_queue_gpus_wanted", "GPUs that queued jobs ask for, in all.", wanted)
+
+
+def _work(meters: Meters) -> Iterator[Metric]:
+    yield CounterMetricFamily("gpuyard_jobs_submitted", "Jobs that came in since the daemon began.", meters.submitted)
+    finished = CounterMetricFamily("gpuyard_jobs_finished", "Jobs that ended, by outcome.", labels=["outcome"])
+    for outcome in _OUTCOMES:
+        finished.add_metric([outcome], meters.finished[outcome])
+    yield finished
+    yield _histogram("gpuyard_job_wait_seconds", "From when a job began to wait, or to wait again, to its start.",
+                     [({}, meters.waits)])  # fmt: skip
+    runs = [({"outcome": outcome}, histogram) for outcome, histogram in list(meters.runs.items())]
+    yield _histogram("gpuyard_job_run_seconds", "From the start of a job's last attempt to its end.", runs, "outcome")
+    yield _histogram("gpuyard_plan_seconds", "How long it takes to decide who starts.", [({}, meters.plans)])
+    yield CounterMetricFamily("gpuyard_plans", "Plans that were made.", meters.plans.cumulative()[-1])
+    yield CounterMetricFamily("gpuyard_plan_cpu_seconds", "CPU time that planning took.", meters.plan_cpu)
+    yield _histogram("gpuyard_commit_seconds", "How long it takes to write events to disk.", [({}, meters.commits)])
+    events = CounterMetricFamily("gpuyard_events", "Events since the daemon began, by kind.", labels=["kind"])
+    for kind, count in sorted(meters.events.copy().items()):
+        events.add_metric([kind], count)
+    yield events
+
+
+def _histogram(name: str, text: str, values: Iterable[tuple[dict[str, str], Histogram]], *labels: str) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for given, histogram in values:
+        bounds = [*map(repr, histogram.bounds), "+Inf"]
+        buckets = list(zip(bounds, map(float, histogram.cumulative()), strict=True))
+        family.add_metric([given[label] for label in labels], buckets, histogram.total)
+    return family
+
+
+_READINGS = {
+    "gpuyard_gpu_utilization_ratio": ("utilization", 0.01, "Share of the last sample period that a GPU was busy."),
+    "gpuyard_gpu_memory_used_bytes": ("memory_used", 1.0, "Memory of a GPU that is in use."),
+    "gpuyard_gpu_memory_total_bytes": ("memory_total", 1.0, "Memory of a GPU."),
+    "gpuyard_gpu_power_watts": ("power", 1.0, "Power that a GPU draws."),
+    "gpuyard_gpu_temperature_celsius": ("temperature", 1.0, "Temperature of a GPU."),
+}
+
+
+def _gpus(yard: Yard, views: list[JobView]) -> Iterator[Metric]:
+    found = gpus_json(yard.machine, views, yard.state)
+    old = yard.machine.age() > _OLD
+    answering = [gpu for gpu in found if gpu["state"] != "unknown" and not old]
+    labels = ["uuid", "gpu", "name"]
+    for name, (field, factor, text) in _READINGS.items():
+        family = GaugeMetricFamily(name, text, labels=labels)
+        for gpu in answering:
+            if gpu[field] is not None and (field != "memory_total" or gpu[field]):
+                family.add_metric(_labels(gpu), gpu[field] * factor)
+        yield family
+    info = GaugeMetricFamily("gpuyard_gpu_info", "What a GPU is.", labels=[*labels, "simulated"])
+    jobs = GaugeMetricFamily("gpuyard_gpu_jobs", "Jobs on a GPU.", labels=labels)
+    for gpu in answering:
+        info.add_metric([*_labels(gpu), str(gpu["simulated"]).lower()], 1.0)
+        jobs.add_metric(_labels(gpu), len(gpu["jobs"]))
+    yield from (info, jobs)
+    states = GaugeMetricFamily("gpuyard_gpu_state", "Whether a GPU is in a state.", labels=[*labels, "state"])
+    for gpu in found:
+        now = "unknown" if old else gpu["state"]
+        for state in _STATES:
+            states.add_metric([*_labels(gpu), state], float(state == now))
+    yield states
+
+
+def _labels(gpu: dict[str, Any]) -> list[str]:
+    return [gpu["uuid"], str(gpu["index"]), gpu["name"]]

@@ -1,0 +1,140 @@
+"""The document that describes the API: FastAPI's of what handlers take, and `contract`'s of all the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from gpuyard.config import Settings
+from gpuyard.replies import Problem
+from gpuyard.server.contract import ROUTES, TAGS, Good, Told
+from gpuyard.server.once import KEY, REPLAYED
+from gpuyard.server.schemas import Schema, schema_of
+
+ROOT = "/api/v1"
+COOKIE = "gpuyard_session"
+_REF = "#/components/schemas/{model}"
+_ABOUT = """Queue GPU jobs, look at the queue, and decide who is next.
+
+Times are ISO-8601 with a zone, durations seconds, sizes bytes. A refusal is a problem object (RFC 9457) whose `detail`
+says what to do. See docs/reference/api.md."""
+_PARAMETERS = {
+    "job": "A job's id; `12` may be an array, `12_3` is one of its tasks, and `12_[3-5]` are some.",
+    "name": "The name.",
+    "offset": "The first byte; below 0: counted from the end.",
+    "size": "At most so many bytes.",
+    "attempt": "Which attempt; the latest, if not said.",
+    "limit": "At most so many.",
+    "for": "What to wait for: that it is over, or that it has started.",
+}
+_BAD = {
+    400: "The request is not JSON.",
+    401: "It is not known who asks: send a token.",
+    403: "Whoever asks may not do that.",
+    404: "There is no such thing.",
+    409: "This cannot be done as things stand.",
+    410: "It was there, and is kept no longer.",
+    411: "The request does not say how long it is.",
+    413: "The request is too long.",
+    415: "The request is of another type than JSON.",
+    421: "The request was meant for another host.",
+    422: "The request makes no sense; `errors` may tell where.",
+    429: "Too many failures: wait a while.",
+    503: "Nothing can be written now: try again later.",
+}
+_EVERYBODY = (401, 403, 421, 429)
+_WITH_BODY = (400, 411, 413, 415)
+_DETAILS = {
+    404: "there is no job 17 (gpuyard ps --all lists them)",
+    409: "job 17 runs already; only a waiting job can be held",
+    422: "gpus: Input should be greater than or equal to 1",
+}
+
+
+def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
+    """The document."""
+    found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
+    components = found.setdefault("components", {})
+    schemas: dict[str, Schema] = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own refusals, which nobody gets
+        schemas.pop(name, None)
+    read = [(told.model, "validation") for told in ROUTES.values() if told.model is not None]
+    schemas |= models_json_schema(read, ref_template=_REF)[1].get("$defs", {})  # type: ignore[arg-type]
+    for path, operations in found["paths"].items():
+        for method, operation in operations.items():
+            told = ROUTES.get(f"{method.upper()} {path.removeprefix(ROOT)}") if path.startswith(ROOT) else None
+            if told is not None:
+                _tell(operation, told, schemas)
+    components["responses"] = {str(status): _bad(status, schemas) for status in _BAD}
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "A token, as gpuyard token makes them."},
+        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "As the page has it."},
+    }
+    found["security"] = security(settings)
+    found["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+    found["servers"] = [{"url": "/"}]
+    return found
+
+
+def security(settings: Settings) -> list[dict[str, list[str]]]:
+    """What a request has to prove; nothing where the kernel tells who asks."""
+    wanted = not settings.local or settings.token == "required" or bool(settings.allowed_hosts)
+    known: list[dict[str, list[str]]] = [{"token": []}, {"session": []}]
+    return known if wanted and settings.token != "none" else [{}, *known]
+
+
+def _tell(operation: dict[str, Any], told: Told, schemas: dict[str, Schema]) -> None:
+    operation |= {"operationId": told.id, "summary": told.summary, "tags": [told.tag]}
+    for parameter in operation.get("parameters", []):
+        parameter.setdefault("description", _PARAMETERS.get(parameter["name"], ""))
+    if told.once:
+        operation.setdefault("parameters", []).append(_KEY)
+    if told.model is not None:
+        schema = {"$ref": _REF.format(model=told.model.__name__)}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    if (body := operation.get("requestBody")) is not None:
+        content = body["content"]["application/json"]
+        content["examples"] = {name: {"value": value} for name, value in told.bodies.items()}
+    bad = {*told.bad, *_EVERYBODY, *(_WITH_BODY if body is not None else ())}
+    good = {str(status): _good(one, schemas, told.once) for status, one in told.good.items()}
+    operation["responses"] = good | {str(code): {"$ref": f"#/components/responses/{code}"} for code in sorted(bad)}
+
+
+def _good(one: Good, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
+    kinds = one.kind if isinstance(one.kind, tuple) else (one.kind,)
+    if one.kind is None:
+        content: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    else:
+        several = [schema_of(kind, schemas) for kind in kinds]
+        schema = several[0] if len(several) == 1 else {"anyOf": several}
+        content = {"application/json": {"schema": schema, "example": one.example}}
+    headers = {**one.headers, **({REPLAYED: _REPLAYED} if once else {})}
+    links = {
+        operation: {"operationId": operation, "parameters": dict(parameters)}
+        for operation, parameters in one.links.items()
+    }
+    found: dict[str, Any] = {"description": one.what, "content": content}
+    return found | ({"headers": headers} if headers else {}) | ({"links": links} if links else {})
+
+
+def _bad(status: int, schemas: dict[str, Schema]) -> dict[str, Any]:
+    example = {"title": "...", "status": status, "detail": _DETAILS.get(status, _BAD[status])}
+    content = {"application/problem+json": {"schema": schema_of(Problem, schemas), "example": example}}
+    found: dict[str, Any] = {"description": _BAD[status], "content": content}
+    return found
+
+
+_KEY: dict[str, Any] = {
+    "name": KEY,
+    "in": "header",
+    "required": False,
+    "description": "A word of your own: sent again with it, the same request is answered as before, and done once.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+    "example": "3f1c9d52-0b1e-4c55-9d7a-2a4c8a6f0f11",
+}
+_REPLAYED: dict[str, Any] = {
+    "description": "`true` if this answers a request that was answered before.", "schema": {"enum": ["true"]},
+}  # fmt: skip

@@ -1,0 +1,65 @@
+"""The routes of policies: which there are, which decides, and letting another decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import Request, Response
+
+from gpuyard.core.columns import COLUMNS
+from gpuyard.core.discipline import DISCIPLINES
+from gpuyard.core.policies import ALIASES, POLICIES
+from gpuyard.core.pool import PLACEMENT_DOCS
+from gpuyard.server.answers import reply
+from gpuyard.server.models import PolicyChoice
+from gpuyard.server.times import iso
+
+if TYPE_CHECKING:
+    from gpuyard.server.api import Api
+
+
+class PolicyRoutes:
+    """Handlers; the API adds them to its routes."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def known(self) -> Response:
+        """The policies, disciplines and placements that there are, with a line on each, and what can be set."""
+        policies = [
+            {
+                "name": policy.name,
+                "doc": policy.doc,
+                "settings": dict(policy.defaults) | ({"quantum": policy.quantum} if policy.preemptive else {}),
+                "columns": list(policy.columns),
+                "preemptive": policy.preemptive,
+            }
+            for policy in POLICIES.values()
+        ]
+        others = {name: {"policy": text, "doc": doc} for name, (text, doc) in ALIASES.items()}
+        columns = {name: column.doc for name, column in COLUMNS.items()}
+        return reply(
+            {
+                "policies": policies, "aliases": others, "disciplines": DISCIPLINES, "placements": PLACEMENT_DOCS,
+                "columns": columns,
+            }
+        )  # fmt: skip
+
+    async def policy(self) -> Response:
+        """How plans are made, and since when."""
+        planner, since = await self._api.look(self._api.desk.policy)
+        return reply(
+            {
+                "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
+                "placement": planner.placement, "since": iso(since),
+            }
+        )  # fmt: skip
+
+    async def set_policy(self, request: Request, given: PolicyChoice) -> Response:
+        """Make plans another way from now on; what is left out stays as it is."""
+        api = self._api
+        caller = api.permissions.caller(request)
+        api.permissions.check_policy(caller, given.policy)
+        user = caller.name
+        await api.ask(lambda: api.desk.set_policy(given.policy, given.discipline, given.placement, user))
+        return await self.policy()

@@ -1,0 +1,129 @@
+"""Answers that go on until there is nothing more to tell, or nobody to tell it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+from gpuyard.errors import GpuyardError
+
+_STUCK = 60.0  # seconds after which a client that takes nothing is given up; it may come again
+_MOST_EACH = 100  # streams of one user
+
+
+class HungUp(Exception):
+    """Nobody is at the other end any more."""
+
+
+class TooManyStreams(GpuyardError):
+    """You have too many streams open; close some."""
+
+
+class Line:
+    """The way to one client. It takes what the client takes, and no more: a slow one delays nobody but itself."""
+
+    def __init__(self, send: Send, allowed: Callable[[], bool]) -> None:
+        self._send, self._allowed = send, allowed
+        self.wake = asyncio.Event()
+        """Set when there may be something to send, or nobody to send it to."""
+        self.gone = False
+
+    async def send(self, data: bytes) -> None:
+        """Send a piece, when there is room for it; raises `HungUp`."""
+        self.check()
+        async with asyncio.timeout(_STUCK):
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def check(self) -> None:
+        """Raise `HungUp` if nobody is there any more, or who is may not hear more."""
+        if self.gone or not self._allowed():
+            raise HungUp
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Return when somebody says that there is something to do, or the seconds are over."""
+        if self.gone:
+            raise HungUp
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.wake.wait()
+        self.wake.clear()
+
+    async def hear(self, receive: Receive) -> None:
+        """Notice that the client has gone."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self.wake.set()
+
+
+Feed = Callable[[Line], Awaitable[None]]
+
+
+class Stream(Response):
+    """An answer that a feed writes, piece by piece."""
+
+    def __init__(
+        self,
+        request: Request,
+        feed: Feed,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str = "application/octet-stream",
+    ) -> None:
+        # The base class would say that it has a length of 0.
+        self.status_code, self.media_type, self.background = status, media_type, None
+        self.init_headers(headers)
+        self._feed = feed
+        self._allowed: Callable[[], bool] = getattr(request.state, "still_allowed", _always)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all that the feed has to say."""
+        line = Line(send, self._allowed)
+        hearing = asyncio.create_task(line.hear(receive))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await self._feed(line)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except (HungUp, TimeoutError):
+            scope.get("state", {}).get("abort", _nothing)()
+        finally:
+            hearing.cancel()
+
+
+class Streams:
+    """How many streams each user has; each takes a connection, and a part of the time."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def check(self, user: str) -> None:
+        """Refuse one more to who has too many."""
+        if self._open[user] >= _MOST_EACH:
+            raise TooManyStreams(f"{user} follows by {_MOST_EACH} connections already, which is the most; close some")
+
+    @contextmanager
+    def one(self, user: str) -> Iterator[None]:
+        """While this lasts, a user has one more."""
+        self._open[user] += 1
+        try:
+            yield
+        finally:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+    def __len__(self) -> int:
+        return self._open.total()
+
+
+def _always() -> bool:
+    return True
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,196 @@
+"""HTTP over a connection that somebody else makes: one request, and an answer that is read whole or piece by piece.
+
+`http.client` would do, but it imports the e-mail parser and TLS, which takes longer than the request itself. What a
+daemon and the proxies before it send is little: a head, and a body in chunks, of a told length, or up to the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO, NamedTuple, Protocol, cast
+
+from gpuyard.errors import GpuyardError, UserError
+
+_LONGEST_LINE = 2**16
+_MOST_HEADERS = 100
+_PIECE = 2**16
+
+
+class NoDaemon(GpuyardError):
+    """No daemon answers; start one with gpuyard up (or gpuyard serve)."""
+
+
+class HungUp(NoDaemon):
+    """The daemon hung up before it had answered, so what was asked of it may have been done, or not."""
+
+
+class Answer(NamedTuple):
+    """What came back; the headers' names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Way(Protocol):
+    """How a daemon is reached."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """The daemon's name, as it is told."""
+        ...
+
+    @property
+    def base(self) -> str:
+        """What comes before all paths."""
+        ...
+
+    @property
+    def advice(self) -> str:
+        """What to do if something else listens there."""
+        ...
+
+    def connect(self, timeout: float) -> socket.socket:
+        """A new connection; NoDaemon if there is none to be had."""
+        ...
+
+
+def send(
+    way: Way,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 30.0,
+) -> Answer:
+    """Send one request, and read all of the answer."""
+    with stream(way, method, target, body, headers=headers, timeout=timeout) as reply:
+        return Answer(reply.status, reply.headers, reply.read())
+
+
+@contextlib.contextmanager
+def stream(
+    way: Way,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 30.0,
+) -> Iterator[Reply]:
+    """Send one request; the answer's body is read as it comes. No pause in it may be longer than `timeout`."""
+    head = _request_head(way, method, target, body, headers or {})
+    with way.connect(timeout) as connection:
+        with _told(way, timeout), contextlib.suppress(BrokenPipeError):
+            connection.sendall(head + body)  # the server may have answered before it read all; the answer says why
+        with connection.makefile("rb") as file:
+            yield Reply(way, file, timeout)
+
+
+def check_header(what: str, value: str) -> str:
+    """A text that may stand in a header; it is not told, since it may be a secret."""
+    if not value or not value.isascii() or not value.isprintable() or " " in value:
+        raise UserError(f"{what} must be letters, digits and marks of ASCII, without blanks")
+    return value
+
+
+class Reply:
+    """An answer whose body is still to come."""
+
+    def __init__(self, way: Way, file: BinaryIO, timeout: float) -> None:
+        self._way, self._file, self._timeout = way, file, timeout
+        with _told(way, timeout):
+            self.status, self.headers = self._head()
+
+    def read(self) -> bytes:
+        """All of the body."""
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body, piece by piece as it comes; HungUp if it is cut."""
+        length = self.headers.get("content-length", "")
+        with _told(self._way, self._timeout):
+            if self.headers.get("transfer-encoding", "").lower() == "chunked":
+                yield from self._chunks()
+            elif length:
+                yield self._exactly(self._number(length, 10))
+            else:
+                while data := cast("bytes", self._file.read1(_PIECE)):  # type: ignore[attr-defined]
+                    yield data
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        parts = self._line().split(" ", 2)
+        if len(parts) < 2 or not parts[0].startswith("HTTP/") or not parts[1].isdigit():
+            raise self._strange()
+        headers: dict[str, str] = {}
+        for _ in range(_MOST_HEADERS):
+            if not (line := self._line()):
+                return int(parts[1]), headers
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        raise self._strange()
+
+    def _line(self) -> str:
+        line = self._file.readline(_LONGEST_LINE)
+        if not line.endswith(b"\n"):
+            raise self._cut()
+        return line.decode("latin-1").rstrip("\r\n")
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := self._number(self._line().partition(";")[0], 16):
+            yield self._exactly(size)
+            self._line()
+        while self._line():  # what may follow the last chunk
+            pass
+
+    def _exactly(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if len(data) < size:
+            raise self._cut()
+        return data
+
+    def _number(self, text: str, base: int) -> int:
+        try:
+            number = int(text, base)
+        except ValueError:
+            number = -1
+        if number < 0:
+            raise self._strange()
+        return number
+
+    def _cut(self) -> HungUp:
+        return HungUp(
+            f"the daemon at {self._way.name} hung up in the middle of its answer; see whether gpuyard status answers"
+        )
+
+    def _strange(self) -> GpuyardError:
+        return GpuyardError(f"what listens at {self._way.name} is not gpuyard's daemon; {self._way.advice}")
+
+
+def _request_head(way: Way, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    lines = [f"{method} {way.base}{target} HTTP/1.1", f"Host: {way.host}", "Connection: close"]
+    if body or method in ("POST", "PUT"):
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join((*lines, "", "")).encode("ascii")
+
+
+@contextlib.contextmanager
+def _told(way: Way, timeout: float) -> Iterator[None]:
+    """What goes wrong with a connection, as a sentence."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise HungUp(f"the daemon at {way.name} did not answer within {timeout:.4g} seconds; try again") from error
+    except OSError as error:  # of TLS as well
+        raise HungUp(
+            f"the daemon at {way.name} hung up before it answered; see whether gpuyard status answers"
+        ) from error

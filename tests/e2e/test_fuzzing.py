@@ -1,0 +1,51 @@
+"""schemathesis over the whole API: what it invents, good and bad, alone and in sequence, is answered as is described.
+
+By default a few examples for each route, the same every time. `GPUYARD_FUZZ_EXAMPLES=500 GPUYARD_FUZZ_SEED=7` looks
+longer, and elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+from tests.yard import Yard
+
+EXAMPLES = os.environ.get("GPUYARD_FUZZ_EXAMPLES", "10")
+SEED = os.environ.get("GPUYARD_FUZZ_SEED", "1")
+HERE = REPOSITORY / "tests" / "fuzzing"
+
+
+def _fuzz(url: str, place: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml"),
+        "run", f"{url}/api/v1/openapi.json", "--checks", "all", "--phases", "examples,coverage,fuzzing,stateful",
+        "--max-examples", EXAMPLES, "--seed", SEED, "--exclude-path", "/api/v1/shutdown",
+        "--include-path-regex", "^/api/v1/", "--continue-on-failure", "--suppress-health-check", "all",
+        "--generation-database", "none", "--no-color", "--warnings", "off",
+    ]  # fmt: skip
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")},
+        "SCHEMATHESIS_HOOKS": "tests.fuzzing.hooks",
+        "GPUYARD_FUZZ_PLACE": str(place),
+        "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}",
+    }
+    return subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, timeout=3600)
+
+
+def test_the_api_is_as_it_is_described(own_yard: Yard, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    own_yard.serve("--port", "0")
+    found = _fuzz(own_yard.client.status()["url"], place)
+    assert found.returncode == 0, found.stdout[-20_000:] + found.stderr[-2000:]
+    for phase in ("Examples", "Coverage", "Fuzzing", "Stateful"):
+        assert f"✅ {phase}" in found.stdout, found.stdout[-3000:]
+    assert own_yard.is_up()
+    log = (own_yard.data_dir / "daemon.log").read_text()
+    assert "Traceback" not in log, log[-5000:]
+    states = own_yard.client.status()["jobs"]
+    assert sum(states.values()) > 30, states  # that many were taken, so it was not refusals only
