@@ -64,7 +64,7 @@ _LOG: Headers = {
 }
 _OF_JOB = ("getJob", "explainJob", "cancelJob", "holdJob", "releaseJob", "getLog", "getEnvironment", "editJob",
            "cloneJob", "retryJob")  # fmt: skip
-_OF_LEASE = ("getLease", "releaseLease", "getJob")
+_OF_LEASE = ("getLease", "keepLease", "releaseLease", "getJob")
 
 
 def _links(operations: tuple[str, ...], place: str, parameter: str = "job") -> dict[str, dict[str, str]]:
@@ -143,6 +143,10 @@ ROUTES: dict[str, Told] = {
     ),
     "POST /leases/{job}/release": Told(
         "releaseLease", "Give a lease back", "Leases", _ok("It is over.", replies.Id, {"id": "19"}), _DONE
+    ),
+    "POST /leases/{job}/heartbeat": Told(
+        "keepLease", "Give a sign of life", "Leases", _ok("How it stands.", replies.LeaseStanding, examples.STANDING),
+        (*_OF, 409),
     ),
     "GET /history": Told("listHistory", "List jobs that are over", "Jobs", _ENDED, (422,)),
     "GET /events": Told(

@@ -24,7 +24,7 @@ from gpuyard.server.hosts import is_forwarded
 from gpuyard.server.listen import Peer
 from gpuyard.server.models import Asked, Tags, Word
 from gpuyard.server.once import Act
-from gpuyard.server.peers import Far, process_with
+from gpuyard.server.peers import Far, opener_of
 from gpuyard.server.permissions import Caller
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ async def peer_of(request: Request, settings: Settings) -> Peer | None:
         return None
     if not isinstance(caller, Caller) or (caller.uid != far.uid and caller.via != "nobody"):
         return None
-    pid = await asyncio.to_thread(process_with, far)
+    pid = await asyncio.to_thread(opener_of, far)
     return Peer(pid, far.uid, -1) if pid is not None else None
 
 

@@ -11,6 +11,8 @@ import socket
 import struct
 from typing import NamedTuple
 
+from gpuyard.engines.processes import look
+
 _SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1
@@ -70,6 +72,16 @@ def process_with(far: Far) -> int | None:
     target = f"socket:[{far.inode}]"
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
     return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: who asks often is
+
+
+def opener_of(far: Far) -> int | None:
+    """The process that has this socket open, and not one that it forked meanwhile, which has it as well."""
+    pid = process_with(far)
+    while pid is not None and (process := look(pid)) is not None:
+        if not _has_open(str(process.parent), f"socket:[{far.inode}]"):
+            break
+        pid = process.parent
+    return pid
 
 
 def _has_open(pid: str, target: str) -> bool:
