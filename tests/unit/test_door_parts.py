@@ -270,14 +270,14 @@ def test_a_stream_ends_with_its_token() -> None:
 
 def test_risks_are_told() -> None:
     assert exposure(made(), "http://127.0.0.1:62333") == []
-    assert exposure(made(bind="0.0.0.0", token="none"), "") == [], "nobody listens"
-    both = exposure(made(bind="0.0.0.0", token="none"), "http://0.0.0.0:62333")
+    assert exposure(made(bind="0.0.0.0", tokens="none"), "") == [], "nobody listens"
+    both = exposure(made(bind="0.0.0.0", tokens="none"), "http://0.0.0.0:62333")
     assert [("without a token" in one, "clear text" in one) for one in both] == [(True, False), (False, True)]
 
 
 def test_a_clients_token_is_no_setting(tmp_path: Path) -> None:
     here = {"GPUYARD_CONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
-    assert settings(environment={**here, "GPUYARD_TOKEN": "gy_abc_def"}).token == "auto"
-    assert settings(environment={**here, "GPUYARD_TOKEN": "required"}).token == "required"
+    assert settings(environment={**here, "GPUYARD_TOKEN": "gy_abc_def"}).tokens == "auto"
+    assert settings(environment={**here, "GPUYARD_TOKENS": "required"}).tokens == "required"
     with pytest.raises(UserError, match="token is one of auto, required, none"):
-        settings(environment={**here, "GPUYARD_TOKEN": "requird"})
+        settings(environment={**here, "GPUYARD_TOKENS": "requird"})
