@@ -279,5 +279,5 @@ def test_a_clients_token_is_no_setting(tmp_path: Path) -> None:
     here = {"GPUYARD_CONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
     assert settings(environment={**here, "GPUYARD_TOKEN": "gy_abc_def"}).tokens == "auto"
     assert settings(environment={**here, "GPUYARD_TOKENS": "required"}).tokens == "required"
-    with pytest.raises(UserError, match="token is one of auto, required, none"):
+    with pytest.raises(UserError, match="tokens is one of auto, required, none"):
         settings(environment={**here, "GPUYARD_TOKENS": "requird"})
