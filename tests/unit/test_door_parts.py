@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gpuyard.errors import UserError
 from gpuyard.server import access as access_module
 from gpuyard.server import trail as trail_module
 from gpuyard.server.access import Access, NoSuchToken
+from gpuyard.server.discretion import Discreet
 from gpuyard.server.doors import Doors
 from gpuyard.server.exposure import exposure
 from gpuyard.server.failures import Failures
@@ -222,6 +224,18 @@ def test_the_trail_is_kept_in_memory_while_it_cannot_be_written(caplog: pytest.L
     assert "cannot be written" in caplog.text
     access.connection.execute("ALTER TABLE away RENAME TO audit")
     assert [one.job for _, one in trail.find()] == ["7"]
+
+
+def test_no_token_gets_into_a_log() -> None:
+    _, text = Access().make("ann", "user")
+    record = logging.LogRecord("x", logging.ERROR, "x", 1, "GET /%s failed", (text,), None)
+    try:
+        raise ValueError(f"not {text}")
+    except ValueError as error:
+        record.exc_info = (type(error), error, error.__traceback__)
+    written = Discreet("%(message)s").format(record)
+    assert text.split("_", 2)[2] not in written
+    assert written.count(f"gy_{text.split('_')[1]}_...") == 2
 
 
 # -- the gate -------------------------------------------------------------------------------------
