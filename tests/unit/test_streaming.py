@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gpuyard.server import streaming
-from gpuyard.server.streaming import HungUp, Line, Stream, Streams, TooMany
+from gpuyard.server.streaming import HungUp, Line, Stream, Streams, TooManyStreams
 
 
 async def _answer(
@@ -72,7 +72,7 @@ def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "_MOST_EACH", 2)
     streams = Streams()
     with streams.one("ann"), streams.one("ann"):
-        with pytest.raises(TooMany, match="ann follows by 2 connections already"):
+        with pytest.raises(TooManyStreams, match="ann follows by 2 connections already"):
             streams.check("ann")
         streams.check("bob")
         assert len(streams) == 2
