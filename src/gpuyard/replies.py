@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-from gpuyard.shapes import Columns, Job
+from gpuyard.shapes import Columns, Event, Job
 
 
 class Id(TypedDict):
@@ -69,17 +69,6 @@ class Variables(TypedDict):
     """An environment."""
 
     environment: dict[str, str]
-
-
-class Event(TypedDict):
-    """Something that happened; what else there is to say depends on its kind."""
-
-    seq: int
-    """Its number: 1, 2, 3 ..."""
-    at: str
-    kind: str
-    job: str | None
-    attempt: int | None
 
 
 class Events(TypedDict):
@@ -195,6 +184,8 @@ class Status(TypedDict):
     socket: str
     url: str | None
     """Where the API is on TCP, if it is."""
+    warnings: list[str]
+    """What is risky about how it can be reached."""
     simulated: bool
     gpus: dict[str, int]
     """How many GPUs are in each state."""
@@ -204,6 +195,156 @@ class Status(TypedDict):
     plan: dict[str, float]
     """How long planning takes."""
     store: StoreHealth
+
+
+class LeaseStanding(TypedDict):
+    """How a lease stands."""
+
+    id: str
+    state: Literal["queued", "held", "running"]
+    gpus: list[int]
+    reason: str | None
+
+
+class Spread(TypedDict):
+    """How long something took, in seconds."""
+
+    count: int
+    mean: float | None
+    median: float | None
+    p90: float | None
+    p99: float | None
+
+
+class UserStats(TypedDict):
+    """What one user did in a span of time."""
+
+    user: str
+    gpu_hours: float
+    submitted: int
+    ended: int
+
+
+class Stats(TypedDict):
+    """What happened in a span of time."""
+
+    since: str
+    until: str
+    gpus: int
+    """How many there are."""
+    submitted: int
+    ended: int
+    outcomes: dict[str, int]
+    gpu_hours: float
+    utilization: float | None
+    wait_seconds: Spread
+    run_seconds: Spread
+    users: list[UserStats]
+    queue: dict[str, int]
+    """How it stands now."""
+
+
+class Subscription(TypedDict):
+    """Where somebody is told of their jobs, and of what."""
+
+    id: str
+    name: str
+    target: str
+    """What may be shown of its URL."""
+    events: list[str]
+    long_wait: float
+    title: str | None
+    body: str | None
+    created_at: str
+
+
+class Subscriptions(TypedDict):
+    """Where somebody is told of their jobs."""
+
+    subscriptions: list[Subscription]
+    mail: bool
+    """Whether a bare e-mail address will do."""
+
+
+class Delivery(TypedDict):
+    """Something that was sent, or is to be."""
+
+    id: str | None
+    at: str
+    user: str
+    job: str | None
+    event: str
+    state: str
+    attempts: int
+    error: str | None
+    next_at: str | None
+    ended_at: str | None
+    subscription: str | None
+    target: str | None
+
+
+class Deliveries(TypedDict):
+    """What was sent, or is to be, the latest first."""
+
+    notifications: list[Delivery]
+
+
+class Token(TypedDict):
+    """A token, but for its secret."""
+
+    id: str
+    user: str
+    role: Literal["viewer", "user", "admin"]
+    label: str
+    made_by: str
+    state: str
+    sessions: int
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    revoked_at: str | None
+    token: NotRequired[str]
+    """The secret itself, where it is new."""
+    runs_as: NotRequired[str | None]
+    """Of a new one: the account that its jobs run as; none if it runs none."""
+
+
+class Tokens(TypedDict):
+    """Tokens, the newest first."""
+
+    tokens: list[Token]
+
+
+class AuditEntry(TypedDict):
+    """What somebody did, or tried to."""
+
+    id: int
+    at: str
+    user: str | None
+    via: str
+    address: str | None
+    method: str | None
+    path: str
+    status: int
+    job: str | None
+    times: int
+
+
+class Audit(TypedDict):
+    """Who changed what, and who was refused, the latest first."""
+
+    entries: list[AuditEntry]
+
+
+class WhoAmI(TypedDict):
+    """Who asks, and how that is known."""
+
+    user: str
+    role: str
+    via: str
+    csrf: NotRequired[str]
+    """Of a session: what to send with changes, as X-CSRF-Token."""
+    expires_at: NotRequired[str]
 
 
 class Ending(TypedDict):

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.conftest import REPOSITORY
 from tests.yard import Yard
 
-EXAMPLES = os.environ.get("GPUYARD_FUZZ_EXAMPLES", "10")
+EXAMPLES = os.environ.get("GPUYARD_FUZZ_EXAMPLES", "6")
 SEED = os.environ.get("GPUYARD_FUZZ_SEED", "1")
 HERE = REPOSITORY / "tests" / "fuzzing"
 

@@ -30,7 +30,7 @@ class Mistake(Exception):
 
 async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
     """What is answered by an application whose policies cannot be told."""
-    api = Api(cast(Any, SimpleNamespace(on_commit=None, engine=None)), HERE, lambda: None)
+    api = Api(cast(Any, SimpleNamespace(listeners=[], engine=None)), HERE, lambda: None)
 
     async def fail(command: Any) -> None:
         raise error
@@ -93,7 +93,7 @@ def test_tokens_are_said_to_be_needed_where_they_are(settings: dict[str, Any], n
 
 def test_every_route_is_in_the_contract() -> None:
     async def document() -> dict[str, Any]:
-        api = Api(cast(Any, SimpleNamespace(on_commit=None, engine=None)), HERE, lambda: None)
+        api = Api(cast(Any, SimpleNamespace(listeners=[], engine=None)), HERE, lambda: None)
         return described(make_app(api), HERE)
 
     found = asyncio.run(document())

@@ -7,7 +7,7 @@ described by its handler alone; a test sees to it that there is none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -27,9 +27,11 @@ class Good:
 
     what: str
     kind: Any = None
-    """The type of what it holds, or several of them; none if it is bytes."""
+    """The type of what it holds, or several of them; none if it holds nothing."""
     example: Any = None
     headers: Headers = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
+    """Other types of the same, with an example of each."""
     links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Operations that may follow, and where their parameters are found in this answer."""
 
@@ -57,14 +59,19 @@ _TEXT: Mapping[str, Any] = {"type": "string"}
 _NUMBER: Mapping[str, Any] = {"type": "integer"}
 _PAGED: Headers = {"Link": {"description": "Where the next page is, with rel=next.", "schema": _TEXT}}
 _LOG: Headers = {
-    "X-Next-Offset": {"description": "Where the next piece begins.", "required": True, "schema": _NUMBER},
-    "X-Log-Size": {"description": "Bytes that there are.", "required": True, "schema": _NUMBER},
-    "X-Job-State": {"description": "How the job stands.", "required": True, "schema": _TEXT},
-    "X-Attempt": {"description": "Whose output this is.", "required": True, "schema": _NUMBER},
+    "X-Next-Offset": {"description": "Where the next piece begins, if it is not followed.", "schema": _NUMBER},
+    "X-Log-Size": {"description": "Bytes that there are.", "schema": _NUMBER},
+    "X-Job-State": {"description": "How the job stands.", "schema": _TEXT},
+    "X-Attempt": {"description": "Whose output this is.", "schema": _NUMBER},
+}
+_RANGED: Headers = {
+    **_LOG,
+    "Content-Range": {"description": "Which bytes of how many.", "required": True, "schema": _TEXT},
 }
 _OF_JOB = ("getJob", "explainJob", "cancelJob", "holdJob", "releaseJob", "getLog", "getEnvironment", "editJob",
            "cloneJob", "retryJob")  # fmt: skip
 _OF_LEASE = ("getLease", "keepLease", "releaseLease", "getJob")
+_OF_SUBSCRIPTION = ("testSubscription", "unsubscribe")
 
 
 def _links(operations: tuple[str, ...], place: str, parameter: str = "job") -> dict[str, dict[str, str]]:
@@ -88,7 +95,7 @@ _DONE = (*_OF, 409, 503)  # and: not as it stands; nothing can be written
 _PAGE = _ok("A page of jobs.", replies.Jobs, examples.JOBS, headers=_PAGED, links=_links(("getJob",), "jobs/0/id"))
 _LEASES = _ok("A page.", replies.Jobs, examples.LEASES, headers=_PAGED, links=_links(_OF_LEASE[:1], "jobs/0/id"))
 _ENDED = _ok("A page.", replies.Ended, examples.ENDED, headers=_PAGED, links=_links(("getJob",), "jobs/0/id"))
-_JOBS = {200: Good("A page of jobs.", (replies.Jobs, replies.Table), examples.JOBS, _PAGED, _PAGE[200].links)}
+_JOBS = {200: replace(_PAGE[200], kind=(replies.Jobs, replies.Table))}
 _RULES = _ok("The rules as they stand.", replies.Rules, examples.RULES)
 _POLICY = _ok("What makes the plans.", replies.PolicyInForce, examples.POLICY)
 _DRAINED = _ok("GPUs that are drained now.", replies.Drained, {"drained": [2, 3]})
@@ -111,8 +118,12 @@ ROUTES: dict[str, Told] = {
     "POST /jobs/{job}/hold": Told("holdJob", "Hold a job", "Jobs", _job(), _DONE),
     "POST /jobs/{job}/release": Told("releaseJob", "Release a held job", "Jobs", _job(), _DONE),
     "GET /jobs/{job}/log": Told(
-        "getLog", "Read what a job prints", "Jobs", {200: Good("A piece of its output.", headers=_LOG)},
-        (*_OF, 409, 410),
+        "getLog", "Read what a job prints", "Jobs",
+        {
+            200: Good("A piece of its output, or all that comes.", bytes, headers=_LOG),
+            206: Good("The range of it that was asked for.", bytes, headers=_RANGED),
+        },
+        (*_OF, 409, 410, 416),
     ),
     "GET /jobs/{job}/environment": Told(
         "getEnvironment", "Read a job's environment", "Jobs",
@@ -130,8 +141,7 @@ ROUTES: dict[str, Told] = {
         examples.COPIES, once=True,
     ),
     "POST /jobs/{job}/progress": Told(
-        "reportProgress", "Tell how far a job is", "Jobs", _job(), (*_OF, 409),
-        {"a quarter": {"done": 25, "total": 100}},
+        "reportProgress", "Tell how far a job is", "Jobs", _job(), (*_OF, 409), examples.REPORTS
     ),
     "POST /leases": Told(
         "askForLease", "Ask for GPUs", "Leases", _new(replies.Id, {"id": "19"}, _links(_OF_LEASE, "id")), (422, 503),
@@ -145,12 +155,16 @@ ROUTES: dict[str, Told] = {
         "releaseLease", "Give a lease back", "Leases", _ok("It is over.", replies.Id, {"id": "19"}), _DONE
     ),
     "POST /leases/{job}/heartbeat": Told(
-        "keepLease", "Give a sign of life", "Leases", _ok("How it stands.", replies.LeaseStanding, examples.STANDING),
-        (*_OF, 409),
+        "keepLease", "Give a sign of life", "Leases",
+        _ok("How it stands.", replies.LeaseStanding, examples.STANDING), (*_OF, 409),
     ),
     "GET /history": Told("listHistory", "List jobs that are over", "Jobs", _ENDED, (422,)),
     "GET /events": Told(
-        "listEvents", "Read the log of events", "Events", _ok("Some of it.", replies.Events, examples.EVENTS), (422,)
+        "listEvents", "Read the log of events, or follow it", "Events",
+        _ok("Some of it.", replies.Events, examples.EVENTS, also={"text/event-stream": examples.STREAM}), (422,),
+    ),
+    "GET /stats": Told(
+        "getStats", "What was done in a span of time", "Events", _ok("What.", replies.Stats, examples.STATS), (422,)
     ),
     "GET /gpus": Told("listGpus", "List the GPUs", "GPUs", _ok("All of them.", shapes.Machine, examples.MACHINE)),
     "GET /gpus/{index}": Told(
@@ -175,6 +189,47 @@ ROUTES: dict[str, Told] = {
     ),
     "GET /policy": Told("getPolicy", "Which policy decides?", "Policy", _POLICY),
     "PUT /policy": Told("setPolicy", "Set the policy", "Policy", _POLICY, (422, 503), examples.POLICY_CHOICES),
+    "GET /notifications": Told(
+        "listNotifications", "List what was sent", "Notifications",
+        _ok("What.", replies.Deliveries, {"notifications": [examples.DELIVERY]}), (409, 422),
+    ),
+    "GET /notifications/subscriptions": Told(
+        "listSubscriptions", "List one's subscriptions", "Notifications",
+        _ok("All.", replies.Subscriptions, {"subscriptions": [examples.SUBSCRIPTION], "mail": True}), (409,),
+    ),
+    "POST /notifications/subscriptions": Told(
+        "subscribe", "Be told of one's jobs", "Notifications",
+        _new(replies.Subscription, examples.SUBSCRIPTION, _links(_OF_SUBSCRIPTION, "id", "subscription")),
+        (409, 422, 503), examples.SUBSCRIPTION_WISHES,
+    ),
+    "DELETE /notifications/subscriptions/{subscription}": Told(
+        "unsubscribe", "Be told no more", "Notifications",
+        _ok("What it was.", replies.Subscription, examples.SUBSCRIPTION), (404, 409, 503),
+    ),
+    "POST /notifications/subscriptions/{subscription}/test": Told(
+        "testSubscription", "Try a subscription out", "Notifications",
+        _ok("How that went.", replies.Delivery, examples.DELIVERY), (404, 409, 422, 503),
+    ),
+    "GET /tokens": Told(
+        "listTokens", "List tokens", "Access", _ok("Tokens.", replies.Tokens, {"tokens": [examples.TOKEN]})
+    ),
+    "POST /tokens": Told(
+        "makeToken", "Make a token", "Access",
+        _new(replies.Token, examples.NEW_TOKEN, _links(("revokeToken",), "id", "id")), (422, 503),
+        examples.TOKEN_WISHES,
+    ),
+    "DELETE /tokens/{id}": Told(
+        "revokeToken", "Revoke a token", "Access", _ok("What it was.", replies.Token, examples.TOKEN), (404, 503)
+    ),
+    "GET /audit": Told(
+        "listAudit", "Read the audit trail", "Access", _ok("Entries.", replies.Audit, examples.AUDIT), (422,)
+    ),
+    "POST /session": Told(
+        "logIn", "Log in", "Access", {201: Good("A session, by a cookie.", replies.WhoAmI, examples.WHO)},
+        (422, 503), examples.LOGINS,
+    ),
+    "GET /session": Told("whoAmI", "Who am I?", "Access", _ok("Who.", replies.WhoAmI, examples.WHO)),
+    "DELETE /session": Told("logOut", "Log out", "Access", {204: Good("It is over.")}, (503,)),
     "GET /status": Told(
         "getStatus", "How the daemon does", "Daemon", _ok("How it does.", replies.Status, examples.STATUS)
     ),
@@ -191,6 +246,8 @@ TAGS = {
     "Reservations": "GPUs that are kept for somebody.",
     "Rules": "Who may have what, and has had it.",
     "Policy": "What decides who is next.",
+    "Notifications": "Being told of one's jobs.",
+    "Access": "Tokens, sessions, and who did what.",
     "Daemon": "The daemon itself.",
 }
 """The groups of routes, in order."""

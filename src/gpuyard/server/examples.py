@@ -14,8 +14,8 @@ JOB: dict[str, Any] = {
     "directory": "/home/ann/project", "tags": ["paper"], "estimate": 7200.0, "time_limit": 14400.0, "message": None,
     "array": None, "task": None, "begin_at": None, "deadline_at": None, "dependency": None, "retries": 0,
     "retry_delay": 0.0, "failures": 0, "output": None, "error": None, "open_mode": None, "among": None, "grace": 10.0,
-    "requeue": False, "signal": "TERM", "notice": None, "preemptible": False, "preemptions": 0, "kind": "job",
-    "progress": None,
+    "requeue": False, "signal": "TERM", "notice": None, "preemptible": False, "preemptions": 0, "notify": [],
+    "notify_on": [], "kind": "job", "progress": None,
 }  # fmt: skip
 LEASE: dict[str, Any] = {
     **JOB, "id": "19", "name": "python", "state": "running", "reason": "a lease, held by process 4242", "attempt": 1,
@@ -74,10 +74,41 @@ POLICIES: dict[str, Any] = {
 }  # fmt: skip
 STATUS: dict[str, Any] = {
     "version": "0.6.0", "pid": 812, "since": _AT, "data_dir": "/var/lib/gpuyard", "socket": "/run/gpuyard/gpuyard.sock",
-    "url": "http://127.0.0.1:62333", "simulated": False, "gpus": {"free": 3, "ours": 1},
+    "url": "http://127.0.0.1:62333", "warnings": [], "simulated": False, "gpus": {"free": 3, "ours": 1},
     "policy": "multifactor@easy@pack", "jobs": {"running": 1, "queued": 7, "succeeded": 950},
     "plan": {"last_ms": 0.4, "mean_ms": 0.3, "max_ms": 2.1}, "store": {"state": "ok", "problem": None},
 }  # fmt: skip
+STANDING: dict[str, Any] = {"id": "19", "state": "running", "gpus": [1], "reason": "a lease"}
+_TOOK: dict[str, Any] = {"count": 40, "mean": 610.5, "median": 300.0, "p90": 1800.0, "p99": 7200.0}
+STATS: dict[str, Any] = {
+    "since": _AT, "until": _LATER, "gpus": 4, "submitted": 52, "ended": 40, "outcomes": {"succeeded": 38, "failed": 2},
+    "gpu_hours": 71.5, "utilization": 0.74, "wait_seconds": _TOOK, "run_seconds": _TOOK,
+    "users": [{"user": "ann", "gpu_hours": 71.5, "submitted": 52, "ended": 40}],
+    "queue": {"queued": 7, "held": 1, "running": 4, "gpus_wanted": 9},
+}  # fmt: skip
+SUBSCRIPTION: dict[str, Any] = {
+    "id": "3", "name": "slack", "target": "slack://T...", "events": ["finish", "failure"], "long_wait": 3600.0,
+    "title": None, "body": None, "created_at": _AT,
+}  # fmt: skip
+DELIVERY: dict[str, Any] = {
+    "id": "12", "at": _AT, "user": "ann", "job": "17", "event": "finish", "state": "sent", "attempts": 1,
+    "error": None, "next_at": None, "ended_at": _LATER, "subscription": "slack", "target": "slack://T...",
+}  # fmt: skip
+TOKEN: dict[str, Any] = {
+    "id": "k3x9", "user": "ann", "role": "user", "label": "laptop", "made_by": "ann", "state": "active", "sessions": 0,
+    "created_at": _AT, "expires_at": None, "last_used_at": _LATER, "revoked_at": None,
+}  # fmt: skip
+NEW_TOKEN: dict[str, Any] = {**TOKEN, "last_used_at": None, "token": "gy_k3x9_...", "runs_as": "ann"}
+AUDIT: dict[str, Any] = {
+    "entries": [
+        {
+            "id": 812, "at": _AT, "user": "ann", "via": "token k3x9", "address": "192.0.2.7", "method": "POST",
+            "path": "/api/v1/jobs/17/cancel", "status": 200, "job": "17", "times": 1,
+        }
+    ]
+}  # fmt: skip
+WHO: dict[str, Any] = {"user": "ann", "role": "user", "via": "session", "csrf": "5d2f...", "expires_at": _LATER}
+STREAM = 'id: 41\nevent: Placed\ndata: {"seq": 41, "kind": "Placed", "job": "17"}\n\n'
 
 # -- requests -------------------------------------------------------------------------------------------
 
@@ -119,3 +150,9 @@ SHARES: dict[str, Any] = {"twice as much": {"weight": 2}}
 POLICY_CHOICES: dict[str, Any] = {
     "by name": {"policy": "sjf"}, "with all that can be said": {"policy": "priority:ageing=2@easy@pack"},
 }  # fmt: skip
+REPORTS: dict[str, Any] = {"a third": {"done": 30, "total": 90}}
+SUBSCRIPTION_WISHES: dict[str, Any] = {
+    "a webhook": {"url": "json://127.0.0.1:9/hook", "events": ["finish", "failure"], "name": "hook"}
+}
+TOKEN_WISHES: dict[str, Any] = {"for a laptop": {"label": "laptop", "expires": 7776000}, "to look": {"role": "viewer"}}
+LOGINS: dict[str, Any] = {"with a token": {"token": "gy_k3x9_..."}}

@@ -28,6 +28,11 @@ _PARAMETERS = {
     "size": "At most so many bytes.",
     "attempt": "Which attempt; the latest, if not said.",
     "limit": "At most so many.",
+    "id": "The token's id.",
+    "subscription": "Its id, or its name.",
+    "user": "Only those of this user.",
+    "failed": "Only those that could not be sent.",
+    "since": "Only what happened then or later.",
     "for": "What to wait for: that it is over, or that it has started.",
 }
 _BAD = {
@@ -40,11 +45,14 @@ _BAD = {
     411: "The request does not say how long it is.",
     413: "The request is too long.",
     415: "The request is of another type than JSON.",
+    416: "There is no such range.",
     421: "The request was meant for another host.",
     422: "The request makes no sense; `errors` may tell where.",
     429: "Too many failures: wait a while.",
     503: "Nothing can be written now: try again later.",
 }
+_FASTAPIS = "HTTPValidationError"
+"""The refusal that FastAPI tells of, and nobody gets."""
 _EVERYBODY = (401, 403, 421, 429)
 _WITH_BODY = (400, 411, 413, 415)
 _DETAILS = {
@@ -59,7 +67,7 @@ def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
     found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     components = found.setdefault("components", {})
     schemas: dict[str, Schema] = components.setdefault("schemas", {})
-    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own refusals, which nobody gets
+    for name in (_FASTAPIS, "ValidationError"):
         schemas.pop(name, None)
     read = [(told.model, "validation") for told in ROUTES.values() if told.model is not None]
     schemas |= models_json_schema(read, ref_template=_REF)[1].get("$defs", {})  # type: ignore[arg-type]
@@ -68,6 +76,8 @@ def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
             told = ROUTES.get(f"{method.upper()} {path.removeprefix(ROOT)}") if path.startswith(ROOT) else None
             if told is not None:
                 _tell(operation, told, schemas)
+            elif _FASTAPIS in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
     components["responses"] = {str(status): _bad(status, schemas) for status in _BAD}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token, as gpuyard token makes them."},
@@ -104,20 +114,25 @@ def _tell(operation: dict[str, Any], told: Told, schemas: dict[str, Schema]) -> 
 
 
 def _good(one: Good, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
-    kinds = one.kind if isinstance(one.kind, tuple) else (one.kind,)
-    if one.kind is None:
-        content: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-    else:
-        several = [schema_of(kind, schemas) for kind in kinds]
-        schema = several[0] if len(several) == 1 else {"anyOf": several}
-        content = {"application/json": {"schema": schema, "example": one.example}}
+    content = _content(one, schemas)
     headers = {**one.headers, **({REPLAYED: _REPLAYED} if once else {})}
     links = {
         operation: {"operationId": operation, "parameters": dict(parameters)}
         for operation, parameters in one.links.items()
     }
-    found: dict[str, Any] = {"description": one.what, "content": content}
-    return found | ({"headers": headers} if headers else {}) | ({"links": links} if links else {})
+    parts = {"content": content, "headers": headers, "links": links}
+    return {"description": one.what, **{name: part for name, part in parts.items() if part}}
+
+
+def _content(one: Good, schemas: dict[str, Schema]) -> dict[str, Any]:
+    if one.kind is None:
+        return {}
+    if one.kind is bytes:
+        return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    several = [schema_of(kind, schemas) for kind in (one.kind if isinstance(one.kind, tuple) else (one.kind,))]
+    schema = several[0] if len(several) == 1 else {"anyOf": several}
+    others = {kind: {"schema": {"type": "string"}, "example": example} for kind, example in one.also.items()}
+    return {"application/json": {"schema": schema, "example": one.example}, **others}
 
 
 def _bad(status: int, schemas: dict[str, Schema]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from fastapi import Query, Response
 from gpuyard.daemon.statistics import HOUR, Window, statistics
 from gpuyard.errors import UserError
 from gpuyard.server.answers import reply
+from gpuyard.server.models import Since
 from gpuyard.server.times import iso
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class Stats:
 
     async def stats(
         self,
-        since: Annotated[datetime | None, Query(description="From then on; a day before the end unless given.")] = None,
-        until: Annotated[datetime | None, Query(description="Until then; until now unless given.")] = None,
+        since: Annotated[Since, Query(description="From then on; a day before the end unless given.")] = None,
+        until: Annotated[Since, Query(description="Until then; until now unless given.")] = None,
     ) -> Response:
         """What happened in a span of time, and how the queue stands now."""
         now = time.time()

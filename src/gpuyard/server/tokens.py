@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -19,6 +18,7 @@ from gpuyard.server.access import NoSuchToken, Token
 from gpuyard.server.admission import ANONYMOUS
 from gpuyard.server.answers import reply
 from gpuyard.server.doors import Doors
+from gpuyard.server.models import Since
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions, Role
 from gpuyard.server.times import iso
 from gpuyard.server.trail import Entry
@@ -92,7 +92,7 @@ class TokenRoutes:
     async def audit(
         self,
         user: str = "",
-        since: datetime | None = None,
+        since: Since = None,
         limit: Annotated[int, Query(ge=1, le=100_000)] = 100,
         before: Annotated[int | None, Query(ge=1, description="Only entries with a smaller number.")] = None,
     ) -> Response:
