@@ -23,17 +23,6 @@ class Ids(TypedDict):
     ids: list[str]
 
 
-class LeaseStanding(TypedDict):
-    """How a lease stands that somebody keeps by heartbeats."""
-
-    id: str
-    state: Literal["queued", "held", "running"]
-    gpus: list[int]
-    """What it gives, once it is held."""
-    reason: str | None
-    """Why it waits, as of the last second; or what keeps it."""
-
-
 class Jobs(TypedDict):
     """A page of jobs."""
 

@@ -78,7 +78,6 @@ STATUS: dict[str, Any] = {
     "policy": "multifactor@easy@pack", "jobs": {"running": 1, "queued": 7, "succeeded": 950},
     "plan": {"last_ms": 0.4, "mean_ms": 0.3, "max_ms": 2.1}, "store": {"state": "ok", "problem": None},
 }  # fmt: skip
-STANDING: dict[str, Any] = {"id": "19", "state": "running", "gpus": [1], "reason": "a lease"}
 _TOOK: dict[str, Any] = {"count": 40, "mean": 610.5, "median": 300.0, "p90": 1800.0, "p99": 7200.0}
 STATS: dict[str, Any] = {
     "since": _AT, "until": _LATER, "gpus": 4, "submitted": 52, "ended": 40, "outcomes": {"succeeded": 38, "failed": 2},
