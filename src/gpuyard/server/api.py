@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from gpuyard import __version__
 from gpuyard.client import OVER
 from gpuyard.config import Settings
+from gpuyard.core.reasons import Reason
 from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk
 from gpuyard.daemon.intake import Wanted
@@ -160,10 +161,14 @@ class Api:
         wanted = {key: value for key, value in (("user", user), ("name", name)) if value}
         if len(states) == 1:
             wanted["state"] = state
-        reasons = await self._look(self.desk.reasons)
         over = None if all or states & OVER else False
         choice = Choice(over, wanted, states, text.casefold(), tag, slice(offset, offset + limit), fold)
-        return await asyncio.to_thread(lambda: reply(self.listing.of(choice, self.reader, reasons, columns)))
+        if (recent := self.desk.recent_reasons()) is not None:
+            found, known = await asyncio.to_thread(lambda: self.listing.of(choice, self.reader, recent, columns))
+            if known:
+                return reply(found)
+        reasons = await self._look(self.desk.reasons)
+        return await asyncio.to_thread(lambda: reply(self.listing.of(choice, self.reader, reasons, columns)[0]))
 
     async def job(
         self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
@@ -340,7 +345,10 @@ class Api:
         alone = self.reader.job(job)
         views = [alone] if alone else await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
         view = tasks.together(job, views)
-        reasons = await self._look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
+        reasons: Mapping[str, Reason] = {}
+        if view.state == "queued" and len(views) == 1:
+            recent = self.desk.recent_reasons() or {}
+            reasons = recent if job in recent else await self._look(self.desk.reasons)
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
         far = None
         if view.state == "running" and len(views) == 1:
