@@ -285,6 +285,8 @@ def _queried(address: str, query: str) -> list[Mapping[str, Any]]:
             return found
     except urllib.error.HTTPError as error:
         with error:
+            if error.code == 503:  # it still starts
+                return []
             raise AssertionError(f"{query}: {error.read().decode()}") from error
     except urllib.error.URLError:  # not up yet
         return []

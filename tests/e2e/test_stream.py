@@ -163,7 +163,7 @@ def test_nothing_is_missed_or_told_twice_when_the_daemon_is_killed_under_load(ow
     """Kills come at any time; what clients got is compared with the log, event by event."""
     own_yard.serve()
     begin = own_yard.client.events(0, limit=10_000)["last"]
-    heard: list[list[int]] = [[] for _ in range(4)]
+    heard: list[list[int]] = [[] for _ in range(3)]
     over = threading.Event()
 
     def listen(mine: list[int], last: str) -> None:
@@ -196,7 +196,7 @@ def test_nothing_is_missed_or_told_twice_when_the_daemon_is_killed_under_load(ow
     for thread in threads:
         thread.start()
     try:
-        for _ in range(4):
+        for _ in range(3):
             hear_more()
             own_yard.end(signal.SIGKILL)
             own_yard.serve()
@@ -209,4 +209,4 @@ def test_nothing_is_missed_or_told_twice_when_the_daemon_is_killed_under_load(ow
     own_yard.serve()
     for mine in heard:
         assert mine == list(range(begin + 1, begin + 1 + len(mine)))
-        assert len(mine) > 150
+        assert len(mine) > 120
