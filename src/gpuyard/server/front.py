@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fastapi import FastAPI, Response
 
+from gpuyard.server.permissions import May
+
 _HERE = Path(__file__).parent / "front"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _ROUTES = {"/": "index.html", "/page/page.css": "page.css", "/page/page.js": "page.js"}
@@ -22,8 +24,9 @@ _HEADERS = {
 
 def add_front(app: FastAPI) -> None:
     """Make the page's files known."""
+    everybody = {"x-may": May.EVERYBODY.value}
     for path, name in _ROUTES.items():
-        app.add_api_route(path, _giving(_HERE / name), include_in_schema=False)
+        app.add_api_route(path, _giving(_HERE / name), include_in_schema=False, openapi_extra=everybody)
 
 
 def _giving(file: Path) -> Callable[[], Awaitable[Response]]:

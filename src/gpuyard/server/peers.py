@@ -87,9 +87,17 @@ def opener_of(far: Far) -> int | None:
 def _has_open(pid: str, target: str) -> bool:
     folder = f"/proc/{pid}/fd"
     try:
-        return any(os.readlink(f"{folder}/{number}") == target for number in os.listdir(folder))
-    except OSError:  # it has ended, or closed something, or is somebody's whose files we may not see
+        numbers = os.listdir(folder)
+    except OSError:  # it has ended, or is somebody's whose files we may not see
         return False
+    return any(_link(f"{folder}/{number}") == target for number in numbers)
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed meanwhile, by another thread say
+        return ""
 
 
 def _ask(family: int, source: tuple[str, int], target: tuple[str, int]) -> Far | None:
