@@ -79,16 +79,16 @@ def test_what_may_work_later_is_told_so() -> None:
     ("settings", "needed"),
     [
         ({}, False),
-        ({"token": "required"}, True),
+        ({"tokens": "required"}, True),
         ({"bind": "192.0.2.1"}, True),
-        ({"bind": "192.0.2.1", "token": "none"}, False),
+        ({"bind": "192.0.2.1", "tokens": "none"}, False),
         ({"allowed_hosts": ("gpus.example",)}, True),
     ],
 )
 def test_tokens_are_said_to_be_needed_where_they_are(settings: dict[str, Any], needed: bool) -> None:
     found = security(Settings(Path("/x"), Path("/x/s"), **settings))
     assert ({} not in found) is needed
-    assert {"token": []} in found
+    assert {"tokens": []} in found
 
 
 def test_every_route_is_in_the_contract() -> None:
