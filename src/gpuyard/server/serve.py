@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -118,6 +119,8 @@ async def _serve(yard: Yard, settings: Settings) -> None:
 
     api = Api(yard, settings, end)
     app = make_app(api)
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through it again and again would stop everything for tens of ms
     servers = [(_server(app), listener)]
     if (network := _network(settings)) is not None:
         servers.append((_server(app, settings), network))
