@@ -257,10 +257,10 @@ class Bench:
         """Make room for half of what will be submitted."""
         room = int(self._options.rate * self._options.seconds / 2)
         surplus = int(self._meter.now()["queued"]) - (self._options.jobs - room)
-        page = self._client.jobs(state="queued")
-        for job in page[len(page) - surplus :] if surplus > 0 else []:
+        ids = self._client.columns(state="queued")[1]["id"]
+        for id in ids[len(ids) - surplus :] if surplus > 0 else []:
             with suppress(Refused):  # it may have had its turn meanwhile
-                self._client.cancel(job["id"])
+                self._client.cancel(id)
 
     def span(self, name: str, work: Callable[[], Any]) -> float:
         """Planning while something is done: CPU time per pass, in milliseconds."""

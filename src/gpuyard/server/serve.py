@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -138,6 +139,8 @@ async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -
     api.signs = signs
     app = make_app(api)
     PeerProtocol.proxied = bool(settings.allowed_hosts)
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through it again and again would stop everything for tens of ms
     servers = [(_server(app), listener)]
     if (network := _network(settings)) is not None:
         servers.append((_server(app, settings), network))
