@@ -22,7 +22,7 @@ from gpuyard.server import tasks
 from gpuyard.server.answers import Sayings, how_it_stands, reply, times_are_known
 from gpuyard.server.hosts import is_forwarded
 from gpuyard.server.listen import Peer
-from gpuyard.server.models import Asked, Tags, Word
+from gpuyard.server.models import WHOLE, Asked, Tags, Word
 from gpuyard.server.once import Act
 from gpuyard.server.peers import Far, opener_of
 from gpuyard.server.permissions import Caller
@@ -40,7 +40,7 @@ class LeaseWish(Asked):
     name: Annotated[Word | None, Field(max_length=200, description="The holder's own, if not said.")] = None
     tags: Tags = Field(default_factory=list)
     holder: Annotated[
-        int | None, Field(ge=1, le=2**31 - 1, description="The process that is to hold it; the asking one.")
+        int | None, Field(ge=1, le=2**31 - 1, description="The process that is to hold it; the asking one."), WHOLE
     ] = None
     interactive: Annotated[bool, Field(description="Whether the holder is a shell that somebody types in.")] = False
     heartbeat: Annotated[

@@ -70,6 +70,11 @@ def _word(value: str) -> str:
     return value
 
 
+def _whole(value: Any) -> Any:
+    """2.0 is a whole number to JSON; `"2"` is not, and true is none at all."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _told_plainly(value: Any) -> Any:
     """What is no number of seconds, and no time in ISO-8601, is not guessed at."""
     if isinstance(value, str) and value[4:5] != "-":
@@ -124,7 +129,8 @@ _INSTANT: dict[str, Any] = {"anyOf": [{"type": "string", "format": "date-time"},
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
 Word = Annotated[str, AfterValidator(_word), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
 Tags = Annotated[list[Word], Field(description="Words of your own, to find it by.")]
-Index = Annotated[int, Field(ge=0, le=MOST_INDEX, strict=True)]
+WHOLE = BeforeValidator(_whole)  # behind limits: those that come later are not in the schema
+Index = Annotated[int, Field(ge=0, le=MOST_INDEX, strict=True), WHOLE]
 Instant = Annotated[
     AwareDatetime | None,
     Field(strict=False),
@@ -153,7 +159,9 @@ Environment = Annotated[
 Command = Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
 Directory = Annotated[Text, Field(description="Where it runs: an absolute path.")]
 Name = Annotated[Word | None, Field(max_length=200, description="The command's own, if not said.")]
-Gpus = Annotated[int | None, Field(ge=1, le=MOST_INDEX, description="How many GPUs; 1, or all of `from`, if not said.")]
+Gpus = Annotated[
+    int | None, Field(ge=1, le=MOST_INDEX, description="How many GPUs; 1, or all of `from`, if not said."), WHOLE
+]
 From = Annotated[
     list[Index] | None,
     Field(alias="from", description="Only these GPUs will do.", json_schema_extra={"minItems": 1}),
@@ -176,7 +184,7 @@ Grace = Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="Second
 Begin = Annotated[Instant, Field(description="Not before: seconds since the epoch, or ISO-8601.")]
 Deadline = Annotated[Instant, Field(description="When it should be done; policies may look at it.")]
 Dependency = Annotated[Word | None, Field(description="Jobs that must end first: `afterok:12:13,afterany:name`.")]
-Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run again if it fails.")]
+Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run again if it fails."), WHOLE]
 RetryDelay = Annotated[float | None, Field(ge=0, le=3600, description="Seconds before the first retry, then doubled.")]
 File = Annotated[Text | None, Field(description="A file for it, with patterns like %j, opened by the job's side.")]
 Preemptible = Annotated[bool, Field(description="Whether it may be stopped so that others can run.")]
@@ -285,7 +293,7 @@ class Submission(AskedForJob):
     ] = None
     variables: Annotated[Environment, Field(description="What comes on top of its environment.")] = {}
     tags: Tags = []
-    umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit.")] = 0o022
+    umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit."), WHOLE] = 0o022
     hold: bool = False
     array: ArrayWish = None
     script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None

@@ -13,7 +13,7 @@ from gpuyard.core.model import Booking, Quota
 from gpuyard.daemon.rulebook import Rulebook, Standing
 from gpuyard.daemon.yard import Yard
 from gpuyard.server.answers import reply
-from gpuyard.server.models import LAST, MOST_INDEX, MOST_SECONDS, Index, Word
+from gpuyard.server.models import LAST, MOST_INDEX, MOST_SECONDS, WHOLE, Index, Word
 from gpuyard.server.times import iso
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -48,7 +48,7 @@ class QuotaChoice(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     gpus: Annotated[
-        int | None, Field(ge=0, le=MOST_INDEX, description="GPUs at once; 0: no quota; not said: as before.")
+        int | None, Field(ge=0, le=MOST_INDEX, description="GPUs at once; 0: no quota; not said: as before."), WHOLE
     ] = None
     gpu_hours: Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="In any seven days.")] = None
 
