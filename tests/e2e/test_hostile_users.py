@@ -10,12 +10,16 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from tests.users import PATH, Desk
 from tests.yard import PATIENCE, Yard, until
 
+from gpuyard.config import Settings
 from gpuyard.engines.processes import MARK, look, read_proc
+from gpuyard.notices.courier import Courier
 
 ENDLESS = ("sleep", "1000")
 SECRET = "s3cret-that-nobody-else-may-see"
@@ -68,6 +72,25 @@ def test_a_users_variables_never_steer_what_runs_as_root(a: Desk, place: Path) -
     left = list(traces.iterdir())
     assert {path.stat().st_uid for path in left} == {a.user.uid}
     assert any(path.name.startswith("ld.") for path in left), "the job itself did obey them"
+
+
+def test_a_users_modules_are_not_loaded_by_what_sends_their_notifications(
+    a: Desk, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins as root; a Python that is no virtual environment would look into ~/.local by itself."""
+    trace = place / "loaded"
+    modules = a.user.home / f".local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+
+    def plant() -> None:
+        modules.mkdir(parents=True)
+        (modules / "trap.pth").write_text(f"import os; open('{trace}', 'w').close()\n")
+
+    a.user.do(plant)
+    monkeypatch.setattr(sys, "executable", os.path.realpath(sys.executable))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    courier = Courier(Settings(a.yard.data_dir, Path(a.yard.client.socket)))
+    assert courier.check(a.user.name, "json://localhost/") == ""
+    assert not trace.exists()
 
 
 def _session(yard: Yard, id: str) -> list[int]:

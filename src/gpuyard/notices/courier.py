@@ -163,7 +163,7 @@ class Courier:
             if self._stopped:
                 raise Stopped
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "gpuyard.notices.deliver", *words],
+                [sys.executable, "-s", "-P", "-m", "gpuyard.notices.deliver", *words],
                 cwd="/", env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
@@ -172,10 +172,13 @@ class Courier:
 
 
 def _environment(account: Account | None) -> dict[str, str]:
-    """Ours, as far as it is needed. The mark keeps it from being taken for what is left of a job."""
+    """Ours, as far as it is needed. The mark keeps it from being taken for what is left of a job.
+
+    A user's home is not in it: the process begins as root, and Python loads modules from there (so `-s`, too).
+    """
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    home = {"HOME": os.environ.get("HOME", "/")} if account is None else dict(account.variables)
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, **home, MARK: "notices"}
+    home = os.environ.get("HOME", "/") if account is None else "/"
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, "HOME": home, MARK: "notices"}
 
 
 def _silence(began: float) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pwd
 import re
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -91,6 +92,9 @@ def _become(words: list[str]) -> None:
     os.setgroups([int(group) for group in words[2].split(",") if group] if len(words) > 2 else [])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
+    with suppress(KeyError):  # whom the system knows by a number only has no home
+        entry = pwd.getpwuid(uid)
+        os.environ.update(HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name)
     if not os.access(certifi.where(), os.R_OK):
         system = next((path for path in _CERTIFICATES if os.access(path, os.R_OK)), "")
         os.environ.update({"REQUESTS_CA_BUNDLE": system, "SSL_CERT_FILE": system} if system else {})
