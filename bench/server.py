@@ -217,8 +217,17 @@ class Meter:
             "plans": _sample(text, "gpuyard_plans_total"),
             "cpu": _sample(text, "gpuyard_plan_cpu_seconds_total"),
             "queued": _sample(text, 'gpuyard_jobs{state="queued"}'),
+            "starved": _starved(),
             "process": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
         }
+
+
+def _starved() -> float:
+    """Seconds in which somebody on this machine waited for a CPU, so far: with much of that, times tell little."""
+    try:
+        return float(re.findall(r"total=(\d+)", Path("/proc/pressure/cpu").read_text())[0]) / 1e6
+    except OSError:  # a kernel that does not tell
+        return 0.0
 
 
 def _sample(text: str, name: str) -> float:
@@ -267,6 +276,9 @@ class Bench:
         self.found[f"{name}: passes per second"] = passes / seconds
         self.found[f"{name}: queued on average"] = (before["queued"] + after["queued"]) / 2
         self.found[f"{name}: daemon, percent of a core"] = 100 * (after["process"] - before["process"]) / seconds
+        self.found[f"{name}: somebody waited for a CPU, percent"] = (
+            100 * (after["starved"] - before["starved"]) / seconds
+        )
         return mean
 
     def load(self, reads: bool) -> None:

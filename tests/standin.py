@@ -21,6 +21,7 @@ class StandIn(ThreadingMixIn, UnixStreamServer):
         super().__init__(str(path), _Handler)
         self.path = path
         self.asked: list[tuple[str, str, Any]] = []
+        self.headers: list[Any] = []
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
 
     def __enter__(self) -> StandIn:
@@ -54,6 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         target = self.path.removeprefix("/api/v1")
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.asked.append((method, target, json.loads(raw or b"null")))
+        self.server.headers.append(self.headers)
         status, value = self.server.answers.get((method, target), (200, {}))
         data = json.dumps(value).encode()
         self.send_response(status)

@@ -52,11 +52,13 @@ class Box:
         self.environment = {name: nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
         self.yard.environment |= self.environment
         self.port = 0
+        self.token = "none"
+        """Who needs a token."""
         self.clients: list[Client] = []
 
     def serve(self, port: int = 0) -> None:
         """Start the daemon, and wait until it answers."""
-        command = [sys.executable, "-m", "gpuyard", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "gpuyard", "serve", "--port", str(port), "--token", self.token]
         with (self.yard.data_dir / "daemon.log").open("ab") as log:
             self.yard.daemon = subprocess.Popen(
                 command, env=self.yard.environment, stderr=log, stdout=log, stdin=subprocess.DEVNULL

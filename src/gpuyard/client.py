@@ -127,11 +127,11 @@ class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
             new["command"] = list(command)
         if directory is not None:
             new["directory"] = os.path.abspath(directory) if self.host is None else os.fspath(directory)
-        return str(self._ask("POST", f"{_of(id)}/clone", new)["id"])
+        return str(self._ask_once(f"{_of(id)}/clone", new)["id"])
 
     def retry(self, id: str, **changes: Unpack[Wishes]) -> str:
         """Queue a job that is over once more; of an array, the tasks that did not succeed. Returns the new id."""
-        return str(self._ask("POST", f"{_of(id)}/retry", wanted(changes))["id"])
+        return str(self._ask_once(f"{_of(id)}/retry", wanted(changes))["id"])
 
     def jobs(
         self,
@@ -306,9 +306,9 @@ class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
         """The policies that there are, and what can be set of each."""
         return self._get("/policies")
 
-    def stats(self) -> dict[str, Any]:
-        """Numbers on the queue: how long jobs wait, how busy the GPUs are."""
-        return self._get("/stats")
+    def stats(self, *, since: str | None = None, until: str | None = None) -> dict[str, Any]:
+        """What happened in a span of time (ISO-8601; the last day, if not said), and how the queue stands now."""
+        return self._get("/stats", since=since, until=until)
 
     def status(self) -> dict[str, Any]:
         """How the daemon is."""

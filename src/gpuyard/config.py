@@ -25,8 +25,8 @@ SIZES = ("output_limit",)
 _SWITCHES = ("cgroups", "preempt", "single_user")
 _NUMBERS = ("max_priority",)
 TOKENS = ("auto", "required", "none")
-TOKEN_PREFIX = "gy_"
-"""What tokens begin with: one in GPUYARD_TOKEN is a client's."""
+FLAGS = {"bind": "--host", "tokens": "--token"}
+"""Settings whose flags have other names: those that people know."""
 PORT = 62333
 """Where the daemon listens on TCP if nobody says otherwise, and nobody else does."""
 NO_PORT = -1
@@ -86,7 +86,7 @@ class Settings:
     """The address to listen at on TCP; any but a loopback address wants tokens."""
     port: int | None = None
     """The port there; `none`: do not listen on TCP at all. Not said: 62333, if it is free."""
-    token: str = "auto"
+    tokens: str = "auto"
     """Who needs a token on TCP: `auto`, whom the kernel cannot name, and everybody where the daemon listens beyond
     this machine; `required`, everybody; `none`, nobody, to look at the queue and to wait in it."""
     allowed_hosts: tuple[str, ...] = ()
@@ -201,8 +201,8 @@ def _layers(flags: Mapping[str, Any] | None, environment: Mapping[str, str]) -> 
 
 
 def _source(origin: str, name: str, environment: Mapping[str, str]) -> str:
-    if origin == "flag" and name == "bind":
-        return "--host"
+    if origin == "flag" and name in FLAGS:
+        return FLAGS[name]
     if origin == "flag":
         return f"--{name.replace('_', '-')}"
     return str(config_file(environment)) if origin == "file" else f"{_PREFIX}{name.upper()}"
@@ -246,8 +246,8 @@ def _read(name: str, value: Any) -> Any:
         return tuple(host.strip().lower() for host in value.split(",") if host.strip())
     if name == "notify_retry":
         retry_delays(value)
-    if name == "token" and value not in TOKENS:
-        raise UserError(f"token is one of {', '.join(TOKENS)}, not '{value}'; gpuyard token makes tokens")
+    if name == "tokens" and value not in TOKENS:
+        raise UserError(f"tokens is one of {', '.join(TOKENS)}, not '{value}'; gpuyard token makes tokens")
     return int(parse_size(value)) if name in SIZES else value
 
 
@@ -279,10 +279,7 @@ def _number(name: str, value: str) -> float:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     names = {f"{_PREFIX}{field.name.upper()}": field.name for field in fields(Settings)}
-    found = {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
-    if found.get("token", "").startswith(TOKEN_PREFIX):  # what a client shows, not what a daemon wants
-        del found["token"]
-    return found
+    return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
 
 
 def _from_file(path: Path) -> dict[str, Any]:

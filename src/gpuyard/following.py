@@ -75,7 +75,9 @@ class Following(Calls):
 
         Goes on by itself after a restart of the daemon: none is missed, and none comes twice.
         """
-        last = self._last_event() if after is None else after
+        return self._follow(self._last_event() if after is None else after, job)
+
+    def _follow(self, last: int, job: str | None) -> Iterator[Event]:
         absence = Absence(say=self.say)
         while True:
             try:

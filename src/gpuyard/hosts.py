@@ -19,8 +19,6 @@ from gpuyard.transport import check_header
 
 PORT = 62333
 _PORTS = {"http": 80, "https": 443}
-_SETTINGS = ("auto", "required", "none", "")
-"""What GPUYARD_TOKEN is for a daemon: who needs a token there."""
 
 
 class Host(NamedTuple):
@@ -89,7 +87,6 @@ def known(
     """The token and the certificates for a host: what is given, else from the environment, else from the file."""
     environment = os.environ if environment is None else environment
     token = token or environment.get("GPUYARD_TOKEN")
-    token = None if token in _SETTINGS else token
     ca = ca or environment.get("GPUYARD_CA")
     if token is None or (ca is None and host.tls):
         kept = _read(hosts_file(environment)).get(host.url, Known())

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuyard
-from gpuyard.config import Settings, settings
+from gpuyard.config import FLAGS, Settings, settings
 from gpuyard.errors import UserError
 
 UNIT = "gpuyard.service"
@@ -123,7 +123,7 @@ def make_unit(system: bool, flags: Mapping[str, str]) -> str:
     there = settings(flags, _surroundings(system))
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     for name, value in flags.items():
-        command += [f"--{'host' if name == 'bind' else name.replace('_', '-')}", value]
+        command += [FLAGS.get(name, f"--{name.replace('_', '-')}"), value]
     return _TEXT.format(
         after=(_AFTER + ("" if there.local else _ONLINE)) if system else "",
         data_dir=_quote(str(there.data_dir)).replace("$$", "$"),

@@ -191,7 +191,8 @@ def test_the_command(door: Door) -> None:
 
 def test_a_page_logs_in_and_out(door: Door) -> None:
     token = door.token()
-    assert door("POST", "/v1/session", {"token": "gy_a_b"}).status == 401
+    wrong = door("POST", "/v1/session", {"token": "gy_a_b"})
+    assert (wrong.status, wrong.headers["www-authenticate"]) == (401, "Bearer")
     assert door("POST", "/v1/session", {}).status == 422
     reply = door("POST", "/v1/session", {"token": token})
     assert (reply.json["user"], reply.json["role"], reply.json["via"]) == ("ann", "user", "session")

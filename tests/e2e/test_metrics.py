@@ -114,6 +114,7 @@ def test_openmetrics_for_who_asks_for_it(yard: Yard) -> None:
     found = {family.name: family for family in openmetrics.text_string_to_metric_families(body.decode())}  # type: ignore[no-untyped-call]
     assert found["gpuyard_jobs_submitted"].type == "counter"
     assert found["gpuyard_job_wait_seconds"].type == "histogram"
+    assert get(yard, "/metrics", {"Accept": "application/openmetrics-text; version=nonsense"})[0] == 200
 
 
 def test_a_wait_begins_anew_with_a_retry_and_is_not_forgotten_by_a_restart(own_yard: Yard) -> None:

@@ -29,7 +29,7 @@ FAR = {"X_Forwarded_For": "10.1.2.3"}
 @pytest.fixture
 def box(tmp_path: Path, fake_nvml: FakeNvml) -> Iterator[Box]:
     with boxed(tmp_path, fake_nvml, 9) as found:
-        found.yard.environment |= {"GPUYARD_TOKEN": "none", "GPUYARD_QUEUE_TIMEOUT": "12"}
+        found.yard.environment["GPUYARD_QUEUE_TIMEOUT"] = "12"
         yield found
 
 

@@ -26,7 +26,6 @@ def one_box(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("box")
     with boxed(folder, FakeNvml(nvml_library, folder), 4) as found:
         found.nvml.set(2, mem_used=9 * GIB, util=97, procs={1: 9 * GIB})
-        found.yard.environment["GPUYARD_TOKEN"] = "none"
         found.serve()
         yield found
 
@@ -134,7 +133,7 @@ def test_bad_requests_are_refused_with_a_reason(box: Box) -> None:
     ):
         found, answer = register(box, "u@x", gpus, mode, number)
         assert (found, answer["status"], said in answer["msg"]) == (status, "err", True), (gpus, mode, number, answer)
-    for body in ("", "{", "[]", "null", "3", '{"id": 3}', '{"id": ""}', '{"id": "a\u0000b"}', '{"id": "\ud800"}',
+    for body in ("", "{", "[]", "null", "3", '{"id": 3}', '{"id": ""}', '{"id": "a\\u0000b"}', '{"id": "\\ud800"}',
                  json.dumps({"id": "x" * 201}), "[" * 100_000, '{"gpus": [0]}'):  # fmt: skip
         for path in ("/client/register", "/client/ping", "/client/cancel"):
             found, answer = box.ask(path, body)
@@ -196,7 +195,7 @@ def test_a_client_is_its_owners(box: Box) -> None:
 
 def test_who_only_waits_is_given_up_when_nothing_is_heard_of_it(tmp_path: Path, fake_nvml: FakeNvml) -> None:
     with boxed(tmp_path, fake_nvml, 1) as box:
-        box.yard.environment |= {"GPUYARD_TOKEN": "none", "GPUYARD_QUEUE_TIMEOUT": "2"}
+        box.yard.environment["GPUYARD_QUEUE_TIMEOUT"] = "2"
         box.serve()
         busy = box.yard.submit("--", "sleep", "60")
         for id in ("x@silent", "x@alive"):
@@ -213,7 +212,7 @@ def test_who_only_waits_is_given_up_when_nothing_is_heard_of_it(tmp_path: Path, 
 
 def test_with_a_token(tmp_path: Path, fake_nvml: FakeNvml) -> None:
     with boxed(tmp_path, fake_nvml, 1) as box:
-        box.yard.environment["GPUYARD_TOKEN"] = "required"
+        box.token = "required"
         box.serve()
         for path in ("/show/work", "/api", "/gpu/0"):
             status, answer = box.ask(path)

@@ -79,9 +79,9 @@ def test_what_may_work_later_is_told_so() -> None:
     ("settings", "needed"),
     [
         ({}, False),
-        ({"token": "required"}, True),
+        ({"tokens": "required"}, True),
         ({"bind": "192.0.2.1"}, True),
-        ({"bind": "192.0.2.1", "token": "none"}, False),
+        ({"bind": "192.0.2.1", "tokens": "none"}, False),
         ({"allowed_hosts": ("gpus.example",)}, True),
     ],
 )

@@ -43,6 +43,16 @@ def test_a_submit_sends_what_is_wanted_and_the_surroundings(
     assert "among" not in sent
 
 
+def test_each_submit_has_a_key_of_its_own_or_the_one_that_is_given(client: Client, yard: StandIn) -> None:
+    client.submit(["true"], environment={})
+    client.submit(["true"], environment={})
+    client.submit(["true"], environment={}, key="mine")
+    keys = [headers.get("Idempotency-Key") for headers in yard.headers]
+    assert keys[2] == "mine"
+    assert all(keys)
+    assert len(set(keys)) == 3
+
+
 def test_a_command_is_a_list_of_words(client: Client) -> None:
     with pytest.raises(UserError, match="not one string"):
         client.submit("python train.py")
@@ -153,7 +163,8 @@ def test_the_settings_say_where_the_daemon_is(tmp_path: Path, monkeypatch: pytes
 
 def test_the_client_imports_only_the_standard_library() -> None:
     code = (
-        "import sys; before = set(sys.modules); import gpuyard.client, gpuyard.config;"
+        "import sys; before = set(sys.modules); import gpuyard, gpuyard.config;"
+        "gpuyard.Client, gpuyard.acquire, gpuyard.progress;"
         "new = {m.split('.')[0] for m in set(sys.modules) - before};"
         "print(sorted(new - set(sys.stdlib_module_names) - {'gpuyard'}), 'http.client' in sys.modules)"
     )

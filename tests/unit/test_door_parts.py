@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gpuyard.errors import UserError
 from gpuyard.server import access as access_module
 from gpuyard.server import trail as trail_module
 from gpuyard.server.access import Access, NoSuchToken
+from gpuyard.server.discretion import Discreet
 from gpuyard.server.doors import Doors
 from gpuyard.server.exposure import exposure
 from gpuyard.server.failures import Failures
@@ -224,6 +226,18 @@ def test_the_trail_is_kept_in_memory_while_it_cannot_be_written(caplog: pytest.L
     assert [one.job for _, one in trail.find()] == ["7"]
 
 
+def test_no_token_gets_into_a_log() -> None:
+    _, text = Access().make("ann", "user")
+    record = logging.LogRecord("x", logging.ERROR, "x", 1, "GET /%s failed", (text,), None)
+    try:
+        raise ValueError(f"not {text}")
+    except ValueError as error:
+        record.exc_info = (type(error), error, error.__traceback__)
+    written = Discreet("%(message)s").format(record)
+    assert text.split("_", 2)[2] not in written
+    assert written.count(f"gy_{text.split('_')[1]}_...") == 2
+
+
 # -- the gate -------------------------------------------------------------------------------------
 
 
@@ -270,14 +284,14 @@ def test_a_stream_ends_with_its_token() -> None:
 
 def test_risks_are_told() -> None:
     assert exposure(made(), "http://127.0.0.1:62333") == []
-    assert exposure(made(bind="0.0.0.0", token="none"), "") == [], "nobody listens"
-    both = exposure(made(bind="0.0.0.0", token="none"), "http://0.0.0.0:62333")
+    assert exposure(made(bind="0.0.0.0", tokens="none"), "") == [], "nobody listens"
+    both = exposure(made(bind="0.0.0.0", tokens="none"), "http://0.0.0.0:62333")
     assert [("without a token" in one, "clear text" in one) for one in both] == [(True, False), (False, True)]
 
 
 def test_a_clients_token_is_no_setting(tmp_path: Path) -> None:
     here = {"GPUYARD_CONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
-    assert settings(environment={**here, "GPUYARD_TOKEN": "gy_abc_def"}).token == "auto"
-    assert settings(environment={**here, "GPUYARD_TOKEN": "required"}).token == "required"
-    with pytest.raises(UserError, match="token is one of auto, required, none"):
-        settings(environment={**here, "GPUYARD_TOKEN": "requird"})
+    assert settings(environment={**here, "GPUYARD_TOKEN": "gy_abc_def"}).tokens == "auto"
+    assert settings(environment={**here, "GPUYARD_TOKENS": "required"}).tokens == "required"
+    with pytest.raises(UserError, match="tokens is one of auto, required, none"):
+        settings(environment={**here, "GPUYARD_TOKENS": "requird"})

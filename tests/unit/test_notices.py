@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tests.yard import PATIENCE, until
 
+from gpuyard.daemon.store import Store
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.notices import deliver
-from gpuyard.notices.clerk import recipients
+from gpuyard.notices.clerk import Clerk, recipients
+from gpuyard.notices.courier import Courier, Note, Parcel
 from gpuyard.notices.happenings import Happening, end_of, long_waits
 from gpuyard.notices.outbox import MOST_WAITING, Delivery, NoSuchSubscription, Outbox, Subscription
 from gpuyard.notices.story import Sources, tell
@@ -63,6 +67,7 @@ def test_what_stays_on_the_machine_is_refused(scheme: str) -> None:
         check_url(f"{scheme}://x", mail=False)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of libraries that apprise loads
 @pytest.mark.parametrize(
     "url",
     [
@@ -83,6 +88,7 @@ def test_the_examples_of_the_guide_are_understood(url: str) -> None:
     assert deliver.checked(check_url(url, mail=False)) == ""
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_apprise_does_not_know_is_told() -> None:
     assert deliver.checked("nothing://x") == deliver.checked("https://example.org/x") == "nothing of this kind is known"
     assert deliver.checked("syslog://") != ""
@@ -200,6 +206,51 @@ def test_a_long_wait_begins_when_a_job_might() -> None:
     tasks = [replace(waits, id=f"8_{n}", array="8") for n in range(3)]
     assert [h.id for h in long_waits(tasks, 200.0, 100.0)] == ["8"]
     assert [h.id for h in long_waits([*tasks, replace(tasks[0], state="running")], 200.0, 100.0)] == []
+
+
+# Who sends what
+
+
+class Sender:
+    """Stands for the courier: notes what it is given at once, and ends when it is let."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.ends: dict[int, threading.Event] = {}
+
+    def send(self, user: str, parcels: list[Parcel], note: Note) -> None:
+        [parcel] = parcels
+        self.sent.append(parcel.delivery.id)
+        end = self.ends.setdefault(parcel.delivery.id, threading.Event())
+        if parcel.delivery.id == 1:
+            note(parcel, "")
+        assert end.wait(PATIENCE)
+
+    def stop(self) -> None:
+        for end in self.ends.values():
+            end.set()
+
+
+def test_what_is_being_sent_is_not_sent_again_when_an_earlier_process_ends(outbox: Outbox, tmp_path: Path) -> None:
+    Store(tmp_path / "gpuyard.db").close()
+    sender = Sender()
+    clerk = Clerk(replace(_sources(), database=tmp_path / "gpuyard.db"), outbox, cast(Courier, sender), (1.0,))
+    outbox.add(Subscription(0, "ann", "box", "json://a"), 1.0)
+    outbox.advance(None, [_delivery(1, "7")])
+    clerk.start()
+    try:
+        until(lambda: sender.sent == [1])
+        outbox.advance(None, [_delivery(1, "8")])
+        clerk.ring()
+        until(lambda: sender.sent == [1, 2])  # beside the first process, which has noted what it sent
+        sender.ends[1].set()
+        outbox.add(Subscription(0, "bob", "box", "json://b"), 1.0)
+        outbox.advance(None, [replace(_delivery(2, "9"), user="bob")])
+        clerk.ring()
+        until(lambda: 3 in sender.sent)  # so it has looked at what is due
+        assert sender.sent == [1, 2, 3]
+    finally:
+        clerk.stop(0.0)
 
 
 # What is kept

@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import ssl
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.certificates import Certificate, certificate
+from tests.bareserver import answering
+from tests.certificates import certificate
 
 from gpuyard.client import Client, HungUp, Invalid, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 
 OK = b"HTTP/1.1 200 OK\r\n"
 JSON = OK + b"Content-Length: 2\r\n\r\n{}"
-
-
-class Server:
-    """Answers every connection with the same bytes, and remembers what was asked."""
-
-    def __init__(self, answer: bytes, tls: Certificate | None = None) -> None:
-        self._answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.asked: list[bytes] = []
-        self._context: ssl.SSLContext | None = None
-        if tls is not None:
-            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._context.load_cert_chain(tls.file, tls.key)
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()[0]
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):
-                line = self._context.wrap_socket(connection, server_side=True) if self._context else connection
-                with line:
-                    self.asked.append(line.recv(65536))
-                    line.sendall(self._answer)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
-
-
-@contextlib.contextmanager
-def answering(answer: bytes, tls: Certificate | None = None) -> Iterator[Server]:
-    server = Server(answer, tls)
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 def ask(answer: bytes, **settings: str) -> object:
@@ -207,7 +162,7 @@ def test_a_host_and_a_socket_are_not_both_meant() -> None:
 
 def test_certificates_are_checked(tmp_path: Path) -> None:
     own = certificate(tmp_path / "own")
-    with answering(JSON, own) as server:
+    with answering(JSON, tls=own) as server:
         url = f"https://localhost:{server.port}"
         with pytest.raises(
             GpuyardError, match=rf"nobody whom this machine knows; .*gpuyard login {url} --ca-file FILE"
@@ -222,12 +177,15 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
         with pytest.raises(NoDaemon, match="hung up"):
             Client(host=f"http://localhost:{server.port}", timeout=5).status()
     other = certificate(tmp_path / "other", "DNS:other.example")
-    with answering(JSON, other) as server:
+    with answering(JSON, tls=other) as server:
         for name in ("localhost", "127.0.0.1"):
             with pytest.raises(GpuyardError, match=f"a certificate for another name than {name}; reach it by its own"):
                 Client(host=f"https://{name}:{server.port}", ca=other.file, timeout=5).status()
     late = certificate(tmp_path / "late", expired=True)
-    with answering(JSON, late) as server, pytest.raises(GpuyardError, match="has expired; its admin has to renew it"):
+    with (
+        answering(JSON, tls=late) as server,
+        pytest.raises(GpuyardError, match="has expired; its admin has to renew it"),
+    ):
         Client(host=f"https://localhost:{server.port}", ca=late.file, timeout=5).status()
     with answering(b"220 mail\r\n") as server, pytest.raises(GpuyardError, match=r"does not speak TLS .*write http://"):
         Client(host=f"https://localhost:{server.port}", timeout=5).status()

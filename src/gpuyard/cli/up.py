@@ -18,6 +18,7 @@ from gpuyard.cli.policy import absolute
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.yard import Here
 from gpuyard.client import Client, NoDaemon
+from gpuyard.config import FLAGS
 from gpuyard.errors import GpuyardError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Rules:
     port: Annotated[
         str | None, typer.Option("--port", metavar="PORT", help="The port there; 0: any, none: no TCP (62333).")
     ] = None
-    token: Annotated[
+    tokens: Annotated[
         str | None,
         typer.Option("--token", metavar="WHEN", help="Who needs a token on TCP: auto, required or none (auto)."),
     ] = None
@@ -126,7 +127,7 @@ def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, A
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
     for name, value in rules.flags().items():
-        command += [f"--{'host' if name == 'bind' else name.replace('_', '-')}", value]
+        command += [FLAGS.get(name, f"--{name.replace('_', '-')}"), value]
     return begin(Former(command, None, "/"), settings, client)
 
 

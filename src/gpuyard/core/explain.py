@@ -78,11 +78,18 @@ def _kept_head(draft: Draft) -> int:
 
 def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[Reason]:
     """Reasons of many jobs: those who ask for the same wait for the same reason, which is found once."""
+    if not len(rows):
+        return []
     demand = draft.demand
-    wishes = (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host)
-    kinds = list(zip(*(wish[rows].tolist() for wish in wishes), strict=True))
-    found = {kind: reason(row) for kind, row in dict(zip(kinds, rows.tolist(), strict=True)).items()}
-    return [found[kind] for kind in kinds]
+    kinds = np.zeros(len(rows), np.int64)
+    for wish in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
+        asked = wish[rows]
+        if (asked != asked[0]).any():
+            values, which = np.unique(asked, return_inverse=True)
+            kinds = np.unique(kinds * len(values) + which, return_inverse=True)[1]
+    _, firsts = np.unique(kinds[::-1], return_index=True)
+    found = [reason(int(row)) for row in rows[::-1][firsts]]
+    return [found[kind] for kind in kinds.tolist()]
 
 
 def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Reason:

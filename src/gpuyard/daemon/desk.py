@@ -5,6 +5,7 @@ A refusal is raised before anything is recorded, so it costs nothing and leaves 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,10 @@ from gpuyard.daemon.views import Work
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import UserError
 from gpuyard.policyfile import make_planner
+
+_DEAR = 0.003  # seconds: what takes longer to find is kept for a moment, so that many who ask do not hold up the yard
+_WORTH = 30  # times as long
+_STALE = 0.5  # seconds at most
 
 
 class NoSuchJob(UserError):
@@ -62,6 +67,7 @@ class Desk:
         self._intake = Intake(yard)
         self._reasons: dict[str, Reason] = {}
         self._reasons_of: tuple[State, int] | None = None
+        self._recent_until = 0.0
 
     def submit(self, work: Work, request: Request, environment: Mapping[str, str], hold: bool = False) -> str:
         """Take a job in; returns its id."""
@@ -172,9 +178,16 @@ class Desk:
         """Why each waiting job waits, in the order of the policy."""
         yard = self._yard
         if self._reasons_of != (yard.state, yard.state.version):
+            began = time.thread_time()
             self._reasons = yard.make_plan(yard.clock.now()).held
             self._reasons_of = yard.state, yard.state.version
+            spent = time.thread_time() - began
+            self._recent_until = time.monotonic() + min(_STALE, _WORTH * spent) if spent > _DEAR else 0.0
         return self._reasons
+
+    def recent_reasons(self) -> dict[str, Reason] | None:
+        """The same as of a moment ago, where they take long to find; None: ask anew. For any thread."""
+        return self._reasons if time.monotonic() < self._recent_until else None
 
     def explain(self, job: str) -> Why | None:
         """Why a job waits; None if it does not, or is held."""

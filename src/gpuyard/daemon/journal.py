@@ -19,6 +19,11 @@ from gpuyard.core.model import Booking, Cluster, Request, Rules
 from gpuyard.errors import Bug
 
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(events.Event)}
+UNSAID: dict[str, dict[str, Any]] = {
+    name: {f.name: f.default for f in fields(kind) if isinstance(f.default, str | int | float | bool | None)}
+    for name, kind in KINDS.items()
+}
+"""What a row of each kind does not say, since it is the usual."""
 _DEFAULTS = {f.name: f.default for f in fields(Request)}
 _CLUSTER = {f.name: f.default for f in fields(Cluster)}
 

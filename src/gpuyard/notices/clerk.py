@@ -220,7 +220,8 @@ class Clerk:
             self._note(parcel.delivery, error, time.time())
             subscription = parcel.delivery.subscription
             left[subscription] -= 1
-            if error or not left[subscription]:  # others go on meanwhile
+            if error or not left[subscription]:  # what comes next may go there at once, by another process
+                del left[subscription]
                 self._free([subscription])
 
         try:
@@ -230,7 +231,8 @@ class Clerk:
         except Exception as error:  # or its parcels would wait for ever, and nobody would know
             log.warning("notifications of %s cannot be sent now: %s", user, type(error).__name__)
             for parcel in parcels:
-                self._note(parcel.delivery, f"{type(error).__name__}: {error}", time.time())
+                if parcel.delivery.subscription in left:
+                    self._note(parcel.delivery, f"{type(error).__name__}: {error}", time.time())
         finally:
             with self._lock:
                 self._under_way.remove(user)

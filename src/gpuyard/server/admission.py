@@ -106,10 +106,10 @@ class Admission:
         if not is_forwarded(scope["headers"]):
             if isinstance(peer, Peer):
                 return self._served(peer.uid, "socket")
-            trusts = settings.local and settings.token != "required" and not settings.allowed_hosts
-            if isinstance(far, Far) and trusts and (settings.token != "none" or self._permissions.serves(far.uid)):
+            trusts = settings.local and settings.tokens != "required" and not settings.allowed_hosts
+            if isinstance(far, Far) and trusts and (settings.tokens != "none" or self._permissions.serves(far.uid)):
                 return self._served(far.uid, "loopback")
-        if settings.token == "none":
+        if settings.tokens == "none":
             return ANONYMOUS
         raise Unknown
 

@@ -16,7 +16,7 @@ from gpuyard.core.reasons import BeginTime, Reason, Resources
 from gpuyard.core.state import State
 from gpuyard.daemon.desk import Why
 from gpuyard.daemon.following import AFTER
-from gpuyard.daemon.journal import Row
+from gpuyard.daemon.journal import UNSAID, Row
 from gpuyard.daemon.launching import named
 from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.progress import Progress
@@ -255,7 +255,8 @@ def event_json(seq: int, row: Row) -> dict[str, Any]:
     data = json.loads(row.data) if row.data else {}
     details = data.pop("details", {})
     details.get("work", {}).pop("environment", None)
-    return {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt, **data, **details}
+    told = {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt}
+    return {**UNSAID.get(row.kind, {}), **told, **data, **details}
 
 
 def encoded(value: Any) -> bytes:

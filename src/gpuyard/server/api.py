@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from gpuyard import __version__
 from gpuyard.config import Settings
+from gpuyard.core.reasons import Reason
 from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk
 from gpuyard.daemon.intake import Wanted
@@ -247,7 +248,7 @@ class Api:
         """How the daemon does."""
         failing = self.yard.failing
         facts = await self.look(self.desk.facts)
-        counts = self.reader.counts()
+        counts = await asyncio.to_thread(lambda: self.reader.counts())
         states: dict[str, int] = {}
         for gpu in self._gpus():
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
@@ -310,7 +311,10 @@ class Api:
         alone = self.reader.job(job)
         views = [alone] if alone else await asyncio.to_thread(lambda: tasks.chosen(self.reader, job))
         view = tasks.together(job, views)
-        reasons = await self.look(self.desk.reasons) if view.state == "queued" and len(views) == 1 else {}
+        reasons: Mapping[str, Reason] = {}
+        if view.state == "queued" and len(views) == 1:
+            recent = self.desk.recent_reasons() or {}
+            reasons = recent if job in recent else await self.look(self.desk.reasons)
         say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
         far = None
         if view.state == "running" and len(views) == 1:

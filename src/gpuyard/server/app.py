@@ -24,6 +24,7 @@ from gpuyard.server.admission import TooMany, Unknown
 from gpuyard.server.answers import reply
 from gpuyard.server.api import Api, NoSuchGpu
 from gpuyard.server.bodies import NotJson
+from gpuyard.server.front import add_front
 from gpuyard.server.gate import Gate
 from gpuyard.server.openapi import described
 from gpuyard.server.permissions import Forbidden
@@ -48,6 +49,7 @@ def make_app(api: Api) -> FastAPI:
     app = FastAPI(title="gpuyard", version=__version__, openapi_url=None, redirect_slashes=False)
     api.add_to(app)
     Probes(api).add_to(app)
+    add_front(app)
     app.add_middleware(Gate, doors=api.doors)
     app.add_exception_handler(GpuyardError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)

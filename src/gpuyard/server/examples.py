@@ -78,7 +78,6 @@ STATUS: dict[str, Any] = {
     "policy": "multifactor@easy@pack", "jobs": {"running": 1, "queued": 7, "succeeded": 950},
     "plan": {"last_ms": 0.4, "mean_ms": 0.3, "max_ms": 2.1}, "store": {"state": "ok", "problem": None},
 }  # fmt: skip
-STANDING: dict[str, Any] = {"id": "19", "state": "running", "gpus": [1], "reason": "a lease"}
 _TOOK: dict[str, Any] = {"count": 40, "mean": 610.5, "median": 300.0, "p90": 1800.0, "p99": 7200.0}
 STATS: dict[str, Any] = {
     "since": _AT, "until": _LATER, "gpus": 4, "submitted": 52, "ended": 40, "outcomes": {"succeeded": 38, "failed": 2},
@@ -134,7 +133,12 @@ BATCHES: dict[str, Any] = {
 CHANGES: dict[str, Any] = {"more urgent": {"priority": 5}, "no time limit": {"time_limit": None}}
 CANCELLATIONS: dict[str, Any] = {"at once": {"grace": 0}, "as it wants": {}}
 COPIES: dict[str, Any] = {"as it was": {}, "with more time": {"time_limit": 28800, "name": "again"}}
-LEASE_WISHES: dict[str, Any] = {"any GPU": {}, "one of two": {"gpus": 1, "from": [0, 1], "time_limit": 3600}}
+LEASE_WISHES: dict[str, Any] = {
+    "any GPU": {}, "one of two": {"gpus": 1, "from": [0, 1], "time_limit": 3600}, "from afar": {"heartbeat": 60},
+}  # fmt: skip
+STANDING: dict[str, Any] = {
+    "id": "19", "state": "running", "gpus": [0], "reason": "a lease, held from afar by a sign of life every 1m 00s",
+}  # fmt: skip
 DRAINS: dict[str, Any] = {"two of them": {"gpus": [2, 3], "reason": "new fans"}, "all": {}}
 RESUMES: dict[str, Any] = {"two of them": {"gpus": [2, 3]}, "all": {}}
 RESERVATION_WISHES: dict[str, Any] = {

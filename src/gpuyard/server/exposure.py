@@ -17,7 +17,7 @@ def exposure(settings: Settings, url: str) -> list[str]:
     if settings.port == NO_PORT or not url:
         return []
     found = []
-    if settings.token == "none":
+    if settings.tokens == "none":
         found.append(
             f"anybody who reaches {url} may look at the queue and take GPUs without a token; set token to auto, "
             "unless you trust them all"

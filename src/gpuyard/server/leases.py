@@ -24,7 +24,7 @@ from gpuyard.server.hosts import is_forwarded
 from gpuyard.server.listen import Peer
 from gpuyard.server.models import WHOLE, Asked, Tags, Word
 from gpuyard.server.once import Act
-from gpuyard.server.peers import Far, process_with
+from gpuyard.server.peers import Far, opener_of
 from gpuyard.server.permissions import Caller
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Leases:
         self._api = api
         self._life = processes.life()
         self._reasons: dict[str, Reason] = {}
+        self._say = Sayings(times=False)
         self._reasons_until = 0.0
 
     async def acquire(self, request: Request, given: LeaseWish) -> Response:
@@ -104,7 +105,7 @@ class Leases:
         if view.state == "running" and view.started is not None:
             return {"id": view.id, "state": view.state, "gpus": list(view.gpus), "reason": how_it_stands(view)}
         why = (await self.reasons()).get(view.id)
-        said = Sayings(times_are_known(list(self._api.yard.store.open.values())))(why, view) if why else None
+        said = self._say(why, view) if why else None
         state = "held" if view.state == "held" else "queued"
         return {"id": view.id, "state": state, "gpus": [], "reason": said or how_it_stands(view)}
 
@@ -113,6 +114,7 @@ class Leases:
         if time.monotonic() >= self._reasons_until:
             look = self._api.yard.ask(self._api.desk.reasons, changes=False)
             self._reasons = await asyncio.wrap_future(look)
+            self._say = Sayings(times_are_known(list(self._api.yard.store.open.values())))
             self._reasons_until = time.monotonic() + _REASONS_KEPT
         return self._reasons
 
@@ -183,7 +185,7 @@ async def peer_of(request: Request, settings: Settings) -> Peer | None:
         return None
     if not isinstance(caller, Caller) or (caller.uid != far.uid and caller.via != "nobody"):
         return None
-    pid = await asyncio.to_thread(process_with, far)
+    pid = await asyncio.to_thread(opener_of, far)
     return Peer(pid, far.uid, -1) if pid is not None else None
 
 

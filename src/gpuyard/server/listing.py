@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from gpuyard.arrays import task_id
 from gpuyard.core.reasons import Reason
@@ -38,7 +39,9 @@ class Choice:
         if self.over is None:
             found = reader.jobs(over=None, wanted=self.wanted, tag=self.tag)
         else:
-            found = [v for v in opened if all(getattr(v, name) == value for name, value in self.wanted.items())]
+            found = opened
+            for name, value in self.wanted.items():
+                found = [v for v in found if getattr(v, name) == value]
             found = [v for v in found if self.tag in v.work.get("tags", ())] if self.tag else found
         if len(self.states) > 1:
             found = [v for v in found if v.state in self.states]
@@ -47,36 +50,57 @@ class Choice:
         return found
 
 
+class Listed(NamedTuple):
+    """A page of jobs."""
+
+    answer: dict[str, Any]
+    more: bool
+    """Whether there are others behind it."""
+    known: bool
+    """Whether the reason of everybody who is shown waiting is known: reasons may be a moment old."""
+
+
 class Listing:
     """Answers for many jobs at once."""
 
     def __init__(self, yard: Yard, progress: Progresses) -> None:
         self._yard, self._progress = yard, progress
 
-    def of(
-        self, choice: Choice, reader: Reader, reasons: Mapping[str, Reason], columns: bool
-    ) -> tuple[dict[str, Any], bool]:
-        """Who runs first, then who waits, in the order of the policy; and whether there are more.
-
-        Column by column, or job by job.
-        """
+    def of(self, choice: Choice, reader: Reader, reasons: Mapping[str, Reason], columns: bool) -> Listed:
+        """Who runs first, then who waits, in the order of the policy; column by column, or job by job."""
         yard = self._yard
         opened = list(yard.store.open.values())
-        found = choice.found(opened, reader)
-        place = {job: n for n, job in enumerate(reasons)}
-        found.sort(key=lambda v: (v.over, v.state != "running", v.state == "held", place.get(v.id, 0), v.number))
+        found = _in_order(choice.found(opened, reader), reasons)
         say = Sayings(times=times_are_known(opened))
         rows = tasks.fold(found) if choice.fold else found
         shown, now = rows[choice.page], yard.clock.now()
-        said = [say(reasons.get(_first_id(view)), view) for view in shown]
+        whys = [reasons.get(_first_id(view)) if view.state == "queued" else None for view in shown]
+        known = all(why or view.state != "queued" for view, why in zip(shown, whys, strict=True))
+        said = [say(why, view) for view, why in zip(shown, whys, strict=True)]
         far = [self._progress.of(view, now) for view in shown]
         more = len(rows) > choice.page.stop
         if columns:
             answer = {"now": now, "total": len(found), "last": yard.store.last}
-            return {**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}, more
+            return Listed({**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}, more, known)
         node = yard.machine.node
         jobs = [job_json(*one, node) for one in zip(shown, said, far, strict=True)]
-        return {"total": len(found), "jobs": jobs}, more
+        return Listed({"total": len(found), "jobs": jobs}, more, known)
+
+
+def _in_order(views: list[JobView], reasons: Mapping[str, Reason]) -> list[JobView]:
+    """Who runs, who waits as the policy has it, who is held, who is over; else in the order of submission."""
+    views.sort(key=_NUMBER)
+    groups: tuple[list[JobView], ...] = ([], [], [], [])
+    for view in views:
+        groups[3 if view.ended is not None else _GROUPS.get(view.state, 1)].append(view)
+    waiting = groups[1]
+    ids = {view.id: view for view in waiting}
+    ranked = [ids.pop(job) for job in reasons if job in ids]
+    return [*groups[0], *ranked, *ids.values(), *groups[2], *groups[3]]
+
+
+_NUMBER = attrgetter("number")
+_GROUPS = {"running": 0, "queued": 1, "held": 2}
 
 
 def _since(views: list[JobView], reader: Reader) -> list[float]:

@@ -20,7 +20,7 @@ from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import job_json, reply
-from gpuyard.server.listing import Choice
+from gpuyard.server.listing import Choice, Listed
 from gpuyard.server.models import Since
 
 if TYPE_CHECKING:
@@ -95,14 +95,19 @@ class Lists:
         return await api.one(job)
 
     async def _page(self, request: Request, choice: Choice, columns: bool) -> Response:
+        listed = await self._listed(choice, columns)
+        following = {"offset": choice.page.stop} if listed.more else None
+        return await asyncio.to_thread(lambda: paged(request, listed.answer, following))
+
+    async def _listed(self, choice: Choice, columns: bool) -> Listed:
+        """The page, with the latest reasons if they will do: to rank a long queue for everybody who asks takes long."""
         api = self._api
+        if (recent := api.desk.recent_reasons()) is not None:
+            found = await asyncio.to_thread(lambda: api.listing.of(choice, api.reader, recent, columns))
+            if found.known:
+                return found
         reasons = await api.look(api.desk.reasons)
-
-        def found() -> Response:
-            answer, more = api.listing.of(choice, api.reader, reasons, columns)
-            return paged(request, answer, {"offset": choice.page.stop} if more else None)
-
-        return await asyncio.to_thread(found)
+        return await asyncio.to_thread(lambda: api.listing.of(choice, api.reader, reasons, columns))
 
     async def history(
         self,

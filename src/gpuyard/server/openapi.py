@@ -91,9 +91,9 @@ def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
 
 def security(settings: Settings) -> list[dict[str, list[str]]]:
     """What a request has to prove; nothing where the kernel tells who asks."""
-    wanted = not settings.local or settings.token == "required" or bool(settings.allowed_hosts)
+    wanted = not settings.local or settings.tokens == "required" or bool(settings.allowed_hosts)
     known: list[dict[str, list[str]]] = [{"token": []}, {"session": []}]
-    return known if wanted and settings.token != "none" else [{}, *known]
+    return known if wanted and settings.tokens != "none" else [{}, *known]
 
 
 def _tell(operation: dict[str, Any], told: Told, schemas: dict[str, Schema]) -> None:

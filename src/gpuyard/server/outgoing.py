@@ -61,7 +61,8 @@ class Outgoing:
     async def _turn_away(self) -> None:
         self.cut, self._status = True, 401
         answer = refusal(self._scope["path"], 401, "your token is good no more; make another with gpuyard token create")
-        await self._send({"type": "http.response.start", "status": 401, "headers": answer.raw_headers})
+        headers = [*answer.raw_headers, *self._more({"headers": answer.raw_headers})]
+        await self._send({"type": "http.response.start", "status": 401, "headers": headers})
         await self._send({"type": "http.response.body", "body": answer.body})
 
     def _more(self, message: Message) -> list[tuple[bytes, bytes]]:
@@ -69,6 +70,8 @@ class Outgoing:
         there, path = {name.lower() for name, _ in message.get("headers", ())}, self._scope["path"]
         strict = is_api(path) or is_watchmens(path)
         wanted = [*_ALWAYS, (_POLICY, _FOR_API if strict else _FOR_PAGES)]
+        if self._status == 401:
+            wanted.append((b"www-authenticate", b"Bearer"))
         if path == "/api" and self._via.startswith("token"):
             wanted.append((b"access-control-allow-origin", b"*"))
         return [(name, value) for name, value in wanted if name not in there]

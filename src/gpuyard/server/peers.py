@@ -11,6 +11,8 @@ import socket
 import struct
 from typing import NamedTuple
 
+from gpuyard.engines.processes import look
+
 _SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1
@@ -72,12 +74,30 @@ def process_with(far: Far) -> int | None:
     return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: who asks often is
 
 
+def opener_of(far: Far) -> int | None:
+    """The process that has this socket open, and not one that it forked meanwhile, which has it as well."""
+    pid = process_with(far)
+    while pid is not None and (process := look(pid)) is not None:
+        if not _has_open(str(process.parent), f"socket:[{far.inode}]"):
+            break
+        pid = process.parent
+    return pid
+
+
 def _has_open(pid: str, target: str) -> bool:
     folder = f"/proc/{pid}/fd"
     try:
-        return any(os.readlink(f"{folder}/{number}") == target for number in os.listdir(folder))
-    except OSError:  # it has ended, or closed something, or is somebody's whose files we may not see
+        numbers = os.listdir(folder)
+    except OSError:  # it has ended, or is somebody's whose files we may not see
         return False
+    return any(_link(f"{folder}/{number}") == target for number in numbers)
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed meanwhile, by another thread say
+        return ""
 
 
 def _ask(family: int, source: tuple[str, int], target: tuple[str, int]) -> Far | None:

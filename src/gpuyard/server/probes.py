@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from gpuyard.server.answers import reply
+from gpuyard.server.metrics import Followers, registry_of
 from gpuyard.server.permissions import May
 from gpuyard.server.refusals import problem
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
     from gpuyard.server.api import Api
 
+Encoder = tuple[Callable[[Any], bytes], str]
+_TEXT: Encoder = exposition.generate_latest, "text/plain; version=0.0.4; charset=utf-8"
+_OPEN: Encoder = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
 _SLOW = 30.0  # seconds by which the yard's thread may be late: a large array takes some
 
 
@@ -53,14 +58,11 @@ class Probes:
 
     async def metrics(self, request: Request) -> Response:
         """The daemon's numbers, for Prometheus."""
-        from prometheus_client.exposition import choose_encoder  # most daemons are never scraped
-
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        accepted = request.headers.get("accept", "")
+        encode, kind = _OPEN if "application/openmetrics-text" in accepted else _TEXT
         return Response(await asyncio.to_thread(encode, self._registry), media_type=kind)
 
     @cached_property
     def _registry(self) -> CollectorRegistry:
-        from gpuyard.server.metrics import Followers, registry_of
-
         api = self._api
         return registry_of(api.yard, api.since, lambda: Followers(len(api.hub), len(api.streams)))

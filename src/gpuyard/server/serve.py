@@ -38,6 +38,7 @@ from gpuyard.server import tls
 from gpuyard.server.access import Access
 from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
+from gpuyard.server.discretion import Discreet
 from gpuyard.server.exposure import exposure
 from gpuyard.server.keeping import check_keeping, prepare
 from gpuyard.server.leases import terms_of
@@ -49,7 +50,7 @@ _SWITCH = 0.0005  # seconds until a thread of this process lets the other go on;
 
 def serve(settings: Settings) -> None:
     """Run the daemon until it is told to end. What it cannot begin with is a `UserError`."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    _write_log()
     os.umask(0o077)
     sys.setswitchinterval(_SWITCH)
     with ExitStack() as stack:
@@ -83,6 +84,12 @@ def serve(settings: Settings) -> None:
             access = Access(settings.data_dir / "access.db")
         stack.callback(access.close)
         asyncio.run(_serve(yard, settings, access, leases.signs))
+
+
+def _write_log() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import GpuyardError
 from gpuyard.server.access import Access
+from gpuyard.server.discretion import without_secrets
 
 log = logging.getLogger("gpuyard")
 REFUSALS = frozenset((401, 403, 421, 429))
@@ -29,7 +30,6 @@ _MOST_CHANGES, _MOST_REFUSALS = 1_000_000, 100_000  # rows
 _BURST, _REFILL = 1000.0, 0.1  # refusals that get rows: so many at once, and so many a second
 _LONGEST = 300  # characters of a path
 _JOB = re.compile(r"/api/v1/(?:jobs|leases)/(?!batch(?:/|$))([^/]+)")
-_TOKEN = re.compile(r"(gy_[a-z0-9]*)_[A-Za-z0-9_-]+")
 _NAMES = ("at", "user", "via", "address", "method", "path", "status", "job", "times")
 
 
@@ -159,7 +159,7 @@ def _complete(entry: Entry, answer: bytes) -> Entry:
         job = found[1]
     if answer:
         job = _new(answer) or job
-    return entry._replace(path=_TOKEN.sub(r"\1_...", entry.path)[:_LONGEST], job=job[:_LONGEST])
+    return entry._replace(path=without_secrets(entry.path)[:_LONGEST], job=job[:_LONGEST])
 
 
 def _new(answer: bytes) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,6 +17,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, ValidationError
 
 from gpuyard.core.events import Submitted
+from gpuyard.core.reasons import Reason
 from gpuyard.daemon.desk import NoSuchJob, NotNow
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import JobView, Work
@@ -256,6 +257,9 @@ class Watchmen:
 
     async def _work(self) -> list[dict[str, Any]]:
         reasons = await self._leases.reasons()
+        return await asyncio.to_thread(self._all_open, reasons)
+
+    def _all_open(self, reasons: Mapping[str, Reason]) -> list[dict[str, Any]]:
         views = list(self._api.yard.store.open.values())
         ahead = Ahead(views, list(reasons), len(self._api.yard.machine.gpus.devices))
         say, signs = Sayings(times_are_known(views)), self._api.signs

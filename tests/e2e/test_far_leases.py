@@ -65,6 +65,29 @@ def test_over_loopback_the_process_that_asks_holds_the_lease(yard: Yard) -> None
     assert (job["state"], job["reason"]) == ("succeeded", "its process ended")
 
 
+FORKER = """
+import http.client, json, os, sys
+http = http.client.HTTPConnection(sys.argv[1])
+http.connect()
+child = os.fork()
+if not child:
+    sys.stdin.read()  # it has the connection open as well
+    os._exit(0)
+http.request("POST", "/api/v1/leases", "{}", {"Content-Type": "application/json"})
+print(json.load(http.getresponse())["id"], flush=True)
+sys.stdin.read()
+os.wait()
+"""
+
+
+def test_a_child_that_has_the_connection_as_well_is_not_the_holder(yard: Yard) -> None:
+    command = [sys.executable, "-c", FORKER, address(yard)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        id = process.stdout.readline().strip()
+        assert yard.client.job(id, wait=10, until="start")["pid"] == process.pid
+
+
 def test_a_lease_by_heartbeats_ends_when_they_stop(yard: Yard) -> None:
     status, answer = ask(yard, "/leases", {"gpus": 4, "heartbeat": 5, "name": "far"})
     assert status == 201
