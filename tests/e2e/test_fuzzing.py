@@ -18,8 +18,8 @@ FEW = "4"
 EXAMPLES = int(os.environ.get("GPUYARD_FUZZ_EXAMPLES", FEW))
 SEED = os.environ.get("GPUYARD_FUZZ_SEED", "1")
 BRIEF = """
-[[operations]]  # they take what PATCH takes
-include-operation-id = ["cloneJob", "retryJob"]
+[[operations]]  # the first two take what PATCH takes; the others start a process each time
+include-operation-id = ["cloneJob", "retryJob", "subscribe", "testSubscription"]
 phases.coverage.enabled = false
 """
 HERE = REPOSITORY / "tests" / "fuzzing"

@@ -18,6 +18,8 @@ import schemathesis
 PLACE = os.environ["GPUYARD_FUZZ_PLACE"]
 OPEN = {"Event"}
 """Answers that may hold more than is said of them."""
+NOWHERE = "json://127.0.0.1:9/"
+"""Where nobody listens."""
 COUNT = itertools.count()
 GPUS = 4
 POLICIES = ("sjf", "fcfs@strict", "priority:ageing=2@easy@pack", "rr", "las", "multifactor@conservative@spread")
@@ -55,6 +57,8 @@ def changed(value: Any, meant: bool) -> Any:
     if not isinstance(value, dict):
         return value
     found = {name: _harmless(name, one, meant) for name, one in value.items()}
+    if found.get("url") == NOWHERE:  # a process is started for everything that is sent
+        found.setdefault("events", ["long-wait"])
     return {name: _meant(name, one) for name, one in found.items()} if meant else found
 
 
@@ -63,6 +67,8 @@ def _harmless(name: str, value: Any, meant: bool) -> Any:
         return ["/bin/sleep", "0.2"]  # long enough that some wait, run and are over
     if name == "notify" and isinstance(value, list) and all(map(_is_plain, value)):
         return []
+    if name == "events" and isinstance(value, list) and value and all(map(_is_plain, value)):
+        return ["long-wait"]
     if not _is_plain(value):
         return changed(value, meant)
     if name == "directory" and value.startswith(("/", "~")):
@@ -74,7 +80,7 @@ def _harmless(name: str, value: Any, meant: bool) -> Any:
     if name == "array" and value:
         return "0-2"
     if name == "url" and ":" in value:
-        return "json://127.0.0.1:9/"  # where nobody listens
+        return NOWHERE
     return value
 
 

@@ -41,12 +41,13 @@ from gpuyard.server.describing import Describing
 from gpuyard.server.doors import Doors
 from gpuyard.server.events import Events
 from gpuyard.server.exposure import exposure
+from gpuyard.server.fields import MOST_INDEX
 from gpuyard.server.hub import Hub
 from gpuyard.server.leases import Leases
 from gpuyard.server.listing import Listing
 from gpuyard.server.lists import Lists
 from gpuyard.server.logs import Logs
-from gpuyard.server.models import MOST_INDEX, Cancellation, Submission
+from gpuyard.server.models import Cancellation, Submission
 from gpuyard.server.notifications import Notifications
 from gpuyard.server.once import Act, Once
 from gpuyard.server.permissions import May, Permissions

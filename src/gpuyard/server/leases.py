@@ -20,9 +20,10 @@ from gpuyard.engines.leases import Holder, Terms
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import Sayings, how_it_stands, reply, times_are_known
+from gpuyard.server.fields import WHOLE, Tags, Word
 from gpuyard.server.hosts import is_forwarded
 from gpuyard.server.listen import Peer
-from gpuyard.server.models import WHOLE, Asked, Tags, Word
+from gpuyard.server.models import Asked
 from gpuyard.server.once import Act
 from gpuyard.server.peers import Far, opener_of
 from gpuyard.server.permissions import Caller

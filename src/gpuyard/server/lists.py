@@ -20,8 +20,8 @@ from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import job_json, reply
+from gpuyard.server.fields import Since
 from gpuyard.server.listing import Choice, Listed
-from gpuyard.server.models import Since
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api

@@ -13,7 +13,7 @@ from gpuyard.core.model import Booking, Quota
 from gpuyard.daemon.rulebook import Rulebook, Standing
 from gpuyard.daemon.yard import Yard
 from gpuyard.server.answers import reply
-from gpuyard.server.models import LAST, MOST_INDEX, MOST_SECONDS, WHOLE, Index, Word
+from gpuyard.server.fields import LAST, MOST_INDEX, MOST_SECONDS, WHOLE, Index, Word
 from gpuyard.server.times import iso
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]

@@ -13,7 +13,7 @@ from fastapi import Query, Response
 from gpuyard.daemon.statistics import HOUR, Window, statistics
 from gpuyard.errors import UserError
 from gpuyard.server.answers import reply
-from gpuyard.server.models import Since
+from gpuyard.server.fields import Since
 from gpuyard.server.times import iso
 
 if TYPE_CHECKING:

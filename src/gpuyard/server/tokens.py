@@ -18,7 +18,7 @@ from gpuyard.server.access import NoSuchToken, Token
 from gpuyard.server.admission import ANONYMOUS
 from gpuyard.server.answers import reply
 from gpuyard.server.doors import Doors
-from gpuyard.server.models import Since
+from gpuyard.server.fields import Since
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions, Role
 from gpuyard.server.times import iso
 from gpuyard.server.trail import Entry
