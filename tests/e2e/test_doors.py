@@ -321,6 +321,18 @@ def test_pages_of_others_cannot_use_whom_the_kernel_names(home: Door) -> None:
     assert home("GET", "/v1/jobs", token="gy_a_b").status == 401, "a wrong token is not made up for"
 
 
+def test_strangers_write_nothing_into_the_log(door: Door) -> None:
+    place = urlsplit(door.url)
+    upgrade = f"GET / HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    for sent, status in ((b"what is this?\r\n\r\n", b"400"), (upgrade.encode(), b"200")):
+        with socket.create_connection((place.hostname, place.port), 60) as connection:
+            connection.sendall(sent)
+            assert connection.recv(100).split()[1] == status
+    said = (door.yard.data_dir / "daemon.log").read_text()
+    assert "the API is at" in said
+    assert "WARNING" not in said
+
+
 def test_strangers_send_little(door: Door) -> None:
     for path in ("/v1/session", "/auth"):
         assert door("POST", path, {"token": "x" * 10_000}).status == 413
@@ -335,7 +347,7 @@ def test_what_all_answers_say_to_browsers(door: Door) -> None:
         assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
         assert "default-src 'none'" in reply.headers["content-security-policy"]
         assert "server" not in reply.headers
-    assert "default-src 'self'" in door("GET", "/").headers["content-security-policy"]
+    assert "script-src 'self'" in door("GET", "/").headers["content-security-policy"]
 
 
 def test_a_proxy_is_nobody(home: Door, proxied: Door) -> None:

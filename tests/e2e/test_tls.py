@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import shutil
+import socket
 import ssl
 import subprocess
 from http.cookies import SimpleCookie
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.asking import ask
-from tests.yard import Yard
+from tests.yard import PATIENCE, Yard, until
 
 from gpuyard.config import Settings
 from gpuyard.server import exposure, tls
@@ -54,6 +59,31 @@ def test_a_daemon_speaks_tls(own_yard: Yard, files: Path) -> None:
     with pytest.raises(ssl.SSLError):
         ask(url, "GET", "/api/v1/jobs", tls=old)
     assert own_yard.client.status()["warnings"] == []
+
+
+def test_who_connects_and_says_nothing_takes_no_place_of_others(own_yard: Yard, files: Path) -> None:
+    """Before TLS is set up nothing is known of a connection but its address, and it has a file descriptor already."""
+    own_yard.environment["GPUYARD_SINGLE_USER"] = "true"
+    own_yard.serve("--port", "0", "--tls-cert", str(files / "one.crt"), "--tls-key", str(files / "one.key"))
+    status = own_yard.client.status()
+    resource.prlimit(status["pid"], resource.RLIMIT_NOFILE, (256, 256))
+    place = urlsplit(status["url"])
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((place.hostname, place.port), PATIENCE)) for _ in range(300)
+        ]
+        assert silent[-1].recv(1) == b"", "hung up on"
+        assert own_yard.wait(own_yard.client.submit(["true"]))["state"] == "succeeded"
+        assert len(os.listdir(f"/proc/{status['pid']}/fd")) < 128
+    trusting = ssl.create_default_context(cafile=str(files / "one.crt"))
+    assert until(lambda: _answers(status["url"], trusting), "an answer to others")
+    assert "Too many open files" not in (own_yard.data_dir / "daemon.log").read_text()
+
+
+def _answers(url: str, trusting: ssl.SSLContext) -> bool:
+    with contextlib.suppress(OSError):
+        return ask(url, "GET", "/healthz", tls=trusting).status == 200
+    return False
 
 
 def test_what_is_wrong_with_a_certificate(own_yard: Yard, files: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gpuyard.unixhttp import reachable
 _CREDENTIALS = struct.Struct("3i")
 _MOST_EACH = 250  # connections of one user
 _MOST_HEAD = 2**17  # bytes of a request without its body
-_HEAD_TIME = 30.0  # seconds in which one must have come, on TCP
+_HEAD_TIME, _BODY_TIME = 30.0, 300.0  # seconds in which a request's head, and then its body, must have come, on TCP
 
 
 class Peer(NamedTuple):
@@ -32,6 +32,38 @@ class Peer(NamedTuple):
     pid: int
     uid: int
     gid: int
+
+
+class Arrival(socket.socket):
+    """A connection that was taken, whose TLS may still have to be set up; nobody else counts it until then."""
+
+    waiting: ClassVar[dict[int, str]] = {}
+    """Where those come from that have not got that far, by their file descriptors."""
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.waiting.pop(self.fileno(), None)
+        super().close()
+
+    @classmethod
+    def is_too_much(cls, whose: str) -> bool:
+        """Whether an address has begun too many of them, or all together have."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return len(cls.waiting) > most // 4 or sum(one == whose for one in cls.waiting.values()) > most // 8
+
+
+class TlsListener(socket.socket):
+    """A listening socket that hangs up on who connects again and again without going on to speak."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection."""
+        number, address = self._accept()
+        connection, whose = Arrival(self.family, self.type, self.proto, fileno=number), block_of(str(address[0]))
+        Arrival.waiting[number] = whose
+        if Arrival.is_too_much(whose):
+            connection.close()
+            raise ConnectionAbortedError("too many connections from there are being set up")
+        return connection, address
 
 
 class PeerProtocol(HttpToolsProtocol):
@@ -45,6 +77,7 @@ class PeerProtocol(HttpToolsProtocol):
     _open: ClassVar[Counter[int | str]] = Counter()
     """How many connections each user has, and each address beyond this machine."""
     _whose: int | str | None = None
+    _most = _MOST_EACH
     _timer: asyncio.TimerHandle | None = None
     _head: int | None = None
     """How much of a request's head has come; None when it is complete."""
@@ -58,8 +91,9 @@ class PeerProtocol(HttpToolsProtocol):
             self.app_state: dict[str, Any] = {**self.app_state, "peer": peer}
             self._whose = peer.uid
         elif connection is not None:
+            Arrival.waiting.pop(connection.fileno(), None)
             self._look_at(connection, transport.get_extra_info("peername"))
-            self._timer = asyncio.get_running_loop().call_later(_HEAD_TIME, transport.abort)
+            self._hurry(_HEAD_TIME, transport)
         if self._whose is not None:
             self._open[self._whose] += 1
         self.app_state = {**self.app_state, "abort": transport.abort}
@@ -73,8 +107,9 @@ class PeerProtocol(HttpToolsProtocol):
         within = is_loopback(address)
         far = far_end(connection) if within else None
         self.app_state = {**self.app_state, "far": far}
-        if not (self.proxied and within):
-            self._whose = block_of(address) if far is None else far.uid
+        self._whose = block_of(address) if far is None else far.uid
+        if self.proxied and within:  # whoever that is may have many
+            self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count it no longer."""
@@ -85,6 +120,12 @@ class PeerProtocol(HttpToolsProtocol):
             if not self._open[self._whose]:
                 del self._open[self._whose]
 
+    def _hurry(self, seconds: float, transport: asyncio.Transport) -> None:
+        """Hang up if what is to come has not come by then; on TCP, since on the socket it is known who is so slow."""
+        self._stop_timer()
+        if "far" in self.app_state:
+            self._timer = asyncio.get_running_loop().call_later(seconds, transport.abort)
+
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -93,13 +134,19 @@ class PeerProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         self._head = 0
+        self._hurry(_HEAD_TIME, self.transport)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Its head is over."""
         self._head = None
-        self._stop_timer()
+        self._hurry(_BODY_TIME, self.transport)
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of it has come; the answer may take its time."""
+        self._stop_timer()
+        super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
         """Go on, unless its head never ends: that would be kept in memory until it does."""
@@ -115,15 +162,16 @@ class PeerProtocol(HttpToolsProtocol):
         Strangers together get a quarter, so that there is always some for this machine's users; root may go on.
         """
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if self._open[whose] > min(_MOST_EACH, most // 4) or self._open.total() > most // 2:
+        if self._open[whose] > min(self._most, most // 4) or self._open.total() > most // 2:
             return True
         return isinstance(whose, str) and sum(n for who, n in self._open.items() if isinstance(who, str)) > most // 4
 
 
-def listen_on(address: str, port: int) -> socket.socket:
+def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
     """A listening socket on TCP."""
     family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
+    kind = TlsListener if tls else socket.socket
+    listener = kind(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed

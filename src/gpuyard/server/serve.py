@@ -91,6 +91,7 @@ def _write_log() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every bad request: strangers could fill the disk
 
 
 @contextmanager
@@ -201,7 +202,7 @@ def _network(settings: Settings) -> socket.socket | None:
         return None
     port = PORT if settings.port is None else settings.port
     try:
-        return listen_on(settings.bind, port)
+        return listen_on(settings.bind, port, tls=bool(settings.tls_cert))
     except OSError as error:
         if settings.port is not None or settings.bind != "127.0.0.1":
             raise UserError(
