@@ -57,9 +57,10 @@ class TlsListener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection."""
-        number, address = self._accept()
-        connection, whose = Arrival(self.family, self.type, self.proto, fileno=number), block_of(str(address[0]))
-        Arrival.waiting[number] = whose
+        taken, address = super().accept()
+        connection = Arrival(self.family, self.type, self.proto, fileno=taken.detach())
+        whose = block_of(str(address[0]))
+        Arrival.waiting[connection.fileno()] = whose
         if Arrival.is_too_much(whose):
             connection.close()
             raise ConnectionAbortedError("too many connections from there are being set up")
