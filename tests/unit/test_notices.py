@@ -29,7 +29,10 @@ from gpuyard.notices.words import EVENTS, check_events
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("mailtos://ann:geheim@smtp.example.org?to=ann@example.org", "mailtos://***@smtp.example.org"),
+        (
+            "mailtos://ann:geheim@smtp.example.org?to=ann@example.org",
+            "mailtos://***@smtp.example.org to ann@example.org",
+        ),
         ("mailto://box:2525?from=a@b.de", "mailto://box:2525"),
         ("jsons://box/secret/path?token=x", "jsons://box"),
         ("slack://TokenA/TokenB/TokenC/#channel", "slack://***"),
@@ -136,7 +139,7 @@ def test_what_is_told_of_a_failure() -> None:
     story = tell(Happening("7", "failure", 220.0, _view()), _sources())
     assert title_of(story.facts) == "gpuyard: job 7 (train) failed with exit code 3 after 1m 00s"
     body = body_of(story.facts)
-    for line in ("Exit code: 3", "Ran for:   1m 00s", "Waited:    1m 00s", "GPUs:      0,1", "Host:      box",
+    for line in ("Exit code: 3", "Ran for:   1m 00s", "Waited:    1m 00s", "On GPUs:   0,1", "Host:      box",
                  "Command:   python 'a b.py'", "    boom"):  # fmt: skip
         assert f"\n{line}\n" in body
     assert (story.fields["duration"], story.fields["wait"], story.fields["exit_code"]) == (60.0, 60.0, 3)

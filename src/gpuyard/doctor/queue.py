@@ -16,6 +16,7 @@ from gpuyard.daemon.restoring import standings
 from gpuyard.daemon.store import VERSION
 from gpuyard.doctor.finding import Finding, Patient, bad, ok, warn
 from gpuyard.engines import attempts
+from gpuyard.notices.words import REMOVED, TEST
 from gpuyard.units import format_duration, format_size
 
 _AHEAD = 2.0  # seconds
@@ -148,7 +149,8 @@ def notifications(patient: Patient) -> Finding | None:
         failed = patient.client.notifications(failed=True, all=True, limit=100)
     except Refused:  # only admins see everybody's
         failed = patient.client.notifications(failed=True, limit=100)
-    recent = [one for one in failed if one["state"] == "waiting" or _is_recent(one["ended_at"])]
+    matter = [one for one in failed if one["event"] != TEST and one["error"] != REMOVED]
+    recent = [one for one in matter if one["state"] == "waiting" or _is_recent(one["ended_at"])]
     if not recent:
         return ok(check, "all that was to be sent has been")
     latest = recent[0]

@@ -19,7 +19,7 @@ from typing import Any
 
 from gpuyard.errors import UserError, suggest
 from gpuyard.notices.urls import mask
-from gpuyard.notices.words import LONG, USUAL
+from gpuyard.notices.words import LONG, REMOVED, USUAL
 
 VERSION = 1
 MOST_SUBSCRIPTIONS = 50
@@ -156,9 +156,9 @@ class Outbox:
         with self._transaction(durable=True) as connection:
             connection.execute("DELETE FROM subscriptions WHERE id = ?", (found.id,))
             connection.execute(
-                "UPDATE deliveries SET state = ?, ended = ?, body = '', fields = '', error = 'its subscription was "
-                "removed' WHERE subscription = ? AND state = ?",
-                (GIVEN_UP, now, found.id, WAITING),
+                "UPDATE deliveries SET state = ?, ended = ?, body = '', fields = '', error = ? WHERE subscription = ? "
+                "AND state = ?",
+                (GIVEN_UP, now, REMOVED, found.id, WAITING),
             )
         return found
 

@@ -23,7 +23,7 @@ _LINES, _LINE, _LOG = 20, 500, 8000
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])")
 _ROWS = (
     ("State", "state"), ("Exit code", "exit_code"), ("Reason", "reason"), ("Tasks", "tasks"), ("Ran for", "duration"),
-    ("Waited", "wait"), ("Attempts", "attempts"), ("GPUs", "gpus"), ("Host", "host"), ("User", "user"),
+    ("Waited", "wait"), ("Attempts", "attempts"), ("On GPUs", "gpus"), ("Host", "host"), ("User", "user"),
     ("Command", "command"), ("Directory", "directory"), ("Submitted", "submitted"), ("Started", "started"),
     ("Ended", "ended"),
 )  # fmt: skip

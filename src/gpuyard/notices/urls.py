@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpuyard.errors import UserError
 
@@ -15,6 +15,7 @@ _HOSTED = frozenset(
     ("mailto", "mailtos", "json", "jsons", "xml", "xmls", "form", "forms", "gotify", "gotifys", "http", "https")
 )
 """Schemes that have a host where one is expected; elsewhere a secret may stand in its place."""
+_MAIL = ("mailto", "mailtos")
 _MOST = 4000
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+-]*)://\S")
 _ADDRESS = re.compile(r"[\w.!#$%&'*+/=^`{|}~-]+@(?:[A-Za-z0-9-]+\.)*[A-Za-z0-9-]+")
@@ -65,7 +66,8 @@ def mask(url: str) -> str:
     except ValueError:
         return f"{scheme}://***"
     secret = "***@" if parts.username or parts.password else ""
-    return f"{scheme}://{secret}{host}" + (f":{port}" if port else "")
+    to = ", ".join(parse_qs(parts.query).get("to", ())) if scheme in _MAIL else ""
+    return f"{scheme}://{secret}{host}" + (f":{port}" if port else "") + (f" to {to}" if to else "")
 
 
 def scrub(text: str, url: str) -> str:

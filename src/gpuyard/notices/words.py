@@ -13,6 +13,8 @@ TASKS = "tasks"
 """Not an event: tell of each task of an array by itself, not once of all."""
 TEST = "test"
 ALL, NONE = "all", "none"
+REMOVED = "its subscription was removed"
+"""Why something was never sent that nobody waits for."""
 OF_STATE = {
     "succeeded": FINISH, "failed": FAILURE, "interrupted": FAILURE, "oom": FAILURE, "cancelled": FAILURE,
     "timeout": TIMEOUT,
@@ -30,8 +32,8 @@ def check_events(words: Iterable[str]) -> tuple[str, ...]:
     given = {word.strip().lower().replace("_", "-") for word in words} - {""}
     for word in sorted(given):
         if word not in (*EVENTS, TASKS, ALL):
-            known = ", ".join((*EVENTS, ALL))
-            raise UserError(f"there is no event '{word}'{suggest(word, (*EVENTS, TASKS))}; write some of {known}")
+            known = ", ".join((*EVENTS, TASKS, ALL))
+            raise UserError(f"there is no event '{word}'{suggest(word, (*EVENTS, TASKS)) or f'; there are {known}'}")
     if ALL in given:
         given |= set(EVENTS)
     found = tuple(word for word in (*EVENTS, TASKS) if word in given)

@@ -46,7 +46,7 @@ function wantToken() {
   if (stream) stream.close();
   clearTimeout(due);
   $("yard").hidden = true;
-  $("who").textContent = "";
+  $("who").textContent = $("day").textContent = "";
   $("leave").hidden = true;
   $("door").hidden = false;
   say("wait", "sign in");
@@ -121,6 +121,8 @@ async function look() {
 }
 
 function say(state, text) {
+  document.body.classList.toggle("away", state !== "ok");
+  for (const button of document.querySelectorAll("#queue button")) button.disabled = state !== "ok";
   $("line").dataset.state = state;
   $("line").textContent = text;
 }
@@ -133,8 +135,8 @@ function show(machine, listing, history, status) {
   $("gpus").replaceChildren(...machine.gpus.map((gpu) => tile(gpu, names)));
   const rows = listing.columns.id.map((id, n) => Object.fromEntries(
     Object.entries(listing.columns).map(([name, column]) => [name, column[n]])));
-  const shown = rows.length < listing.total ? `, the first ${rows.length} shown` : "";
-  $("queue-count").textContent = listing.total ? `${listing.total} jobs${shown}` : "";
+  const shown = rows.length === AT_MOST ? `, the first ${AT_MOST} rows shown` : "";
+  $("queue-count").textContent = listing.total ? `${listing.total} ${listing.total === 1 ? "job" : "jobs"}${shown}` : "";
   fill("queue", rows.map((job) => waiting(job, listing.now)),
     "Nothing runs and nobody waits. In a terminal on this machine: gpuyard submit -- python train.py");
   fill("over", history.jobs.map(finished), "Nothing has ended yet.");
@@ -165,18 +167,25 @@ function waiting(job, now) {
   const far = job.progress ? `${Math.round(100 * job.progress.fraction)} %` : "";
   const gpus = runs ? job.gpus.join(", ") : `${job.gpu_count} wanted`;
   const row = make("tr");
-  row.append(make("td", job.id), make("td", job.name, "name"), make("td", job.user), make("td", job.state, job.state),
+  row.append(make("td", job.id, "id"), make("td", job.name, "name"), make("td", job.user), make("td", job.state, job.state),
     make("td", gpus), make("td", span(now - since)), make("td", [far, job.reason].filter(Boolean).join(" · "), "words"),
     action(job));
-  return row;
+  return labelled(row, "queue");
 }
 
 function finished(job) {
   const ran = job.started_at ? span((Date.parse(job.ended_at) - Date.parse(job.started_at)) / 1000) : "never";
   const row = make("tr");
-  row.append(make("td", job.id), make("td", job.name, "name"), make("td", job.user), make("td", job.state, job.state),
+  row.append(make("td", job.id, "id"), make("td", job.name, "name"), make("td", job.user), make("td", job.state, job.state),
     make("td", job.gpus.join(", ")), make("td", new Date(job.ended_at).toLocaleString()), make("td", ran),
     make("td", job.reason || "", "words"));
+  return labelled(row, "over");
+}
+
+// On a phone rows are cards, and each cell says what it is.
+function labelled(row, table) {
+  const heads = $(table).tHead.rows[0].cells;
+  for (const [n, cell] of [...row.cells].entries()) cell.dataset.label = heads[n].textContent;
   return row;
 }
 
@@ -198,7 +207,7 @@ async function cancel(job, button) {
     await ask("POST", `/jobs/${encodeURIComponent(job.id)}/cancel`, {});
     tell("");
   } catch (error) {
-    tell(error.message);
+    tell(error instanceof Refused ? error.message : "the daemon does not answer; the job was not ended");
     button.disabled = false;
   }
   look();
