@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.transport import Answer, NoDaemon, send
+from gpuyard.transport import Answer, NoDaemon, Request, send
 
 _LONGEST = 107
 """Bytes of a path that fit into a socket address on Linux."""
@@ -52,7 +52,7 @@ class UnixWay:
 
 def request(path: str, method: str, target: str, body: bytes = b"", timeout: float = 30.0) -> Answer:
     """Send one request to the server that listens at a path."""
-    return send(UnixWay(path), method, target, body, timeout=timeout)
+    return send(UnixWay(path), Request(method, target, body), timeout)
 
 
 @contextlib.contextmanager
