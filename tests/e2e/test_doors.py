@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.asking import Reply, ask
+from tests.web import Reply, ask
 from tests.yard import Yard, opened, until
 
 JOB = {"command": ["true"], "directory": "/", "environment": {}}
