@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import http.client
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.fake_nvml import FakeNvml
+from tests.web import ask
 from tests.yard import PATIENCE, Yard, until
 
 GIB = 2**30
@@ -68,16 +68,11 @@ class Box:
 
     def ask(self, path: str, body: Any = None, method: str = "", **headers: str) -> tuple[int, Any]:
         """A request of watchmen's; the status, and what was answered."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        sent = body if isinstance(body, str) or body is None else json.dumps(body)
+        sent = body.encode() if isinstance(body, str) else body
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         method = method or ("GET" if body is None else "POST")
-        connection.request(method, path, sent, {"Content-Type": "application/json", **named})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        found = answer.status, json.loads(text) if text else None
-        connection.close()
-        return found
+        answer = ask(f"http://127.0.0.1:{self.port}", method, path, sent, headers=named)
+        return answer.status, answer.json if answer.body else None
 
     def client(
         self, id: str, gpus: list[int], mode: str = "queue", number: int = 0, token: str | None = None

@@ -1,9 +1,10 @@
-"""Requests over TCP, as any program sends them: nothing of gpuyard's own client is in the way."""
+"""Requests over TCP, as any program sends them, right or wrong: nothing of gpuyard's own client is in the way."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -31,14 +32,28 @@ class Reply(NamedTuple):
 
 
 def ask(
-    url: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout: float = 60
+    url: str,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    token: str = "",
+    headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Reply:
-    """One request to the API; a body that is not bytes goes as JSON."""
+    """One request for what is below a URL; a body that is not bytes goes as JSON."""
+    base = urlsplit(url)
     sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-    kind = {} if sent is None else {"Content-Type": "application/json"}
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=timeout)
+    usual = {"Authorization": f"Bearer {token}"} if token else {}
+    if sent is not None:
+        usual["Content-Type"] = "application/json"
+    connection = (
+        http.client.HTTPSConnection(base.netloc, timeout=60, context=tls)
+        if base.scheme == "https"
+        else http.client.HTTPConnection(base.netloc, timeout=60)
+    )
     try:
-        connection.request(method, f"/api/v1{path}", sent, {**kind, **(headers or {})})
+        connection.request(method, base.path + path, sent, {**usual, **(headers or {})})
         answer = connection.getresponse()
         return Reply(answer.status, answer.headers, answer.read())
     finally:

@@ -16,7 +16,7 @@ from gpuyard.hosts import Host, known, parse_host
 from gpuyard.patience import PATIENCE, Absence, to_stderr
 from gpuyard.refusals import refusal
 from gpuyard.shapes import Job
-from gpuyard.transport import Answer, HungUp, NoDaemon, Reply, Way, check_header, send, stream
+from gpuyard.transport import Answer, HungUp, NoDaemon, Reply, Request, Way, check_header, send, stream
 from gpuyard.unixhttp import UnixWay
 
 T = TypeVar("T")
@@ -119,9 +119,8 @@ class Calls:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         with self._noticing():
-            more = self._headers(headers)
-            timeout = self.timeout + patience
-            answer = send(self._way, method, _API + target, body, headers=more, timeout=timeout)
+            request = Request(method, _API + target, body, self._headers(headers))
+            answer = send(self._way, request, self.timeout + patience)
         if answer.status >= 300:
             raise refusal(answer, self.host or "", token=self._token is not None)
         return answer
@@ -129,7 +128,7 @@ class Calls:
     @contextmanager
     def _stream(self, target: str, *, silence: float, headers: Mapping[str, str]) -> Iterator[Reply]:
         """An answer that is read as it comes, with no pause longer than `silence`."""
-        with stream(self._way, "GET", _API + target, headers=self._headers(headers), timeout=silence) as reply:
+        with stream(self._way, Request("GET", _API + target, headers=self._headers(headers)), silence) as reply:
             self._met = True
             if reply.status >= 300:
                 answer = Answer(reply.status, reply.headers, reply.read())

@@ -26,6 +26,15 @@ class HungUp(NoDaemon):
     """The daemon hung up before it had answered, so what was asked of it may have been done, or not."""
 
 
+class Request(NamedTuple):
+    """What is asked for."""
+
+    method: str
+    target: str
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+
+
 class Answer(NamedTuple):
     """What came back; the headers' names are in lower case."""
 
@@ -62,35 +71,19 @@ class Way(Protocol):
         ...
 
 
-def send(
-    way: Way,
-    method: str,
-    target: str,
-    body: bytes = b"",
-    *,
-    headers: Mapping[str, str] | None = None,
-    timeout: float = 30.0,
-) -> Answer:
+def send(way: Way, request: Request, timeout: float = 30.0) -> Answer:
     """Send one request, and read all of the answer."""
-    with stream(way, method, target, body, headers=headers, timeout=timeout) as reply:
+    with stream(way, request, timeout) as reply:
         return Answer(reply.status, reply.headers, reply.read())
 
 
 @contextlib.contextmanager
-def stream(
-    way: Way,
-    method: str,
-    target: str,
-    body: bytes = b"",
-    *,
-    headers: Mapping[str, str] | None = None,
-    timeout: float = 30.0,
-) -> Iterator[Reply]:
+def stream(way: Way, request: Request, timeout: float = 30.0) -> Iterator[Reply]:
     """Send one request; the answer's body is read as it comes. No pause in it may be longer than `timeout`."""
-    head = _request_head(way, method, target, body, headers or {})
+    data = _head(way, request) + request.body
     with way.connect(timeout) as connection:
         with _told(way, timeout), contextlib.suppress(BrokenPipeError):
-            connection.sendall(head + body)  # the server may have answered before it read all; the answer says why
+            connection.sendall(data)  # the server may have answered before it read all; the answer says why
         with connection.makefile("rb") as file:
             yield Reply(way, file, timeout)
 
@@ -175,11 +168,11 @@ class Reply:
         return GpuyardError(f"what listens at {self._way.name} is not gpuyard's daemon; {self._way.advice}")
 
 
-def _request_head(way: Way, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-    lines = [f"{method} {way.base}{target} HTTP/1.1", f"Host: {way.host}", "Connection: close"]
-    if body or method in ("POST", "PUT"):
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
+def _head(way: Way, request: Request) -> bytes:
+    lines = [f"{request.method} {way.base}{request.target} HTTP/1.1", f"Host: {way.host}", "Connection: close"]
+    if request.body or request.method in ("POST", "PUT"):
+        lines += ["Content-Type: application/json", f"Content-Length: {len(request.body)}"]
+    lines += [f"{name}: {value}" for name, value in request.headers.items()]
     return "\r\n".join((*lines, "", "")).encode("ascii")
 
 

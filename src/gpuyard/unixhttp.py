@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.transport import Answer, NoDaemon, send
+from gpuyard.transport import NoDaemon
 
 _LONGEST = 107
 """Bytes of a path that fit into a socket address on Linux."""
@@ -48,11 +48,6 @@ class UnixWay:
         if isinstance(error, FileNotFoundError | NotADirectoryError | ConnectionError):
             return NoDaemon(f"no daemon answers at {self.name}; start one with gpuyard up (or gpuyard serve)")
         return error
-
-
-def request(path: str, method: str, target: str, body: bytes = b"", timeout: float = 30.0) -> Answer:
-    """Send one request to the server that listens at a path."""
-    return send(UnixWay(path), method, target, body, timeout=timeout)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpuyard.client import NoDaemon, Refused
-from gpuyard.unixhttp import request
+from gpuyard.transport import Request, send
+from gpuyard.unixhttp import UnixWay
 from tests.chaos.checks import check_projections, check_times, jobs_of
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 
@@ -163,7 +164,7 @@ def test_no_request_ends_the_daemon(daemon: Daemon) -> None:
     bodies = ['{"command": ["\\udcff"], "directory": "/"}', '{"command": ["-x"], "directory": "/\\udcff"}']
     bodies += [f'{{"command": ["true"], "directory": "/", {wish}}}' for wish in WISHES]
     for body in bodies:
-        answer = request(daemon.client.socket, "POST", "/api/v1/jobs", body.encode(), PATIENCE)
+        answer = send(UnixWay(daemon.client.socket), Request("POST", "/api/v1/jobs", body.encode()), PATIENCE)
         assert answer.status in (201, 422), (body, answer)
     daemon.wait_until_empty()
     daemon.stop()

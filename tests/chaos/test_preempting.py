@@ -109,7 +109,7 @@ def test_the_machine_may_go_down_while_it_is_stopped(stopping: Place) -> None:
 
 def test_what_never_began_waits_again(stopping: Place) -> None:
     stopping.tell(NeverBegan("1", 1))
-    stopping.yard._quiet_until = 0.0
+    stopping.yard.planning._quiet_until = 0.0
     stopping.yard.turn(0)
     assert (stopping.job("1").state, stopping.job("2").state) == ("queued", "running")
     stopping.end()

@@ -215,7 +215,7 @@ def test_a_job_that_never_began_waits_again_but_not_in_a_frenzy(place: Place) ->
     place.tell(NeverBegan("1", 1))
     assert place.engine.launched == [("1", 1)]
     assert 0.5 < place.yard._patience() <= 1.0
-    place.yard._quiet_until = 0.0
+    place.yard.planning._quiet_until = 0.0
     place.yard.turn(0)
     assert place.engine.launched == [("1", 1), ("1", 2)]
 

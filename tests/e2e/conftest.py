@@ -1,4 +1,4 @@
-"""Yards for tests: a shared one, one of a test's own, and one of root that real users share."""
+"""Yards for tests: a shared one, one of a test's own, one of root that real users share, and some on TCP."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.doors import Door, door_with
 from tests.users import Desk, User, group, made, reachable_folder, require_root
 from tests.yard import Yard, opened
 
@@ -83,3 +84,27 @@ def a(shared_yard: Yard, ann: User) -> Desk:
 @pytest.fixture
 def b(shared_yard: Yard, bob: User) -> Desk:
     return Desk(shared_yard, bob)
+
+
+@pytest.fixture(scope="session")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """One that wants a token of everybody."""
+    yield from door_with(tmp_path_factory, "--token", "required")
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """One that trusts the kernel on who asks, as is usual."""
+    yield from door_with(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """One behind a proxy."""
+    yield from door_with(tmp_path_factory, GPUYARD_ALLOWED_HOSTS="gpus.example.org,box:8443")
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """One that lets anybody look."""
+    yield from door_with(tmp_path_factory, "--token", "none", GPUYARD_ALLOWED_HOSTS="gpus.example.org")

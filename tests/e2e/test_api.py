@@ -26,7 +26,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 
 @pytest.fixture(scope="module")
 def url(yard: Yard) -> str:
-    return str(yard.client.status()["url"])
+    return f"{yard.client.status()['url']}/api/v1"
 
 
 @pytest.fixture(scope="module")
@@ -292,6 +292,6 @@ def test_a_refusal_tells_where(url: str) -> None:
 
 def test_the_daemon_ends_when_it_is_told_to(own_yard: Yard) -> None:
     own_yard.serve("--port", "0")
-    answer = ask(own_yard.client.status()["url"], "POST", "/shutdown", {})
+    answer = ask(own_yard.client.status()["url"], "POST", "/api/v1/shutdown", {})
     assert (answer.status, answer.json) == (202, {"running": 0})
     until(lambda: not own_yard.is_up(), "the daemon's end")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from http.client import HTTPMessage
 from typing import Any
 
 import pytest
-from tests.asking import Reply, ask
 from tests.users import User, made, reachable_folder, require_root
+from tests.web import Reply, ask
 from tests.yard import Yard, opened, until
 
 from gpuyard.client import Refused
@@ -29,7 +30,7 @@ def post(yard: Yard, user: User, path: str, body: Any, **more: Any) -> Reply:
     url = yard.client.status()["url"]
     limits = more.pop("limits", None)
     found = user.do(lambda: [(reply := ask(url, "POST", path, body, **more)).status, reply.body.decode()], limits)
-    return Reply(found[0], {"content-type": "application/problem+json"}, found[1].encode())
+    return Reply(found[0], HTTPMessage(), found[1].encode())
 
 
 def job(user: User, *command: str) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import subprocess
 import sys
 import time
@@ -12,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests import web
 from tests.yard import Yard, opened, until
 
 ASKER = """
@@ -44,13 +43,8 @@ def address(yard: Yard) -> str:
 
 def ask(yard: Yard, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
     """POST something over TCP; the status, and what was answered."""
-    connection = http.client.HTTPConnection(address(yard), timeout=30)
-    data = json.dumps(body) if body is not None else None
-    connection.request("POST", f"/api/v1{path}", data, {"Content-Type": "application/json", **headers})
-    answer = connection.getresponse()
-    found = answer.status, json.loads(answer.read())
-    connection.close()
-    return found
+    answer = web.ask(yard.client.status()["url"], "POST", f"/api/v1{path}", body, headers=headers)
+    return answer.status, answer.json
 
 
 def test_over_loopback_the_process_that_asks_holds_the_lease(yard: Yard) -> None:

@@ -24,7 +24,7 @@ def url(own_yard: Yard) -> str:
 
 
 def _keyed(url: str, key: str, path: str = "/jobs", body: Any = JOB) -> Reply:
-    return ask(url, "POST", path, body, {"Idempotency-Key": key})
+    return ask(f"{url}/api/v1", "POST", path, body, headers={"Idempotency-Key": key})
 
 
 def test_the_same_answer_and_one_job(own_yard: Yard, url: str) -> None:
@@ -35,7 +35,7 @@ def test_the_same_answer_and_one_job(own_yard: Yard, url: str) -> None:
         again = _keyed(url, "a", body=body)
         assert (again.status, again.headers["Idempotent-Replayed"], again.json) == (201, "true", first.json)
     assert _keyed(url, "b").json != first.json
-    assert ask(url, "POST", "/jobs", JOB).json != first.json
+    assert ask(url, "POST", "/api/v1/jobs", JOB).json != first.json
     assert len(own_yard.client.jobs(all=True)) == 3
 
 
@@ -72,10 +72,10 @@ def test_what_was_refused_may_be_sent_again(url: str) -> None:
 
 def test_an_answer_is_given_again_also_where_it_could_not_be_done_now(own_yard: Yard, url: str) -> None:
     job = _keyed(url, "held", body={**JOB, "hold": True}).json["id"]
-    ask(url, "POST", f"/jobs/{job}/cancel", {})
+    ask(url, "POST", f"/api/v1/jobs/{job}/cancel", {})
     first = _keyed(url, "retry", f"/jobs/{job}/retry", {"hold": True})
     assert first.status == 201
-    ask(url, "PUT", "/rules/quotas/*", {"gpus": 1})
+    ask(url, "PUT", "/api/v1/rules/quotas/*", {"gpus": 1})
     wide = _keyed(url, "wide", body={**JOB, "gpus": 2})
     assert wide.status == 422, wide
     assert _keyed(url, "retry", f"/jobs/{job}/retry", {"hold": True}).json == first.json

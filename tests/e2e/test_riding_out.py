@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.bareserver import Listener
 from tests.yard import PATIENCE, Yard, until
 
 from gpuyard.client import Client, Event
@@ -149,43 +150,24 @@ def test_a_lease_is_waited_for_and_held_over_restarts(reached: Reached) -> None:
     assert client.wait(lease.id)["state"] == "succeeded"
 
 
-class Lossy:
+class Lossy(Listener):
     """Stands before a daemon; the first answer to a submit never arrives, since the daemon is killed before."""
 
     def __init__(self, port: int, kill: Callable[[], None]) -> None:
-        self._port, self._kill = port, kill
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._daemon, self._kill = port, kill
         self.lost = 0
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()[0]
-            except OSError:
-                return
-            with connection:
-                self._pass_on(connection)
-
-    def _pass_on(self, connection: socket.socket) -> None:
-        here = self.url.removeprefix("http://").encode()
-        request = connection.recv(2**20).replace(here, b"127.0.0.1:%d" % self._port)
-        try:
-            with socket.create_connection(("127.0.0.1", self._port)) as daemon, daemon.makefile("rb") as answer:
-                daemon.sendall(request)
-                data = answer.read()
-        except OSError:
-            return
+    def answer(self, connection: socket.socket) -> None:
+        request = connection.recv(2**20).replace(b"127.0.0.1:%d" % self.port, b"127.0.0.1:%d" % self._daemon)
+        with socket.create_connection(("127.0.0.1", self._daemon)) as daemon, daemon.makefile("rb") as answer:
+            daemon.sendall(request)
+            data = answer.read()
         if request.startswith(b"POST") and not self.lost:
             self.lost += 1
             self._kill()
             return
         connection.sendall(data)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
 
 
 def test_a_submit_whose_answer_is_lost_is_queued_once(own_yard: Yard) -> None:
@@ -193,7 +175,7 @@ def test_a_submit_whose_answer_is_lost_is_queued_once(own_yard: Yard) -> None:
     port = int(str(own_yard.client.status()["url"]).rpartition(":")[2])
     lossy = Lossy(port, lambda: own_yard.end(signal.SIGKILL))
     said: list[str] = []
-    client = Client(host=lossy.url, say=said.append)
+    client = Client(host=f"http://127.0.0.1:{lossy.port}", say=said.append)
     try:
         submitted = Doing(lambda: client.submit(["true"], environment={}))
         until(has_said(said), "a word on the daemon")

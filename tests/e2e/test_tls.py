@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.asking import ask
+from tests.web import ask
 from tests.yard import PATIENCE, Yard, until
 
 from gpuyard.config import Settings

@@ -23,7 +23,8 @@ from gpuyard.client import Client, Refused
 from gpuyard.engines.processes import MARK, read_proc
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server.keeping import prepare
-from gpuyard.unixhttp import request
+from gpuyard.transport import Request, send
+from gpuyard.unixhttp import UnixWay
 
 ENDLESS = ("sleep", "1000")
 SECRET = "s3cret-that-nobody-else-may-see"
@@ -266,7 +267,7 @@ def test_everybody_sees_the_queue_and_nobody_sees_secrets(a: Desk, b: Desk) -> N
     routes += ["/history", "/gpus", "/status", "/policy"]
 
     def read() -> list[tuple[int, str]]:
-        answers = [request(b.yard.client.socket, "GET", f"/api/v1{route}") for route in routes]
+        answers = [send(UnixWay(b.yard.client.socket), Request("GET", f"/api/v1{route}")) for route in routes]
         return [(answer.status, answer.body.decode()) for answer in answers]
 
     for route, (status, body) in zip(routes, b.user.do(read), strict=True):

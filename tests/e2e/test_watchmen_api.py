@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.asking import ask
 from tests.fake_nvml import FakeNvml
 from tests.watchmen import GIB, Box, boxed, me
+from tests.web import ask
 from tests.yard import until
 
 FAR = {"X_Forwarded_For": "10.1.2.3"}

@@ -66,7 +66,7 @@ def _run(watch: Watch, user: User, script: str, job: str = "1", attempt: int = 1
 
 def _work(watch: Watch) -> Path:
     assert isinstance(watch.engine, LocalEngine)
-    return watch.engine.work_folder("1")
+    return watch.engine._folders.work("1")
 
 
 def test_a_job_is_in_its_cgroup_and_its_users(watch: Watch, eve: User, request: pytest.FixtureRequest) -> None:

@@ -40,7 +40,7 @@ def _why(word: str, place: str) -> str:
         return f"{word} is a directory, not a command"
     if not os.path.isfile(place):
         where = "no file" if "/" in word else "no command, and no file here, called"
-        return f"there is {where} {word}{_near(word, place)}"
+        return f"there is {where} {word}{_near(place)}"
     if word.endswith((".yaml", ".yml")):
         return f"{word} is no command; if it is a job file, write: gpuyard submit --file {word}"
     here = word if "/" in word else f"./{word}"
@@ -53,7 +53,7 @@ def _why(word: str, place: str) -> str:
     return f"{word} is not executable; write what runs it, as in: gpuyard submit -- bash {word} (or chmod +x {word})"
 
 
-def _near(word: str, place: str) -> str:
+def _near(place: str) -> str:
     folder, name = os.path.split(place)
     try:
         files = [entry.name for entry in os.scandir(folder or os.curdir) if entry.is_file()]

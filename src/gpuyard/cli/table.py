@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from gpuyard.client import Progress
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> None:
-    """Print aligned columns; no line is longer than `width`, or than the terminal's."""
-    if width is None and sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print aligned columns; no line is longer than the terminal's."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(lines(heads, rows, width)))
 
 

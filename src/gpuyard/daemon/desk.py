@@ -167,7 +167,7 @@ class Desk:
             placement=placement or former.placement,
             lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
         )
-        yard.use(planner, yard.clock.now(), **({"by": by} if by else {}))
+        yard.planning.use(planner, yard.clock.now(), **({"by": by} if by else {}))
         return planner.text
 
     def policy(self) -> tuple[OrderedPlanner, float]:
@@ -179,7 +179,7 @@ class Desk:
         yard = self._yard
         if self._reasons_of != (yard.state, yard.state.version):
             began = time.thread_time()
-            self._reasons = yard.make_plan(yard.clock.now()).held
+            self._reasons = yard.planning.make(yard.clock.now()).held
             self._reasons_of = yard.state, yard.state.version
             spent = time.thread_time() - began
             self._recent_until = time.monotonic() + min(_STALE, _WORTH * spent) if spent > _DEAR else 0.0
@@ -211,7 +211,7 @@ class Desk:
     def facts(self) -> dict[str, Any]:
         """How the yard does."""
         yard = self._yard
-        spans = [1000 * seconds for seconds in yard.plan_seconds]
+        spans = [1000 * seconds for seconds in yard.planning.seconds]
         plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
         return {"policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn)}
 

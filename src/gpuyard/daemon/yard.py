@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -26,10 +25,9 @@ from typing import Any
 import numpy as np
 
 from gpuyard.config import Settings
-from gpuyard.core.engine import validate
-from gpuyard.core.events import Chosen, Edited, Event, Opened, Placed, PolicySet, Renewed, RulesSet, Started
+from gpuyard.core.events import Edited, Event, Opened, Placed, PolicySet, RulesSet, Started
 from gpuyard.core.model import Cluster, Phase
-from gpuyard.core.plan import Plan, Snapshot, Start
+from gpuyard.core.plan import Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
@@ -42,6 +40,7 @@ from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.meters import Meters
 from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
 from gpuyard.daemon.outcomes import Outcomes
+from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.reader import Answered
 from gpuyard.daemon.stops import Stops
 from gpuyard.daemon.store import Store, StoreFailing
@@ -49,13 +48,10 @@ from gpuyard.daemon.views import Work, work_of
 from gpuyard.engines.base import Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
-from gpuyard.policyfile import make_planner
 
 log = logging.getLogger("gpuyard")
-FALLBACK = "fcfs@strict@first"
-_RETRY = 1.0  # seconds between attempts to write, or to launch, where that failed
+_RETRY = 1.0  # seconds between attempts to write where that failed
 _FEW = 4
-_LATE = 1.0  # seconds by which a plan may be late and still be made for the instant that it was due at
 _SOON = 0.005  # seconds for which it need not be written down that a job began: its claim tells, should we die
 
 
@@ -65,12 +61,6 @@ class Yard:
     def __init__(self, store: Store, engine: Engine, machine: Machine, settings: Settings) -> None:
         self.store, self.engine, self.machine, self.settings = store, engine, machine, settings
         self.clock = Clock(store.last_at)
-        self.planner = make_planner(
-            settings.policy,
-            discipline=settings.discipline or "easy",
-            placement=settings.placement,
-            lenient=not settings.discipline,
-        )
         self.state: State
         self.failing = ""
         """Why nothing can be written now; empty if all is well."""
@@ -78,7 +68,6 @@ class Yard:
         """Told of what was written, by the yard's own thread: they must be quick."""
         self.expect: Callable[[str], None] = lambda job: None
         """Told of every lease that waits, so that somebody sees if nobody waits for it any more."""
-        self.plan_seconds: deque[float] = deque(maxlen=1000)
         self.meters = Meters(store.open, store.latest_at)
         self.due_back = np.inf
         """When the thread will have turned again, on the monotonic clock, if nothing is wrong with it."""
@@ -94,6 +83,7 @@ class Yard:
         self._launches: list[Placed] = []
         self._times = Times(store.latest_at)
         self._stops = Stops(self, self._work_of)
+        self.planning = Planning(self, self._stops)
         self._outcomes = Outcomes(self, self._stops, self._times, self._work_of)
         self._expected: list[str] = []
         self._reports: list[Report] = []
@@ -102,9 +92,8 @@ class Yard:
         self._poll = select.poll()
         self._poll.register(self._inbox.fileno(), select.POLLIN)
         self._poll.register(engine.fileno(), select.POLLIN)
-        self._write_at = self._wake_at = np.inf
-        self._planned = -1
-        self._quiet_until = self._retry_at = 0.0
+        self._write_at = np.inf
+        self._retry_at = 0.0
         self._stopping = False
 
     # -- from other threads -----------------------------------------------------------------------
@@ -145,11 +134,11 @@ class Yard:
         now = self.clock.now()  # after what was asked, which has times of its own
         self._observe(now)
         if not self.failing:
-            self._look_at_gpus(now)
+            self.look_at_gpus(now)
             self._stops.warn()
             self._stops.end_overdue(now)
             self._outcomes.give_up_doomed(now)
-            self._plan(now)
+            self.planning.plan(now)
         if self._may_wait(answers) or not self._commit(answers):
             return
         if len(self._launches) > _FEW:
@@ -169,9 +158,7 @@ class Yard:
         if self.failing:
             due.append(self._retry_at)
         else:
-            due += [ticks + self._wake_at - self.clock.now(), self.machine.due(), self._stops.due()]
-            if self._quiet_until > ticks:
-                due.append(self._quiet_until)
+            due += [self.planning.due(), self.machine.due(), self._stops.due()]
         return max(0.0, min(due) - ticks)
 
     def record(self, event: Event, **details: Any) -> None:
@@ -182,6 +169,11 @@ class Yard:
             self._edited[event.job] = Work.from_json(details["work"])
         self._times.note(event)
         self._write_at = min(self._write_at, time.monotonic() + _SOON if isinstance(event, Started) else 0.0)
+
+    @property
+    def planner(self) -> OrderedPlanner:
+        """The policy that decides now."""
+        return self.planning.planner
 
     @property
     def unwritten(self) -> list[Record]:
@@ -219,7 +211,7 @@ class Yard:
             self._reports = []
         self._written += records
         if not self.failing and self.checkpoints.make(self.state, idle=not records and not self._inbox):
-            self._planned = -1
+            self.planning.renumbered()
         return True
 
     def _answer(self, answers: list[tuple[Future[Any], Any]]) -> None:
@@ -255,7 +247,7 @@ class Yard:
             return
         log.info("the store can be written again")
         self.failing = ""
-        self._wake_at, self._planned = np.inf, -1
+        self.planning.forget()
 
     # -- beginning and recovery -------------------------------------------------------------------
 
@@ -268,7 +260,7 @@ class Yard:
         check_gpus(self.store, self.state, cluster, gpus)
         self.record(Opened(now, cluster, gpus), **details)
         if (former := policy_in_force(self.store, self.planner.text)) is not None:
-            self.planner = former
+            self.planning.planner = former
         else:
             self.record(PolicySet(now, self.planner.text), configured=True)
         if (rules := rules_to_set(self.state, self.settings)) is not None:
@@ -304,10 +296,11 @@ class Yard:
             return
         for report in reports:
             self._outcomes.note(report, now)
-            if isinstance(report, NeverBegan):  # something is wrong with this machine: do not try in a frenzy
-                self._quiet_until = time.monotonic() + _RETRY
+            if isinstance(report, NeverBegan):
+                self.planning.rest()
 
-    def _look_at_gpus(self, now: float) -> None:
+    def look_at_gpus(self, now: float) -> None:
+        """Let what changed about the GPUs become events."""
         for event, why in self.machine.changes(self.state, now):
             self.record(event, why=why)
 
@@ -327,59 +320,15 @@ class Yard:
         """Its holder does not need a lease any more, or whoever waits for it does not."""
         self._outcomes.end_lease(job, now, message, **details)
 
-    # -- planning and acting ----------------------------------------------------------------------
+    # -- acting -----------------------------------------------------------------------------------
 
-    def _plan(self, now: float) -> None:
-        """Decide who starts, if anything has changed since the last plan."""
-        if time.monotonic() < self._quiet_until:
-            return
-        if self.state.version == self._planned and now < self._wake_at:
-            return
-        if len(self.state.waiting) and self.machine.is_stale():
-            self._look_at_gpus(now)
-        began, spent = time.perf_counter(), time.thread_time()
-        self._place(self._stops.promised(now), now)
-        instant = self._instant(now)
-        plan = self.make_plan(instant)
-        self._wake_at = max(plan.wake_at, instant + 0.001)
-        self._place(self._stops.obey(plan, now), now)
-        for job in plan.renewals:
-            self.record(Renewed(now, job, self.state.attempt[self.state.row_of[job]]))
-        if plan.chosen is not None:
-            self.record(Chosen(now, *plan.chosen))
-        self._planned = self.state.version
-        self.plan_seconds.append(time.perf_counter() - began)
-        self.meters.planned(self.plan_seconds[-1], time.thread_time() - spent)
-
-    def _instant(self, now: float) -> float:
-        """The instant to plan for: if a plan was due a moment ago, that one; then a slice is over, not a bit more."""
-        return self._wake_at if now - _LATE < self._wake_at <= now else now
-
-    def _place(self, starts: list[Start], now: float) -> None:
+    def place(self, starts: list[Start], now: float) -> None:
+        """Give jobs their GPUs; they are launched when that is written."""
         for start in starts:
             attempt = self.state.attempt[self.state.row_of[start.job]] + 1
             placed = Placed(now, start.job, attempt, start.gpus)
             self.record(placed)
             self._launches.append(placed)
-
-    def make_plan(self, now: float) -> Plan:
-        """A valid plan; a policy that fails is replaced, since the queue must go on."""
-        try:
-            plan = self.planner.plan(Snapshot(self.state, now))
-            validate(self.state, plan)
-        except Exception as error:  # a policy may be a user's own code: anything may come out of it
-            if self.planner.text == FALLBACK:
-                raise
-            log.exception("policy %s failed; going on with %s", self.planner.text, FALLBACK)
-            self.use(make_planner(FALLBACK), now, because=f"{self.planner.text} failed: {error}")
-            return self.make_plan(now)
-        return plan
-
-    def use(self, planner: OrderedPlanner, now: float, **details: Any) -> None:
-        """Plan by another policy from now on."""
-        self.planner = planner
-        self._stops.take_back(now)
-        self.record(PolicySet(now, planner.text), **details)
 
     def _carry_out(self) -> None:
         """Do what has been written."""
@@ -404,7 +353,7 @@ class Yard:
             message = f"cannot be launched now: {error}"
             log.warning("job %s %s", placed.job, message)
             self._outcomes.postponed(placed, message, self.clock.now())
-            self._quiet_until = time.monotonic() + _RETRY
+            self.planning.rest()
         else:
             self._observe(self.clock.now())
 

@@ -33,7 +33,6 @@ from gpuyard.engines.spawning import start
 logger = logging.getLogger(__name__)
 
 _CLAIM_PATIENCE = 0.25  # seconds to wait for somebody who is between creating the claim and writing it
-_TRIM_EVERY = 1.0
 
 
 class LocalEngine:
@@ -66,8 +65,7 @@ class LocalEngine:
         self._beginning: set[Run] = set()
         self._ending: set[Run] = set()
         self._reports: list[Report] = []
-        self._trim_at = 0.0
-        self._can_trim = True
+        self._trimmer = output.Trimmer(self._directory)
 
     def nodes(self) -> Sequence[Node]:
         """This machine."""
@@ -76,10 +74,6 @@ class LocalEngine:
     def last_job(self) -> int:
         """The largest number among the names of its directories."""
         return self._folders.last_job()
-
-    def work_folder(self, job: str) -> Path:
-        """Where a job may keep things over its attempts; it is there while an attempt runs."""
-        return self._folders.work(job)
 
     def fileno(self) -> int:
         """Readable when a wrapper has ended."""
@@ -153,7 +147,7 @@ class LocalEngine:
         run.witnessed = False
         run.conclude(None)
         if cgroup and cgroup.remove():
-            self._trim_log(run)
+            self._trimmer.trim(run.log, run.limit)
             return run.report()
         self._keep(run)
         self._ending.add(run)
@@ -197,7 +191,7 @@ class LocalEngine:
         for run in [run for run in self._beginning if run.look_at <= now]:
             self._look_at_beginning(run, now)
         self._look_at_endings([run for run in self._ending if run.look_at <= now], now)
-        self._trim(now)
+        self._trimmer.trim_all(((run.log, run.limit) for run in self._runs.values()), now)
         reports, self._reports = self._reports, []
         return reports
 
@@ -206,8 +200,8 @@ class LocalEngine:
         if self._reports:
             return time.monotonic()
         times = [run.look_at for run in self._beginning | self._ending]
-        if self._runs and self._can_trim:
-            times.append(self._trim_at)
+        if self._runs and (trim_at := self._trimmer.due()) is not None:
+            times.append(trim_at)
         return min(times, default=None)
 
     def owner(self, pid: int) -> tuple[str, int] | None:
@@ -384,27 +378,7 @@ class LocalEngine:
 
     def _finish(self, run: Run) -> None:
         faults.point("end:cleared")
-        self._trim_log(run)
+        self._trimmer.trim(run.log, run.limit)
         self._folders.leave_work(run.job)
         self._forget(run)
         self._reports.append(run.report())
-
-    # The output
-
-    def _trim(self, now: float) -> None:
-        if now < self._trim_at:
-            return
-        self._trim_at = now + _TRIM_EVERY
-        for run in self._runs.values():
-            self._trim_log(run)
-
-    def _trim_log(self, run: Run) -> None:
-        if not self._can_trim:
-            return
-        try:
-            output.trim(run.log, run.limit)
-        except output.HolesUnsupported:
-            self._can_trim = False
-            logger.warning("output is not limited: the file system of %s cannot punch holes", self._directory)
-        except OSError as error:
-            logger.warning("cannot limit the output in %s: %s", run.log, error.strerror)

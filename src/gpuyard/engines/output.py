@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
 _HEAD = 2**20
 _BLOCK = 4096
+_TRIM_EVERY = 1.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,6 +53,39 @@ def trim(path: Path, limit: int) -> None:
     end = -(-status.st_size // block) * block - tail
     if end > head:
         _punch(path, head, end - head)
+
+
+class Trimmer:
+    """Keeps the outputs of one engine within their limits, unless the file system cannot do that."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._next = 0.0
+        self._able = True
+
+    def due(self) -> float | None:
+        """When to trim what runs, on the monotonic clock; None if that is of no use here."""
+        return self._next if self._able else None
+
+    def trim_all(self, logs: Iterable[tuple[Path, int]], now: float) -> None:
+        """Trim these files, each to its limit, if that is due."""
+        if now < self._next:
+            return
+        self._next = now + _TRIM_EVERY
+        for path, limit in logs:
+            self.trim(path, limit)
+
+    def trim(self, path: Path, limit: int) -> None:
+        """Trim one file; if that fails, it is told, and nothing else happens."""
+        if not self._able:
+            return
+        try:
+            trim(path, limit)
+        except HolesUnsupported:
+            self._able = False
+            logger.warning("output is not limited: the file system of %s cannot punch holes", self._directory)
+        except OSError as error:
+            logger.warning("cannot limit the output in %s: %s", path, error.strerror)
 
 
 def supports_holes(folder: Path) -> bool:

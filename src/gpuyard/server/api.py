@@ -44,7 +44,6 @@ from gpuyard.server.exposure import exposure
 from gpuyard.server.fields import MOST_INDEX
 from gpuyard.server.hub import Hub
 from gpuyard.server.leases import Leases
-from gpuyard.server.listing import Listing
 from gpuyard.server.lists import Lists
 from gpuyard.server.logs import Logs
 from gpuyard.server.models import Cancellation, Submission
@@ -54,6 +53,7 @@ from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.policies import PolicyRoutes
 from gpuyard.server.reports import Reports
 from gpuyard.server.rules import RuleRoutes
+from gpuyard.server.selection import Listing
 from gpuyard.server.sessions import SessionRoutes
 from gpuyard.server.stats import Stats
 from gpuyard.server.streaming import Streams

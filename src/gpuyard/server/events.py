@@ -22,11 +22,6 @@ _TYPE = "text/event-stream"
 _MOST = 2**63 - 1
 Number = Annotated[int | None, Query(ge=0, le=_MOST)]
 
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {_TYPE: {"schema": {"type": "string"}, "example": "id: 17\nevent: Started\ndata: {...}\n\n"}}},
-}
-"""What the route answers besides JSON, for its description."""
-
 
 class Events:
     """What happened, and what happens."""

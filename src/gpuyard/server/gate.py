@@ -1,5 +1,5 @@
-"""The way in, and how a refusal looks. Nobody comes further who is not known, asks by a name that is not ours, from a
-page that is not ours, for more than their role allows, or sends what nobody needs to.
+"""The way in. Nobody comes further who is not known, asks by a name that is not ours, from a page that is not ours, for
+more than their role allows, or sends what nobody needs to.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard.errors import GpuyardError
 from gpuyard.server.admission import TooMany, Unknown, shown_token
+from gpuyard.server.forgery import check_page
 from gpuyard.server.outgoing import Outgoing
-from gpuyard.server.pages import check_page
 from gpuyard.server.paths import SAFE, is_login, is_open, is_waiting
 from gpuyard.server.permissions import Caller, Forbidden, Role
 from gpuyard.server.refusals import refusal

@@ -21,7 +21,7 @@ from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import job_json, reply
 from gpuyard.server.fields import Since
-from gpuyard.server.listing import Choice, Listed
+from gpuyard.server.selection import Choice, Listed
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api

@@ -14,7 +14,7 @@ from gpuyard.server.access import Session, Token
 from gpuyard.server.admission import COOKIE, TooMany, Unknown, place_of, session_secret
 from gpuyard.server.answers import reply
 from gpuyard.server.doors import Doors
-from gpuyard.server.pages import csrf_of
+from gpuyard.server.forgery import csrf_of
 from gpuyard.server.permissions import Caller, May, Permissions, Role
 from gpuyard.server.refusals import refusal
 from gpuyard.server.times import iso
