@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 
-from gpuyard.config import NO_PORT, PORT
+from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.doctor.finding import Finding, Patient, bad, ok, warn
 from gpuyard.server import tls
 from gpuyard.server.exposure import exposure
@@ -14,19 +15,34 @@ _GUIDE = "docs/how-to/open-to-the-network.md tells how"
 
 
 def network(patient: Patient) -> Iterator[Finding]:
-    """What is risky about it: of the daemon that runs, or of one that would be started now."""
+    """What is risky or missing: of the daemon that runs, or of one that would be started now."""
     check, settings = "network", patient.settings
     if patient.status is not None:
         url, told = patient.status.get("url") or "", patient.status.get("warnings", [])
     else:
-        scheme = "https" if settings.tls_cert else "http"
-        url = "" if settings.port == NO_PORT else f"{scheme}://{settings.bind}:{settings.port or PORT}"
+        url = _url(settings)
         told = exposure(settings, url)
     for sentence in told:
         found, _, mend = sentence.partition("; ")
         yield warn(check, found, mend or _GUIDE)
     if not told:
         yield ok(check, url or "none: the daemon is reached by its socket alone")
+
+
+def _url(settings: Settings) -> str:
+    """Where a daemon would listen; nowhere if it would find its port taken."""
+    by_itself = settings.port is None and settings.bind == "127.0.0.1"
+    if settings.port == NO_PORT or (by_itself and _is_taken()):
+        return ""
+    return f"{'https' if settings.tls_cert else 'http'}://{settings.bind}:{settings.port or PORT}"
+
+
+def _is_taken() -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", PORT), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def certificate(patient: Patient) -> Finding | None:

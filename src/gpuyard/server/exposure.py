@@ -1,21 +1,27 @@
-"""What is risky about how the daemon can be reached: said in its log, by `up`, `status` and `doctor`."""
+"""What is risky or missing in how the daemon can be reached: said in its log, by `up`, `status` and `doctor`."""
 
 from __future__ import annotations
 
 import time
 from functools import lru_cache
 
-from gpuyard.config import NO_PORT, Settings
+from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.server import tls
 
 _OFTEN = 600.0  # seconds between looks at a certificate
 _SOON = 14 * 86400.0  # seconds before a certificate's end
+_TAKEN = (
+    f"port {PORT} is taken, so there is no API on TCP; is another daemon, or watchmen's server, running? choose "
+    "another by --port (none: do without)"
+)
 
 
 def exposure(settings: Settings, url: str) -> list[str]:
-    """A sentence for each risk, with what to do about it."""
-    if settings.port == NO_PORT or not url:
+    """A sentence for each risk, with what to do about it; without a URL, on why there is none."""
+    if settings.port == NO_PORT:
         return []
+    if not url:
+        return [_TAKEN] if settings.port is None and settings.bind == "127.0.0.1" else []
     found = []
     if settings.tokens == "none":
         found.append(
