@@ -73,7 +73,8 @@ class Following(Calls):
     def follow_events(self, after: int | None = None, *, job: str | None = None) -> Iterator[Event]:
         """Every event after one (by its number; 0: from the first) as it happens, for ever; also of one job alone.
 
-        If it is not said after which, those from now on; of a job, all. Goes on by itself after a restart of the daemon: none is missed, and none comes twice.
+        If it is not said after which, those from now on; of a job, all. Goes on by itself after a restart of the
+        daemon: none is missed, and none comes twice.
         """
         if after is None:
             after = self._last_event() if job is None else 0

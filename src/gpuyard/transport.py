@@ -61,6 +61,10 @@ class Way(Protocol):
         """A new connection; NoDaemon if there is none to be had."""
         ...
 
+    def misunderstanding(self) -> GpuyardError | None:
+        """Why who listens there hangs up on us, if it is the wrong way to speak to them."""
+        ...
+
 
 def send(
     way: Way,
@@ -88,11 +92,15 @@ def stream(
 ) -> Iterator[Reply]:
     """Send one request; the answer's body is read as it comes. No pause in it may be longer than `timeout`."""
     head = _request_head(way, method, target, body, headers or {})
-    with way.connect(timeout) as connection:
-        with _told(way, timeout), contextlib.suppress(BrokenPipeError):
-            connection.sendall(head + body)  # the server may have answered before it read all; the answer says why
-        with connection.makefile("rb") as file:
-            yield Reply(way, file, timeout)
+    with way.connect(timeout) as connection, connection.makefile("rb") as file:
+        try:
+            with _told(way, timeout), contextlib.suppress(BrokenPipeError):
+                connection.sendall(head + body)  # the server may have answered before it read all; the answer says why
+            reply = Reply(way, file, timeout)
+        except HungUp as error:
+            why = None if isinstance(error.__cause__, TimeoutError) else way.misunderstanding()
+            raise why or error from error.__cause__
+        yield reply
 
 
 def check_header(what: str, value: str) -> str:

@@ -17,7 +17,9 @@ import pytest
 from tests.asking import ask
 from tests.yard import PATIENCE, Yard, until
 
+from gpuyard.client import Client
 from gpuyard.config import Settings
+from gpuyard.errors import GpuyardError
 from gpuyard.server import exposure, tls
 
 ONE_LINE = (
@@ -52,6 +54,8 @@ def test_a_daemon_speaks_tls(own_yard: Yard, files: Path) -> None:
     assert foreign.status == 403
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(url, "GET", "/api/v1/jobs", tls=ssl.create_default_context())
+    with pytest.raises(GpuyardError, match=f"speaks TLS; write {url}$"):
+        Client(host=url.replace("https", "http")).submit(["true"])
     old = ssl.create_default_context(cafile=str(files / "one.crt"))
     old.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):

@@ -174,8 +174,6 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
             Client(host=url, ca=own.key, timeout=5).status()
         with pytest.raises(UserError, match="there is no file"):
             Client(host=url, ca=tmp_path / "none", timeout=5).status()
-        with pytest.raises(NoDaemon, match="hung up"):
-            Client(host=f"http://localhost:{server.port}", timeout=5).status()
     other = certificate(tmp_path / "other", "DNS:other.example")
     with answering(JSON, tls=other) as server:
         for name in ("localhost", "127.0.0.1"):
@@ -189,6 +187,19 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
         Client(host=f"https://localhost:{server.port}", ca=late.file, timeout=5).status()
     with answering(b"220 mail\r\n") as server, pytest.raises(GpuyardError, match=r"does not speak TLS .*write http://"):
         Client(host=f"https://localhost:{server.port}", timeout=5).status()
+
+
+def test_who_speaks_tls_alone_is_not_asked_in_clear_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    with answering(JSON, tls=certificate(tmp_path / "own")) as server:
+        client = Client(host=f"http://localhost:{server.port}", timeout=5, say=said.append)
+        for ask in (client.status, lambda: client.submit(["true"]), lambda: next(client.follow_events(0))):
+            with pytest.raises(
+                GpuyardError, match=rf"^http://localhost:\d+ speaks TLS; write https://localhost:{server.port}$"
+            ) as caught:
+                ask()
+            assert not isinstance(caught.value, NoDaemon)
+    assert not said, "nobody is waited for"
 
 
 def test_an_invalid_request_stays_a_users_mistake() -> None:
