@@ -73,6 +73,16 @@ def test_what_is_no_daemon_is_told(answer: bytes) -> None:
     assert not isinstance(caught.value, NoDaemon)  # so it is not waited for
 
 
+@pytest.mark.parametrize("status", [200, 403, 404, 405, 501])
+def test_another_server_is_told(status: int) -> None:
+    answer = f"HTTP/1.0 {status} X\r\nContent-Type: text/html\r\n\r\n<!DOCTYPE HTML>".encode()
+    with pytest.raises(
+        GpuyardError, match=r"^what answers at http://127\.0\.0\.1:\d+ is not gpuyard; check the host, the port and"
+    ) as caught:
+        ask(answer)
+    assert not isinstance(caught.value, NoDaemon | Refused)
+
+
 def test_a_proxy_without_its_daemon_is_no_daemon() -> None:
     for status in (502, 503, 504):
         with pytest.raises(NoDaemon, match="there is a proxy at"):
