@@ -63,6 +63,10 @@ def test_a_daemon_speaks_tls(own_yard: Yard, files: Path) -> None:
     with pytest.raises(ssl.SSLError):
         ask(url, "GET", "/api/v1/jobs", tls=old)
     assert own_yard.client.status()["warnings"] == []
+    (files / "one.key").chmod(0o644)
+    assert f"warning   anybody on this machine may read the key in {files / 'one.key'}" in own_yard("status").out
+    assert own_yard("doctor").out.count("may read the key") == 1, "though the doctor's own settings name no key"
+    (files / "one.key").chmod(0o600)
 
 
 def test_who_connects_and_says_nothing_takes_no_place_of_others(own_yard: Yard, files: Path) -> None:

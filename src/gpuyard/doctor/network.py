@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.doctor.finding import Finding, Patient, bad, ok, warn
 from gpuyard.server import tls
-from gpuyard.server.exposure import exposure
+from gpuyard.server.exposure import exposure, of_key
 
 _GUIDE = "docs/how-to/open-to-the-network.md tells how"
 
@@ -22,6 +21,7 @@ def network(patient: Patient) -> Iterator[Finding]:
     else:
         url = _url(settings)
         told = exposure(settings, url)
+    told = [sentence for sentence in told if sentence not in of_key(settings)]  # which is told by `certificate`
     for sentence in told:
         found, _, mend = sentence.partition("; ")
         yield warn(check, found, mend or _GUIDE)
@@ -50,12 +50,12 @@ def certificate(patient: Patient) -> Finding | None:
     check, settings = "certificate", patient.settings
     if not settings.tls_cert and not settings.tls_key:
         return None
-    key = settings.tls_key or settings.tls_cert
     try:
         tls.check(settings)
     except tls.BadCertificate as error:
         found, _, mend = str(error).partition("; ")
         return bad(check, found, mend or f"give another by --tls-cert and --tls-key; {_GUIDE}")
-    if os.stat(key).st_mode & 0o007:
-        return warn(check, f"anybody on this machine may read the key in {key}", f"chmod o-rwx {key}")
+    for sentence in of_key(settings):
+        found, _, mend = sentence.partition("; ")
+        return warn(check, found, mend)
     return ok(check, f"{settings.tls_cert} goes with its key")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import lru_cache
 
@@ -33,7 +34,19 @@ def exposure(settings: Settings, url: str) -> list[str]:
             f"tokens travel to {url} in clear text, for all on the way to read; give --tls-cert, or listen at "
             "127.0.0.1 behind a proxy"
         )
-    return found + (of_certificate(settings, (time.time() // _OFTEN + 1) * _OFTEN) if settings.tls_cert else [])
+    if settings.tls_cert:
+        found += of_certificate(settings, (time.time() // _OFTEN + 1) * _OFTEN) + of_key(settings)
+    return found
+
+
+def of_key(settings: Settings) -> list[str]:
+    """Whether others may read the key."""
+    key = settings.tls_key or settings.tls_cert
+    try:
+        others = os.stat(key).st_mode & 0o007
+    except OSError:  # it was read when the daemon began, and may be kept elsewhere now
+        return []
+    return [f"anybody on this machine may read the key in {key}; chmod o-rwx {key}"] if others else []
 
 
 @lru_cache(maxsize=4)
