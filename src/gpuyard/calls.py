@@ -14,7 +14,7 @@ from gpuyard.descriptions import encode
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.hosts import Host, known, parse_host
 from gpuyard.patience import PATIENCE, Absence, to_stderr
-from gpuyard.refusals import refusal
+from gpuyard.refusals import refusal, stranger
 from gpuyard.shapes import Job
 from gpuyard.transport import Answer, HungUp, NoDaemon, Reply, Request, Way, check_header, send, stream
 from gpuyard.unixhttp import UnixWay
@@ -89,7 +89,7 @@ class Calls:
         return f"Client({'socket' if self._host is None else 'host'}={self._way.name!r})"
 
     def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
-        return _read(self._send("GET", target + query_of(**query), patience=patience))
+        return self._read(self._send("GET", target + query_of(**query), patience=patience))
 
     def _pages(self, target: str, limit: int | None, **query: Any) -> list[Job]:
         """Jobs from as many pages as it takes, each once: some may move from one page to another meanwhile."""
@@ -102,13 +102,13 @@ class Calls:
         return list(found.values())[:most]
 
     def _ask(self, method: str, target: str, body: Mapping[str, Any], *, patience: float = 0.0) -> dict[str, Any]:
-        return _read(self._send(method, target, encode(body), patience))
+        return self._read(self._send(method, target, encode(body), patience))
 
     def _ask_once(self, target: str, body: Mapping[str, Any], key: str | None = None) -> dict[str, Any]:
         """Have something done once, though it may have to be said again: the key tells that it is the same."""
         headers = {"Idempotency-Key": check_header("a key", key or os.urandom(16).hex())}
         data = encode(body)
-        return self._patiently(lambda: _read(self._send("POST", target, data, headers=headers)), _ONCE)
+        return self._patiently(lambda: self._read(self._send("POST", target, data, headers=headers)), _ONCE)
 
     def _send(
         self,
@@ -124,6 +124,15 @@ class Calls:
         if answer.status >= 300:
             raise refusal(answer, self.host or "", token=self._token is not None)
         return answer
+
+    def _read(self, answer: Answer) -> dict[str, Any]:
+        try:
+            found = json.loads(answer.body or b"{}")
+        except ValueError as error:
+            if self.host is not None:
+                raise stranger(self.host) from error
+            raise GpuyardError("the daemon's answer is not JSON; is it gpuyard's, and of this version?") from error
+        return cast("dict[str, Any]", found)
 
     @contextmanager
     def _stream(self, target: str, *, silence: float, headers: Mapping[str, str]) -> Iterator[Reply]:
@@ -164,11 +173,3 @@ def query_of(**values: Any) -> str:
     """The part of an address that begins with `?`."""
     given = {name: value for name, value in values.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
-
-
-def _read(answer: Answer) -> dict[str, Any]:
-    try:
-        found = json.loads(answer.body or b"{}")
-    except ValueError as error:
-        raise GpuyardError("the daemon's answer is not JSON; is it gpuyard's, and of this version?") from error
-    return cast("dict[str, Any]", found)

@@ -71,11 +71,14 @@ class Following(Calls):
         return self._get("/events", patience=wait, **query, wait=f"{wait:.3f}" if wait > 0 else None)
 
     def follow_events(self, after: int | None = None, *, job: str | None = None) -> Iterator[Event]:
-        """Every event after one (by its number; 0: from the first; not said: from now on) as it happens, for ever.
+        """Every event after one (by its number; 0: from the first) as it happens, for ever; also of one job alone.
 
-        Goes on by itself after a restart of the daemon: none is missed, and none comes twice.
+        If it is not said after which, those from now on; of a job, all. Goes on by itself after a restart of the
+        daemon: none is missed, and none comes twice.
         """
-        return self._follow(self._last_event() if after is None else after, job)
+        if after is None:
+            after = self._last_event() if job is None else 0
+        return self._follow(after, job)
 
     def _follow(self, last: int, job: str | None) -> Iterator[Event]:
         absence = Absence(say=self.say)

@@ -17,6 +17,8 @@ _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 _OTHER_NAME = (62, 64)
 _EXPIRED, _NOT_YET = 10, 9
 """What OpenSSL calls it."""
+_LOOK = 5.0
+"""Seconds for a look whether somebody speaks TLS."""
 
 
 class NetWay:
@@ -43,6 +45,25 @@ class NetWay:
         except BaseException:
             connection.close()
             raise
+
+    def misunderstanding(self) -> GpuyardError | None:
+        """Who is asked without TLS and speaks TLS alone hangs up without a word: tell so, since nobody will answer."""
+        if self._host.tls or not self._speaks_tls():
+            return None
+        return GpuyardError(f"{self.name} speaks TLS; write https:{self.name.removeprefix('http:')}")
+
+    def _speaks_tls(self) -> bool:
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # nothing is sent: who it is does not matter
+        context.verify_mode = ssl.CERT_NONE
+        try:
+            with socket.create_connection((self._host.name, self._host.port), _LOOK) as connection:
+                context.wrap_socket(connection).close()
+        except (OSError, UnicodeError):
+            return False
+        return True
 
     def _secured(self, connection: socket.socket) -> socket.socket:
         import ssl  # here, since it takes longer to import than most requests take

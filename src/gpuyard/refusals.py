@@ -9,6 +9,8 @@ from gpuyard.transport import Answer, NoDaemon
 
 _AWAY = (502, 503, 504)
 """What a proxy answers while the daemon behind it is away."""
+_ELSEWHERE = (403, 404, 405, 501)
+"""What servers answer that know nothing of our paths; a daemon says so in JSON."""
 
 
 class Refused(GpuyardError):
@@ -28,11 +30,26 @@ def refusal(answer: Answer, url: str = "", token: bool = False) -> GpuyardError:
     text = _detail(answer)
     if url and text is None and answer.status in _AWAY:
         return NoDaemon(f"there is a proxy at {url}, but no daemon behind it answers; see whether it is up there")
+    if url and answer.status in _ELSEWHERE and not _is_json(answer):
+        return stranger(url)
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "elsewhere")
         return GpuyardError(f"{url or 'the daemon'} sends to {where}; give the address there, if you trust it")
     kind = Invalid if answer.status in (400, 422) else Refused
     return kind(answer.status, _sentence(answer, text, url, token))
+
+
+def stranger(url: str) -> GpuyardError:
+    """Somebody answers, and it is no daemon."""
+    return GpuyardError(f"what answers at {url} is not gpuyard; check the host, the port and the path")
+
+
+def _is_json(answer: Answer) -> bool:
+    try:
+        json.loads(answer.body)
+    except ValueError:
+        return False
+    return True
 
 
 def _detail(answer: Answer) -> str | None:

@@ -174,7 +174,7 @@ class Status(TypedDict):
     url: str | None
     """Where the API is on TCP, if it is."""
     warnings: list[str]
-    """What is risky about how it can be reached."""
+    """What is risky or missing in how it can be reached."""
     simulated: bool
     gpus: dict[str, int]
     """How many GPUs are in each state."""

@@ -70,6 +70,10 @@ class Way(Protocol):
         """A new connection; NoDaemon if there is none to be had."""
         ...
 
+    def misunderstanding(self) -> GpuyardError | None:
+        """Why who listens there hangs up on us, if it is the wrong way to speak to them."""
+        ...
+
 
 def send(way: Way, request: Request, timeout: float = 30.0) -> Answer:
     """Send one request, and read all of the answer."""
@@ -81,11 +85,15 @@ def send(way: Way, request: Request, timeout: float = 30.0) -> Answer:
 def stream(way: Way, request: Request, timeout: float = 30.0) -> Iterator[Reply]:
     """Send one request; the answer's body is read as it comes. No pause in it may be longer than `timeout`."""
     data = _head(way, request) + request.body
-    with way.connect(timeout) as connection:
-        with _told(way, timeout), contextlib.suppress(BrokenPipeError):
-            connection.sendall(data)  # the server may have answered before it read all; the answer says why
-        with connection.makefile("rb") as file:
-            yield Reply(way, file, timeout)
+    with way.connect(timeout) as connection, connection.makefile("rb") as file:
+        try:
+            with _told(way, timeout), contextlib.suppress(BrokenPipeError):
+                connection.sendall(data)  # the server may have answered before it read all; the answer says why
+            reply = Reply(way, file, timeout)
+        except HungUp as error:
+            why = None if isinstance(error.__cause__, TimeoutError) else way.misunderstanding()
+            raise why or error from error.__cause__
+        yield reply
 
 
 def check_header(what: str, value: str) -> str:

@@ -40,6 +40,9 @@ class UnixWay:
             raise
         return connection
 
+    def misunderstanding(self) -> None:
+        """There is one way only to speak to a socket."""
+
     def _refused(self, error: OSError, timeout: float) -> Exception:
         if isinstance(error, TimeoutError):
             return NoDaemon(f"the daemon at {self.name} did not answer within {timeout:.4g} seconds; try again")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 
 import pytest
-from tests.yard import Yard, finish, until
+from tests.yard import Done, Yard, finish, until
 
 GO_ON = "echo on; while [ ! -e go ]; do sleep 0.02; done; exit 6"
 
@@ -113,3 +116,46 @@ def test_other_gpus_are_refused_while_a_job_is_on_the_former(own_yard: Yard) -> 
     done = own_yard.process("serve", "--simulate-gpus", "2")
     assert done.code == 2
     assert f"job {id} still runs on GPUs that the daemon would not have now" in done.err
+
+
+USUALLY = """
+import sys
+from gpuyard import config
+config.PORT = int(sys.argv.pop(1))
+from gpuyard.cli import main
+main()
+"""
+"""A command of a gpuyard whose usual port is another: the real one may be in use by another test."""
+
+
+def test_a_port_that_is_taken_is_told_loudly(own_yard: Yard) -> None:
+    own_yard.environment["GPUYARD_PORT"] = ""
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", USUALLY, str(port), *words], cwd=own_yard.cwd, env=own_yard.environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def told() -> Done:
+        done = finish(begin("doctor"))
+        assert f"port {port} is taken, so there is no API on TCP\n" in done.out, done
+        return done
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert "-> is another daemon, or watchmen's server, running? choose another by --port" in told().out
+        with begin("serve", "--simulate-gpus", "1") as daemon:
+            try:
+                until(lambda: own_yard("status").code == 0, "an answer")
+                [sentence] = own_yard.client.status()["warnings"]
+                assert sentence.startswith(f"port {port} is taken, so there is no API on TCP; is another daemon")
+                assert sentence in own_yard("status").out
+                assert f"gpuyard: warning: {sentence}\n" in own_yard("up").err
+                told()
+            finally:
+                daemon.terminate()
+                _, log = daemon.communicate()
+        assert sentence in log
+    own_yard.serve("--port", "none")
+    assert own_yard.client.status()["warnings"] == []

@@ -119,6 +119,15 @@ def test_events_from_now_on_are_those_after_now(yard: Yard) -> None:
     assert all(event["seq"] > last for event in found)
 
 
+def test_events_of_a_job_that_is_over_begin_with_its_first(yard: Yard) -> None:
+    yard.wait(yard.submit("--", "true"))
+    id = yard.submit("--", "true")
+    yard.wait(id)
+    found = Doing(lambda: through(yard.client.follow_events(job=id), "Exited", id)).result()
+    assert found[0]["kind"] == "Submitted"
+    assert {event["job"] for event in found} == {id}
+
+
 def test_a_submit_waits_for_the_next_daemon(reached: Reached) -> None:
     client, said = reached.client()
     client.status()

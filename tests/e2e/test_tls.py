@@ -17,7 +17,9 @@ import pytest
 from tests.web import ask
 from tests.yard import PATIENCE, Yard, until
 
+from gpuyard.client import Client
 from gpuyard.config import Settings
+from gpuyard.errors import GpuyardError
 from gpuyard.server import exposure, tls
 
 ONE_LINE = (
@@ -52,6 +54,8 @@ def test_a_daemon_speaks_tls(own_yard: Yard, files: Path) -> None:
     assert foreign.status == 403
     with pytest.raises(ssl.SSLCertVerificationError):
         ask(url, "GET", "/api/v1/jobs", tls=ssl.create_default_context())
+    with pytest.raises(GpuyardError, match=f"speaks TLS; write {url}$"):
+        Client(host=url.replace("https", "http")).submit(["true"])
     old = ssl.create_default_context(cafile=str(files / "one.crt"))
     old.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
@@ -59,6 +63,10 @@ def test_a_daemon_speaks_tls(own_yard: Yard, files: Path) -> None:
     with pytest.raises(ssl.SSLError):
         ask(url, "GET", "/api/v1/jobs", tls=old)
     assert own_yard.client.status()["warnings"] == []
+    (files / "one.key").chmod(0o644)
+    assert f"warning   anybody on this machine may read the key in {files / 'one.key'}" in own_yard("status").out
+    assert own_yard("doctor").out.count("may read the key") == 1, "though the doctor's own settings name no key"
+    (files / "one.key").chmod(0o600)
 
 
 def test_who_connects_and_says_nothing_takes_no_place_of_others(own_yard: Yard, files: Path) -> None:

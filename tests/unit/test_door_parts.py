@@ -286,6 +286,7 @@ def test_risks_are_told() -> None:
     assert exposure(made(), "http://127.0.0.1:62333") == []
     assert exposure(made(bind="0.0.0.0", tokens="none"), "") == [], "nobody listens"
     both = exposure(made(bind="0.0.0.0", tokens="none"), "http://0.0.0.0:62333")
+    assert "set tokens to auto (--token auto)" in both[0]
     assert [("without a token" in one, "clear text" in one) for one in both] == [(True, False), (False, True)]
 
 

@@ -73,6 +73,16 @@ def test_what_is_no_daemon_is_told(answer: bytes) -> None:
     assert not isinstance(caught.value, NoDaemon)  # so it is not waited for
 
 
+@pytest.mark.parametrize("status", [200, 403, 404, 405, 501])
+def test_another_server_is_told(status: int) -> None:
+    answer = f"HTTP/1.0 {status} X\r\nContent-Type: text/html\r\n\r\n<!DOCTYPE HTML>".encode()
+    with pytest.raises(
+        GpuyardError, match=r"^what answers at http://127\.0\.0\.1:\d+ is not gpuyard; check the host, the port and"
+    ) as caught:
+        ask(answer)
+    assert not isinstance(caught.value, NoDaemon | Refused)
+
+
 def test_a_proxy_without_its_daemon_is_no_daemon() -> None:
     for status in (502, 503, 504):
         with pytest.raises(NoDaemon, match="there is a proxy at"):
@@ -174,8 +184,6 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
             Client(host=url, ca=own.key, timeout=5).status()
         with pytest.raises(UserError, match="there is no file"):
             Client(host=url, ca=tmp_path / "none", timeout=5).status()
-        with pytest.raises(NoDaemon, match="hung up"):
-            Client(host=f"http://localhost:{server.port}", timeout=5).status()
     other = certificate(tmp_path / "other", "DNS:other.example")
     with answering(JSON, tls=other) as server:
         for name in ("localhost", "127.0.0.1"):
@@ -189,6 +197,19 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
         Client(host=f"https://localhost:{server.port}", ca=late.file, timeout=5).status()
     with answering(b"220 mail\r\n") as server, pytest.raises(GpuyardError, match=r"does not speak TLS .*write http://"):
         Client(host=f"https://localhost:{server.port}", timeout=5).status()
+
+
+def test_who_speaks_tls_alone_is_not_asked_in_clear_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    with answering(JSON, tls=certificate(tmp_path / "own")) as server:
+        client = Client(host=f"http://localhost:{server.port}", timeout=5, say=said.append)
+        for ask in (client.status, lambda: client.submit(["true"]), lambda: next(client.follow_events(0))):
+            with pytest.raises(
+                GpuyardError, match=rf"^http://localhost:\d+ speaks TLS; write https://localhost:{server.port}$"
+            ) as caught:
+                ask()
+            assert not isinstance(caught.value, NoDaemon)
+    assert not said, "nobody is waited for"
 
 
 def test_an_invalid_request_stays_a_users_mistake() -> None:

@@ -147,8 +147,8 @@ async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -
         servers.append((_server(app, settings), network))
         api.url = url_of(settings, network)
         log.info("the API is at %s", api.url)
-        for sentence in exposure(settings, api.url):
-            log.warning("BEWARE: %s", sentence)
+    for sentence in exposure(settings, api.url):
+        log.warning("BEWARE: %s", sentence)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     failed: list[BaseException] = []
@@ -197,7 +197,7 @@ def _server(app: FastAPI, network: Settings | None = None) -> uvicorn.Server:
 
 
 def _network(settings: Settings) -> socket.socket | None:
-    """The socket on TCP, if there is to be one; a port that nobody asked for may be somebody else's."""
+    """The socket on TCP, if there is to be one; a port that nobody asked for may be somebody else's, which is told."""
     if settings.port == NO_PORT:
         return None
     port = PORT if settings.port is None else settings.port
@@ -208,7 +208,6 @@ def _network(settings: Settings) -> socket.socket | None:
             raise UserError(
                 f"cannot listen at {settings.bind}:{port} ({error.strerror or error}); choose another --host or --port"
             ) from error
-        log.warning("port %d is taken, so there is no API on TCP; choose another by --port", port)
         return None
 
 
