@@ -288,6 +288,12 @@ def test_refusals_say_what_to_do(url: str, method: str, path: str, body: Any, to
     assert told in refused.detail
 
 
+def test_a_wrong_token_to_log_in_with(url: str) -> None:
+    refused = ask(url, "POST", "/session", {"token": "gy_a_b"})
+    told = "this token is wrong, has expired or was revoked; gpuyard token create makes another"
+    assert (refused.status, refused.detail) == (401, told)
+
+
 def test_a_whole_number_is_whole_however_it_is_written(url: str) -> None:
     job = ask(url, "POST", "/jobs", b'{"command": ["true"], "directory": "/", "gpus": 2.0, "from": [0.0, 1e0]}')
     assert job.status == 201

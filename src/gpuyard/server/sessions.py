@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.server.access import Session, Token
-from gpuyard.server.admission import COOKIE, TooMany, Unknown, place_of, session_secret
+from gpuyard.server.admission import COOKIE, TooMany, Unknown, WrongToken, place_of, session_secret
 from gpuyard.server.answers import reply
 from gpuyard.server.doors import Doors
 from gpuyard.server.pages import csrf_of
@@ -44,7 +44,10 @@ class SessionRoutes:
 
     async def open(self, request: Request, given: Login) -> Response:
         """Log in with a token: the answer's cookie stands for it, for 12 hours after it was last used."""
-        token = self._checked(request, given.token)
+        try:
+            token = self._checked(request, given.token)
+        except Unknown as error:
+            raise WrongToken from error
         session, secret = await self._opened(request, token)
         caller = request.state.caller
         response = reply(self._json(caller, session, secret), 201)
