@@ -54,6 +54,12 @@ class Ended(TypedDict):
     """Where the next page is."""
 
 
+class Probed(TypedDict):
+    """All is well."""
+
+    status: Literal["ok"]
+
+
 class Variables(TypedDict):
     """An environment."""
 

@@ -37,7 +37,7 @@ def document(url: str) -> dict[str, Any]:
 
 def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in document["paths"].items():
-        for method, operation in methods.items() if path.startswith("/api/v1/") else ():
+        for method, operation in methods.items():
             yield method.upper(), path.removeprefix("/api/v1"), operation
 
 
@@ -85,6 +85,16 @@ def test_examples_are_what_the_schemas_say(document: dict[str, Any]) -> None:
             for content in answer.get("content", {}).values():
                 if "example" in content:
                     check(content["schema"], content["example"])
+
+
+def test_only_probes_are_described_besides(document: dict[str, Any]) -> None:
+    besides = {path: methods["get"] for path, methods in document["paths"].items() if not path.startswith("/api/v1/")}
+    assert besides.keys() == {"/healthz", "/readyz", "/metrics"}
+    for path in ("/healthz", "/readyz"):
+        assert {"200", "503"} < besides[path]["responses"].keys()
+        assert besides[path]["security"] == []
+    assert "security" not in besides["/metrics"]
+    assert "application/json" not in besides["/metrics"]["responses"]["200"]["content"]
 
 
 def test_nothing_is_fetched_from_elsewhere(url: str, document: dict[str, Any]) -> None:
@@ -276,6 +286,12 @@ def test_refusals_say_what_to_do(url: str, method: str, path: str, body: Any, to
     refused = ask(url, method, path, body)
     assert refused.status == 422, refused
     assert told in refused.detail
+
+
+def test_a_wrong_token_to_log_in_with(url: str) -> None:
+    refused = ask(url, "POST", "/session", {"token": "gy_a_b"})
+    told = "this token is wrong, has expired or was revoked; gpuyard token create makes another"
+    assert (refused.status, refused.detail) == (401, told)
 
 
 def test_a_whole_number_is_whole_however_it_is_written(url: str) -> None:

@@ -224,7 +224,10 @@ def test_with_a_token(tmp_path: Path, fake_nvml: FakeNvml) -> None:
         assert box.ask("/show/work", X_Auth_Token=token)[0] == 200
         assert box.ask(f"/show/work?token={token}")[0] == 200
         assert box.ask("/show/work", Authorization=f"Bearer {token}")[0] == 200
-        assert box.ask("/show/work", X_Auth_Token=token + "x")[0] == 401
+        for wrong in ({}, {"X_Auth_Token": token + "x"}):
+            status, refused = box.ask("/show/work", **wrong)
+            assert status == 401
+            assert "give it as token= of WatchClient, --token of watchmen.wait, or the header X-Auth" in refused["msg"]
         assert box.ask("/show/work", Cookie=_session(box, token))[0] == 200
         client = box.client("u", [0], token=token)
         assert client.gpus() == [0]

@@ -234,7 +234,7 @@ def test_scopes_do_not_mix() -> None:
         (Request(memory=17 * GIB), "first", "wants 17G on each GPU, a GPU has 16G"),
         (Request(scope=(6,)), "first", "wants GPU 6, the cluster has GPUs 0 to 5"),
         (Request(scope=(-1, 2)), "first", "wants GPU -1, the cluster has GPUs 0 to 5"),
-        (Request(gpus=2, scope=(1,)), "first", "wants 2 GPUs of a scope of 1"),
+        (Request(gpus=2, scope=(1,)), "first", "wants 2 GPUs, and `from` names 1"),
         (
             Request(gpus=2, scope=(0, 4)),
             "consolidate",

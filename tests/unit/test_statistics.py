@@ -67,6 +67,15 @@ def test_a_day(store: Store) -> None:
     }  # fmt: skip
 
 
+def test_percentiles(store: Store) -> None:
+    for number in range(1, 11):
+        write(store, *run(str(number), "ann", 0, number, 20))
+    found = look(store, 0, 30)["wait_seconds"]
+    assert found == {
+        "count": 10, "mean": 5.5 * HOUR, "median": 5.5 * HOUR, "p90": 9 * HOUR, "p99": 10 * HOUR,
+    }  # fmt: skip
+
+
 def test_only_what_is_within_the_window_counts(store: Store) -> None:
     write(store, *run("1", "ann", 0, 1, 3))
     write(store, *run("2", "ann", 3, 3, 6))

@@ -119,7 +119,7 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
     if outside := [g for g in request.scope if not 0 <= g < cluster.gpus]:
         return f"wants GPU {outside[0]}, the cluster has GPUs 0 to {cluster.gpus - 1}"
     if request.scope and request.gpus > len(request.scope):
-        return f"{wants} of a scope of {len(request.scope)}"
+        return f"{wants}, and `from` names {len(request.scope)}"
     empty = State(cluster)
     row = empty.table.add(0.0, request, 0)
     if fits(Site(empty.table.demand, empty.pool, code, 0, True), row):

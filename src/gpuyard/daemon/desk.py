@@ -228,11 +228,16 @@ class Desk:
                 raise NotNow(f"job {job} is over")
             raise NoSuchJob(f"there is no job {job} (gpuyard ps lists them)")
         if state.phase[row].over:
-            raise NotNow(f"job {job} is over: it has {_ENDED.get(state.phase[row], str(state.phase[row]))}")
+            raise over(job, state.phase[row])
         return state.phase[row]
 
 
-_ENDED = {
+def over(job: str, state: str) -> NotNow:
+    """Nothing can be done to a job any more, since it is in this state."""
+    return NotNow(f"job {job} is over: it has {_ENDED.get(state, str(state))}")
+
+
+_ENDED: dict[str, str] = {
     Phase.CANCELLED: "been cancelled",
     Phase.TIMEOUT: "run out of time",
     Phase.OOM: "run out of memory",

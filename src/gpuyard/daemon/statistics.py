@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 HOUR = 3600.0
-_SHARES = (("median", 0.5), ("p90", 0.9), ("p99", 0.99))
+_PERCENTILES = (("p90", 90), ("p99", 99))
 
 _SEEN = """CREATE TEMP TABLE seen AS
     SELECT id, user, state, submitted, started, ended, attempt,
@@ -116,9 +116,13 @@ def _spread(connection: sqlite3.Connection, value: str, values: dict[str, float]
         f"CREATE TEMP TABLE spread AS SELECT max(0.0, {value}) AS v {_ENDED} AND started IS NOT NULL ORDER BY v", values
     )
     count, mean = connection.execute("SELECT count(*), avg(v) FROM spread").fetchone()
-    places = [min(count - 1, int(share * count)) + 1 for _, share in _SHARES]
-    found = _at(connection, places) if count else {}
-    return {"count": count, "mean": mean, **{name: found.get(n) for (name, _), n in zip(_SHARES, places, strict=True)}}
+    if not count:
+        return {"count": 0, "mean": None, "median": None, **{name: None for name, _ in _PERCENTILES}}
+    middle = (count + 1) // 2, count // 2 + 1
+    ranks = {name: -(-percent * count // 100) for name, percent in _PERCENTILES}  # rounded up: the nearest rank
+    found = _at(connection, (*middle, *ranks.values()))
+    median = (found[middle[0]] + found[middle[1]]) / 2
+    return {"count": count, "mean": mean, "median": median, **{name: found[rank] for name, rank in ranks.items()}}
 
 
 def _at(connection: sqlite3.Connection, places: Sequence[int]) -> dict[int, float]:

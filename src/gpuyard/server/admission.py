@@ -22,7 +22,9 @@ from gpuyard.server.permissions import NO_ACCOUNT, Caller, Forbidden, Permission
 
 COOKIE = "gpuyard_session"
 ANONYMOUS = Caller(NO_ACCOUNT, "anonymous", False, (), Role.USER, "nobody")
-_MAKE = "make a token on the daemon's machine with gpuyard token create, and send it as `Authorization: Bearer TOKEN`"
+_MAKE = "make a token on the daemon's machine with gpuyard token create, and"
+_SEND = "send it as `Authorization: Bearer TOKEN`"
+_GIVE = "give it as token= of WatchClient, --token of watchmen.wait, or the header X-Auth-Token"
 _KEEP = 2.0  # seconds for which an account is remembered
 _MOST = 1000
 
@@ -31,7 +33,20 @@ class Unknown(GpuyardError):
     """It cannot be told who asks."""
 
     def __init__(self, message: str = "it cannot be told who you are") -> None:
-        super().__init__(f"{message}; {_MAKE}")
+        super().__init__(f"{message}; {_MAKE} {_SEND}")
+        self._message = message
+
+    def told(self, path: str) -> str:
+        """The same, as whoever uses a path can do something about it."""
+        return f"{self._message}; {_MAKE} {_GIVE}" if is_watchmens(path) else str(self)
+
+
+class WrongToken(Unknown):
+    """What somebody typed in to log in is no good."""
+
+    def told(self, path: str) -> str:
+        """What to type in instead."""
+        return "this token is wrong, has expired or was revoked; gpuyard token create makes another"
 
 
 class TooMany(GpuyardError):

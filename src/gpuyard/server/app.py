@@ -78,7 +78,8 @@ async def _refused(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return await _broken(request, error)
     headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooMany) else None
-    return refusal(request.url.path, status, str(error), headers)
+    told = error.told(request.url.path) if isinstance(error, Unknown) else str(error)
+    return refusal(request.url.path, status, told, headers)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

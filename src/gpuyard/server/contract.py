@@ -53,6 +53,8 @@ class Told:
     """What it takes, where its handler reads that by itself."""
     once: bool = False
     """Whether a request may have a key, so that it can be sent again."""
+    anybody: bool = False
+    """Whether it needs no name."""
 
 
 _TEXT: Mapping[str, Any] = {"type": "string"}
@@ -237,6 +239,16 @@ ROUTES: dict[str, Told] = {
         "shutDown", "End the daemon", "Daemon", {202: Good("It ends.", replies.Ending, {"running": 2})}
     ),
 }  # fmt: skip
+_ALIVE = _ok("It is.", replies.Probed, {"status": "ok"})
+PROBES: dict[str, Told] = {
+    "GET /healthz": Told("isAlive", "Does the daemon live?", "Daemon", _ALIVE, (503,), anybody=True),
+    "GET /readyz": Told("isReady", "Can the daemon do its work?", "Daemon", _ALIVE, (503,), anybody=True),
+    "GET /metrics": Told(
+        "getMetrics", "Numbers for Prometheus", "Daemon",
+        _ok("All metrics.", None, None, also={kind: examples.METRICS + end for kind, end in examples.ENDS.items()}),
+    ),
+}  # fmt: skip
+"""What other programs watch the daemon by, outside the API's own prefix."""
 
 TAGS = {
     "Jobs": "Commands, queued until GPUs are free.",

@@ -107,6 +107,10 @@ AUDIT: dict[str, Any] = {
     ]
 }  # fmt: skip
 WHO: dict[str, Any] = {"user": "ann", "role": "user", "via": "session", "csrf": "5d2f...", "expires_at": _LATER}
+METRICS = (
+    "# HELP gpuyard_streams Streams of events and of logs now.\n# TYPE gpuyard_streams gauge\ngpuyard_streams 2.0\n"
+)
+ENDS = {"text/plain": "", "application/openmetrics-text": "# EOF\n"}
 STREAM = 'id: 41\nevent: Placed\ndata: {"seq": 41, "kind": "Placed", "job": "17"}\n\n'
 
 # -- requests -------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Gate:
         try:
             return self._looked_at(scope)
         except Unknown as error:
-            return refusal(path, 401, str(error))
+            return refusal(path, 401, error.told(path))
         except TooMany as error:
             return refusal(path, 429, str(error), {"Retry-After": str(error.seconds)})
         except Forbidden as error:

@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from gpuyard.config import Settings
 from gpuyard.replies import Problem
-from gpuyard.server.contract import ROUTES, TAGS, Good, Told
+from gpuyard.server.contract import PROBES, ROUTES, TAGS, Good, Told
 from gpuyard.server.once import KEY, REPLAYED
 from gpuyard.server.schemas import Schema, schema_of
 
@@ -49,10 +49,8 @@ _BAD = {
     421: "The request was meant for another host.",
     422: "The request makes no sense; `errors` may tell where.",
     429: "Too many failures: wait a while.",
-    503: "Nothing can be written now: try again later.",
+    503: "This cannot be done now: try again later.",
 }
-_FASTAPIS = "HTTPValidationError"
-"""The refusal that FastAPI tells of, and nobody gets."""
 _EVERYBODY = (401, 403, 421, 429)
 _WITH_BODY = (400, 411, 413, 415)
 _DETAILS = {
@@ -67,17 +65,15 @@ def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
     found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     components = found.setdefault("components", {})
     schemas: dict[str, Schema] = components.setdefault("schemas", {})
-    for name in (_FASTAPIS, "ValidationError"):
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI tells of these, and nobody gets them
         schemas.pop(name, None)
     read = [(told.model, "validation") for told in ROUTES.values() if told.model is not None]
     schemas |= models_json_schema(read, ref_template=_REF)[1].get("$defs", {})  # type: ignore[arg-type]
     for path, operations in found["paths"].items():
         for method, operation in operations.items():
-            told = ROUTES.get(f"{method.upper()} {path.removeprefix(ROOT)}") if path.startswith(ROOT) else None
-            if told is not None:
+            known = ROUTES if path.startswith(ROOT) else PROBES
+            if (told := known.get(f"{method.upper()} {path.removeprefix(ROOT)}")) is not None:
                 _tell(operation, told, schemas)
-            elif _FASTAPIS in str(operation["responses"].get("422")):
-                del operation["responses"]["422"]
     components["responses"] = {str(status): _bad(status, schemas) for status in _BAD}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token, as gpuyard token makes them."},
@@ -100,6 +96,8 @@ def _tell(operation: dict[str, Any], told: Told, schemas: dict[str, Schema]) -> 
     operation |= {"operationId": told.id, "summary": told.summary, "tags": [told.tag]}
     for parameter in operation.get("parameters", []):
         parameter.setdefault("description", _PARAMETERS.get(parameter["name"], ""))
+    if told.anybody:
+        operation["security"] = []
     if told.once:
         operation.setdefault("parameters", []).append(_KEY)
     if told.model is not None:
@@ -125,13 +123,13 @@ def _good(one: Good, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
 
 
 def _content(one: Good, schemas: dict[str, Schema]) -> dict[str, Any]:
+    others = {kind: {"schema": {"type": "string"}, "example": example} for kind, example in one.also.items()}
     if one.kind is None:
-        return {}
+        return others
     if one.kind is bytes:
         return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     several = [schema_of(kind, schemas) for kind in (one.kind if isinstance(one.kind, tuple) else (one.kind,))]
     schema = several[0] if len(several) == 1 else {"anyOf": several}
-    others = {kind: {"schema": {"type": "string"}, "example": example} for kind, example in one.also.items()}
     return {"application/json": {"schema": schema, "example": one.example}, **others}
 
 

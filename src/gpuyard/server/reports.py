@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpuyard.daemon.desk import NotNow
+from gpuyard.daemon.desk import NotNow, over
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 
@@ -36,6 +36,6 @@ class Reports:
         if len(views := tasks.chosen(api.reader, job)) > 1:
             raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
         if (view := views[0]).state != "running":
-            raise NotNow(f"job {view.id} does not run now: it is {view.state}")
+            raise over(view.id, view.state) if view.over else NotNow(f"job {view.id} does not run: it is {view.state}")
         api.progress.report(view, given.done, given.total, api.yard.clock.now())
         return await api.one(view.id)

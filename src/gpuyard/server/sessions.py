@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.server.access import Session, Token
-from gpuyard.server.admission import COOKIE, TooMany, Unknown, place_of, session_secret
+from gpuyard.server.admission import COOKIE, TooMany, Unknown, WrongToken, place_of, session_secret
 from gpuyard.server.answers import reply
 from gpuyard.server.doors import Doors
 from gpuyard.server.forgery import csrf_of
@@ -39,11 +39,15 @@ class SessionRoutes:
         add("/session", self.open, "POST", May.EVERYBODY, status_code=201)
         add("/session", self.who, "GET", May.EVERYBODY)
         add("/session", self.close, "DELETE", May.EVERYBODY)
-        app.add_api_route("/auth", self.auth, methods=["POST"], openapi_extra={"x-may": May.EVERYBODY.value})
+        everybody = {"x-may": May.EVERYBODY.value}
+        app.add_api_route("/auth", self.auth, methods=["POST"], include_in_schema=False, openapi_extra=everybody)
 
     async def open(self, request: Request, given: Login) -> Response:
         """Log in with a token: the answer's cookie stands for it, for 12 hours after it was last used."""
-        token = self._checked(request, given.token)
+        try:
+            token = self._checked(request, given.token)
+        except Unknown as error:
+            raise WrongToken from error
         session, secret = await self._opened(request, token)
         caller = request.state.caller
         response = reply(self._json(caller, session, secret), 201)
