@@ -57,7 +57,7 @@ class TlsListener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection."""
-        number, address = self._accept()
+        number, address = self._accept()  # type: ignore[attr-defined]
         connection, whose = Arrival(self.family, self.type, self.proto, fileno=number), block_of(str(address[0]))
         Arrival.waiting[number] = whose
         if Arrival.is_too_much(whose):
