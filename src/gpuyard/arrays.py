@@ -10,7 +10,7 @@ from gpuyard.errors import UserError
 
 MOST_TASKS = 100_000
 MOST_NUMBER = 2**31 - 1
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_RANGE = re.compile(r"(\d{1,20})(?:-(\d{1,20})(?::(\d{1,20}))?)?")
 _TASK = re.compile(r"(\d+)_(\d+)")
 _SOME = re.compile(r"(\d+)_\[([^\]%]*)(?:%\d+)?\]")
 
@@ -26,13 +26,15 @@ class Array:
 def parse_array(text: str) -> Array:
     """`0-99%4`: a hundred tasks, four at once; `1,3,7`; `0-20:5` is 0, 5, 10, 15, 20."""
     numbers, percent, most = text.replace(" ", "").partition("%")
-    if percent and not (most.isdecimal() and int(most) >= 1):
-        raise UserError(f"'{text}': after % stands how many tasks may run at once, 1 or more")
+    if percent and not (most.isdecimal() and len(most) <= 20 and int(most) >= 1):
+        raise UserError(f"'{_short(text)}': after % stands how many tasks may run at once, 1 or more")
     return Array(_numbers(numbers, text), int(most) if percent else 0)
 
 
 def _numbers(text: str, whole: str) -> tuple[int, ...]:
     found: set[int] = set()
+    named = 0  # also those that were named before, or a short text would mean endless work
+    whole = _short(whole)
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None or (match[3] is not None and int(match[3]) < 1):
@@ -44,12 +46,15 @@ def _numbers(text: str, whole: str) -> tuple[int, ...]:
             raise UserError(f"'{whole}': {first}-{last} goes backwards; write {last}-{first}")
         if last > MOST_NUMBER:
             raise UserError(f"'{whole}': the number of a task is at most {MOST_NUMBER}")
-        if (last - first) // step >= MOST_TASKS or len(found) > MOST_TASKS:
+        named += (last - first) // step + 1
+        if named > MOST_TASKS:
             raise UserError(f"'{whole}' has more than {MOST_TASKS:,} tasks, which is the most; use several arrays")
         found.update(range(first, last + 1, step))
-    if len(found) > MOST_TASKS:
-        raise UserError(f"'{whole}' has {len(found):,} tasks; the most is {MOST_TASKS:,}, so use several arrays")
     return tuple(sorted(found))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:99]}…"
 
 
 def task_id(array: str, task: int) -> str:

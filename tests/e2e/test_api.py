@@ -279,6 +279,10 @@ def test_a_body_that_is_too_long(url: str, document: dict[str, Any]) -> None:
         ("POST", "/reservations", {"gpus": [0], "begin": 1e12, "end": 2e12}, "begin: Input should be less than"),
         ("GET", "/history?since=soon", None, "since: must be a time in ISO-8601"),
         ("GET", "/jobs/5_[9-1]", None, "9-1 goes backwards; write 1-9"),
+        ("GET", "/jobs/5_[" + "0-99999," * 3000 + "1]", None, "has more than 100,000 tasks"),
+        ("POST", "/jobs", {**JOB, "dependency": "afterok:\ud800"}, "dependency: must not hold half a character"),
+        ("POST", "/jobs", {**JOB, "dependency": "afterok:@" + "9" * 5000}, "there is no job @999"),
+        ("GET", "/audit?before=99999999999999999999", None, "before: Input should be less than or equal to"),
         ("GET", "/jobs/1?wait=31", None, "wait: Input should be less than or equal to 30"),
     ],
 )  # fmt: skip

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import json
+import os
 import socket
 from http.cookies import SimpleCookie
 from urllib.parse import urlsplit
 
 import pytest
 from tests.doors import JOB, Door
+
+from gpuyard.engines.accounts import name_of
+from gpuyard.transport import Request, send
+from gpuyard.unixhttp import UnixWay
 
 FOREIGN = (
     "evil.example", "evil.example:{port}", "127.0.0.1:1", "localhost:1", "10.0.0.1:{port}", "127.0.0.1.evil.example",
@@ -82,6 +88,17 @@ def test_a_proxy_is_nobody(home: Door, proxied: Door) -> None:
     addresses = {entry["address"] for entry in proxied.yard.client.audit(user="ann")}
     assert "203.0.113.9" in addresses
     assert "198.51.100.1" not in addresses
+
+
+def test_a_proxys_process_holds_no_lease_of_others(door: Door) -> None:
+    """It lives on when they are gone; and if it is root's, they could name any process of the machine."""
+    way = UnixWay(door.yard.client.socket)
+    for more, user in (({"X-Forwarded-For": "192.0.2.1"}, name_of(os.geteuid())), ({}, "ann")):
+        sent = {"Authorization": f"Bearer {door.token(user)}", **more}
+        for wish in ({}, {"holder": os.getppid()}):
+            reply = send(way, Request("POST", "/api/v1/leases", json.dumps(wish).encode(), sent))
+            assert reply.status == 422, reply
+            assert b"your process cannot be seen from here" in reply.body
 
 
 def test_strangers_write_nothing_into_the_log(door: Door) -> None:

@@ -34,7 +34,10 @@ def test_what_people_write(text: str, array: Array) -> None:
         ("0-9%0", "1 or more"),
         ("0-9%x", "1 or more"),
         ("0-100000", "more than 100,000 tasks"),
-        ("0-99999,200000", "100,001 tasks"),
+        ("0-99999,200000", "more than 100,000 tasks"),
+        (",".join(["0-99999"] * 100_000), "…' has more than 100,000 tasks"),
+        ("9" * 5000, "is not an array"),
+        ("0-9%" + "9" * 5000, "1 or more"),
         ("9999999999", "at most 2147483647"),
     ],
 )

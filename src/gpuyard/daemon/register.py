@@ -37,7 +37,7 @@ class Register:
 
     def _who(self, who: str, user: str, batch: Sequence[Sequence[str]]) -> list[tuple[str, Phase]]:
         """The jobs that are meant, and where each stands."""
-        if who.startswith("@") and who[1:].isdecimal() and int(who[1:]) < len(batch):
+        if who.startswith("@") and who[1:].isdecimal() and len(who) < 12 and int(who[1:]) < len(batch):
             return [(job, Phase.QUEUED) for job in batch[int(who[1:])]]
         found = self._with_id(who) or self._of_array(who) or self._named(who, user)
         if not found:

@@ -83,6 +83,6 @@ def _kinds(text: str) -> frozenset[str]:
 
 
 def _resumed(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text) > _MOST:
+    if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) > _MOST:
         raise UserError(f"Last-Event-ID is the number of an event, such as 17, and '{text[:40]}' is none")
     return int(text)

@@ -55,6 +55,15 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _whole(value: str | None) -> str | None:
+    """What is looked for in the store, which knows no half characters."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise ValueError("must not hold half a character") from None
+    return value
+
+
 def _told_plainly(value: Any) -> Any:
     """What is no number of seconds, and no time in ISO-8601, is not guessed at."""
     if isinstance(value, str) and value[4:5] != "-":
@@ -163,7 +172,11 @@ TimeLimit = Annotated[float | None, Field(gt=0, le=MOST_SECONDS, description="Se
 Grace = Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="Seconds from TERM to KILL.")]
 Begin = Annotated[Instant, Field(description="Not before: seconds since the epoch, or ISO-8601.")]
 Deadline = Annotated[Instant, Field(description="When it should be done; policies may look at it.")]
-Dependency = Annotated[Word | None, Field(description="Jobs that must end first: `afterok:12:13,afterany:name`.")]
+Dependency = Annotated[
+    Word | None,
+    Field(description="Jobs that must end first: `afterok:12:13,afterany:name`."),
+    AfterValidator(_whole),
+]
 Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run again if it fails."), WHOLE]
 RetryDelay = Annotated[float | None, Field(ge=0, le=3600, description="Seconds before the first retry, then doubled.")]
 File = Annotated[Text | None, Field(description="A file for it, with patterns like %j, opened by the job's side.")]

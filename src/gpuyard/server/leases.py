@@ -179,13 +179,14 @@ async def peer_of(request: Request, settings: Settings) -> Peer | None:
 
     A proxy does that: the settings tell of it, it says so itself, or it is another user's than who it asks for.
     """
-    if (peer := getattr(request.state, "peer", None)) is not None:
-        return Peer(*peer)
-    far, caller = getattr(request.state, "far", None), getattr(request.state, "caller", None)
-    if not isinstance(far, Far) or settings.allowed_hosts or is_forwarded(request.headers.raw):
+    peer, far = getattr(request.state, "peer", None), getattr(request.state, "far", None)
+    found, caller = peer or far, getattr(request.state, "caller", None)
+    if found is None or is_forwarded(request.headers.raw) or (peer is None and settings.allowed_hosts):
         return None
-    if not isinstance(caller, Caller) or (caller.uid != far.uid and caller.via != "nobody"):
+    if not isinstance(caller, Caller) or (caller.uid != found.uid and caller.via != "nobody"):
         return None
+    if not isinstance(far, Far):
+        return Peer(*peer) if peer is not None else None
     pid = await asyncio.to_thread(opener_of, far)
     return Peer(pid, far.uid, -1) if pid is not None else None
 

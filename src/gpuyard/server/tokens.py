@@ -94,7 +94,9 @@ class TokenRoutes:
         user: str = "",
         since: Since = None,
         limit: Annotated[int, Query(ge=1, le=100_000)] = 100,
-        before: Annotated[int | None, Query(ge=1, description="Only entries with a smaller number.")] = None,
+        before: Annotated[
+            int | None, Query(ge=1, le=2**63 - 1, description="Only entries with a smaller number.")
+        ] = None,
     ) -> Response:
         """Who changed what, and who was refused, the latest first."""
         after = since.timestamp() if since else 0.0
