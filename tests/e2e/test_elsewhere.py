@@ -127,12 +127,22 @@ def test_output_in_a_file_there_is_not_looked_for_here(far: Far) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "serve", "down", "acquire", "doctor", "config show", "backup F", "service status"]
-)
+    "command",
+    [
+        "up", "serve", "down", "acquire", "doctor", "config show", "config path", "backup F", "restore F",
+        "service install", "service status", "service uninstall",
+    ],
+)  # fmt: skip
 def test_what_is_for_the_machine_itself_refuses_a_host(far: Far, command: str) -> None:
-    done = far(*command.split())
-    assert (done.code, done.out) == (2, "")
-    assert "is for the machine that it runs on; run it there, without --host" in done.err
+    words = command.removesuffix(" F")
+    told = f"gpuyard: error: gpuyard {words} is for the machine that it runs on; run it there, without --host\n"
+    assert far(*command.split()) == Done(2, "", told)
+    after = far.yard(*command.split(), "--host", far.url)
+    if words in ("up", "serve", "service install"):  # which listen there
+        assert (after.code, after.out) == (2, "")
+        assert f"--host is here the address to listen at, as in 127.0.0.1, and {far.url} is none" in after.err
+    else:
+        assert after == Done(2, "", told)
 
 
 def test_where_is_said_once(far: Far) -> None:

@@ -26,8 +26,8 @@ def exposure(settings: Settings, url: str) -> list[str]:
     found = []
     if settings.tokens == "none":
         found.append(
-            f"anybody who reaches {url} may look at the queue and take GPUs without a token; set tokens to auto (--token auto), "
-            "unless you trust them all"
+            f"anybody who reaches {url} may look at the queue and take GPUs without a token; set tokens to auto "
+            "(--token auto), unless you trust them all"
         )
     if not settings.local and not settings.tls_cert:
         found.append(
