@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 from gpuyard.errors import UserError
 from gpuyard.shapes import Wishes
+from gpuyard.units import parse_duration, parse_share
+
+_DURATIONS = ("estimate", "time_limit", "grace", "retry_delay", "notice")
 
 
 def description(
@@ -54,7 +57,7 @@ def described(command: Sequence[str], **wishes: Unpack[Wishes]) -> dict[str, Any
 
 
 def wanted(wishes: Wishes) -> dict[str, Any]:
-    """Wishes as JSON has them."""
+    """Wishes as JSON has them: times in seconds, sizes in bytes."""
     found: dict[str, Any] = {**wishes}
     if "among" in found:
         found["from"] = found.pop("among")
@@ -63,7 +66,19 @@ def wanted(wishes: Wishes) -> dict[str, Any]:
             from gpuyard.times import parse_when  # here, because few say when, and submitting a job is to be quick
 
             found[name] = parse_when(found[name], time.time())
+    for name in _DURATIONS:
+        if isinstance(text := found.get(name), str):
+            found[name] = _parsed(name, parse_duration, text)
+    if isinstance(text := found.get("gpu_memory"), str):
+        found["gpu_memory"] = _parsed("gpu_memory", parse_share, text)
     return found
+
+
+def _parsed(name: str, parse: Callable[[str], float], text: str) -> float:
+    try:
+        return parse(text)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
 
 
 def encode(body: Mapping[str, Any]) -> bytes:

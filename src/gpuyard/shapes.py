@@ -125,20 +125,20 @@ class Page(NamedTuple):
 
 
 class Wishes(TypedDict, total=False):
-    """What may be asked for a job."""
+    """What may be asked for a job; a time is in seconds, or a text like `90m`."""
 
     name: str | None
     tags: Sequence[str]
     gpus: int
     among: Sequence[int] | None
     """Only GPUs with these indices."""
-    gpu_memory: int | None
-    """Bytes: share a GPU with others, by memory."""
+    gpu_memory: int | str | None
+    """Share a GPU with others, by memory: bytes, or a text like `6G`."""
     priority: float
     """Higher runs first."""
-    estimate: float | None
-    time_limit: float | None
-    grace: float | None
+    estimate: float | str | None
+    time_limit: float | str | None
+    grace: float | str | None
     """Seconds between asking the job to end and making it end."""
     requeue: bool
     """Run it again if a reboot interrupts it."""
@@ -154,7 +154,7 @@ class Wishes(TypedDict, total=False):
     """Tasks: `0-99%4` for a hundred of them, four at once."""
     retries: int
     """How often it is run again if it fails."""
-    retry_delay: float | None
+    retry_delay: float | str | None
     """Seconds before the first retry; then twice as long each time, up to an hour."""
     output: str | None
     """A file for its output, relative to its directory, with patterns like %j."""
@@ -169,7 +169,7 @@ class Wishes(TypedDict, total=False):
     """It may be stopped so that others can run; then it waits again."""
     signal: str
     """What asks it to stop, as in USR1."""
-    notice: float | None
+    notice: float | str | None
     """Seconds from that signal to its end; it also comes so long before its time limit."""
     notify: Sequence[str] | None
     """Who is told of it: names of subscriptions, URLs, `all` or `none`; all subscriptions if not said."""

@@ -78,13 +78,23 @@ def test_a_script_is_sent_and_other_files_are_not(far: Far) -> None:
     assert far.client.job(done.out.strip())["directory"] == os.path.join(home(), "..")
     done = far("submit", "--chdir", "below", "--", "true")
     assert (done.code, done.out) == (2, "")
-    assert "directory must be an absolute path, not 'below'" in done.err
+    assert "--chdir below: where that is on another machine nobody knows; write a path from its root" in done.err
+    assert "or '~/below' for one in your home directory there" in done.err
+    done = far("submit", "--hold", "trian.sh")
+    assert done.code == 0
+    assert "warning: trian.sh is taken for a program of the machine that it is to run on, since there is no" in done.err
+    assert "such file here; did you mean 'train.sh'?\n" in done.err
+    for words in (("true",), ("--", "./trian.sh")):  # what stands after -- is taken at its word
+        assert "warning" not in far("submit", "--hold", *words).err
 
 
 def test_a_job_file_is_read_here_and_runs_there(far: Far) -> None:
     (far.yard.cwd / "jobs.yaml").write_text("- {name: a, command: pwd}\n- {command: pwd, after: a, env: {X: 1}}")
     done = far("submit", "--file", "jobs.yaml")
     assert done.code == 0, done.err
+    assert done.err == (
+        f"2 jobs: are to run in your home directory on the machine at {far.url}; no file of this machine is sent\n"
+    )
     for id in done.out.split():
         assert far.client.wait(id, PATIENCE)["state"] == "succeeded"
         assert b"".join(far.client.follow(id)).decode() == f"{home()}\n"
@@ -127,12 +137,22 @@ def test_output_in_a_file_there_is_not_looked_for_here(far: Far) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "serve", "down", "acquire", "doctor", "config show", "backup F", "service status"]
-)
+    "command",
+    [
+        "up", "serve", "down", "acquire", "doctor", "config show", "config path", "backup F", "restore F",
+        "service install", "service status", "service uninstall",
+    ],
+)  # fmt: skip
 def test_what_is_for_the_machine_itself_refuses_a_host(far: Far, command: str) -> None:
-    done = far(*command.split())
-    assert (done.code, done.out) == (2, "")
-    assert "is for the machine that it runs on; run it there, without --host" in done.err
+    words = command.removesuffix(" F")
+    told = f"gpuyard: error: gpuyard {words} is for the machine that it runs on; run it there, without --host\n"
+    assert far(*command.split()) == Done(2, "", told)
+    after = far.yard(*command.split(), "--host", far.url)
+    if words in ("up", "serve", "service install"):  # which listen there
+        assert (after.code, after.out) == (2, "")
+        assert f"--host is here the address to listen at, as in 127.0.0.1, and {far.url} is none" in after.err
+    else:
+        assert after == Done(2, "", told)
 
 
 def test_where_is_said_once(far: Far) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.yard import Yard, finish
 
 import gpuyard
-from gpuyard.client import Invalid
+from gpuyard.client import Client, Invalid, Job
 from gpuyard.errors import UserError
 
 JOB_KEYS = [
@@ -369,6 +370,25 @@ def test_jobs_are_chosen_by_what_they_are_like(yard: Yard) -> None:
     assert yard("release", "--all").err == f"1 job chosen\njob {other}: released\n"
     assert yard("hold", "--name", "b").err == f"1 job chosen\njob {other}: held\n"
     assert yard("cancel", "--all", "--grace", "0").err.startswith("2 jobs chosen\n")
+
+
+def test_a_chosen_job_that_ends_meanwhile_is_no_mistake(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = yard.submit("--hold", "--array", "1-2", "--name", "a", "--", "true")
+    one, other = (yard.submit("--hold", "--name", name, "--", "true") for name in ("b", "c"))
+    listed = Client.jobs
+
+    def jobs(self: Client, **wishes: Any) -> list[Job]:
+        found = listed(self, **wishes)
+        for id in (array, one):
+            yard.client.cancel(id)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "jobs", jobs)
+        done = yard("cancel", "--all")
+    told = {f"job {one}: is over already", f"job {other}: cancelled", f"job {array}_[1-2]: is over already"}
+    assert (done.code, set(done.err.splitlines())) == (0, {"4 jobs chosen", *told})
+    assert yard("cancel", one).code == 1, "that is one's own mistake"
 
 
 def test_one_job_in_detail(yard: Yard) -> None:

@@ -58,6 +58,22 @@ def test_a_command_is_a_list_of_words(client: Client) -> None:
         client.submit("python train.py")
 
 
+def test_times_and_sizes_may_be_texts(client: Client, yard: StandIn) -> None:
+    yard.answers["POST", "/jobs"] = 201, {"id": "1"}
+    client.submit(["true"], time_limit="1h", estimate="30m", grace="1m", retry_delay=5, gpu_memory="6G")
+    sent = yard.asked[-1][2]
+    assert sent is not None
+    told = {name: sent[name] for name in ("time_limit", "estimate", "grace", "retry_delay", "gpu_memory")}
+    assert told == {"time_limit": 3600, "estimate": 1800, "grace": 60, "retry_delay": 5, "gpu_memory": 6 * 2**30}
+    yard.answers["POST", "/jobs/1/clone"] = 201, {"id": "2"}
+    client.clone("1", time_limit="2h", estimate=None)
+    assert yard.asked[-1] == ("POST", "/jobs/1/clone", {"time_limit": 7200, "estimate": None})
+    with pytest.raises(UserError, match="time_limit: 'soon' is not a duration; write for example"):
+        client.submit(["true"], time_limit="soon")
+    with pytest.raises(UserError, match="gpu_memory: 6 bytes of a GPU's memory are too few; write a unit"):
+        client.submit(["true"], gpu_memory="6")
+
+
 def test_a_number_that_is_none_is_told(client: Client) -> None:
     with pytest.raises(UserError, match="not finite"):
         client.submit(["true"], environment={}, priority=float("nan"))

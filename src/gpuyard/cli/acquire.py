@@ -9,7 +9,7 @@ import typer
 from gpuyard.cli import output
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.wishes import Estimate, From, GpuMemory, Priority, Tags, duration
-from gpuyard.cli.yard import Here
+from gpuyard.cli.yard import OnlyHere
 from gpuyard.errors import GpuyardError
 from gpuyard.units import parse_indices, parse_share
 
@@ -30,7 +30,7 @@ Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="
 
 @shared
 def acquire(
-    yard: Here,
+    yard: OnlyHere,
     gpus: Gpus = None,
     from_: From = None,
     gpu_memory: GpuMemory = None,

@@ -17,7 +17,7 @@ import typer
 
 from gpuyard.cli import output
 from gpuyard.cli.sharing import Json, shared
-from gpuyard.cli.yard import Here
+from gpuyard.cli.yard import OnlyHere
 from gpuyard.client import Client, NoDaemon
 from gpuyard.errors import GpuyardError, UserError
 
@@ -32,7 +32,7 @@ _PATIENCE = 60.0
 
 @shared
 def backup(
-    yard: Here,
+    yard: OnlyHere,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A tar; one that ends in .gz is compressed.")],
     logs: Annotated[bool, typer.Option("--logs", help="Also what jobs printed.")] = False,
     json: Json = False,
@@ -53,7 +53,7 @@ def backup(
 
 @shared
 def restore(
-    yard: Here,
+    yard: OnlyHere,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What gpuyard backup wrote.")],
     force: Annotated[bool, typer.Option("--force", help="Also if jobs are lost by it.")] = False,
     json: Json = False,

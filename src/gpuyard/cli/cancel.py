@@ -12,7 +12,7 @@ from gpuyard.cli.choosing import Choice
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.yard import SomeJobIds as JobIds
 from gpuyard.cli.yard import Yard
-from gpuyard.client import NoDaemon
+from gpuyard.client import NoDaemon, Refused
 from gpuyard.errors import GpuyardError
 
 if TYPE_CHECKING:
@@ -37,7 +37,21 @@ def cancel(
 
     seconds = duration("--grace", grace)
     client = yard.client()
-    _each(choice.ids(client, jobs or ()), lambda job: client.cancel(job, seconds), describe_cancelled, json)
+    over: set[str] = set()
+
+    def act(id: str) -> Job:
+        try:
+            return client.cancel(id, seconds)
+        except Refused:
+            if not choice.made or _count(job := client.job(id), "queued", "held", "running"):
+                raise
+            over.add(job["id"])  # since it was chosen, which is nobody's mistake
+            return job
+
+    def describe(job: Job) -> str:
+        return "is over already" if job["id"] in over else describe_cancelled(job)
+
+    _each(choice.ids(client, jobs or ()), act, describe, json)
 
 
 @shared

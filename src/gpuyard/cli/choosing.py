@@ -34,10 +34,15 @@ class Choice:
     tag: Tag = None
     all_: All = False
 
+    @property
+    def made(self) -> bool:
+        """Whether jobs are chosen by what they are like."""
+        return bool(self.all_ or self.name or self.user or self.state or self.tag)
+
     def ids(self, client: Client, given: Sequence[str], usual: str | None = None) -> list[str]:
         """The jobs that are meant, tasks of an array as one; in the state `usual`, unless another is asked for."""
         check_state(self.state)
-        if not (self.all_ or self.name or self.user or self.state or self.tag):
+        if not self.made:
             if not given:
                 raise UserError("which jobs? give their ids, or --name, --user, --state, --tag, or --all")
             return list(given)

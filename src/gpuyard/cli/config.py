@@ -11,7 +11,7 @@ from gpuyard.cli import output
 from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.up import warn_of_variables
-from gpuyard.cli.yard import Here
+from gpuyard.cli.yard import NoHost, OnlyHere
 from gpuyard.config import config_file, explained
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ def _config() -> None:
 
 @app.command("show", cls=QuickCommand)
 @shared
-def show(yard: Here, json: Json = False) -> None:
+def show(yard: OnlyHere, json: Json = False) -> None:
     """Show every setting, its value and where it comes from.
 
     They are those that a daemon started here and now would have; one that runs may have been given flags.
@@ -46,7 +46,7 @@ def show(yard: Here, json: Json = False) -> None:
 
 
 @app.command("path", cls=QuickCommand)
-def path() -> None:
+def path(host: NoHost = None) -> None:
     """Print where the settings' file is, or would be."""
     file = config_file()
     print(file)

@@ -8,11 +8,11 @@ import typer
 
 from gpuyard.cli import output
 from gpuyard.cli.sharing import Json, shared
-from gpuyard.cli.yard import Here
+from gpuyard.cli.yard import OnlyHere
 
 
 @shared
-def doctor(yard: Here, json: Json = False) -> None:
+def doctor(yard: OnlyHere, json: Json = False) -> None:
     """Look for what is wrong on this machine, and tell how to mend it."""
     from gpuyard.cli.table import print_rows, visible
 

@@ -32,6 +32,13 @@ def check_program(word: str, directory: str, environment: Mapping[str, str], *, 
         raise UserError(_why(word, place))
 
 
+def missing(word: str) -> str | None:
+    """What is wrong with a word that looks like a file's name, where there is no such file here."""
+    if os.path.exists(word) or ("/" not in word and "." not in word):
+        return None
+    return f"there is no such file here{_near(word, os.path.abspath(word))}"
+
+
 def _why(word: str, place: str) -> str:
     """Why a word is no command, and what to write instead."""
     if word == "-":

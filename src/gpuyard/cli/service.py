@@ -15,7 +15,7 @@ from gpuyard.cli import output
 from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.up import Rules
-from gpuyard.cli.yard import Here
+from gpuyard.cli.yard import Here, NoHost, OnlyHere
 from gpuyard.client import Client
 from gpuyard.errors import GpuyardError
 from gpuyard.service import Place
@@ -112,7 +112,7 @@ def _await(place: Place, client: Client) -> None:
 
 
 @app.command("uninstall", cls=QuickCommand)
-def uninstall(system: Whose = None) -> None:
+def uninstall(system: Whose = None, host: NoHost = None) -> None:
     """End the service and remove its unit; jobs go on running."""
     place = _place(system)
     if not place.unit.exists():
@@ -128,7 +128,7 @@ def uninstall(system: Whose = None) -> None:
 
 @app.command("status", cls=QuickCommand)
 @shared
-def status(yard: Here, json: Json = False) -> None:
+def status(yard: OnlyHere, json: Json = False) -> None:
     """Tell which units there are, and whether they run."""
     from gpuyard.cli.table import print_rows, print_table
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.programs import check_lines, check_program
+from gpuyard.cli.programs import check_lines, check_program, missing
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.wishes import Options, duration
 from gpuyard.cli.yard import Yard
@@ -54,7 +54,7 @@ class Request(Options):
             wishes["script"] = script
         _warn_of_deadline(wishes)
         if elsewhere:
-            return _for_elsewhere(options, words, wishes, more)
+            return _for_elsewhere(options, words, wishes, more, check=script is None and not in_place)
         return _for_here(options, words, wishes, more, check=script is None and not in_place)
 
     def _words(self) -> list[str]:
@@ -84,11 +84,21 @@ def _for_here(options: Options, words: list[str], wishes: Wishes, more: dict[str
     return description(words, directory, environment, **wishes)
 
 
-def _for_elsewhere(options: Options, words: list[str], wishes: Wishes, more: dict[str, str]) -> dict[str, Any]:
-    """A job of a directory and an environment elsewhere."""
+def _for_elsewhere(
+    options: Options, words: list[str], wishes: Wishes, more: dict[str, str], check: bool
+) -> dict[str, Any]:
+    """A job of a directory and an environment elsewhere; a name that may be mistyped is told."""
     from gpuyard.client import remote_description
 
-    if wishes.get("script") is None and os.path.isfile(words[0]):
+    if options.chdir and not options.chdir.startswith(("/", "~")):
+        raise UserError(
+            f"--chdir {options.chdir}: where that is on another machine nobody knows; write a path from its root, or "
+            f"'~/{options.chdir}' for one in your home directory there"
+        )
+    if check and (why := missing(words[0])):
+        output.say(f"warning: {words[0]} is taken for a program of the machine that it is to run on, since {why}")
+    sent = wishes.get("script") is not None
+    if not sent and os.path.isfile(words[0]) and (check or not os.path.isabs(words[0])):  # /bin/sh is there too
         output.say(f"warning: the file {words[0]} of this machine is not sent; there has to be one of that name there")
     more.pop("SLURM_SUBMIT_DIR", None)  # that is known there
     return remote_description(words, options.chdir, None, options.variables() | more, **wishes)
@@ -134,13 +144,18 @@ def send(context: typer.Context, request: Request, client: Client) -> str:
     in_place, elsewhere = run_in_place(context, request), client.host is not None
     [wanted] = _mailed([request.describe(in_place=in_place, elsewhere=elsewhere)], client)
     job = client.submit_described(wanted)
-    if elsewhere:
-        where = f"in {wanted['directory']}" if "directory" in wanted else "in your home directory"
-        output.say(
-            f"job {job}: is to run {where} on the machine at {client.host}; no file of this machine is sent"
-            + (" but the script" if "script" in wanted else "")
-        )
+    _tell_where(f"job {job}: is", [wanted], client)
     return job
+
+
+def _tell_where(who: str, wanted: list[dict[str, Any]], client: Client) -> None:
+    """Tell where jobs are to run, if that is not here."""
+    if client.host is None:
+        return
+    places = ", ".join(dict.fromkeys(one.get("directory", "your home directory") for one in wanted))
+    scripts = sum("script" in one for one in wanted)
+    but = f" but the script{'s' * (scripts > 1)}" if scripts else ""
+    output.say(f"{who} to run in {places} on the machine at {client.host}; no file of this machine is sent{but}")
 
 
 def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
@@ -178,7 +193,9 @@ def _submit_file(client: Client, file: str, request: Request, json: bool) -> Non
 
     if request.command:
         raise UserError("--file has the jobs, so there is no command to be given with it")
-    ids = client.submit_all(_mailed(read_jobs(file, request, elsewhere=client.host is not None), client))
+    wanted = _mailed(read_jobs(file, request, elsewhere=client.host is not None), client)
+    ids = client.submit_all(wanted)
+    _tell_where(f"{output.many(len(ids), 'job')}: {'is' if len(ids) == 1 else 'are'}", wanted, client)
     if json:
         output.print_json({"ids": ids})
     else:

@@ -16,10 +16,10 @@ import typer
 from gpuyard.cli import output
 from gpuyard.cli.policy import absolute
 from gpuyard.cli.sharing import shared
-from gpuyard.cli.yard import Here
+from gpuyard.cli.yard import Here, OnlyHere
 from gpuyard.client import Client, NoDaemon
 from gpuyard.config import FLAGS
-from gpuyard.errors import GpuyardError
+from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:
     from gpuyard.config import Settings
@@ -61,6 +61,11 @@ class Rules:
     def flags(self) -> dict[str, str]:
         """What is given, by the setting's name."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
+        if "://" in given.get("bind", ""):
+            raise UserError(
+                f"--host is here the address to listen at, as in 127.0.0.1, and {self.bind} is none; a daemon is "
+                "started on the machine that it is to run on"
+            )
         files = {name: os.path.abspath(given[name]) for name in ("tls_cert", "tls_key") if given.get(name)}
         return given | files | ({"policy": absolute(self.policy)} if self.policy else {})
 
@@ -98,7 +103,7 @@ def up(yard: Here, rules: Rules, json: Json = False) -> None:
 
 
 @shared
-def down(yard: Here, json: Json = False) -> None:
+def down(yard: OnlyHere, json: Json = False) -> None:
     """End the daemon; jobs go on, and the next daemon takes them up."""
     client = yard.client()
     try:

@@ -22,9 +22,18 @@ def _as_given_before(context: typer.Context, parameter: typer.CallbackParam, val
 
 def _not_elsewhere(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
     """The same; but a host that stands there, as in `gpuyard --host X down`, is not passed over."""
-    if _before(context, "host") is not None:
-        raise UserError(f"gpuyard {context.info_name} is for the machine that it runs on; run it there, without --host")
+    _refuse_host(context, _before(context, "host"))
     return _as_given_before(context, parameter, value)
+
+
+def _never(context: typer.Context, value: str | None) -> None:
+    """Refuse a host, before the command or after it."""
+    _refuse_host(context, _before(context, "host") if value is None else value)
+
+
+def _refuse_host(context: typer.Context, host: str | None) -> None:
+    if host is not None:
+        raise UserError(f"{context.command_path} is for the machine that it runs on; run it there, without --host")
 
 
 def _before(context: typer.Context, name: str | None) -> str | None:
@@ -53,6 +62,9 @@ CaFile = Annotated[
     ),
 ]
 
+NoHost = Annotated[str | None, typer.Option("--host", metavar="URL", hidden=True, callback=_never)]
+"""For commands of this machine only: known, so that it can be refused with a reason."""
+
 
 @dataclass(frozen=True, slots=True)
 class Here:
@@ -72,6 +84,13 @@ class Here:
     def client(self, timeout: float = 30.0) -> Client:
         """A client of the yard's daemon."""
         return Yard(self.data_dir, self.socket).local(timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyHere(Here):
+    """The same, for commands that know no --host of their own."""
+
+    host: NoHost = None
 
 
 @dataclass(frozen=True, slots=True)
