@@ -196,7 +196,10 @@ def test_what_is_not_there(url: str) -> None:
         404, "GET /api/v1/nothing: there is nothing here; GET /api/v1/openapi.json tells what there is",
     )  # fmt: skip
     assert ask(url, "GET", "/jobs/").status == 404
-    assert "there is no job 987654" in ask(url, "GET", "/jobs/987654").detail
+    for kind in ("application/json", "text/event-stream"):
+        for path in ("/jobs/987654", "/events?job=987654"):
+            refused = ask(url, "GET", path, headers={"Accept": kind})
+            assert (refused.status, "there is no job 987654" in refused.detail) == (404, True)
 
 
 def test_another_method(url: str) -> None:
@@ -277,6 +280,13 @@ def test_a_body_that_is_too_long(url: str, document: dict[str, Any]) -> None:
         ("POST", "/gpus/drain", {"gpus": [7]}, "there is no GPU 7"),
         ("POST", "/gpus/drain", {"gpus": []}, "gpus: List should have at least 1 item"),
         ("POST", "/reservations", {"gpus": [0], "begin": 1e12, "end": 2e12}, "begin: Input should be less than"),
+        ("GET", "/jobs?sate=queued", None, "there is no parameter 'sate'; did you mean 'state'? (there are all, col"),
+        ("GET", "/gpus?bogus=1", None, "there is no parameter 'bogus' (there are none here)"),
+        ("GET", "/jobs/1/log?ofset=3", None, "did you mean 'offset'?"),
+        ("GET", "/events?jobs=3", None, "did you mean 'job'?"),
+        ("GET", "/jobs?state=runing", None, "there is no state 'runing'; did you mean 'running'? (the states are run"),
+        ("GET", "/jobs?state=queued,hold", None, "there is no state 'hold'; did you mean 'held'?"),
+        ("GET", "/history?state=done", None, "there is no state 'done'"),
         ("GET", "/history?since=soon", None, "since: must be a time in ISO-8601"),
         ("GET", "/jobs/5_[9-1]", None, "9-1 goes backwards; write 1-9"),
         ("GET", "/jobs/1?wait=31", None, "wait: Input should be less than or equal to 30"),

@@ -163,7 +163,7 @@ ROUTES: dict[str, Told] = {
     "GET /history": Told("listHistory", "List jobs that are over", "Jobs", _ENDED, (422,)),
     "GET /events": Told(
         "listEvents", "Read the log of events, or follow it", "Events",
-        _ok("Some of it.", replies.Events, examples.EVENTS, also={"text/event-stream": examples.STREAM}), (422,),
+        _ok("Some of it.", replies.Events, examples.EVENTS, also={"text/event-stream": examples.STREAM}), _OF,
     ),
     "GET /stats": Told(
         "getStats", "What was done in a span of time", "Events", _ok("What.", replies.Stats, examples.STATS), (422,)

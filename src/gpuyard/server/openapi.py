@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -73,7 +74,8 @@ def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
         for method, operation in operations.items():
             known = ROUTES if path.startswith(ROOT) else PROBES
             if (told := known.get(f"{method.upper()} {path.removeprefix(ROOT)}")) is not None:
-                _tell(operation, told, schemas)
+                queried = (422,) if method == "get" and known is ROUTES else ()  # there is no such parameter
+                _tell(operation, replace(told, bad=(*told.bad, *queried)), schemas)
     components["responses"] = {str(status): _bad(status, schemas) for status in _BAD}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token, as gpuyard token makes them."},

@@ -27,6 +27,6 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, 
 
 _TITLES = {
     400: "Not JSON", 401: "Who are you?", 403: "Forbidden", 404: "Not found", 405: "Not this way",
-    409: "Not possible now", 410: "Gone", 411: "No length", 413: "Too long", 415: "Not JSON", 416: "No such range", 421: "Not our name",
-    422: "Not valid", 429: "Too many", 500: "Our mistake", 503: "Unavailable",
+    409: "Not possible now", 410: "Gone", 411: "No length", 413: "Too long", 415: "Not JSON", 416: "No such range",
+    421: "Not our name", 422: "Not valid", 429: "Too many", 500: "Our mistake", 503: "Unavailable",
 }  # fmt: skip
