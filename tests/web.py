@@ -31,14 +31,20 @@ class Reply(NamedTuple):
 
 
 def ask(
-    url: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout: float = 60
+    url: str,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 60,
+    root: str = "/api/v1",
 ) -> Reply:
-    """One request to the API; a body that is not bytes goes as JSON."""
+    """One request to the API, or to what is at another root; a body that is not bytes goes as JSON."""
     sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     kind = {} if sent is None else {"Content-Type": "application/json"}
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=timeout)
     try:
-        connection.request(method, f"/api/v1{path}", sent, {**kind, **(headers or {})})
+        connection.request(method, f"{root}{path}", sent, {**kind, **(headers or {})})
         answer = connection.getresponse()
         return Reply(answer.status, answer.headers, answer.read())
     finally:

@@ -124,6 +124,34 @@ def test_one_gpu(url: str) -> None:
     assert refused.detail == "there is no GPU 4 here: this machine has 4 GPUs (gpuyard gpus lists them)"
 
 
+def test_what_is_new_has_a_place(yard: Yard, url: str) -> None:
+    job = ask(url, "POST", "/jobs", HELD, {"Idempotency-Key": "placed"})
+    again = ask(url, "POST", "/jobs", HELD, {"Idempotency-Key": "placed"})
+    copy = ask(url, "POST", f"/jobs/{job.json['id']}/clone", {})
+    lease = ask(url, "POST", "/leases", {"heartbeat": 60})
+    for kind, made in (("jobs", job), ("jobs", again), ("jobs", copy), ("leases", lease)):
+        assert made.headers["Location"] == f"/api/v1/{kind}/{made.json['id']}"
+        assert ask(url, "GET", made.headers["Location"].removeprefix("/api/v1")).json["id"] == made.json["id"]
+    wish = {"gpus": [0], "begin": 4102444800, "end": 4102452000, "name": "a?b"}
+    place = ask(url, "POST", "/reservations", wish).headers["Location"]
+    assert place == "/api/v1/reservations/a%3Fb"
+    assert ask(url, "DELETE", place.removeprefix("/api/v1")).status == 200
+    yard.clear()
+
+
+def test_heads(url: str) -> None:
+    for path in ("/", "/healthz", "/readyz", "/metrics", "/api/v1/jobs", "/api/v1/gpus/3", "/api/v1/openapi.json"):
+        whole, head = (ask(url, method, path, root="") for method in ("GET", "HEAD"))
+        assert (head.status, head.body) == (200, b""), path
+        assert head.headers["Content-Type"] == whole.headers["Content-Type"], path
+        assert path == "/metrics" or head.headers["Content-Length"] == str(len(whole.body)), path
+    for path in ("/jobs/987654", "/nothing", "/jobs?bogus=1"):
+        assert ask(url, "HEAD", path).status == ask(url, "GET", path).status
+    assert ask(url, "HEAD", "/shutdown").status == 405
+    followed = ask(url, "HEAD", "/events", headers={"Accept": "text/event-stream"})  # which ends
+    assert (followed.status, followed.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
+
+
 def test_leases(yard: Yard, url: str) -> None:
     lease = yard.client.ask_for_lease(gpus=1)
     job = ask(url, "POST", "/jobs", HELD).json["id"]
@@ -329,3 +357,7 @@ def test_the_daemon_ends_when_it_is_told_to(own_yard: Yard) -> None:
     answer = ask(own_yard.client.status()["url"], "POST", "/shutdown", {})
     assert (answer.status, answer.json) == (202, {"running": 0})
     until(lambda: not own_yard.is_up(), "the daemon's end")
+    log = (own_yard.data_dir / "daemon.log").read_text()
+    assert "ended; jobs go on running" in log
+    assert "server process" not in log  # which uvicorn would tell of twice
+    assert "Shutting down" not in log

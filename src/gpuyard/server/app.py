@@ -29,6 +29,7 @@ from gpuyard.server.complaints import message, where
 from gpuyard.server.contract import ROUTES
 from gpuyard.server.front import add_front
 from gpuyard.server.gate import Gate
+from gpuyard.server.heads import Heads
 from gpuyard.server.openapi import described
 from gpuyard.server.paths import API
 from gpuyard.server.permissions import Forbidden
@@ -54,6 +55,7 @@ def make_app(api: Api) -> FastAPI:
     api.add_to(app)
     Probes(api).add_to(app)
     add_front(app)
+    app.add_middleware(Heads)
     app.add_middleware(Gate, doors=api.doors)
     app.add_exception_handler(GpuyardError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
