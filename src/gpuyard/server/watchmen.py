@@ -137,6 +137,7 @@ class Watchmen:
 
         [job] = await api.ask(take)
         self._know(given.id, job)
+        request.state.about = job
         return reply({"status": "ok", "msg": ""})
 
     async def ping(self, request: Request) -> Response:
@@ -170,7 +171,7 @@ class Watchmen:
                 raise NoSuchJob(f"client not registered or has been cancelled: nothing is known of {id}")
             permissions = self._api.permissions
             permissions.check(May.OWNER, permissions.caller(request), f"{what} client {id}", lambda: view.user)
-            request.state.client = view
+            request.state.client, request.state.about = view, view.id
 
         return guard
 
