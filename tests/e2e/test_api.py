@@ -124,6 +124,34 @@ def test_one_gpu(url: str) -> None:
     assert refused.detail == "there is no GPU 4 here: this machine has 4 GPUs (gpuyard gpus lists them)"
 
 
+def test_what_is_new_has_a_place(yard: Yard, url: str) -> None:
+    job = ask(url, "POST", "/jobs", HELD, headers={"Idempotency-Key": "placed"})
+    again = ask(url, "POST", "/jobs", HELD, headers={"Idempotency-Key": "placed"})
+    copy = ask(url, "POST", f"/jobs/{job.json['id']}/clone", {})
+    lease = ask(url, "POST", "/leases", {"heartbeat": 60})
+    for kind, made in (("jobs", job), ("jobs", again), ("jobs", copy), ("leases", lease)):
+        assert made.headers["Location"] == f"/api/v1/{kind}/{made.json['id']}"
+        assert ask(url, "GET", made.headers["Location"].removeprefix("/api/v1")).json["id"] == made.json["id"]
+    wish = {"gpus": [0], "begin": 4102444800, "end": 4102452000, "name": "a?b"}
+    place = ask(url, "POST", "/reservations", wish).headers["Location"]
+    assert place == "/api/v1/reservations/a%3Fb"
+    assert ask(url, "DELETE", place.removeprefix("/api/v1")).status == 200
+    yard.clear()
+
+
+def test_heads(url: str) -> None:
+    for path in ("/", "/healthz", "/readyz", "/metrics", "/api/v1/jobs", "/api/v1/gpus/3", "/api/v1/openapi.json"):
+        whole, head = (ask(url.removesuffix("/api/v1"), method, path) for method in ("GET", "HEAD"))
+        assert (head.status, head.body) == (200, b""), path
+        assert head.headers["Content-Type"] == whole.headers["Content-Type"], path
+        assert path == "/metrics" or head.headers["Content-Length"] == str(len(whole.body)), path
+    for path in ("/jobs/987654", "/nothing", "/jobs?bogus=1"):
+        assert ask(url, "HEAD", path).status == ask(url, "GET", path).status
+    assert ask(url, "HEAD", "/shutdown").status == 405
+    followed = ask(url, "HEAD", "/events", headers={"Accept": "text/event-stream"})  # which ends
+    assert (followed.status, followed.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
+
+
 def test_leases(yard: Yard, url: str) -> None:
     lease = yard.client.ask_for_lease(gpus=1)
     job = ask(url, "POST", "/jobs", HELD).json["id"]
@@ -196,7 +224,10 @@ def test_what_is_not_there(url: str) -> None:
         404, "GET /api/v1/nothing: there is nothing here; GET /api/v1/openapi.json tells what there is",
     )  # fmt: skip
     assert ask(url, "GET", "/jobs/").status == 404
-    assert "there is no job 987654" in ask(url, "GET", "/jobs/987654").detail
+    for kind in ("application/json", "text/event-stream"):
+        for path in ("/jobs/987654", "/events?job=987654"):
+            refused = ask(url, "GET", path, headers={"Accept": kind})
+            assert (refused.status, "there is no job 987654" in refused.detail) == (404, True)
 
 
 def test_another_method(url: str) -> None:
@@ -267,16 +298,31 @@ def test_a_body_that_is_too_long(url: str, document: dict[str, Any]) -> None:
         ("POST", "/jobs", {**JOB, "begin": 3e10}, "begin: must be a time: seconds since the epoch"),
         ("POST", "/jobs", {**JOB, "deadline": "9999-12-31T23:59:59Z"}, "deadline: must be a time between 1970 and"),
         ("POST", "/jobs", {**JOB, "environment": {"A=B": "1"}}, "environment: a variable's name must not be empty"),
-        ("POST", "/jobs", {**JOB, "command": []}, "command: List should have at least 1 item"),
-        ("POST", "/jobs", {**JOB, "gpu": 2}, "gpu: Extra inputs are not permitted"),
+        ("POST", "/jobs", {**JOB, "command": []}, "command: must not be empty"),
+        ("POST", "/jobs", {**JOB, "gpu": 2}, "gpu: there is no such field; did you mean 'gpus'?"),
+        ("POST", "/jobs", {**JOB, "form": [0]}, "form: there is no such field; did you mean 'from'?"),
+        ("POST", "/jobs", [], "the body must be an object, as in {...}"),
+        ("POST", "/leases", "text", "the body must be an object, as in {...}"),
+        ("POST", "/jobs", {**JOB, "open_mode": "x"}, "open_mode: is one of append, truncate"),
+        ("POST", "/jobs/batch", {"jobs": [JOB, {**JOB, "gpu": 2}]}, "jobs.1.gpu: there is no such field; did you mean"),
+        ("POST", "/jobs/batch", {"jobs": [3]}, "jobs.0: must be an object"),
+        ("PUT", "/rules/shares/ann", {"weigth": 2}, "weigth: there is no such field; did you mean 'weight'?"),
+        ("GET", "/jobs/1?for=ever", None, "for: is one of over, start"),
         ("POST", "/jobs", {"directory": "/"}, "command: Field required"),
-        ("POST", "/jobs/batch", {"jobs": []}, "jobs: List should have at least 1 item"),
+        ("POST", "/jobs/batch", {"jobs": []}, "jobs: must not be empty"),
         ("POST", "/jobs/batch", {"jobs": [JOB, {**JOB, "gpus": 9}]}, "job 2 of 2"),
         ("PUT", "/policy", {"policy": "sfj"}, "unknown policy 'sfj'; did you mean 'sjf'? (gpuyard policies lists"),
         ("PUT", "/policy", {"policy": "sjf@esay"}, "did you mean 'easy'?"),
         ("POST", "/gpus/drain", {"gpus": [7]}, "there is no GPU 7"),
-        ("POST", "/gpus/drain", {"gpus": []}, "gpus: List should have at least 1 item"),
+        ("POST", "/gpus/drain", {"gpus": []}, "gpus: must not be empty"),
         ("POST", "/reservations", {"gpus": [0], "begin": 1e12, "end": 2e12}, "begin: Input should be less than"),
+        ("GET", "/jobs?sate=queued", None, "there is no parameter 'sate'; did you mean 'state'? (there are all, col"),
+        ("GET", "/gpus?bogus=1", None, "there is no parameter 'bogus' (there are none here)"),
+        ("GET", "/jobs/1/log?ofset=3", None, "did you mean 'offset'?"),
+        ("GET", "/events?jobs=3", None, "did you mean 'job'?"),
+        ("GET", "/jobs?state=runing", None, "there is no state 'runing'; did you mean 'running'? (the states are run"),
+        ("GET", "/jobs?state=queued,hold", None, "there is no state 'hold'; did you mean 'held'?"),
+        ("GET", "/history?state=done", None, "there is no state 'done'"),
         ("GET", "/history?since=soon", None, "since: must be a time in ISO-8601"),
         ("GET", "/jobs/5_[9-1]", None, "9-1 goes backwards; write 1-9"),
         ("GET", "/jobs/5_[" + "0-99999," * 3000 + "1]", None, "has more than 100,000 tasks"),
@@ -315,3 +361,7 @@ def test_the_daemon_ends_when_it_is_told_to(own_yard: Yard) -> None:
     answer = ask(own_yard.client.status()["url"], "POST", "/api/v1/shutdown", {})
     assert (answer.status, answer.json) == (202, {"running": 0})
     until(lambda: not own_yard.is_up(), "the daemon's end")
+    log = (own_yard.data_dir / "daemon.log").read_text()
+    assert "ended; jobs go on running" in log
+    assert "server process" not in log  # which uvicorn would tell of twice
+    assert "Shutting down" not in log

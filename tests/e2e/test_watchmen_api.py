@@ -181,6 +181,14 @@ def test_an_id_is_taken_while_its_client_is_open(box: Box) -> None:
     assert until(lambda: box.ask("/client/ping", {"id": odd})[1]["available_gpus"], "its GPU") == [1]
 
 
+def test_the_audit_trail_tells_which_lease_a_client_is(box: Box) -> None:
+    assert register(box, "audited", [0])[0] == 200
+    [job] = [job["id"] for job in box.yard.client.jobs() if job["name"] == "audited"]
+    assert box.ask("/client/cancel", {"id": "audited"})[0] == 200
+    entries = box.yard.client.audit(limit=2)
+    assert [(entry["path"], entry["job"]) for entry in entries] == [("/client/cancel", job), ("/client/register", job)]
+
+
 def test_a_client_is_its_owners(box: Box) -> None:
     assert register(box, "u@mine", [0])[0] == 200
     assert register(box, "x@nobodys", [1], **FAR)[0] == 200

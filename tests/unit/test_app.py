@@ -19,7 +19,8 @@ from gpuyard.errors import Bug
 from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.listen import Peer
-from gpuyard.server.openapi import described, security
+from gpuyard.server.openapi import REFUSED, described, security
+from gpuyard.server.refusals import problem
 
 HERE = Settings(Path("/x"), Path("/x/s"))
 
@@ -89,6 +90,11 @@ def test_tokens_are_said_to_be_needed_where_they_are(settings: dict[str, Any], n
     found = security(Settings(Path("/x"), Path("/x/s"), **settings))
     assert ({} not in found) is needed
     assert {"token": []} in found
+
+
+def test_every_refusal_has_a_title() -> None:
+    for status in (*REFUSED, 405, 500):
+        assert json.loads(bytes(problem(status, "no").body))["title"] != "Error", status
 
 
 def test_every_route_is_in_the_contract() -> None:

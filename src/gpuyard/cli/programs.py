@@ -36,7 +36,7 @@ def missing(word: str) -> str | None:
     """What is wrong with a word that looks like a file's name, where there is no such file here."""
     if os.path.exists(word) or ("/" not in word and "." not in word):
         return None
-    return f"there is no such file here{_near(word, os.path.abspath(word))}"
+    return f"there is no such file here{_near(os.path.abspath(word))}"
 
 
 def _why(word: str, place: str) -> str:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -51,6 +51,7 @@ from gpuyard.server.notifications import Notifications
 from gpuyard.server.once import Act, Once
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.policies import PolicyRoutes
+from gpuyard.server.queries import Asking
 from gpuyard.server.reports import Reports
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.selection import Listing
@@ -102,7 +103,10 @@ class Api:
         def add(path: str, handler: Callable[..., Any], method: str, may: May, what: str = "", **options: Any) -> None:
             checks = [] if may is May.EVERYBODY else [Depends(self._guard(may, what))]
             options["openapi_extra"] = {"x-may": may.value, **options.get("openapi_extra", {})}
-            app.add_api_route(f"/api/v1{path}", handler, methods=[method], dependencies=checks, **options)
+            kind = Asking if method == "GET" else None
+            app.router.add_api_route(
+                f"/api/v1{path}", handler, methods=[method], dependencies=checks, route_class_override=kind, **options
+            )
 
         everybody, owner, admin = May.EVERYBODY, May.OWNER, May.ADMIN
         lists = Lists(self)
@@ -181,7 +185,7 @@ class Api:
         return await self.once(request, take)
 
     async def job(
-        self, job: str, wait: Wait = 0.0, for_: Annotated[str, Query(alias="for", pattern="over|start")] = "over"
+        self, job: str, wait: Wait = 0.0, for_: Annotated[Literal["over", "start"], Query(alias="for")] = "over"
     ) -> Response:
         """One job, or an array as one; with `wait`, when it is over or has started, or the seconds are."""
         end = time.monotonic() + wait

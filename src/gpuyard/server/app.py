@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -24,9 +25,13 @@ from gpuyard.server.admission import TooMany, Unknown
 from gpuyard.server.answers import reply
 from gpuyard.server.api import Api, NoSuchGpu
 from gpuyard.server.bodies import NotJson
+from gpuyard.server.complaints import message, where
+from gpuyard.server.contract import ROUTES
 from gpuyard.server.front import add_front
 from gpuyard.server.gate import Gate
+from gpuyard.server.heads import Heads
 from gpuyard.server.openapi import described
+from gpuyard.server.paths import API
 from gpuyard.server.permissions import Forbidden
 from gpuyard.server.probes import Probes
 from gpuyard.server.refusals import refusal
@@ -50,6 +55,7 @@ def make_app(api: Api) -> FastAPI:
     api.add_to(app)
     Probes(api).add_to(app)
     add_front(app)
+    app.add_middleware(Heads)
     app.add_middleware(Gate, doors=api.doors)
     app.add_exception_handler(GpuyardError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -91,7 +97,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
             400,
             f"the request is not JSON: {parts[0].get('ctx', {}).get('error', 'it cannot be read')}",
         )
-    told = [{"where": _where(part), "message": _message(part)} for part in parts[:_MOST_COMPLAINTS]]
+    taken = _taken(request)
+    told = [{"where": where(part), "message": message(part, taken)} for part in parts[:_MOST_COMPLAINTS]]
     detail = "; ".join(f"{one['where']}: {one['message']}".removeprefix("body: ") for one in told)
     return refusal(request.url.path, 422, detail, errors=told)
 
@@ -125,10 +132,12 @@ def _methods(request: Request) -> list[str]:
     return sorted({method for route in named or routes for method in getattr(route, "methods", None) or ()})
 
 
-def _where(part: Any) -> str:
-    steps = [str(step) for step in part["loc"]]
-    return ".".join(steps[1:] if len(steps) > 1 and steps[0] in ("body", "query", "path", "header") else steps)
-
-
-def _message(part: Any) -> str:
-    return str(part["msg"]).removeprefix("Value error, ")
+def _taken(request: Request) -> Any:
+    """The type of what a request should hold."""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute):
+        return None
+    told = ROUTES.get(f"{request.method} {route.path.removeprefix(API)}")
+    if told is not None and told.model is not None:
+        return told.model
+    return route.body_field.field_info.annotation if route.body_field is not None else None

@@ -70,6 +70,7 @@ _RANGED: Headers = {
     **_LOG,
     "Content-Range": {"description": "Which bytes of how many.", "required": True, "schema": _TEXT},
 }
+_AT: Headers = {"Location": {"description": "Where it is.", "required": True, "schema": _TEXT}}
 _OF_JOB = ("getJob", "explainJob", "cancelJob", "holdJob", "releaseJob", "getLog", "getEnvironment", "editJob",
            "cloneJob", "retryJob")  # fmt: skip
 _OF_LEASE = ("getLease", "keepLease", "releaseLease", "getJob")
@@ -80,8 +81,8 @@ def _links(operations: tuple[str, ...], place: str, parameter: str = "job") -> d
     return {operation: {parameter: f"$response.body#/{place}"} for operation in operations}
 
 
-def _new(kind: Any, example: Any, links: dict[str, dict[str, str]]) -> dict[int, Good]:
-    return {201: Good("It is on disk.", kind, example, links=links)}
+def _new(kind: Any, example: Any, links: dict[str, dict[str, str]], headers: Headers = _NONE) -> dict[int, Good]:
+    return {201: Good("It is on disk.", kind, example, headers, links=links)}
 
 
 def _job(what: str = "The job as it stands.", **more: Any) -> dict[int, Good]:
@@ -105,7 +106,7 @@ _RESERVATIONS = _ok("Those that are left.", replies.Reservations, examples.RESER
 
 ROUTES: dict[str, Told] = {
     "POST /jobs": Told(
-        "submitJob", "Submit a job", "Jobs", _new(replies.Id, {"id": "17"}, _links(_OF_JOB, "id")), (422, 503),
+        "submitJob", "Submit a job", "Jobs", _new(replies.Id, {"id": "17"}, _links(_OF_JOB, "id"), _AT), (422, 503),
         examples.SUBMISSIONS, model=Submission, once=True,
     ),
     "POST /jobs/batch": Told(
@@ -135,19 +136,19 @@ ROUTES: dict[str, Told] = {
         "explainJob", "Why does it wait?", "Jobs", _ok("Why.", shapes.Explanation, examples.EXPLANATION), _OF
     ),
     "POST /jobs/{job}/clone": Told(
-        "cloneJob", "Queue the same once more", "Jobs", _new(replies.Id, {"id": "18"}, _links(_OF_JOB[:3], "id")),
+        "cloneJob", "Queue the same once more", "Jobs", _new(replies.Id, {"id": "18"}, _links(_OF_JOB[:3], "id"), _AT),
         _DONE, examples.COPIES, once=True,
     ),
     "POST /jobs/{job}/retry": Told(
-        "retryJob", "Run it again", "Jobs", _new(replies.Id, {"id": "18"}, _links(_OF_JOB[:3], "id")), _DONE,
+        "retryJob", "Run it again", "Jobs", _new(replies.Id, {"id": "18"}, _links(_OF_JOB[:3], "id"), _AT), _DONE,
         examples.COPIES, once=True,
     ),
     "POST /jobs/{job}/progress": Told(
         "reportProgress", "Tell how far a job is", "Jobs", _job(), (*_OF, 409), examples.REPORTS
     ),
     "POST /leases": Told(
-        "askForLease", "Ask for GPUs", "Leases", _new(replies.Id, {"id": "19"}, _links(_OF_LEASE, "id")), (422, 503),
-        examples.LEASE_WISHES, once=True,
+        "askForLease", "Ask for GPUs", "Leases", _new(replies.Id, {"id": "19"}, _links(_OF_LEASE, "id"), _AT),
+        (422, 503), examples.LEASE_WISHES, once=True,
     ),
     "GET /leases": Told("listLeases", "List leases", "Leases", _LEASES, (422,)),
     "GET /leases/{job}": Told(
@@ -163,7 +164,7 @@ ROUTES: dict[str, Told] = {
     "GET /history": Told("listHistory", "List jobs that are over", "Jobs", _ENDED, (422,)),
     "GET /events": Told(
         "listEvents", "Read the log of events, or follow it", "Events",
-        _ok("Some of it.", replies.Events, examples.EVENTS, also={"text/event-stream": examples.STREAM}), (422,),
+        _ok("Some of it.", replies.Events, examples.EVENTS, also={"text/event-stream": examples.STREAM}), _OF,
     ),
     "GET /stats": Told(
         "getStats", "What was done in a span of time", "Events", _ok("What.", replies.Stats, examples.STATS), (422,)
@@ -177,7 +178,7 @@ ROUTES: dict[str, Told] = {
     "GET /reservations": Told("listReservations", "List reservations", "Reservations", _RESERVATIONS),
     "POST /reservations": Told(
         "reserve", "Reserve GPUs", "Reservations",
-        _new(replies.Reservation, examples.RESERVATION, _links(("unreserve",), "name", "name")), (409, 422, 503),
+        _new(replies.Reservation, examples.RESERVATION, _links(("unreserve",), "name", "name"), _AT), (409, 422, 503),
         examples.RESERVATION_WISHES,
     ),
     "DELETE /reservations/{name}": Told(

@@ -11,6 +11,7 @@ from fastapi import Header, Query, Request, Response
 from gpuyard.daemon.journal import KINDS
 from gpuyard.daemon.reader import Wish
 from gpuyard.errors import UserError
+from gpuyard.server import tasks
 from gpuyard.server.answers import event_json, reply
 from gpuyard.server.streaming import Stream
 from gpuyard.server.watch import Wait
@@ -43,6 +44,8 @@ class Events:
         last_event_id: Annotated[str, Header(description="Of a stream: the last event that was received.")] = "",
     ) -> Response:
         """The log, from one event on; with `Accept: text/event-stream`, as a stream that goes on."""
+        if job:
+            tasks.progress(self._api.reader, job)  # there must be such a job
         wish = Wish(job, _kinds(kind), user)
         if _TYPE in request.headers.get("accept", ""):
             return self._stream(request, _resumed(last_event_id) if last_event_id else after, wish)

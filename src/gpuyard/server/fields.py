@@ -55,7 +55,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _whole(value: str | None) -> str | None:
+def _complete(value: str | None) -> str | None:
     """What is looked for in the store, which knows no half characters."""
     try:
         (value or "").encode()
@@ -175,7 +175,7 @@ Deadline = Annotated[Instant, Field(description="When it should be done; policie
 Dependency = Annotated[
     Word | None,
     Field(description="Jobs that must end first: `afterok:12:13,afterany:name`."),
-    AfterValidator(_whole),
+    AfterValidator(_complete),
 ]
 Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run again if it fails."), WHOLE]
 RetryDelay = Annotated[float | None, Field(ge=0, le=3600, description="Seconds before the first retry, then doubled.")]

@@ -21,6 +21,7 @@ from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.answers import job_json, reply
 from gpuyard.server.fields import Since
+from gpuyard.server.queries import check_states
 from gpuyard.server.selection import Choice, Listed
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Lists:
         if not columns and limit is not None and limit > MOST:
             raise UserError(f"limit is {MOST} at most: a page says where the next one is; or ask for columns=true")
         states = frozenset(state.split(",")) if state else frozenset()
+        check_states(states)
         wanted = {key: value for key, value in (("user", user), ("name", name)) if value}
         if len(states) == 1:
             wanted["state"] = state
@@ -122,6 +124,7 @@ class Lists:
     ) -> Response:
         """Jobs that are over, the latest first."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
+        check_states({state} - {""})
         after, where = _instant(since), _cursor(cursor)
 
         def found() -> Response:

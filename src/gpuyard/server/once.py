@@ -14,6 +14,7 @@ from gpuyard.daemon.repeats import Repeats, Sent, told
 from gpuyard.errors import UserError
 from gpuyard.server.answers import reply
 from gpuyard.server.bodies import read_json
+from gpuyard.server.paths import API
 
 if TYPE_CHECKING:
     from gpuyard.server.api import Api
@@ -36,13 +37,13 @@ class Once:
     async def __call__(self, request: Request, prepare: Callable[[], Awaitable[Act]], more: str = "") -> Response:
         """Do what is prepared, or answer as before. `prepare` refuses what makes no sense; `more` is asked for, too."""
         if KEY not in request.headers:
-            return reply(await self._api.ask(await prepare()), 201)
+            return _answer(request, await self._api.ask(await prepare()))
         sent = await self._sent(request, more)
         before = self._api.reader.answer(sent.user, sent.key)
         if before is not None:  # also where it could not be done now
-            return _answer(told(sent, before), replayed=True)
+            return _answer(request, told(sent, before), replayed=True)
         act = await prepare()
-        return _answer(*await self._api.ask(lambda: self._repeats.once(sent, act)))
+        return _answer(request, *await self._api.ask(lambda: self._repeats.once(sent, act)))
 
     async def _sent(self, request: Request, more: str) -> Sent:
         key = request.headers[KEY]
@@ -53,8 +54,11 @@ class Once:
         return Sent(self._api.permissions.name(request), key, digest)
 
 
-def _answer(answer: Any, replayed: bool) -> Response:
+def _answer(request: Request, answer: Any, replayed: bool = False) -> Response:
     response = reply(answer, 201)
+    if "id" in answer:  # several jobs have no place in common
+        kind = "leases" if request.url.path == f"{API}/leases" else "jobs"
+        response.headers["Location"] = f"{API}/{kind}/{answer['id']}"
     if replayed:
         response.headers[REPLAYED] = "true"
     return response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -35,7 +36,7 @@ _PARAMETERS = {
     "since": "Only what happened then or later.",
     "for": "What to wait for: that it is over, or that it has started.",
 }
-_BAD = {
+REFUSED = {
     400: "The request is not JSON.",
     401: "It is not known who asks: send a token.",
     403: "Whoever asks may not do that.",
@@ -51,6 +52,7 @@ _BAD = {
     429: "Too many failures: wait a while.",
     503: "This cannot be done now: try again later.",
 }
+"""Refusals that routes are described with."""
 _EVERYBODY = (401, 403, 421, 429)
 _WITH_BODY = (400, 411, 413, 415)
 _DETAILS = {
@@ -73,8 +75,9 @@ def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
         for method, operation in operations.items():
             known = ROUTES if path.startswith(ROOT) else PROBES
             if (told := known.get(f"{method.upper()} {path.removeprefix(ROOT)}")) is not None:
-                _tell(operation, told, schemas)
-    components["responses"] = {str(status): _bad(status, schemas) for status in _BAD}
+                queried = (422,) if method == "get" and known is ROUTES else ()  # there is no such parameter
+                _tell(operation, replace(told, bad=(*told.bad, *queried)), schemas)
+    components["responses"] = {str(status): _bad(status, schemas) for status in REFUSED}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token, as gpuyard token makes them."},
         "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "As the page has it."},
@@ -134,9 +137,9 @@ def _content(one: Good, schemas: dict[str, Schema]) -> dict[str, Any]:
 
 
 def _bad(status: int, schemas: dict[str, Schema]) -> dict[str, Any]:
-    example = {"title": "...", "status": status, "detail": _DETAILS.get(status, _BAD[status])}
+    example = {"title": "...", "status": status, "detail": _DETAILS.get(status, REFUSED[status])}
     content = {"application/problem+json": {"schema": schema_of(Problem, schemas), "example": example}}
-    found: dict[str, Any] = {"description": _BAD[status], "content": content}
+    found: dict[str, Any] = {"description": REFUSED[status], "content": content}
     return found
 
 

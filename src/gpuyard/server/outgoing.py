@@ -99,5 +99,6 @@ class Outgoing:
         caller = self._caller
         user = caller.name if caller is not None else ""
         address = address_of(scope, self._doors.settings)
-        entry = Entry(time.time(), user, self._via, address, scope["method"], scope["path"], status)
+        entry = Entry(time.time(), user, self._via, address, scope["method"], scope["path"], status,
+                      scope.get("state", {}).get("about", ""))  # fmt: skip
         self._doors.trail.add(entry, self._body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +15,7 @@ from gpuyard.daemon.rulebook import Rulebook, Standing
 from gpuyard.daemon.yard import Yard
 from gpuyard.server.answers import reply
 from gpuyard.server.fields import LAST, MOST_INDEX, MOST_SECONDS, WHOLE, Index, Word
+from gpuyard.server.paths import API
 from gpuyard.server.times import iso
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -93,7 +95,9 @@ class RuleRoutes:
             return booking, self.rulebook.in_the_way(booking)
 
         booking, jobs = await self._ask(made)
-        return reply({**booking_json(booking), "in_the_way": jobs}, 201)
+        response = reply({**booking_json(booking), "in_the_way": jobs}, 201)
+        response.headers["Location"] = f"{API}/reservations/{quote(booking.name, safe='')}"
+        return response
 
     async def unreserve(self, request: Request, name: str) -> Response:
         """Give a reservation up."""

@@ -12,8 +12,8 @@ from gpuyard.daemon.desk import NoSuchJob, NotNow
 from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 
-_FIRST = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
-"""The state of an array is the first of these that one of its tasks is in."""
+STATES = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
+"""All states; that of an array is the first of these that one of its tasks is in."""
 
 
 def unknown(job: str, kind: str = "job") -> NoSuchJob:
@@ -72,7 +72,7 @@ def together(job: str, views: list[JobView]) -> JobView:
     """Tasks of an array as if they were one job."""
     if len(views) == 1:
         return views[0]
-    state = next(state for state in _FIRST if any(view.state == state for view in views))
+    state = next(state for state in STATES if any(view.state == state for view in views))
     codes = [view.exit_code for view in views if view.exit_code is not None]
     return replace(
         views[0],
@@ -91,7 +91,7 @@ def together(job: str, views: list[JobView]) -> JobView:
 def counted(views: Iterable[JobView]) -> str:
     """`2 running, 98 queued`."""
     counts = counts_of(views)
-    return ", ".join(f"{counts[state]:,} {state}" for state in _FIRST if state in counts)
+    return ", ".join(f"{counts[state]:,} {state}" for state in STATES if state in counts)
 
 
 def counts_of(views: Iterable[JobView]) -> dict[str, int]:

@@ -25,6 +25,7 @@ from gpuyard.engines import processes
 from gpuyard.engines.callers import find_holder
 from gpuyard.errors import UserError
 from gpuyard.server.answers import Sayings, gpus_json, reply, times_are_known
+from gpuyard.server.complaints import message, where
 from gpuyard.server.leases import Leases, peer_of
 from gpuyard.server.listen import Peer
 from gpuyard.server.models import Asked
@@ -136,6 +137,7 @@ class Watchmen:
 
         [job] = await api.ask(take)
         self._know(given.id, job)
+        request.state.about = job
         return reply({"status": "ok", "msg": ""})
 
     async def ping(self, request: Request) -> Response:
@@ -169,7 +171,7 @@ class Watchmen:
                 raise NoSuchJob(f"client not registered or has been cancelled: nothing is known of {id}")
             permissions = self._api.permissions
             permissions.check(May.OWNER, permissions.caller(request), f"{what} client {id}", lambda: view.user)
-            request.state.client = view
+            request.state.client, request.state.about = view, view.id
 
         return guard
 
@@ -306,5 +308,5 @@ def _read(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body or b"null")
     except ValidationError as error:
-        parts = (f"{'.'.join(map(str, part['loc']))}: {part['msg']}".removeprefix(": ") for part in error.errors())
-        raise UserError("; ".join(list(parts)[:5]).replace("Value error, ", "")) from error
+        parts = (f"{where(part)}: {message(part, model)}".removeprefix("body: ") for part in error.errors()[:5])
+        raise UserError("; ".join(parts)) from error
