@@ -79,7 +79,7 @@ def test_who_waits_when_the_token_is_revoked_gets_nothing(door: Door) -> None:
     last = door("GET", "/v1/events?after=1000000", token=token).json["last"]
     found: list[Reply] = []
     thread = threading.Thread(
-        target=lambda: found.append(door("GET", f"/v1/events?after={last}&job=none&wait=2", token=token))
+        target=lambda: found.append(door("GET", f"/v1/events?after={last}&user=nobody&wait=2", token=token))
     )
     thread.start()
     time.sleep(0.2)
