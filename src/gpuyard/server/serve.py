@@ -46,6 +46,7 @@ from gpuyard.server.leases import terms_of
 from gpuyard.server.listen import PeerProtocol, listen, listen_on
 
 log = logging.getLogger("gpuyard")
+_CYCLES = 2_000, 20, 50  # looked for often, so that each time is short; as a command has it, it would be 100 ms
 _SWITCH = 0.0005  # seconds until a thread of this process lets the other go on; 5 ms would delay every start
 
 
@@ -142,6 +143,7 @@ async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -
     PeerProtocol.proxied = bool(settings.allowed_hosts)
     gc.collect()
     gc.freeze()  # what is there now stays: looking through it again and again would stop everything for tens of ms
+    gc.set_threshold(*_CYCLES)
     servers = [(_server(app), listener)]
     if (network := _network(settings)) is not None:
         servers.append((_server(app, settings), network))
