@@ -54,7 +54,7 @@ def test_whoever_never_says_what_they_want_is_hung_up_on(monkeypatch: pytest.Mon
 
 
 def test_one_address_gets_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "_MOST_EACH", 3)
+    monkeypatch.setattr(listen.PeerProtocol, "_most", 3)
     monkeypatch.setattr(listen, "far_end", lambda _: None)  # as if from another machine
 
     def crowd(port: int) -> list[bool]:
