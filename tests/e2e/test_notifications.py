@@ -290,7 +290,7 @@ def test_a_job_says_who_is_told_of_it(yard: Yard, hook: Hook) -> None:
     assert [post["path"] for post in hook.of(changed)] == ["/one"]
     assert hook.of(none) == hook.of(mine) == []
     done = yard("submit", "--notify", "tow", "--", "true")
-    assert (done.code, "you have no subscription 'tow'; did you mean 'two'?" in done.err) == (1, True)
+    assert (done.code, "you have no subscription 'tow'; did you mean 'two'?" in done.err) == (2, True)
 
 
 def test_a_script_for_slurm_says_whom_to_mail(yard: Yard, post: Post, daemon: Yard) -> None:

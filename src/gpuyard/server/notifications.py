@@ -14,7 +14,7 @@ from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.notices.office import Office
-from gpuyard.notices.outbox import Delivery, Subscription
+from gpuyard.notices.outbox import Delivery, NoSuchSubscription, Subscription
 from gpuyard.notices.story import Sources
 from gpuyard.notices.words import check_events
 from gpuyard.server.answers import Sayings, how_it_stands, reply, times_are_known
@@ -138,7 +138,10 @@ class Notifications:
         if wish.notify_on is not None:
             changes["notify_on"] = list(check_events(wish.notify_on)) if wish.notify_on else []
         if wish.notify:
-            refs = await asyncio.wrap_future(self._open().refs(self._who(request).name, wish.notify))
+            try:
+                refs = await asyncio.wrap_future(self._open().refs(self._who(request).name, wish.notify))
+            except NoSuchSubscription as error:  # part of what is asked for, not what is asked
+                raise UserError(str(error)) from error
             changes["notify"] = list(refs)
         return wish.model_copy(update=changes)
 
