@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Query, Request, Response
@@ -19,7 +19,7 @@ from gpuyard.notices.story import Sources
 from gpuyard.notices.words import check_events
 from gpuyard.server.answers import Sayings, how_it_stands, reply, times_are_known
 from gpuyard.server.models import AskedForJob
-from gpuyard.server.permissions import NO_ACCOUNT, Caller, Forbidden
+from gpuyard.server.permissions import NO_ACCOUNT, Caller, Forbidden, May
 from gpuyard.server.times import iso
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SubscriptionWish(BaseModel):
 
 
 class Notifications:
-    """Handlers; the API adds them to its routes."""
+    """Handlers; `add_to` makes them known."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -85,6 +85,14 @@ class Notifications:
         return say(reasons.get(view.id), view) or how_it_stands(view) or ""
 
     # -- routes -----------------------------------------------------------------------------------
+
+    def add_to(self, add: Callable[..., None]) -> None:
+        """Make the routes known."""
+        add("/notifications", self.deliveries, "GET", May.EVERYBODY)
+        add("/notifications/subscriptions", self.subscriptions, "GET", May.EVERYBODY)
+        add("/notifications/subscriptions", self.subscribe, "POST", May.EVERYBODY, status_code=201)
+        add("/notifications/subscriptions/{subscription}", self.unsubscribe, "DELETE", May.EVERYBODY)
+        add("/notifications/subscriptions/{subscription}/test", self.test, "POST", May.EVERYBODY)
 
     async def subscriptions(self, request: Request) -> Response:
         """Where whoever asks is told of their jobs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response
@@ -12,6 +13,7 @@ from gpuyard.core.policies import ALIASES, POLICIES
 from gpuyard.core.pool import PLACEMENT_DOCS
 from gpuyard.server.answers import reply
 from gpuyard.server.models import PolicyChoice
+from gpuyard.server.permissions import May
 from gpuyard.server.times import iso
 
 if TYPE_CHECKING:
@@ -19,10 +21,16 @@ if TYPE_CHECKING:
 
 
 class PolicyRoutes:
-    """Handlers; the API adds them to its routes."""
+    """Handlers; `add_to` makes them known."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
+
+    def add_to(self, add: Callable[..., None]) -> None:
+        """Make the routes known."""
+        add("/policies", self.known, "GET", May.EVERYBODY)
+        add("/policy", self.policy, "GET", May.EVERYBODY)
+        add("/policy", self.set_policy, "PUT", May.ADMIN, "set the policy")
 
     async def known(self) -> Response:
         """The policies, disciplines and placements that there are, with a line on each, and what can be set."""

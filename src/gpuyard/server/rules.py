@@ -16,6 +16,7 @@ from gpuyard.daemon.yard import Yard
 from gpuyard.server.answers import reply
 from gpuyard.server.fields import LAST, MOST_INDEX, MOST_SECONDS, WHOLE, Index, Word
 from gpuyard.server.paths import API
+from gpuyard.server.permissions import May
 from gpuyard.server.times import iso
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -64,11 +65,22 @@ class ShareChoice(BaseModel):
 
 
 class RuleRoutes:
-    """Handlers; the API adds them to its routes."""
+    """Handlers; `add_to` makes them known."""
 
     def __init__(self, yard: Yard, ask: Ask, look: Ask, user: Callable[[Request], str]) -> None:
         self.rulebook = Rulebook(yard)
         self._ask, self._look, self._user = ask, look, user
+
+    def add_to(self, add: Callable[..., None]) -> None:
+        """Make the routes known."""
+        add("/gpus/drain", self.drain, "POST", May.ADMIN, "drain GPUs")
+        add("/gpus/resume", self.resume, "POST", May.ADMIN, "resume GPUs")
+        add("/reservations", self.reservations, "GET", May.EVERYBODY)
+        add("/reservations", self.reserve, "POST", May.ADMIN, "reserve GPUs", status_code=201)
+        add("/reservations/{name}", self.unreserve, "DELETE", May.ADMIN, "give reservations up")
+        add("/rules", self.rules, "GET", May.EVERYBODY)
+        add("/rules/quotas/{name}", self.set_quota, "PUT", May.ADMIN, "set quotas")
+        add("/rules/shares/{name}", self.set_share, "PUT", May.ADMIN, "set shares")
 
     async def drain(self, request: Request, given: GpuChoice) -> Response:
         """Let nothing start on these GPUs; what runs there goes on."""
