@@ -5,14 +5,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Tests mostly wait, for daemons, jobs and browsers: two for each core keep it busy.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: demo test lint bench bench-simulator bench-queue bench-server chaos clean
+.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording screenshots chaos clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -20,7 +22,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: bench-simulator bench-queue bench-server
+bench: bench-simulator bench-queue bench-sharing bench-recording bench-server bench-page
 
 bench-simulator: $(VENV)/.installed-dev
 	$(BIN)/python bench/simulator.py $(ARGS)
@@ -30,6 +32,20 @@ bench-queue: $(VENV)/.installed-dev
 
 bench-server: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.server $(ARGS)
+
+bench-sharing: $(VENV)/.installed-dev
+	$(BIN)/python bench/sharing.py $(ARGS)
+
+bench-recording: $(VENV)/.installed-dev
+	$(BIN)/python -m bench.recording $(ARGS)
+
+# Wants chromium (apt-get install chromium), as the tests of the page do.
+bench-page: $(VENV)/.installed-dev
+	$(BIN)/python -m bench.page $(ARGS)
+
+# Makes the README's pictures anew.
+screenshots: $(VENV)/.installed-dev
+	$(BIN)/python docs/screenshots.py $(ARGS)
 
 # Kills the daemon 200 times at random instants under load; GPUYARD_CHAOS_SEED repeats a run that failed.
 chaos: $(VENV)/.installed-dev

@@ -64,7 +64,8 @@ def daemon(gpus: int, data_dir: Path | None = None) -> Iterator[tuple[subprocess
         home = data_dir or Path(folder)
         began = time.perf_counter()
         process = subprocess.Popen(
-            [*GPUYARD, "serve", "--data-dir", str(home), "--simulate-gpus", f"{gpus}x16G"], stderr=subprocess.DEVNULL
+            [*GPUYARD, "serve", "--page", "off", "--data-dir", str(home), "--simulate-gpus", f"{gpus}x16G"],
+            stderr=subprocess.DEVNULL,
         )
         path = home / "gpuyard.sock"
         client = Client(path)

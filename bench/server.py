@@ -40,7 +40,7 @@ Address = tuple[str, int]
 def daemon() -> Iterator[tuple[int, Client, Address]]:
     """A daemon that listens on TCP, too: its process, a client, and where that is."""
     with tempfile.TemporaryDirectory(prefix="gpuyard-bench-") as folder:
-        command = [sys.executable, "-m", "gpuyard", "serve", "--data-dir", folder, "--port", "0"]
+        command = [sys.executable, "-m", "gpuyard", "serve", "--page", "off", "--data-dir", folder, "--port", "0"]
         process = subprocess.Popen([*command, "--simulate-gpus", f"{GPUS}x16G"], stderr=subprocess.DEVNULL)
         client = Client(Path(folder) / "gpuyard.sock")
         try:

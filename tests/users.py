@@ -63,6 +63,10 @@ class User:
     def _become(self, action: Callable[[], Any], limits: Mapping[int, tuple[int, int]], writing: int) -> None:
         found: dict[str, Any] = {}
         try:
+            if limits:  # what this process has open would count
+                os.dup2(writing, 3)
+                writing = 3
+                os.closerange(4, 2**16)
             for which, values in limits.items():
                 resource.setrlimit(which, values)
             os.setgroups(sorted(self.groups))

@@ -56,6 +56,7 @@ class Yard:
             "GPUYARD_DATA_DIR": str(data_dir),
             "GPUYARD_CONFIG": str(data_dir / "none.toml"),
             "GPUYARD_PORT": "none",
+            "GPUYARD_PAGE": "off",
         }
 
     def popen(self, *arguments: str | Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -108,7 +108,10 @@ class Calls:
         """Have something done once, though it may have to be said again: the key tells that it is the same."""
         headers = {"Idempotency-Key": check_header("a key", key or os.urandom(16).hex())}
         data = encode(body)
-        return self._patiently(lambda: self._read(self._send("POST", target, data, headers=headers)), _ONCE)
+        found = self._patiently(lambda: self._read(self._send("POST", target, data, headers=headers)), _ONCE)
+        for warning in found.get("warnings", ()):
+            self.say(f"warning: {warning}")
+        return found
 
     def _send(
         self,

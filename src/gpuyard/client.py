@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 from urllib.parse import quote
 
 from gpuyard.accesscalls import AccessCalls
+from gpuyard.batchcalls import BatchCalls
 from gpuyard.calls import query_of
 from gpuyard.descriptions import description, encode, remote_description, wanted
 from gpuyard.errors import UserError
+from gpuyard.estimatecalls import EstimateCalls
 from gpuyard.following import POLL, Following, output_of
 from gpuyard.notifycalls import NotifyCalls
 from gpuyard.patience import PATIENCE
+from gpuyard.recordingcalls import RecordingCalls
+from gpuyard.recordingshapes import Recorded
 from gpuyard.refusals import Invalid, Refused
 from gpuyard.rulecalls import RuleCalls
 from gpuyard.shapes import (
@@ -36,7 +40,10 @@ from gpuyard.shapes import (
     LogPart,
     Machine,
     Page,
+    PolicyPreview,
     Progress,
+    Samples,
+    Usage,
     Wishes,
 )
 from gpuyard.transport import HungUp, NoDaemon
@@ -60,8 +67,12 @@ __all__ = [
     "Machine",
     "NoDaemon",
     "Page",
+    "PolicyPreview",
     "Progress",
+    "Recorded",
     "Refused",
+    "Samples",
+    "Usage",
     "Wishes",
     "description",
     "encode",
@@ -69,7 +80,7 @@ __all__ = [
 ]
 
 
-class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
+class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, BatchCalls, RecordingCalls):
     """Talks to the daemon of this machine, or to one at a host; by default to the one that the settings name.
 
     `Client()` finds the daemon as the command line does ($GPUYARD_HOST, $GPUYARD_SOCKET, $GPUYARD_DATA_DIR, the
@@ -294,6 +305,33 @@ class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
         """The GPUs and who is on them."""
         return cast(Machine, self._get("/gpus"))
 
+    def samples(
+        self,
+        *,
+        after: float = 0.0,
+        wait: float = 0.0,
+        span: Literal["fine", "coarse"] = "fine",
+        gpus: Sequence[int] | None = None,
+    ) -> Samples:
+        """What the GPUs did in the last ten minutes, or (`coarse`) in each minute of the last day.
+
+        With `wait`, when there is a sample after the time `after`, or so many seconds (at most 30) have passed.
+        """
+        wait = min(wait, POLL)
+        some = None if gpus is None else ",".join(map(str, gpus))
+        query = {"after": repr(after), "wait": f"{wait:.3f}", "span": span, "gpus": some}
+        return cast(Samples, self._get("/gpus/samples", patience=wait, **query))
+
+    def usage(
+        self, *, since: float | str | None = None, until: float | str | None = None, limit: int | None = None
+    ) -> Usage:
+        """Who was on which GPU when, in a span of time: the last day, if not said."""
+        return cast(Usage, self._get("/usage", since=since, until=until, limit=limit))
+
+    def interference(self) -> dict[str, Any]:
+        """What jobs that share a GPU do to each other, as far as it was seen; the worst first."""
+        return self._get("/interference")
+
     def policy(self) -> dict[str, Any]:
         """The policy that decides, and since when."""
         return self._get("/policy")
@@ -301,6 +339,13 @@ class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
     def set_policy(self, policy: str, *, discipline: str | None = None, placement: str | None = None) -> dict[str, Any]:
         """Let another policy decide from now on."""
         return self._ask("PUT", "/policy", {"policy": policy, "discipline": discipline, "placement": placement})
+
+    def preview_policy(
+        self, policy: str, *, discipline: str | None = None, placement: str | None = None
+    ) -> PolicyPreview:
+        """What would change now if another policy decided; nothing does."""
+        wish = {"policy": policy, "discipline": discipline, "placement": placement}
+        return cast(PolicyPreview, self._ask("POST", "/policy/preview", wish))
 
     def policies(self) -> dict[str, Any]:
         """The policies that there are, and what can be set of each."""
@@ -323,9 +368,12 @@ class Client(Following, RuleCalls, AccessCalls, NotifyCalls):
         name: str | None = None,
         tag: str | None = None,
         since: str | None = None,
+        until: str | None = None,
+        text: str | None = None,
     ) -> list[Job]:
-        """Jobs that are over, the newest first."""
-        return self._pages("/history", limit, user=user, state=state, name=name, tag=tag, since=since)
+        """Jobs that are over, the newest first; `text` is looked for in id, name, user and command."""
+        query = {"user": user, "state": state, "name": name, "tag": tag, "since": since, "until": until, "text": text}
+        return self._pages("/history", limit, **query)
 
     def shutdown(self) -> None:
         """Let the daemon end; jobs go on running."""

@@ -20,10 +20,31 @@ SOCKET_NAME = "gpuyard.sock"
 _SYSTEM = Path("/run/gpuyard")
 SECRETS = ("mail",)
 """What is not to be shown."""
-DURATIONS = ("default_estimate", "grace", "half_life", "lease_idle", "queue_timeout", "keep_logs", "keep_history")
-SIZES = ("output_limit",)
-_SWITCHES = ("cgroups", "preempt", "single_user")
-_NUMBERS = ("max_priority",)
+DURATIONS = (
+    "interference_after",
+    "default_estimate",
+    "grace",
+    "half_life",
+    "lease_idle",
+    "queue_timeout",
+    "keep_logs",
+    "keep_history",
+    "record_period",
+    "keep_samples",
+    "keep_minutes",
+    "keep_hours",
+)
+SIZES = ("output_limit", "gpu_buffer")
+_SWITCHES = ("cgroups", "page", "preempt", "record", "single_user")
+_YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_NUMBERS = ("max_priority", "memory_margin", "oom_retries")
+_RANGES = {"memory_margin": (1, "a part from 0 to 1, as in 0.05"), "oom_retries": (100, "a whole number from 0 to 100")}
+"""Numbers that are not negative: the most that each may be, and that in words."""
+_CHOICES = {
+    "over_memory": ("warn", "stop-largest-offender", "stop"),
+    "foreign": ("avoid", "count"),
+    "admission": ("requests", "usage"),
+}
 TOKENS = ("auto", "required", "none")
 FLAGS = {"bind": "--host", "tokens": "--token"}
 """Settings whose flags have other names: those that people know."""
@@ -34,7 +55,6 @@ _PREFIX = "GPUYARD_"
 _NO_SETTINGS = (
     "config",
     "cache_dir",
-    "traces",
     "job_id",
     "attempt",
     "gpus",
@@ -43,8 +63,10 @@ _NO_SETTINGS = (
     "progress",
     "host",
     "ca",
+    "page_user",
+    "simulate_use",
 )
-_NO_SETTINGS_EITHER = ("fault", "chaos_", "array_", "checkpoint", "lease")  # what such names begin with
+_NO_SETTINGS_EITHER = ("fault", "chaos_", "array_", "checkpoint", "lease", "prometheus_")  # what such names begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,19 @@ class Settings:
     """Whether preemptible jobs are stopped for jobs of higher priority, or of users who have less than their share."""
     output_limit: int = 2**30
     """Bytes of output that are kept of each attempt."""
+    gpu_buffer: int = 2**29
+    """Bytes of each GPU that are given to nobody who shares it."""
+    memory_margin: float = 0.05
+    """How much more than was measured a share by `auto` is, while there are few measurements; 0.05 is 5 %."""
+    over_memory: str = "stop-largest-offender"
+    """What becomes of a job that uses more of a GPU than its share: `warn` tells, `stop` ends it at once, and
+    `stop-largest-offender` ends whoever is furthest beyond once the others might not get theirs."""
+    oom_retries: int = 3
+    """How often a job that runs out of GPU memory is run again with more, if nobody says otherwise."""
+    interference_after: float = 10.0
+    """Seconds for which two jobs must be seen together before it counts what they do to each other."""
+    foreign: str = "avoid"
+    """A GPU on which somebody else's process is: `avoid` it, or `count` what that uses, and share the rest."""
     lease_idle: float = 60.0
     """Seconds without a child, after its first use, that end the lease of a shell that somebody types in; 0: never."""
     cgroups: bool = False
@@ -95,6 +130,8 @@ class Settings:
     """A certificate for TCP, with its chain, in a file (PEM)."""
     tls_key: str = ""
     """Its key, unless it is in the same file."""
+    page: bool = True
+    """Whether there is a page to look at, where the daemon listens on TCP: a process of its own serves it."""
     mail: str = ""
     """How mail goes to bare addresses: a URL of apprise, as in mailtos://USER:PASSWORD@HOST?from=ADDRESS. A secret."""
     notify_retry: str = "10s,1m,5m,30m,2h"
@@ -105,6 +142,23 @@ class Settings:
     """Seconds for which the output of a job is kept after its end; 0 for ever."""
     keep_history: float = 0.0
     """Seconds for which it is known, after its end, that there was a job; 0 for ever."""
+    record: bool = True
+    """Whether it is written down what GPUs do."""
+    record_period: float = 1.0
+    """Seconds between what is written down while a GPU is in use; of an idle one it is less often."""
+    keep_samples: float = 7 * 86400.0
+    """Seconds for which every sample is kept; then the least, the mean and the most of each minute."""
+    keep_minutes: float = 90 * 86400.0
+    """Seconds for which those are kept; then those of each hour."""
+    keep_hours: float = 0.0
+    """Seconds for which those are kept; 0 for ever."""
+    dcgm_job_mapping: str = ""
+    """A folder for files that tell dcgm-exporter which jobs are on which GPU; not said: none are written."""
+    admission: str = "requests"
+    """Which jobs may share a GPU: by what they ask for (`requests`), or by what they and their like really use
+    (`usage`)."""
+    traces: str = ""
+    """A folder of traces that everybody may simulate on the page; not said: `traces` in the data directory."""
 
     @property
     def shared(self) -> bool:
@@ -117,9 +171,19 @@ class Settings:
         return self.bind == "localhost" or self.bind == "::1" or self.bind.startswith("127.")
 
     @property
+    def page_socket(self) -> Path:
+        """Where the page's process listens, for the daemon alone."""
+        return self.socket.with_name(f"{self.socket.stem}-page{self.socket.suffix}")
+
+    @property
     def database(self) -> Path:
         """The store."""
         return self.data_dir / "gpuyard.db"
+
+    @property
+    def traces_dir(self) -> Path:
+        """Where the traces are that the page offers."""
+        return Path(self.traces).expanduser().absolute() if self.traces else self.data_dir / "traces"
 
     @property
     def jobs_dir(self) -> Path:
@@ -227,19 +291,26 @@ def daemon_socket(flags: Mapping[str, Any] | None = None, environment: Mapping[s
 
 def _read(name: str, value: Any) -> Any:
     """A setting's value from what a person wrote."""
+    if name in _RANGES:
+        return _ranged(name, value)
     if not isinstance(value, str):
         return tuple(value) if name == "allowed_hosts" else value
     if name in DURATIONS:
-        seconds = parse_duration(value)
+        try:
+            seconds = parse_duration(value)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
         if not 0 <= seconds < float("inf"):
             raise UserError(f"{name} is a time of 0 or more, not '{value}'")
         return seconds
     if name in _SWITCHES:
-        if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise UserError(f"{name} is true or false, not '{value}'")
-        return value.lower() in ("true", "1", "yes")
+        if value.lower() not in (*_YES, *_NO):
+            raise UserError(f"{name} is {'on or off' if name == 'page' else 'true or false'}, not '{value}'")
+        return value.lower() in _YES
     if name in _NUMBERS:
         return _number(name, value)
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise UserError(f"{name} is one of {', '.join(_CHOICES[name])}, not '{value}'")
     if name == "port":
         return _port(value)
     if name == "allowed_hosts":
@@ -275,6 +346,14 @@ def _number(name: str, value: str) -> float:
     if math.isnan(number):
         raise UserError(f"{name} is a number, not '{value}'")
     return number
+
+
+def _ranged(name: str, value: str | float) -> float:
+    most, words = _RANGES[name]
+    number = _number(name, value) if isinstance(value, str) else value
+    if not 0 <= number <= most or (name == "oom_retries" and number != int(number)):
+        raise UserError(f"{name} is {words}, not '{value}'")
+    return int(number) if name == "oom_retries" else number
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def wanted(wishes: Wishes) -> dict[str, Any]:
     for name in _DURATIONS:
         if isinstance(text := found.get(name), str):
             found[name] = _parsed(name, parse_duration, text)
-    if isinstance(text := found.get("gpu_memory"), str):
+    if isinstance(text := found.get("gpu_memory"), str) and text != "auto":
         found["gpu_memory"] = _parsed("gpu_memory", parse_share, text)
     return found
 

@@ -15,12 +15,16 @@ class Id(TypedDict):
 
     id: str
     """The job's, the lease's or the array's."""
+    warnings: NotRequired[list[str]]
+    """What should be known of it."""
 
 
 class Ids(TypedDict):
     """What several new jobs are called, in their order."""
 
     ids: list[str]
+    warnings: NotRequired[list[str]]
+    """What should be known of them."""
 
 
 class Jobs(TypedDict):
@@ -28,6 +32,10 @@ class Jobs(TypedDict):
 
     total: int
     """How many there are on all pages; each task of an array counts."""
+    rows: int
+    """How many entries that makes, which are fewer where tasks are folded."""
+    states: dict[str, int]
+    """How many of them are in each state."""
     jobs: list[Job]
     next: str | None
     """Where the next page is."""
@@ -39,6 +47,10 @@ class Table(TypedDict):
     now: float
     """The time at the daemon."""
     total: int
+    rows: int
+    """How many entries there are on all pages, which are fewer than `total` where tasks are folded."""
+    states: dict[str, int]
+    """How many of them are in each state."""
     last: int
     """The number of the last event."""
     columns: Columns
@@ -130,6 +142,8 @@ class PolicyInForce(TypedDict):
     discipline: str
     placement: str
     since: str
+    admission: str
+    """`requests`: GPUs are shared by what jobs ask for; `usage`: by what they and their like use."""
 
 
 class KnownPolicy(TypedDict):
@@ -169,6 +183,18 @@ class StoreHealth(TypedDict):
     problem: str | None
 
 
+class PageState(TypedDict):
+    """How the page does."""
+
+    url: str | None
+    """Where people look at it; null if there is none."""
+    pid: int | None
+    """Its process; null while there is none."""
+    starts: int
+    """How often that was started."""
+    state: Literal["running", "starting", "off"]
+
+
 class Status(TypedDict):
     """How the daemon does."""
 
@@ -185,11 +211,14 @@ class Status(TypedDict):
     gpus: dict[str, int]
     """How many GPUs are in each state."""
     policy: str
+    admission: str
+    """`requests`: GPUs are shared by what jobs ask for; `usage`: by what they and their like use."""
     jobs: dict[str, int]
     """How many jobs are in each state."""
     plan: dict[str, float]
     """How long planning takes."""
     store: StoreHealth
+    page: PageState
 
 
 class LeaseStanding(TypedDict):
@@ -201,6 +230,15 @@ class LeaseStanding(TypedDict):
     reason: str | None
 
 
+class Histogram(TypedDict):
+    """How many took how long: the first count is of those below the first edge, the last of those from the last on."""
+
+    edges: list[float]
+    """Seconds, each a fixed number of times the one before."""
+    counts: list[int]
+    """One more than there are edges."""
+
+
 class Spread(TypedDict):
     """How long something took, in seconds."""
 
@@ -209,6 +247,16 @@ class Spread(TypedDict):
     median: float | None
     p90: float | None
     p99: float | None
+    histogram: Histogram
+
+
+class TagStats(TypedDict):
+    """What the jobs with a tag did in a span of time; a job with two tags counts for both."""
+
+    tag: str
+    gpu_hours: float
+    submitted: int
+    ended: int
 
 
 class UserStats(TypedDict):
@@ -218,6 +266,8 @@ class UserStats(TypedDict):
     gpu_hours: float
     submitted: int
     ended: int
+    energy_wh: float | None
+    """Watt-hours that GPUs drew for their jobs; None where that is not known."""
 
 
 class Stats(TypedDict):
@@ -235,111 +285,44 @@ class Stats(TypedDict):
     wait_seconds: Spread
     run_seconds: Spread
     users: list[UserStats]
+    tags: list[TagStats]
+    """Of the tags with most use, 500 at most."""
     queue: dict[str, int]
     """How it stands now."""
 
 
-class Subscription(TypedDict):
-    """Where somebody is told of their jobs, and of what."""
+class Kind(TypedDict):
+    """Jobs that are alike."""
 
-    id: str
+    signature: str
     name: str
-    target: str
-    """What may be shown of its URL."""
-    events: list[str]
-    long_wait: float
-    title: str | None
-    body: str | None
-    created_at: str
+    """What one of them is called."""
+    job: str
+    """The last of them that was looked at."""
 
 
-class Subscriptions(TypedDict):
-    """Where somebody is told of their jobs."""
+class Pair(TypedDict):
+    """What jobs of one kind suffer beside those of another, on the same GPU."""
 
-    subscriptions: list[Subscription]
-    mail: bool
-    """Whether a bare e-mail address will do."""
-
-
-class Delivery(TypedDict):
-    """Something that was sent, or is to be."""
-
-    id: str | None
+    sufferer: Kind
+    beside: Kind
+    slowdown: float
+    """How many times as long as alone it takes."""
+    verdict: Literal["apart", "avoided", "together"]
+    """What placement `considerate` makes of it: never on one GPU, only if there is no other, or as it comes."""
+    evidence: str
+    """`progress`, `utilization` or `run time`."""
+    seconds: float
+    """For how long it was seen."""
     at: str
-    user: str
-    job: str | None
-    event: str
-    state: str
-    attempts: int
-    error: str | None
-    next_at: str | None
-    ended_at: str | None
-    subscription: str | None
-    target: str | None
 
 
-class Deliveries(TypedDict):
-    """What was sent, or is to be, the latest first."""
+class Interference(TypedDict):
+    """What jobs that share a GPU do to each other, the worst first."""
 
-    notifications: list[Delivery]
-
-
-class Token(TypedDict):
-    """A token, but for its secret."""
-
-    id: str
-    user: str
-    role: Literal["viewer", "user", "admin"]
-    label: str
-    made_by: str
-    state: str
-    sessions: int
-    created_at: str
-    expires_at: str | None
-    last_used_at: str | None
-    revoked_at: str | None
-    token: NotRequired[str]
-    """The secret itself, where it is new."""
-    runs_as: NotRequired[str | None]
-    """Of a new one: the account that its jobs run as; none if it runs none."""
-
-
-class Tokens(TypedDict):
-    """Tokens, the newest first."""
-
-    tokens: list[Token]
-
-
-class AuditEntry(TypedDict):
-    """What somebody did, or tried to."""
-
-    id: int
-    at: str
-    user: str | None
-    via: str
-    address: str | None
-    method: str | None
-    path: str
-    status: int
-    job: str | None
-    times: int
-
-
-class Audit(TypedDict):
-    """Who changed what, and who was refused, the latest first."""
-
-    entries: list[AuditEntry]
-
-
-class WhoAmI(TypedDict):
-    """Who asks, and how that is known."""
-
-    user: str
-    role: str
-    via: str
-    csrf: NotRequired[str]
-    """Of a session: what to send with changes, as X-CSRF-Token."""
-    expires_at: NotRequired[str]
+    considered: bool
+    """Whether the placement goes by it."""
+    pairs: list[Pair]
 
 
 class Ending(TypedDict):

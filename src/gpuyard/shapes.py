@@ -8,6 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
+from gpuyard.gpushapes import Gpu as Gpu
+from gpuyard.gpushapes import GpuProcess as GpuProcess
+from gpuyard.gpushapes import GpuSamples as GpuSamples
+from gpuyard.gpushapes import Machine as Machine
+from gpuyard.gpushapes import Samples as Samples
+from gpuyard.gpushapes import Spans as Spans
+from gpuyard.gpushapes import Usage as Usage
+
 OVER = frozenset(("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted"))
 """The states in which a job has ended."""
 
@@ -19,6 +27,66 @@ class Progress(TypedDict):
     total: float
     fraction: float
     remaining: float | None
+
+
+class Measured(TypedDict):
+    """What an attempt used: bytes on one GPU, seconds, percent; None where that is not known."""
+
+    peak: int | None
+    mean: float | None
+    samples: int
+    period: float
+    """Seconds from one sample to the next, about."""
+    seconds: float
+    utilization: float | None
+    alone: bool
+    """Whether it had its GPUs for itself all the time."""
+    settled: float
+    """For how many of these seconds its peak has not risen any more."""
+    energy_wh: NotRequired[float | None]
+    """Watt-hours that its GPUs drew for it; on simulated ones by a model."""
+    gpu_seconds: NotRequired[float]
+    """Seconds of whole GPUs that it had; of shares their part."""
+    current: NotRequired[int | None]
+    """While it runs: what it takes now."""
+
+
+class Prediction(TypedDict):
+    """What a job was expected to use: bytes on each GPU, margin included, and seconds; None where nothing is known."""
+
+    memory: float | None
+    seconds: float | None
+    evidence: str
+
+
+class BatchRow(TypedDict):
+    """Where a job of a batch stands in its file."""
+
+    number: int
+    wave: int
+    epochs: float
+    priority: float
+
+
+class Admission(TypedDict):
+    """By what a job was given its share of a GPU; sizes in bytes."""
+
+    admitted: bool
+    by: str
+    """`fit`, `history`, `cbp` or `pp`."""
+    why: str
+    request: float
+    available: float
+    """What nobody else asked for; below 0 where more was asked for than there is."""
+    need: float | None
+    """What it is expected to need itself."""
+    bound: float | None
+    """What is left if all the others come to what is expected of them."""
+    harvested: float
+    forecast: float
+    variation: float
+    autocorrelation: float
+    samples: int
 
 
 class Job(TypedDict):
@@ -35,6 +103,8 @@ class Job(TypedDict):
     submitted_at: str
     started_at: str | None
     ended_at: str | None
+    expected_end_at: str | None
+    """Of a running job, by its estimate or what its like took."""
     gpu_count: int
     gpu_memory: int | None
     priority: float
@@ -75,6 +145,30 @@ class Job(TypedDict):
     """Who is told of it, if that was said; `url` stands for one that was given with the job."""
     notify_on: list[str]
     """Of what, if that was said."""
+    gpu_memory_asked: int | str | None
+    """What its submitter asked for: bytes, or `auto`."""
+    measured: Measured | None
+    """What it uses, or its last attempt used."""
+    admission: Admission | None
+    """By what it was let in on its GPUs, where usage counts."""
+    energy_wh: float | None
+    """Watt-hours that its GPUs drew for it, in all attempts; None where their power is not told."""
+    gpu_hours: float
+    """Hours of whole GPUs that it had, in all attempts; of shares their part."""
+    prediction: Prediction | None
+    ooms: int
+    """How often it ran out of GPU memory."""
+    oom_retries: int
+    cap: bool
+    alone: bool
+    """Whether it gets its GPUs for itself; also if it asked for memory, and that leaves no room for others."""
+    mps: bool
+    thread_percentage: float | None
+    simulate_use: str | None
+    profile: str | None
+    batch: str | None
+    """The batch that it is of."""
+    row: BatchRow | None
     kind: str
     pid: NotRequired[int]
     """Of a lease: who holds it."""
@@ -108,7 +202,11 @@ class Columns(TypedDict):
     """When each began to wait, the last time: a job that was stopped or failed may wait again."""
     started: list[float | None]
     ended: list[float | None]
+    expected_end: list[float | None]
+    """When each that runs should be over, by its estimate or what its like took."""
     priority: list[float]
+    tags: list[list[str]]
+    kind: list[str]
     progress: list[Progress | None]
 
 
@@ -133,7 +231,19 @@ class Wishes(TypedDict, total=False):
     among: Sequence[int] | None
     """Only GPUs with these indices."""
     gpu_memory: int | str | None
-    """Share a GPU with others, by memory: bytes, or a text like `6G`."""
+    """Share a GPU with others, by memory: bytes, a text like `6G`, or `auto`: as its like has used before."""
+    oom_retries: int
+    """How often it is run again, with more memory, if it runs out of that of a GPU."""
+    cap: bool
+    """Tell its framework to keep to its share."""
+    simulate_use: str | None
+    """What it uses of simulated GPUs, as in `ramp:391M,713M,1045M`."""
+    mps: bool
+    """Let it be a client of MPS."""
+    thread_percentage: float | None
+    """How much of the GPU's threads such a client may have."""
+    profile: str | None
+    """Try it out first if nothing is known of its like: `30s`, or arguments like `--epochs=2`."""
     priority: float
     """Higher runs first."""
     estimate: float | str | None
@@ -191,33 +301,34 @@ class LeaseWishes(TypedDict, total=False):
     time_limit: float | None
 
 
-class Gpu(TypedDict):
-    """A GPU and who is on it."""
+class MovedJob(TypedDict):
+    """A waiting job, and its place in the queue, from 1 on."""
 
-    index: int
-    uuid: str
+    id: str
     name: str
-    state: str
-    memory_total: int | None
-    memory_used: int | None
-    utilization: float | None
-    temperature: float | None
-    power: float | None
-    jobs: list[str]
-    why: str | None
-    simulated: bool
-    drained: bool
-    reservation: str | None
-    """The name of the reservation that it is in, or will be in next."""
-    reserved_from: str | None
-    reserved_until: str | None
+    user: str
+    place: int
+    """What it would be."""
+    was: int
+    """What it is."""
 
 
-class Machine(TypedDict):
-    """The GPUs, and whether they are made up."""
+class PolicyPreview(TypedDict):
+    """What another policy would change now."""
 
-    simulated: bool
-    gpus: list[Gpu]
+    policy: str
+    """All of it, `NAME[:SETTING=VALUE,...]@DISCIPLINE@PLACEMENT`."""
+    starts: list[str]
+    """Jobs that would start now."""
+    stops: list[str]
+    """Jobs that would be stopped now, to wait again."""
+    order: list[MovedJob]
+    """The head of the queue in the new order; who would start is still in it."""
+    moved: int
+    """How many waiting jobs would have another place."""
+    waiting: int
+    note: str | None
+    """What this does not tell, as where lots decide."""
 
 
 class Blocker(TypedDict):

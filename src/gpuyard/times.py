@@ -1,12 +1,13 @@
 """Instants at the edge: people write `16:00`, `tomorrow` or `fri 14:00`; inside are seconds since the epoch.
 
-Days are counted in the calendar of this machine's zone, so that tomorrow at 8 is at 8, also when clocks change tonight.
+Days are counted in the calendar of this machine's zone, or of one that is given, so that tomorrow at 8 is at 8, also
+when clocks change tonight.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, tzinfo
 
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration
@@ -21,19 +22,28 @@ _UNIT = re.compile(r"([\d.]+)\s*(sec|min|hour|day|week)[a-z]*")
 _EXAMPLES = "16:00, tomorrow, 'fri 14:00', now+1hour or 2026-11-20T08:00"
 
 
-def parse_when(text: str, now: float) -> float:
-    """The instant that a text means at `now`; a time of day alone is the next such time."""
+def parse_when(text: str, now: float, zone: tzinfo | None = None) -> float:
+    """The instant that a text means at `now`, in a zone or this machine's; a time of day alone is the next such."""
     words = " ".join(text.lower().split())
     try:
         if words == "now":
             return now
         if later := _LATER.fullmatch(words):
             return now + _span(later[1])
-        if (exact := _iso(text.strip())) is not None:
+        if (exact := _iso(text.strip(), zone)) is not None:
             return exact
-        return _in_calendar(words, datetime.fromtimestamp(now), now)
+        return _in_calendar(words, datetime.fromtimestamp(now, zone), now)
     except (ValueError, OverflowError, UserError):
         raise UserError(f"'{text}' is not a time; write for example {_EXAMPLES}") from None
+
+
+def last_clock(text: str, now: datetime) -> datetime | None:
+    """When a clock in this machine's zone last showed `14:00` before `now`; None if it is no time of day."""
+    if _TIME.fullmatch(text.strip()) is None or (clock := _clock(text.strip())) is None:
+        return None
+    here = now.astimezone()
+    today = datetime.combine(here.date(), clock).astimezone()
+    return today if today <= here else datetime.combine(here.date() - timedelta(days=1), clock).astimezone()
 
 
 def format_when(at: float, now: float) -> str:
@@ -49,11 +59,18 @@ def _span(text: str) -> float:
     return parse_duration(f"{named[1]}{named[2][0]}" if named else text)
 
 
-def _iso(text: str) -> float | None:
+def is_relative(text: str) -> bool:
+    """Whether it is counted from now, as `+90m` is: then it means the same in every zone."""
+    words = " ".join(text.lower().split())
+    return words == "now" or _LATER.fullmatch(words) is not None
+
+
+def _iso(text: str, zone: tzinfo | None) -> float | None:
     """Seconds since the epoch of an instant in ISO-8601 with a time; None if it is none."""
     if not re.match(r"\d{4}-\d\d-\d\d[T ]\d", text):
         return None
-    return datetime.fromisoformat(text).timestamp()  # without a zone: this machine's
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
 
 
 def _in_calendar(words: str, here: datetime, now: float) -> float:
@@ -71,9 +88,9 @@ def _in_calendar(words: str, here: datetime, now: float) -> float:
             raise ValueError(word)
     if day is None and clock is None:
         raise ValueError(words)
-    at = datetime.combine(day or here.date(), clock or time(0))
+    at = datetime.combine(day or here.date(), clock or time(0), here.tzinfo)
     if at.timestamp() <= now and (day is None or weekly):
-        at = datetime.combine(at.date() + timedelta(days=7 if weekly else 1), at.time())
+        at = datetime.combine(at.date() + timedelta(days=7 if weekly else 1), at.time(), here.tzinfo)
     return at.timestamp()
 
 

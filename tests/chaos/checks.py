@@ -72,7 +72,8 @@ def check_gpus(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
     ends = {(stamp.job, stamp.attempt) for stamp in stamps if stamp.kind == "stop"}
     for stamp in stamps:
         view = jobs[stamp.job]
-        assert view.attempt != stamp.attempt or view.gpus == stamp.gpus, f"{view} ran on {stamp.gpus}"
+        waits_again = view.preemptions > 0 and view.gpus == ()  # or was cancelled while it did
+        assert view.attempt != stamp.attempt or waits_again or view.gpus == stamp.gpus, f"{view} ran on {stamp.gpus}"
         for gpu in stamp.gpus:
             if stamp.kind == "stop":
                 assert holder.pop(gpu, stamp.job) == stamp.job

@@ -110,7 +110,8 @@ class Daemon:
     def spawn(self) -> subprocess.Popen[bytes]:
         """Begin a life, without waiting for anything."""
         command = [sys.executable, "-P", "-m", "gpuyard", "serve", *self._options]
-        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), "GPUYARD_CONFIG": "/dev/null/none"}
+        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), "GPUYARD_CONFIG": "/dev/null/none",
+                     "GPUYARD_PAGE": "off"}  # fmt: skip
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
         self._processes.append(process)

@@ -9,6 +9,7 @@ import pytest
 
 from gpuyard.engines.base import Engine, EngineError
 from gpuyard.engines.local import LocalEngine
+from gpuyard.engines.mps import MpsEngine
 from tests.contract.engine import EngineContract
 
 DEVICES = ("gpu-a", "gpu-b")
@@ -28,3 +29,9 @@ class TestLocalWithoutCgroups(EngineContract):
     @pytest.fixture
     def make_engine(self, tmp_path: Path) -> Callable[[], Engine]:
         return lambda: LocalEngine(tmp_path / "jobs", DEVICES, cgroups=False)
+
+
+class TestWithinMps(EngineContract):
+    @pytest.fixture
+    def make_engine(self, tmp_path: Path) -> Callable[[], Engine]:
+        return lambda: MpsEngine(LocalEngine(tmp_path / "jobs", DEVICES, cgroups=False), tmp_path / "mps", DEVICES)

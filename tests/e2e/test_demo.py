@@ -9,12 +9,17 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.yard import until
 
 from gpuyard.cli.demo.jobs import PLAN
+from gpuyard.cli.demo.living import CROWD, PEOPLE, stream
+from gpuyard.client import Job
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHARE = 5 * 2**30
@@ -53,7 +58,8 @@ def test_the_demo_runs_jobs_on_gpus_and_ends_by_itself(temporary: Path, tmp_path
     command = [sys.executable, "-m", "gpuyard", "demo", "--exit", "--out", str(out)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "4 simulated GPUs of 16G each: no real GPU is used" in done.stdout
+    assert done.stdout.startswith("The page is at http://127.0.0.1:")
+    assert "8 simulated GPUs of 16G each: no real GPU is used" in done.stdout
     assert "ran out of time" in done.stdout
     for planned in PLAN:
         assert done.stdout.count(f"{planned.name} ") >= 2
@@ -76,22 +82,54 @@ def assert_sound(held: list[dict[str, str]]) -> None:
     for name, wish in wishes.items():
         gpus = [row["gpu"] for row in held if row["job"] == name]
         assert len(set(gpus)) == len(gpus) == wish.get("gpus", 1)
-    assert {row["gpu"] for row in held} == {"0:0", "0:1", "0:2", "0:3"}
+    assert {row["gpu"] for row in held} == {f"0:{index}" for index in range(8)}
     for one, other in itertools.combinations(held, 2):
         apart = float(one["end"]) <= float(other["start"]) or float(other["end"]) <= float(one["start"])
         both_share = all(wishes[row["job"]].get("gpu_memory") == SHARE for row in (one, other))
         assert apart or one["gpu"] != other["gpu"] or both_share, (one, other)
 
 
-def test_an_interrupted_demo_leaves_nothing_behind(temporary: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpuyard", "demo", "--out", str(tmp_path / "out")]
+def test_the_demo_lives_with_its_page_until_it_is_interrupted(temporary: Path) -> None:
+    command = [sys.executable, "-m", "gpuyard", "demo"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
+        address = demo.stdout.readline().split()[1]
         assert any("running" in line for line in demo.stdout)
+        until(lambda: opens(address), "the page")
+        jobs = until(lambda: crowded(address), "a full queue")
         assert len(processes_that_know(temporary)) > 1
         demo.send_signal(signal.SIGINT)
         _, said = demo.communicate(timeout=60)
     assert (demo.returncode, said) == (130, "interrupted: the jobs and the daemon are ended\n")
+    assert {job["user"] for job in jobs} == set(PEOPLE)
+    assert {"queued", "held", "running"} <= {job["state"] for job in jobs}
+    assert any(job["dependency"] for job in jobs)
+    assert any(job["gpu_memory"] for job in jobs)
+    assert any(job["task"] for job in jobs)
+
+
+def opens(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return b"gpuyard" in answer.read()
+    except urllib.error.HTTPError as error:
+        if error.code != 503:  # it is being started
+            raise
+        return False
+
+
+def crowded(address: str) -> list[Job]:
+    with urllib.request.urlopen(f"{address}api/v1/jobs", timeout=30) as answer:
+        jobs: list[Job] = json.loads(answer.read())["jobs"]
+    return jobs if len(jobs) >= CROWD else []
+
+
+def test_jobs_of_the_living_demo_keep_coming_and_are_the_same_each_time() -> None:
+    one, other = (list(itertools.islice(stream(7), 300)) for _ in range(2))
+    assert one == other
+    assert {new.user for new in one} == set(PEOPLE)
+    assert any("--fail-at" in new.arguments for new in one[20:])
+    assert sum(bool(new.wishes.get("hold")) for new in one) == 1  # or they would fill the queue
 
 
 def test_a_script_waits_for_its_turn_in_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,20 @@ def test_what_is_over_as_wished_is_not_waited_for(yard: Yard) -> None:
     assert yard("submit", "-d", f"afterok:{bad}", "--", "true").code == 2
 
 
+def test_a_job_may_follow_the_start_of_another(yard: Yard) -> None:
+    first = yard.submit("--hold", "--", *ENDLESS)
+    second = yard.submit("-d", f"after:{first}", "--", "true")
+    assert yard.client.job(second)["dependency"] == f"after:{first}"
+    assert yard.client.job(second)["reason"] == f"waits for job {first} to begin"
+    yard("release", first)
+    assert yard.wait(second)["state"] == "succeeded"
+    assert yard.client.job(first)["state"] == "running"
+    third = yard.submit("--hold", "--", "true")
+    fourth = yard.submit("-d", f"after:{third}:{first}", "--", "true")
+    yard("cancel", third)
+    assert yard.wait(fourth)["state"] == "succeeded"
+
+
 def test_a_singleton_follows_all_open_jobs_of_its_name(yard: Yard) -> None:
     others = [yard.submit("--name", "only", "--", *ENDLESS) for _ in range(2)]
     yard.submit("--name", "other", "--", *ENDLESS)
@@ -87,7 +101,7 @@ def test_a_retried_job_counts_when_it_is_over_for_good(yard: Yard) -> None:
     [
         ("afterok:999999", "there is no job 999999 to follow"),
         ("afterok:prepaer-it", "did you mean 'prepare-it'?"),
-        ("after:1", "to follow the start of a job is not supported"),
+        ("after", "does not say which job; write for example after:12"),
         ("afterok:1?afterok:2", "? (any of these) is not supported"),
         ("afterok", "does not say which job; write for example afterok:12"),
         ("aftrok:1", "did you mean 'afterok'?"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,22 @@ def test_who_says_nothing_and_who_waits_is_not_known(yard: Yard) -> None:
     waiting = yard.submit("--", "true")
     assert [job["progress"] for job in yard.json("ps")] == [None, None]
     assert (fraction(yard, silent), fraction(yard, waiting)) == (None, None)
+
+
+def test_an_estimate_tells_when_who_says_nothing_should_end(yard: Yard) -> None:
+    silent, waiting = (yard.submit("--gpus", "4", "--estimate", "1h", "--", "sleep", "1000") for _ in range(2))
+    job = yard.client.job(silent, wait=30, until="start")
+    begin, end = (datetime.fromisoformat(job[key] or "") for key in ("started_at", "expected_end_at"))
+    assert (end - begin).total_seconds() == pytest.approx(3600, abs=0.01)
+    assert yard.client.job(waiting)["expected_end_at"] is None
+    assert yard.client.page().columns["expected_end"] == [pytest.approx(end.timestamp(), abs=0.01), None]
+    assert re.search(r"about (1h 00m|59m \d\ds) left", yard("ps").out)
+    assert "Expected end:" in yard("show", silent).out
+    yard.client.cancel(silent, grace=0)
+    assert yard.wait(silent)["expected_end_at"] is None
+    yard.client.cancel(waiting, grace=0)
+    limited = yard.submit("--time", "1h", "--", "sleep", "1000")
+    assert yard.client.job(limited, wait=30, until="start")["expected_end_at"] is None  # a limit is no estimate
 
 
 def test_a_new_attempt_begins_anew(own_yard: Yard) -> None:

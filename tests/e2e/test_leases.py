@@ -187,7 +187,7 @@ def test_a_time_limit_ends_the_lease_and_leaves_the_process_alone(yard: Yard, ho
 
 
 def test_shares_of_a_gpu_are_counted_with_those_of_jobs(yard: Yard, holders: Holders) -> None:
-    job = yard.submit("--gpu-memory", "10G", "--from", "3", "--", "sleep", "1000")
+    job = yard.submit("--gpu-memory", "9G", "--from", "3", "--", "sleep", "1000")
     yard.client.job(job, wait=30, until="start")
     small, large = holders("1, from_=[3], memory='6G'"), holders("1, from_=[3], memory=7 * 2**30")
     assert small.printed() == ["3", "3"]

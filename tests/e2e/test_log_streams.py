@@ -46,6 +46,14 @@ def test_a_range_that_there_is_not(yard: Yard, printed: str, wanted: str) -> Non
     assert b"has printed 10 bytes" in body
 
 
+def test_the_end_of_no_output_is_empty_and_no_error(yard: Yard) -> None:
+    id = yard.submit("true")
+    yard.wait(id)
+    status, headers, body = get(yard, f"/api/v1/jobs/{id}/log", {"Range": "bytes=-100"})
+    assert (status, body, headers["x-log-size"]) == (200, b"", "0")
+    assert get(yard, f"/api/v1/jobs/{id}/log", {"Range": "bytes=0-9"})[0] == 416
+
+
 def test_what_is_no_range_of_bytes_is_passed_over(yard: Yard, printed: str) -> None:
     for headers in ({"Range": "lines=1-2"}, {"Range": "bytes=0-1", "If-Range": '"x"'}):
         status, answered, body = get(yard, f"/api/v1/jobs/{printed}/log", headers)

@@ -92,7 +92,9 @@ def test_many_at_once_make_one_job(own_yard: Yard, url: str) -> None:
 
 @pytest.mark.parametrize("point", ["store:events", "store:views", "store:committed"])
 def test_a_daemon_that_dies_before_it_answers(own_yard: Yard, point: str) -> None:
-    own_yard.environment["GPUYARD_FAULT"] = f"{point}:2"  # the first time is its own beginning
+    own_yard.environment["GPUYARD_FAULT"] = (
+        f"{point}:3"  # before that it begins, and tells what of its GPUs is kept free
+    )
     own_yard.serve("--port", "0")
     send = partial(_keyed, key="a", body={**JOB, "hold": True})
     try:

@@ -104,7 +104,7 @@ def test_a_proxys_process_holds_no_lease_of_others(door: Door) -> None:
 def test_strangers_write_nothing_into_the_log(door: Door) -> None:
     place = urlsplit(door.url)
     upgrade = f"GET / HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-    for sent, status in ((b"what is this?\r\n\r\n", b"400"), (upgrade.encode(), b"200")):
+    for sent, status in ((b"what is this?\r\n\r\n", b"400"), (upgrade.encode(), b"403")):
         with socket.create_connection((place.hostname, place.port), 60) as connection:
             connection.sendall(sent)
             assert connection.recv(100).split()[1] == status

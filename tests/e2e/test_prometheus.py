@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from tests.fake_nvml import FakeNvml
+from tests.prometheus import RealPrometheus, tool
 from tests.sse import get
 from tests.yard import Yard, until
 
@@ -30,14 +29,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DASHBOARD = REPOSITORY / "deploy" / "grafana" / "gpuyard.json"
 SCRAPE = REPOSITORY / "deploy" / "prometheus" / "prometheus.yml"
 GIB = 2**30
-
-
-def tool(name: str) -> str:
-    """A program of Debian's prometheus; without it the test is skipped."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"no {name}; apt-get install -y --no-install-recommends prometheus")
-    return found
 
 
 def scraped(yard: Yard) -> str:
@@ -237,30 +228,21 @@ def test_the_scrape_example_is_valid(tmp_path: Path) -> None:
 
 
 def test_a_real_prometheus_scrapes_it(own_yard: Yard, tmp_path: Path) -> None:
-    prometheus = tool("prometheus")
     own_yard.serve("--port", "0")
     own_yard.submit("--gpus", "4", "sleep", "600")
     own_yard.submit("--gpus", "3", "true")
     target = own_yard.client.status()["url"].removeprefix("http://")
-    config = tmp_path / "prometheus.yml"
-    scrape = {"job_name": "gpuyard", "scrape_interval": "200ms", "static_configs": [{"targets": [target]}]}
-    config.write_text(json.dumps({"scrape_configs": [scrape]}))  # YAML is JSON as well
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [prometheus, f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/tsdb",
-               f"--web.listen-address={address}"]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    prometheus = RealPrometheus(tmp_path / "prometheus", [target], "200ms")
+    prometheus.start()
     try:
-        found = until(lambda: _queried(address, "gpuyard_queue_gpus_wanted"), "a series in Prometheus")
+        found = until(lambda: prometheus.query("gpuyard_queue_gpus_wanted"), "a series in Prometheus")
         assert [(one["metric"]["instance"], one["value"][1]) for one in found] == [(target, "3")]
-        [up] = _queried(address, 'sum by (state) (gpuyard_gpu_state{state="ours"})')
+        [up] = prometheus.query('sum by (state) (gpuyard_gpu_state{state="ours"})')
         assert up["value"][1] == "4"
         for expression in _expressions():
-            _queried(address, expression)
+            prometheus.query(expression)
     finally:
-        process.terminate()
-        process.wait(30)
+        prometheus.stop()
 
 
 def _expressions() -> list[str]:
@@ -274,19 +256,3 @@ def _expressions() -> list[str]:
                 expression = expression.replace(name, stands_for)
             found.append(expression)
     return found
-
-
-def _queried(address: str, query: str) -> list[Mapping[str, Any]]:
-    try:
-        with urllib.request.urlopen(
-            f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-        ) as answer:
-            found: list[Mapping[str, Any]] = json.load(answer)["data"]["result"]
-            return found
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code == 503:  # not up yet, either
-                return []
-            raise AssertionError(f"{query}: {error.read().decode()}") from error
-    except urllib.error.URLError:  # not up yet
-        return []

@@ -14,6 +14,8 @@ import pytest
 from tests.fake_nvml import FakeNvml
 from tests.yard import Yard, until
 
+import gpuyard
+
 GIB = 2**30
 UUIDS = [f"GPU-aaaa0000-0000-0000-0000-00000000000{n}" for n in range(3)]
 
@@ -136,3 +138,138 @@ def test_no_gpus_at_all(tmp_path: Path, fake_nvml: FakeNvml) -> None:
     assert done.returncode != 0
     assert "--simulate-gpus 4x16G" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_processes_are_told_and_whose_they_are(yard: Yard, nvml: FakeNvml) -> None:
+    job = yard.submit("--from", "1", "--", "sh", "-c", "echo $$; exec sleep 60")
+    yard.await_output(job, b"\n")
+    pid = int(yard.client.log(job).data)
+    nvml.set(1, mem_used=3 * GIB, util=50, procs={pid: GIB, os.getpid(): 2 * GIB, 2**22 + 1: 0})
+    found = await_state(yard, 1, "foreign")["processes"]
+    foreign, ours, gone = found  # the largest first
+    user = yard.client.job(job)["user"]
+    assert ours == {"pid": pid, "user": user, "name": "sleep", "memory": GIB, "job": job, "graphics": False}
+    assert (foreign["pid"], foreign["job"], foreign["memory"]) == (os.getpid(), None, 2 * GIB)
+    assert foreign["name"] == Path("/proc/self/comm").read_text().strip()  # never its arguments
+    assert gone == {"pid": 2**22 + 1, "user": None, "name": None, "memory": 0, "job": None, "graphics": False}
+    assert f"process {os.getpid()} " in yard("gpus").out
+
+
+def test_samples_follow_what_the_driver_says(yard: Yard, nvml: FakeNvml) -> None:
+    nvml.set(0, mem_used=2 * GIB, util=37, temp=51, power_mw=123400)
+    after = yard.client.samples()["at"][-1]
+
+    def seen() -> Any:
+        nonlocal after
+        found = yard.client.samples(after=after, wait=10, gpus=[0, 2])
+        after = found["at"][-1]
+        return [(one["utilization"][-1], one["memory_used"][-1]) for one in found["gpus"]]
+
+    until(lambda: seen() == [(37, 2 * GIB), (0, 0)], "a sample of a busy GPU")
+    assert (gpu(yard, 0)["temperature"], gpu(yard, 0)["power"]) == (51, 123.4)
+    nvml.set(2, lost=1)
+    until(lambda: seen() == [(37, 2 * GIB), (None, None)], "a sample of a lost GPU")
+    assert gpu(yard, 2)["state"] == "unknown"  # whoever sees the sample sees that, too
+    nvml.unset(2, "lost")
+    until(lambda: seen() == [(37, 2 * GIB), (0, 0)], "a sample of a GPU that is back")
+
+
+_TREE = "sh -c 'sleep 60 & echo $!; wait' & echo $!; wait"  # a wrapper, a program in it, and a worker of that
+
+
+def measured(yard: Yard, job: str) -> Any:
+    return yard.client.job(job)["measured"] or {}
+
+
+def test_all_processes_of_a_job_are_measured(yard: Yard, nvml: FakeNvml) -> None:
+    job = yard.submit("--gpu-memory", "6G", "--from", "1", "--", "sh", "-c", _TREE)
+    until(lambda: yard.client.log(job).data.count(b"\n") == 2, "both telling who they are")
+    program, worker = map(int, yard.client.log(job).data.split())
+    nvml.set(1, mem_used=7 * GIB, util=60, procs={program: 3 * GIB, worker: 2 * GIB})
+    until(lambda: measured(yard, job).get("current") == 5 * GIB, "all of it being seen")
+    nvml.set(1, mem_used=2 * GIB, procs={program: GIB})
+    until(lambda: measured(yard, job)["current"] == GIB, "less of it being seen")
+    assert 0 < measured(yard, job)["period"] < 1  # it shares a GPU, so that is looked at often
+    yard.client.cancel(job, grace=0)
+    nvml.unset(1, "procs", "mem_used")
+    end = yard.wait(job)["measured"]
+    assert end is not None
+    assert (end["peak"], end["alone"], end["utilization"] is not None) == (5 * GIB, True, True)
+    assert end["mean"] is not None
+    assert 0 < end["mean"] < 5 * GIB
+
+
+def test_memory_that_the_driver_does_not_tell_is_not_nothing(yard: Yard, nvml: FakeNvml) -> None:
+    job = yard.submit("--from", "2", "--", "sh", "-c", "echo $$; exec sleep 60")
+    yard.await_output(job, b"\n")
+    pid = int(yard.client.log(job).data)
+    nvml.set(2, mem_used=GIB, util=50, fail="nvmlDeviceGetProcessUtilization:3", procs={pid: GIB})
+    until(lambda: measured(yard, job).get("peak") == GIB, "its use being seen")
+    nvml.set(2, procs={pid: None})
+    looks = [yard.client.samples(after=yard.client.samples()["at"][-1], wait=20) for _ in range(2)]
+    before = measured(yard, job)
+    looks += [yard.client.samples(after=yard.client.samples()["at"][-1], wait=20) for _ in range(2)]
+    assert all(look["at"] for look in looks)
+    after = measured(yard, job)
+    assert (after["samples"], after["mean"], after["peak"]) == (before["samples"], before["mean"], GIB)
+    assert after["utilization"] > 0  # of the GPU, since it is alone there
+
+
+def test_a_lease_is_measured(yard: Yard, nvml: FakeNvml) -> None:
+    with gpuyard.acquire(1, from_=[0], say=lambda message: None, client=yard.client):
+        nvml.set(0, mem_used=2 * GIB, procs={os.getpid(): 2 * GIB})
+        [lease] = yard.client.jobs()
+        until(lambda: measured(yard, lease["id"]).get("peak") == 2 * GIB, "its use being seen")
+        nvml.unset(0, "mem_used", "procs")
+    yard.wait(lease["id"])
+    assert measured(yard, lease["id"])["peak"] == 2 * GIB
+
+
+def test_what_is_said_of_simulated_gpus_is_ignored_with_a_warning(yard: Yard) -> None:
+    done = yard("submit", "--simulate-use", "2G", "--", "true")
+    assert (done.code, "warning: --simulate-use is for simulated GPUs" in done.err) == (0, True)
+    job = yard.wait(done.out.strip())
+    assert (job["state"], job["simulate_use"]) == ("succeeded", None)
+    assert yard("submit", "--simulate-use", "lots", "--", "true").code == 2
+
+
+def pid_of(yard: Yard, job: str) -> int:
+    yard.await_output(job, b"\n")
+    return int(yard.client.log(job).data.split()[0])
+
+
+def test_who_takes_more_of_a_gpu_than_it_was_promised_is_stopped_and_its_neighbour_is_not(
+    yard: Yard, nvml: FakeNvml
+) -> None:
+    telling = ("--from", "0", "--gpu-memory", "5G", "--", "sh", "-c", "echo $$; exec sleep 60")
+    honest, liar = yard.submit(*telling), yard.submit(*telling)
+    kept, taken = pid_of(yard, honest), pid_of(yard, liar)
+    nvml.set(0, mem_used=11 * GIB, util=50, procs={kept: 5 * GIB, taken: 6 * GIB})
+    until(lambda: yard.client.job(liar)["reason"] == "uses 6G of GPU 0, but 5G were promised", "a warning")
+    nvml.set(0, mem_used=int(15.9 * GIB), procs={kept: 5 * GIB, taken: int(10.9 * GIB)})
+    until(lambda: yard.client.job(liar)["ooms"], "the liar being stopped")
+    nvml.set(0, mem_used=5 * GIB, procs={kept: 5 * GIB})
+    again = yard.client.job(liar)
+    assert (again["gpu_memory"], again["gpu_memory_asked"], measured(yard, liar)["peak"]) == (
+        13.625 * GIB, 5 * GIB, int(10.9 * GIB),
+    )  # fmt: skip
+    assert "was stopped for using more GPU memory than promised" in (again["reason"] or "")
+    assert (yard.client.job(honest)["state"], yard.client.job(honest)["attempt"]) == ("running", 1)
+
+
+def test_who_kept_its_word_and_died_on_a_full_gpu_gets_the_same_again(yard: Yard, nvml: FakeNvml) -> None:
+    said = "CUDA out of memory. Tried to allocate 512.00 MiB. This process has 4.00 GiB memory in use"
+    script = (
+        f'[ $GPUYARD_ATTEMPT = 1 ] || exit 0; echo $$; until [ -e full ]; do sleep 0.05; done; echo "{said}"; exit 1'
+    )
+    job = yard.submit("--from", "0", "--gpu-memory", "5G", "--", "sh", "-c", script)
+    nvml.set(0, mem_used=16 * GIB, util=50, procs={pid_of(yard, job): 4 * GIB})
+    until(lambda: gpu(yard, 0)["memory_used"] == 16 * GIB, "a look at the full GPU")
+    (yard.cwd / "full").touch()
+    until(lambda: yard.client.job(job)["state"] != "running", "its end")
+    nvml.set(0, mem_used=0, util=0, procs={})
+    ended = yard.wait(job)
+    assert (ended["state"], ended["attempt"], ended["ooms"], ended["gpu_memory"]) == ("succeeded", 2, 0, 5 * GIB)
+    (waits,) = [event for event in yard.client.events(job=job)["events"] if event["kind"] == "Requeued"]
+    told = "ran out of GPU memory, though it kept to the 5G that were promised; retried as it was"
+    assert waits["message"] == told

@@ -57,6 +57,18 @@ def test_a_viewer_changes_nothing(door: Door) -> None:
         assert (reply.status, "viewer" in reply.body.decode()) == (403, True), (method, path)
 
 
+def test_to_ask_what_would_change_is_no_change(door: Door) -> None:
+    viewer = door.token("ivy", "viewer")
+    assert door("POST", "/v1/policy/preview", {"policy": "sjf"}, token=viewer).json["policy"].startswith("sjf@")
+    refused = door("POST", "/v1/policy/preview", {"policy": "/tmp/mine.py:best"}, token=door.token("boss", "admin"))
+    assert (refused.status, "from a file" in refused.detail) == (403, True)
+    door("PUT", "/v1/policy", {"policy": "sjf"}, token=viewer)
+    written = until(
+        lambda: [e for e in door.yard.client.audit(limit=50) if e["user"] == "ivy"], "the refusal in the audit trail"
+    )
+    assert {entry["path"] for entry in written} == {"/api/v1/policy"}
+
+
 def test_tokens_end(door: Door) -> None:
     short = door.token(expires=0.5)
     until(lambda: door("GET", "/v1/status", token=short).status == 401, "the end of a token")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,25 @@ from tests.yard import until
 FAR = {"X_Forwarded_For": "10.1.2.3"}
 
 
-@pytest.fixture(scope="module")
-def one_box(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+@contextmanager
+def four_gpus(library: Path, folder: Path) -> Iterator[Box]:
     """Four GPUs, of which somebody else uses the third."""
-    folder = tmp_path_factory.mktemp("box")
-    with boxed(folder, FakeNvml(nvml_library, folder), 4) as found:
+    with boxed(folder, FakeNvml(library, folder), 4) as found:
         found.nvml.set(2, mem_used=9 * GIB, util=97, procs={1: 9 * GIB})
         found.serve()
+        yield found
+
+
+@pytest.fixture(scope="module")
+def one_box(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    with four_gpus(nvml_library, tmp_path_factory.mktemp("box")) as found:
+        yield found
+
+
+@pytest.fixture
+def new_box(nvml_library: Path, tmp_path: Path) -> Iterator[Box]:
+    """One that nobody has used."""
+    with four_gpus(nvml_library, tmp_path) as found:
         yield found
 
 
@@ -60,7 +73,8 @@ print(json.dumps(answers))
 """What watchmen's own server answers to the same requests on the same GPUs."""
 
 
-def test_answers_have_the_shape_that_watchmens_server_gives_them(box: Box) -> None:
+def test_answers_have_the_shape_that_watchmens_server_gives_them(new_box: Box) -> None:
+    box = new_box
     done = subprocess.run(
         [sys.executable, "-c", REAL], env=box.nvml.env, cwd=box.folder, capture_output=True, text=True, check=True
     )

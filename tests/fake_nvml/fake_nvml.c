@@ -283,7 +283,14 @@ UNSUPPORTED(nvmlDeviceGetDriverModel_v2)
 LARGE_NUMBER(nvmlDeviceGetTotalEnergyConsumption, "energy_mj")
 LARGE_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, "throttle")
 LARGE_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, "throttle")
-NUMBER_BY_TYPE(nvmlDeviceGetClockInfo, "clock", 1410)
+
+Result nvmlDeviceGetClockInfo(void *handle, u32 type, u32 *out) {
+    ENTER(handle);
+    GPU_ONLY();
+    *out = type == 2 ? (u32)number(line, "mem_clock", 1593) : (u32)number(line, "clock", 1410);
+    return SUCCESS;
+}
+
 NUMBER_BY_TYPE(nvmlDeviceGetMaxClockInfo, "max_clock", 1410)
 NUMBER_BY_TYPE(nvmlDeviceGetTemperature, "temp", 35)
 PERCENT(nvmlDeviceGetEncoderUtilization, "encoder_util")

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.fake_mps import FakeMps
 from tests.fake_nvml import FakeNvml
 from tests.yard import Yard, finish
 
@@ -186,3 +187,10 @@ def test_a_look_that_fails_does_not_keep_others_from_looking(monkeypatch: pytest
     first, second = examine.examine({"data_dir": str(tmp_path)})
     assert (first.check, first.state, second.check) == ("broken look", "bad", "data directory")
     assert "RuntimeError: nobody thought of that" in first.found
+
+
+def test_mps_is_told_of_where_it_is_there(yard: Yard, tmp_path: Path) -> None:
+    assert "MPS" not in findings(yard, PATH="/usr/bin:/bin") or Path("/usr/bin/nvidia-cuda-mps-control").exists()
+    fake = FakeMps(tmp_path / "bin")
+    state, told = findings(yard, PATH=fake.path)["MPS"]
+    assert (state, str(fake.folder) in told, fake.calls) == ("ok", True, [])

@@ -23,7 +23,7 @@ def with_server(act: Callable[[int], Any]) -> Any:
 
     async def run() -> Any:
         listener = listen.listen_on("127.0.0.1", 0)
-        server = serve._server(FastAPI())
+        server = serve._server(FastAPI(), None)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             await asyncio.sleep(0.01)

@@ -22,18 +22,21 @@ def a100(fake: FakeNvml, number: int, **keys: Any) -> int:
     return fake.add(name="NVIDIA A100-SXM4-80GB", uuid=f"GPU-{number}", mem_total=80 * G, **keys)
 
 
+REAL = {"simulated": False, "capability": [8, 0]}
+
+
 def lost(readings: list[dict[str, Any]]) -> list[bool]:
     return [reading["lost"] for reading in readings]
 
 
 def test_gpus_are_found_and_read(fake_nvml: FakeNvml) -> None:
-    a100(fake_nvml, 0, mem_used=30 * G, util=97, temp=71, power_mw=385500, procs={6512: 29 * G})
+    extras = {"mem_util": 41, "clock": 1275, "mem_clock": 1512, "throttle": 4}
+    a100(fake_nvml, 0, mem_used=30 * G, util=97, temp=71, power_mw=385500, procs={6512: 29 * G}, **extras)
     a100(fake_nvml, 1)
     with fake_nvml.watch() as watch:
         busy, idle = watch.read()
     assert watch.devices == [
-        {"index": i, "uuid": f"GPU-{i}", "name": "NVIDIA A100-SXM4-80GB", "memory": 80 * G, "simulated": False}
-        for i in range(2)
+        {"index": i, "uuid": f"GPU-{i}", "name": "NVIDIA A100-SXM4-80GB", "memory": 80 * G, **REAL} for i in range(2)
     ]
     assert busy == {
         "index": 0,
@@ -43,7 +46,12 @@ def test_gpus_are_found_and_read(fake_nvml: FakeNvml) -> None:
         "utilization": 97,
         "temperature": 71,
         "power": 385.5,
-        "processes": [{"pid": 6512, "memory": 29 * G, "graphics": False}],
+        "memcopy": 41,
+        "sm_clock": 1275,
+        "memory_clock": 1512,
+        "throttle": 4,
+        "xid": 0,
+        "processes": [{"pid": 6512, "memory": 29 * G, "graphics": False, "utilization": 97}],
     }
     assert (idle["index"], idle["memory_used"], idle["utilization"], idle["processes"]) == (1, 0, 0, [])
 
@@ -63,11 +71,27 @@ def test_computing_drawing_and_mps_processes_are_told_apart_and_merged(fake_nvml
     with fake_nvml.watch() as watch:
         processes = watch.read()[0]["processes"]
     assert processes == [
-        {"pid": 1, "memory": 2 * G, "graphics": False},
-        {"pid": 2, "memory": 5, "graphics": False},
-        {"pid": 3, "memory": G, "graphics": True},
-        {"pid": 4, "memory": G, "graphics": False},
+        {"pid": 1, "memory": 2 * G, "graphics": False, "utilization": 0},
+        {"pid": 2, "memory": 5, "graphics": False, "utilization": 0},
+        {"pid": 3, "memory": G, "graphics": True, "utilization": 0},
+        {"pid": 4, "memory": G, "graphics": False, "utilization": 0},
     ]
+
+
+def test_how_busy_each_process_keeps_a_gpu(fake_nvml: FakeNvml) -> None:
+    a100(fake_nvml, 0, procs={1: G, 2: G}, util=60)
+    with fake_nvml.watch() as watch:
+
+        def busy() -> list[int | None]:
+            return [process["utilization"] for process in watch.read()[0]["processes"]]
+
+        assert busy() == [30, 30]
+        fake_nvml.set(0, fail="nvmlDeviceGetProcessUtilization:6")  # nothing found: nobody was busy
+        assert busy() == [0, 0]
+        fake_nvml.set(0, fail="nvmlDeviceGetProcessUtilization:3")
+        assert busy() == [None, None]
+        fake_nvml.set(0, fail="nvmlDeviceGetProcessUtilization:999")  # it decides nothing, so the GPU stays
+        assert (busy(), lost(watch.read())) == ([None, None], [False])
 
 
 def test_gpus_stand_in_the_order_of_the_bus(fake_nvml: FakeNvml) -> None:
@@ -183,17 +207,52 @@ def test_a_broken_sensor_does_not_make_a_gpu_unusable(fake_nvml: FakeNvml) -> No
     assert (reading["lost"], reading["power"], reading["temperature"]) == (False, None, None)
 
 
+def test_an_older_driver_calls_throttling_otherwise(fake_nvml: FakeNvml) -> None:
+    a100(fake_nvml, 0, throttle=0x40, fail="nvmlDeviceGetCurrentClocksEventReasons:13")
+    with fake_nvml.watch() as watch:
+        assert watch.read()[0]["throttle"] == 0x40
+
+
+def test_an_error_is_told_once_by_the_gpu_that_had_it(fake_nvml: FakeNvml) -> None:
+    a100(fake_nvml, 0)
+    a100(fake_nvml, 1, xid=13)  # from before
+    with fake_nvml.watch(retry_gpu=0) as watch:
+        assert [reading["xid"] for reading in watch.read()] == [0, 0]
+        fake_nvml.set(1, xid=31)
+        assert [reading["xid"] for reading in watch.read()] == [0, 31]
+        assert [reading["xid"] for reading in watch.read()] == [0, 0]
+        fake_nvml.set(0, xid=79, lost=1)
+        first, second = watch.read()
+        assert (first["lost"], first["xid"], second["lost"], second["xid"]) == (True, 79, False, 0)
+        fake_nvml.unset(0, "xid", "lost")
+        watch.read()
+        fake_nvml.set(0, xid=48)  # it is listened to again
+        assert watch.read()[0]["xid"] == 48
+
+
+def test_a_driver_without_events_tells_of_no_errors(fake_nvml: FakeNvml) -> None:
+    a100(fake_nvml, 0, fail="nvmlDeviceRegisterEvents:3")
+    with fake_nvml.watch() as watch:
+        fake_nvml.set(0, xid=31)
+        assert watch.read()[0]["xid"] == 0
+
+
 @pytest.mark.parametrize("code", [3, 4, 13], ids=["not supported", "not permitted", "not there"])
 def test_what_a_driver_does_not_support_is_not_told(fake_nvml: FakeNvml, code: int) -> None:
     names = "MemoryInfo UtilizationRates Temperature PowerUsage MigMode Name ComputeRunningProcesses"
-    names += " GraphicsRunningProcesses MPSComputeRunningProcesses"
+    names += " GraphicsRunningProcesses MPSComputeRunningProcesses CudaComputeCapability ClockInfo"
+    names += " CurrentClocksEventReasons CurrentClocksThrottleReasons"
     failures = ",".join(f"nvmlDeviceGet{name}:{code}" for name in names.split())
     a100(fake_nvml, 0, mem_used=G, procs={1: G}, fail=failures)
     with fake_nvml.watch() as watch:
         (reading,) = watch.read()
     told = {"lost": False, "problem": "", "memory_used": 0, "processes": []}
-    assert reading == {"index": 0, "utilization": None, "temperature": None, "power": None, **told}
-    assert watch.devices[0] == {"index": 0, "uuid": "GPU-0", "name": "NVIDIA GPU", "memory": 0, "simulated": False}
+    unknown = dict.fromkeys(
+        ("utilization", "temperature", "power", "memcopy", "sm_clock", "memory_clock", "throttle"), None
+    )
+    assert reading == {"index": 0, **unknown, "xid": 0, **told}
+    nothing = {"name": "NVIDIA GPU", "memory": 0, "simulated": False, "capability": None}
+    assert watch.devices[0] == {"index": 0, "uuid": "GPU-0", **nothing}
 
 
 @pytest.mark.parametrize("driver", ["535.54.03", "535.104.05", "470.57.02"])
@@ -223,6 +282,7 @@ def test_mig_devices_stand_in_place_of_their_gpu(fake_nvml: FakeNvml) -> None:
     assert [process["pid"] for process in first["processes"]] == [41]
     assert (second["processes"], second["memory_used"]) == ([], G)
     assert (whole["utilization"], second["utilization"], second["power"], third["temperature"]) == (0, None, None, 66)
+    assert (whole["memcopy"], second["memcopy"], second["sm_clock"], second["throttle"]) == (0, None, 1410, 0)
 
 
 def test_a_mig_device_that_is_taken_apart_is_lost_and_no_other_takes_its_place(fake_nvml: FakeNvml) -> None:

@@ -55,7 +55,7 @@ def test_an_empty_variable_sets_nothing(environment: dict[str, str]) -> None:
     [
         ("policy = sjf", "config.toml is not valid TOML"),
         ('polcy = "sjf"', "there is no setting 'polcy'; did you mean 'policy'?"),
-        ('grace = "soon"', "'soon' is not a duration"),
+        ('grace = "soon"', "grace: 'soon' is not a duration"),
         ('output_limit = "lots"', "'lots' is not a size"),
         ("policy = 3", "config.toml: policy cannot be 3"),
         ("grace = true", "config.toml: grace cannot be True"),
@@ -98,6 +98,26 @@ def test_priorities_are_numbers(file: Path, environment: dict[str, str]) -> None
     assert settings({}, {**environment, "GPUYARD_MAX_PRIORITY": "2.5"}).max_priority == 2.5
     with pytest.raises(UserError, match="max_priority is a number, not 'high'"):
         settings({}, {**environment, "GPUYARD_MAX_PRIORITY": "high"})
+
+
+@pytest.mark.parametrize(
+    ("name", "fine", "wrong", "told"),
+    [
+        ("oom_retries", ("0", "7", "100"), ("-1", "101", "1.5", "inf"), "a whole number from 0 to 100"),
+        ("memory_margin", ("0", "0.1", "1"), ("-0.1", "5", "inf"), "a part from 0 to 1, as in 0.05"),
+    ],
+)
+def test_some_numbers_have_bounds(
+    file: Path, environment: dict[str, str], name: str, fine: tuple[str, ...], wrong: tuple[str, ...], told: str
+) -> None:
+    for text in fine:
+        file.write_text(f"{name} = {text}\n")
+        assert getattr(settings({}, environment), name) == float(text)
+    for text in wrong:
+        file.write_text(f"{name} = {text}\n")
+        for variables in (environment, {**environment, f"GPUYARD_{name.upper()}": text}):
+            with pytest.raises(UserError, match=f"{name} is {told}, not '{text}'"):
+                settings({}, variables)
 
 
 def test_who_has_no_daemon_asks_the_machines(

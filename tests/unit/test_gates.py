@@ -22,6 +22,7 @@ from gpuyard.core.events import (
     Held,
     Placed,
     Promised,
+    Rejected,
     Released,
     Requeued,
     RulesSet,
@@ -115,9 +116,35 @@ def test_an_edited_job_waits_for_others() -> None:
     assert started(state) == ["a", "b", "c"]
 
 
+def test_a_job_waits_for_another_to_begin() -> None:
+    state = fold(FOUR, [submit("a"), submit("b", after=("begun:a",)), submit("c", after=("begun:b",))])
+    assert plan(state).held["b"] == Dependency(("begun:a",))
+    assert str(plan(state).held["b"]) == "waits for job a to begin"
+    apply(state, Placed(1.0, "a", 1, (0,)))
+    assert started(state) == []
+    apply(state, Started(1.0, "a", 1))
+    assert started(state) == ["b"]
+    apply(state, submit("d", after=("begun:a",)))
+    assert started(state) == ["b", "d"]
+
+
+@pytest.mark.parametrize("drops_out", [Cancelled(1.0, "b"), Rejected(1.0, "b", "too large")])
+def test_who_follows_the_start_of_one_that_never_began_waits_for_what_that_waited_for(drops_out: Event) -> None:
+    state = fold(FOUR, [submit("a"), submit("b", after=("any:a",)), submit("c", after=("begun:b",))])
+    apply(state, drops_out)
+    assert plan(state).held == {"c": Dependency(("any:a",))}
+    apply(state, Edited(1.5, "c", Request(after=("begun:b",), estimate=5.0)))  # not what it follows
+    assert plan(state).held == {"c": Dependency(("any:a",))}
+    copy = checkpoint.load(FOUR, json.loads(json.dumps(checkpoint.dump(state))))
+    for after in (state, copy):
+        for event in ran("a", 0, 2.0, 3.0):
+            apply(after, event)
+        assert started(after) == ["c"]
+
+
 @pytest.mark.parametrize("wish", ["ok", "ok:", "then:a", "a"])
 def test_a_wish_that_cannot_be_read(wish: str) -> None:
-    with pytest.raises(UserError, match="is not ok:JOB, notok:JOB or any:JOB"):
+    with pytest.raises(UserError, match="is not ok:, notok:, any: or begun:JOB"):
         Request(after=(wish,))
 
 
@@ -317,7 +344,9 @@ WISHES = st.fixed_dictionaries(
         "begin": st.sampled_from((0.0, 50.0, 150.0)),
         "at_most": st.integers(0, 2),
         "array": st.sampled_from(("", "1", "2")),
-        "after": st.lists(st.sampled_from([f"{how}:{job}" for how in ("ok", "any") for job in JOBS]), max_size=2),
+        "after": st.lists(
+            st.sampled_from([f"{how}:{job}" for how in ("ok", "any", "begun") for job in JOBS]), max_size=2
+        ),
     }
 )
 

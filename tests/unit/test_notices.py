@@ -135,6 +135,22 @@ def _sources(printed: bytes = b"boom\n") -> Sources:
     return Sources(Path("/x"), "box", list, lambda view: "exit code 3", lambda *which: (0, printed))
 
 
+def test_what_is_told_of_a_job_that_ran_out_of_gpu_memory() -> None:
+    why = "ran out of GPU memory: used 5.2G, 4G were promised; all 3 retries with more are used up"
+    sources = replace(_sources(), why=lambda view: why)
+    story = tell(Happening("7", "failure", 220.0, _view(state="oom", exit_code=1)), sources)
+    assert title_of(story.facts) == "gpuyard: job 7 (train) ran out of GPU memory after 1m 00s"
+    assert f"\nReason:    {why}\n" in body_of(story.facts)
+    resized = {"ooms": 2, "gpu_memory": 6.5 * 2**30, "asked_memory": 4.0 * 2**30}
+    story = tell(Happening("7", "finish", 220.0, _view(state="succeeded", work=resized)), sources)
+    assert (
+        story.fields["reason"] == "it ran out of GPU memory 2 times before, and was given 6.5G of a GPU in place of 4G"
+    )
+    alone = {"ooms": 1, "gpu_memory": None}
+    story = tell(Happening("7", "finish", 220.0, _view(state="succeeded", work=alone)), sources)
+    assert story.fields["reason"] == "it ran out of GPU memory 1 time before, and was given GPUs for itself"
+
+
 def test_what_is_told_of_a_failure() -> None:
     story = tell(Happening("7", "failure", 220.0, _view()), _sources())
     assert title_of(story.facts) == "gpuyard: job 7 (train) failed with exit code 3 after 1m 00s"

@@ -21,9 +21,11 @@ OPEN = {
     ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
     ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"), ("POST", "/client/register"),
     ("POST", "/notifications/subscriptions"), ("DELETE", "/notifications/subscriptions/{subscription}"),
-    ("POST", "/notifications/subscriptions/{subscription}/test"),
+    ("POST", "/notifications/subscriptions/{subscription}/test"), ("POST", "/policy/preview"),
+    ("POST", "/estimates"), ("DELETE", "/estimates/{signature}"),
 }  # fmt: skip
-"""What anybody may change: they add jobs of their own, tokens, sessions and places to be told."""
+"""What anybody may change: they add jobs of their own, tokens, sessions and places to be told; previews and guesses are
+looks. Whose runs may be forgotten, the handler says."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
     ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),

@@ -17,6 +17,7 @@ from tests.ticks import least_gap
 from gpuyard.core.model import Cluster
 from gpuyard.sim import curves, plots
 from gpuyard.sim import gantt as gantt_chart
+from gpuyard.sim.bars import stack
 from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.summary import Summary, summarise
 from gpuyard.sim.trace import Trace
@@ -125,7 +126,7 @@ def test_gpus_of_one_machine_are_called_as_users_call_them() -> None:
 def test_shares_of_a_gpu_are_stacked_without_overlap() -> None:
     trace = Trace.of([0, 0, 0, 10], [10, 30, 10, 20], [1, 1, 1, 1], compute=[30, 40, 30, 60])
     slices: list[Slice] = [(0, 0, 0, 10), (1, 0, 0, 30), (2, 0, 0, 10), (3, 0, 10, 30)]
-    stacked = gantt_chart.stack(result_of(trace, (1,), slices).segments, trace.compute / 100, 0.0)
+    stacked = stack(result_of(trace, (1,), slices).segments, trace.compute / 100, 0.0)
     heights = np.bincount(stacked.job, weights=stacked.height)
     assert heights == pytest.approx([0.3, 0.4, 0.3, 0.6])
     assert (stacked.low + stacked.height).max() == pytest.approx(1.0)

@@ -100,6 +100,8 @@ def test_the_remaining_time_goes_down_until_the_next_report() -> None:
 
 def test_progress_in_a_table() -> None:
     assert how_far(None) == ""
+    assert how_far(None, 3600.4) == "about 1h 00m left"
+    assert how_far(None, -5.0) == "longer than expected"
     assert how_far({"done": 1, "total": 3, "fraction": 1 / 3, "remaining": 61.7}) == "33%, 1m 02s left"
     assert how_far({"done": 0, "total": 3, "fraction": 0.0, "remaining": None}) == "0%"
 

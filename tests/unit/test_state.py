@@ -10,6 +10,7 @@ import pytest
 
 from gpuyard.core.events import (
     Cancelled,
+    Charged,
     Chosen,
     Edited,
     Event,
@@ -55,7 +56,7 @@ EVENTS: dict[type[JobEvent], JobEvent] = {
         Released(3.0, "a"), Cancelled(3.0, "a"), Chosen(3.0, "a", 9.0), Placed(3.0, "a", 2, (1,)),
         Started(3.0, "a", 1), Renewed(3.0, "a", 1), Preempted(3.0, "a", 1), Exited(3.0, "a", 1),
         Requeued(3.0, "a", 1), Recalled(3.0, "a", 1, "cancelled"), Edited(3.0, "a", Request(estimate=20.0)),
-        Promised(3.0, "a", (1,)), Unpromised(3.0, "a"),
+        Promised(3.0, "a", (1,)), Unpromised(3.0, "a"), Charged(3.0, "a", 0.0),
     )
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gpuyard.core.events import (
     Booked,
     Cancelled,
+    Charged,
     Chosen,
     Edited,
     Event,
@@ -23,7 +24,9 @@ from gpuyard.core.events import (
     GpusRestored,
     GpusResumed,
     GpusWithdrawn,
+    HarmMeasured,
     Held,
+    MemoryTaken,
     Opened,
     Placed,
     PolicySet,
@@ -80,6 +83,9 @@ EVENTS: list[Event] = [
     Edited(1.0, "a", Request(begin=9.0, limit=8.0, after=("ok:1", "any:2"), array="7", at_most=2, group="lab")),
     Promised(1.0, "a", (0, 1)), Unpromised(1.0, "a"), GpusDrained(1.0, (0,)), GpusResumed(1.0, (0,)),
     Booked(1.0, Booking("demo", (0, 1), 5.0, 9.0, ("ann",))), Unbooked(1.0, "demo"), RulesSet(1.0, Rules()),
+    MemoryTaken(1.0, (2.0**29, 2.0**30), 2.0**29), MemoryTaken(1.0, (0.5,)),
+    HarmMeasured(1.0, "a b", "c", 1.75), Charged(1.0, "a", 2.0**31, "history", "3 runs"), Charged(1.0, "a", 0.5),
+    Placed(1.0, "a", 4, (1,), "cbp"),
     RulesSet(1.0, Rules(3600.0, (("ann", 2.0),), (("@lab", Quota(4)), ("*", Quota(0, 10.5))), preempts=False)),
 ]  # fmt: skip
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from gpuyard.server import streaming
+from gpuyard.server.permissions import Caller
 from gpuyard.server.streaming import HungUp, Line, Stream, Streams, TooManyStreams
 
 
@@ -70,13 +72,14 @@ def test_who_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "_MOST_EACH", 2)
-    streams = Streams()
-    with streams.one("ann"), streams.one("ann"):
+    streams, ann, bob = Streams(), Caller(1, "ann", False), Caller(2, "bob", False)
+    with streams.one(ann), streams.one(ann):
         with pytest.raises(TooManyStreams, match="ann follows by 2 connections already"):
-            streams.check("ann")
-        streams.check("bob")
+            streams.check(ann)
+        streams.check(bob)
+        streams.check(replace(ann, by_page=True))  # which many may be
         assert len(streams) == 2
-    streams.check("ann")
-    with pytest.raises(HungUp), streams.one("ann"):
+    streams.check(ann)
+    with pytest.raises(HungUp), streams.one(ann):
         raise HungUp
     assert len(streams) == 0

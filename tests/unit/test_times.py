@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.times import format_when, parse_when
+from gpuyard.times import format_when, last_clock, parse_when
 
 MONDAY = "2026-11-16 10:30:00"
 
@@ -86,3 +86,19 @@ def test_a_day_is_a_day_of_the_calendar_also_when_clocks_change() -> None:
 def test_an_instant_is_told_with_its_date_unless_that_is_today() -> None:
     assert format_when(at("2026-11-16 14:03:20"), at(MONDAY)) == "14:03:20"
     assert format_when(at("2026-11-17 14:03:20"), at(MONDAY)) == "2026-11-17 14:03:20"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("10:30", MONDAY), ("9:05", "2026-11-16 09:05:00"), ("14:00", "2026-11-15 14:00:00"),
+     ("2pm", "2026-11-15 14:00:00"), (" 10:29:59 ", "2026-11-16 10:29:59")],
+)  # fmt: skip
+def test_a_time_of_day_in_the_past_is_the_last_such(text: str, meant: str) -> None:
+    found = last_clock(text, datetime.fromisoformat(MONDAY))
+    assert found is not None
+    assert found.timestamp() == at(meant)
+
+
+@pytest.mark.parametrize("text", ["1h", "90", "2026-11-16", "1-12:00:00", "", "noon:00"])
+def test_what_is_no_time_of_day(text: str) -> None:
+    assert last_clock(text, datetime.fromisoformat(MONDAY)) is None

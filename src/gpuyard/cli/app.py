@@ -29,6 +29,10 @@ class Commands(LazyGroup):
         "Jobs": {
             "submit": Entry("submit:submit", "Queue a command or a script, and print its job's id.", True),
             "run": Entry("run:run", "Queue a command, follow its output, and end with its exit code.", True),
+            "batch": Entry(
+                "batch:app",
+                "Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved.",
+            ),
             "acquire": Entry(
                 "acquire:acquire", "Wait for GPUs for the shell or script that asks, and print their indices."
             ),
@@ -55,7 +59,32 @@ class Commands(LazyGroup):
             ),
             "notify": Entry("notify:app", "Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more."),
             "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
+            "estimates": Entry(
+                "estimates:estimates",
+                "Tell what is known of jobs by what their like used and took, and how right that was.",
+            ),
             "history": Entry("history:history", "List the jobs that are over, the newest first."),
+        },
+        "Monitoring": {
+            "monitor": Entry(
+                "monitor:monitor",
+                "Run a command, or watch a process, a job or GPUs, and write a CSV and plots of what GPUs did.",
+                True,
+            ),
+            "plot": Entry(
+                "plot:plot", "Draw what GPUs did for jobs, or in a span of time: figures, and a page to look closer."
+            ),
+            "report": Entry(
+                "report:report", "Write what a job was, how it went and what its GPUs did as one HTML page."
+            ),
+            "forecast": Entry(
+                "forecast:forecast",
+                "Tell how well free memory, or another metric, could have been foreseen, and plot that.",
+            ),
+            "experiment": Entry(
+                "experiment:app",
+                "Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots.",
+            ),
         },
         "The yard": {
             "up": Entry("up:up", "Start the daemon in the background."),
@@ -71,6 +100,9 @@ class Commands(LazyGroup):
             "reserve": Entry("reserve:reserve", "Keep GPUs for some people at a certain time."),
             "reservations": Entry("reserve:reservations", "List the reservations that are not over."),
             "unreserve": Entry("reserve:unreserve", "Give a reservation up."),
+            "interference": Entry(
+                "interference:interference", "Tell which jobs slow each other down when they share a GPU."
+            ),
             "quota": Entry("quota:quota", "Show or set what people may have: GPUs at once, GPU-hours a week."),
             "share": Entry("quota:share", "Show or set what share of the GPUs people deserve."),
             "token": Entry(
@@ -108,7 +140,8 @@ class Commands(LazyGroup):
             "workload": Entry("workload:app", "Make up a workload."),
             "demo": Entry(
                 "demo.command:demo",
-                "Run training-like jobs on 4 simulated GPUs, show the queue moving, and draw what happened.",
+                "Let a queue live on 8 simulated GPUs, with its page, until Ctrl-C; or run ten jobs and draw what "
+                "happened.",
             ),
         },
     }

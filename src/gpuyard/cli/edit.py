@@ -21,6 +21,7 @@ _CLEARED = {
     "from_": "among", "gpu_memory": "gpu_memory", "name": "name", "time": "time_limit", "estimate": "estimate",
     "begin": "begin", "deadline": "deadline", "dependency": "dependency", "grace": "grace", "output": "output",
     "error": "error", "open_mode": "open_mode", "retry_delay": "retry_delay", "tag": "tags", "notify_on": "notify_on",
+    "profile": "profile", "simulate_use": "simulate_use",
 }  # fmt: skip
 """Options that can be taken back, and what the client calls them."""
 
@@ -80,7 +81,7 @@ def clone(
         raise UserError("a clone has the environment of the job that it is a copy of; submit it anew for another one")
     client = yard.client()
     directory = options.directory() if options.chdir and client.host is None else options.chdir
-    new = client.clone(id, command or None, directory=directory, **options.wishes())
+    new = client.clone(id, command or None, directory=directory, **changes_of(options))
     _print(new, json)
 
 

@@ -17,7 +17,7 @@ _LISTED = 10
 _ENDED = {
     "cancelled": "has been cancelled",
     "timeout": "has been ended",
-    "oom": "has run out of memory",
+    "oom": "has run out of GPU memory",
     "interrupted": "has been interrupted",
 }
 

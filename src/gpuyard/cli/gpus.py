@@ -23,7 +23,7 @@ def gpus(yard: Yard, json: Json = False) -> None:
         return
     if found["simulated"]:
         output.say(f"{output.many(len(found['gpus']), 'simulated GPU')}: no real GPU is used")
-    heads = ("INDEX", "NAME", "STATE", "MEMORY", "UTIL", "JOBS", "")
+    heads = ("INDEX", "NAME", "STATE", "MEMORY", "PROMISED", "LEFT", "UTIL", "JOBS", "")
     print_table(heads, [_row(gpu, found["simulated"]) for gpu in found["gpus"]])
 
 
@@ -36,6 +36,8 @@ def _row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
         name,
         gpu["state"],
         f"{_size(gpu['memory_used'])}/{_size(gpu['memory_total'])}",
+        _size(gpu.get("memory_promised") or None),
+        _size(gpu.get("memory_left") or None),
         "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
         ",".join(gpu["jobs"]) or "-",
         marks(gpu),
@@ -44,9 +46,11 @@ def _row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
 
 def marks(gpu: Gpu) -> str:
     """What else is to be known of a GPU: who has taken it, and that it is drained or reserved."""
-    said = [] if gpu["jobs"] or gpu["state"] in ("free", "ours") else [gpu["why"] or ""]
+    said = [] if gpu["state"] in ("free", "ours") else [gpu["why"] or ""]
     if gpu.get("drained") and gpu["state"] != "drained":
         said.append("drained")
+    if gpu.get("memory_others") and gpu["state"] in ("free", "ours"):
+        said.append(f"{_size(gpu['memory_others'])} used by others")
     if gpu.get("reservation"):
         said.append(f"reserved: {gpu['reservation']}, {_booked(gpu)}")
     return "; ".join(filter(None, said))

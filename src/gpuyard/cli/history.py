@@ -60,18 +60,20 @@ def _row(job: Job) -> tuple[str, ...]:
     )
 
 
-def instant_of(text: str) -> str:
-    """ISO-8601 with a zone, from what people write."""
+def instant_of(text: str, option: str = "--since") -> str:
+    """ISO-8601 with a zone, from what people write; a time of day alone is the last such."""
     from datetime import UTC, datetime, timedelta
 
     from gpuyard.cli.table import instant
+    from gpuyard.times import last_clock
     from gpuyard.units import parse_duration
 
     try:
-        return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
-    except (UserError, OverflowError):
-        pass
-    try:
-        return instant(text).isoformat()
+        if (found := last_clock(text, datetime.now().astimezone())) is not None:
+            return found.isoformat()  # before lengths of time, of which 14:00 is one of 14 minutes
+        try:
+            return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
+        except (UserError, OverflowError):
+            return instant(text).isoformat()
     except ValueError as error:
-        raise UserError(f"--since '{text}' is no time; write 2026-11-03, '2026-11-03 14:00' or 24h") from error
+        raise UserError(f"{option} '{text}' is no time; write 2026-11-03, '2026-11-03 14:00', 14:00 or 24h") from error

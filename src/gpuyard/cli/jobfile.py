@@ -1,4 +1,4 @@
-"""Job files: several jobs in YAML, checked as a whole before any of them is queued."""
+"""Job files: several jobs in YAML or TOML, checked as a whole before any of them is queued."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
+from gpuyard.cli.documents import at, compose_toml, pairs, scalar
 from gpuyard.cli.submit import Request
+from gpuyard.cli.sweeps import SWEEPS, expanded
 from gpuyard.cli.wishes import Options
 from gpuyard.errors import UserError, suggest
 
@@ -22,7 +24,7 @@ _FIELDS = {f.name for f in fields(Options)}
 _OWN = ("command", "script", "args")
 _KEYS = sorted({name.rstrip("_").replace("_", "-") for name in _FIELDS} | {*_SPELLED, *_OWN})
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
-_SWITCHES = ("hold", "requeue", "slurm_variables")
+_SWITCHES = ("hold", "requeue", "slurm_variables", "cap", "mps", "preemptible")
 
 
 class _Entry:
@@ -37,7 +39,8 @@ def read_jobs(path: str, given: Request, *, elsewhere: bool = False) -> list[dic
 
     What the command line gives goes before what the file says.
     """
-    defaults, jobs = _parts(path, _document(path))
+    defaults, jobs, sweep = _parts(path, _document(path))
+    jobs = expanded(path, jobs, sweep)
     common = _read(path, defaults) if defaults is not None else {}
     entries = [_entry(path, node, common, given) for node in jobs]
     if not entries:
@@ -52,6 +55,8 @@ def read_jobs(path: str, given: Request, *, elsewhere: bool = False) -> list[dic
 
 
 def _document(path: str) -> yaml.Node:
+    if path.endswith(".toml"):
+        return compose_toml(path)
     try:
         with open(path, encoding="utf-8") as file:
             node: yaml.Node | None = yaml.compose(file, Loader=yaml.SafeLoader)
@@ -65,31 +70,21 @@ def _document(path: str) -> yaml.Node:
     return node
 
 
-def _parts(path: str, node: yaml.Node) -> tuple[yaml.Node | None, list[yaml.Node]]:
-    """The defaults, and the jobs: a list of these, or `defaults` and `jobs`."""
+def _parts(path: str, node: yaml.Node) -> tuple[yaml.Node | None, list[yaml.Node], dict[str, yaml.Node]]:
+    """The defaults, the jobs and the parameters of all: a list of jobs, one job, or `defaults`, `jobs`, `grid` ..."""
     if isinstance(node, yaml.SequenceNode):
-        return None, node.value
-    parts = {key.value: (key, value) for key, value in _pairs(path, node)}
+        return None, node.value, {}
+    parts = {key.value: (key, value) for key, value in pairs(path, node)}
+    if parts.keys() & {"command", "script"}:
+        return None, [node], {}
     for name, (key, _) in parts.items():
-        if name not in ("defaults", "jobs"):
-            raise UserError(f"{_at(path, key)}: '{name}' is neither jobs nor defaults; write a list of jobs")
+        if name not in ("defaults", "jobs", *SWEEPS):
+            raise UserError(f"{at(path, key)}: '{name}' is neither jobs nor defaults; write a list of jobs")
     jobs = parts["jobs"][1] if "jobs" in parts else None
     if not isinstance(jobs, yaml.SequenceNode):
-        raise UserError(f"{_at(path, jobs or node)}: jobs is to be a list")
-    return (parts["defaults"][1] if "defaults" in parts else None), jobs.value
-
-
-def _pairs(path: str, node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-    if not isinstance(node, yaml.MappingNode):
-        raise UserError(f"{_at(path, node)}: keys and values are expected, as in: command: python train.py")
-    seen: set[str] = set()
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise UserError(f"{_at(path, key)}: a key is a word")
-        if key.value in seen:
-            raise UserError(f"{_at(path, key)}: '{key.value}' is given twice")
-        seen.add(key.value)
-        yield key, value
+        raise UserError(f"{at(path, jobs or node)}: jobs is to be a list")
+    sweep = {name: parts[name][1] for name in SWEEPS if name in parts}
+    return (parts["defaults"][1] if "defaults" in parts else None), jobs.value, sweep
 
 
 def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request) -> _Entry:
@@ -97,7 +92,7 @@ def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request
     script = found.pop("script", None)
     args = found.pop("args", None)
     command = found.pop("command", None)
-    where = _at(path, node)
+    where = at(path, node)
     if (script is None) == (command is None):
         raise UserError(f"{where}: a job has a command, or a script")
     if script is not None and not os.path.isfile(script):
@@ -117,20 +112,20 @@ def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request
 def _read(path: str, node: yaml.Node) -> dict[str, Any]:
     """Keys and values as the options that they stand for."""
     found: dict[str, Any] = {}
-    for key, value in _pairs(path, node):
+    for key, value in pairs(path, node):
         name = _SPELLED.get(key.value, key.value.replace("-", "_"))
         if key.value in _OWN:
-            found[key.value] = _words(path, value) if key.value != "script" else _scalar(path, value)
+            found[key.value] = _words(path, value) if key.value != "script" else scalar(path, value)
         elif name in _FIELDS and not key.value.endswith("_"):
             found[name] = _value(path, key.value, name, value)
         else:
-            raise UserError(f"{_at(path, key)}: there is no '{key.value}'{suggest(key.value, _KEYS)}")
+            raise UserError(f"{at(path, key)}: there is no '{key.value}'{suggest(key.value, _KEYS)}")
     return found
 
 
 def _value(path: str, key: str, name: str, node: yaml.Node) -> Any:
     if name == "env" and isinstance(node, yaml.MappingNode):
-        return [f"{key.value}={_scalar(path, value)}" for key, value in _pairs(path, node)]
+        return [f"{key.value}={scalar(path, value)}" for key, value in pairs(path, node)]
     if name in ("tag", "env", "notify"):
         words = _words(path, node)
         return [words] if isinstance(words, str) else words
@@ -138,31 +133,24 @@ def _value(path: str, key: str, name: str, node: yaml.Node) -> Any:
         words = _words(path, node)
         return f"afterok:{':'.join([words] if isinstance(words, str) else words)}"
     if isinstance(node, yaml.SequenceNode) and name in ("from_", "dependency", "array", "export", "notify_on"):
-        return ",".join(_scalar(path, part) for part in node.value)
-    text = _scalar(path, node)
+        return ",".join(scalar(path, part) for part in node.value)
+    text = scalar(path, node)
     if name in _SWITCHES:
         if text.lower() not in (*_TRUE, *_FALSE):
-            raise UserError(f"{_at(path, node)}: {key} is true or false, not '{text}'")
+            raise UserError(f"{at(path, node)}: {key} is true or false, not '{text}'")
         return text.lower() in _TRUE
-    if name in ("gpus", "retries", "priority"):
+    if name in ("gpus", "retries", "priority", "oom_retries", "thread_percentage"):
         try:
-            return float(text) if name == "priority" else int(text)
+            return float(text) if name in ("priority", "thread_percentage") else int(text)
         except ValueError:
-            raise UserError(f"{_at(path, node)}: {key} is a number, not '{text}'") from None
+            raise UserError(f"{at(path, node)}: {key} is a number, not '{text}'") from None
     return text
 
 
 def _words(path: str, node: yaml.Node) -> str | list[str]:
     if isinstance(node, yaml.SequenceNode):
-        return [_scalar(path, part) for part in node.value]
-    return _scalar(path, node)
-
-
-def _scalar(path: str, node: yaml.Node) -> str:
-    """A text as it stands there: 16:00 is no number here."""
-    if not isinstance(node, yaml.ScalarNode):
-        raise UserError(f"{_at(path, node)}: one value is expected here")
-    return str(node.value)
+        return [scalar(path, part) for part in node.value]
+    return scalar(path, node)
 
 
 def _ordered(entries: Sequence[_Entry]) -> list[_Entry]:
@@ -215,8 +203,3 @@ def _with_places(text: str | None, names: Mapping[str, list[int]], place: Mappin
         meant = [[f"@{place[n]}" for n in names[one] if n != own] if one in names else [one] for one in who]
         parts.append(":".join([kind, *(one for several in meant for one in several)]))
     return ",".join(parts)
-
-
-def _at(path: str, node: yaml.Node) -> str:
-    """Where a part of the file stands."""
-    return f"{path}:{node.start_mark.line + 1}"

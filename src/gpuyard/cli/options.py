@@ -100,14 +100,17 @@ class Setup:
     seed: Seed = 0
     format: Format = None
 
-    def prepare(self, *, lenient: bool = False, without_gpus: bool = False) -> tuple[Trace, Cluster, Options]:
+    def prepare(
+        self, *, lenient: bool = False, without_gpus: bool = False, made: Callable[[], Trace] | None = None
+    ) -> tuple[Trace, Cluster, Options]:
         """The jobs, the cluster and what else decides a schedule; mistakes are told before the trace is read.
 
-        Jobs that want no GPU are left out, unless `without_gpus` says that they matter.
+        Jobs that want no GPU are left out, unless `without_gpus` says that they matter. What is `made` needs no file.
         """
         options = self._options(lenient)
         cluster, pools = self._cluster()
-        jobs = load_trace(self.trace, self.format, self.where, self.since, self.until, self.slice_)
+        given = (self.trace, self.format, self.where, self.since, self.until, self.slice_)
+        jobs = made() if made is not None else load_trace(*given)
         if not without_gpus:
             jobs = jobs.with_gpus().by_arrival()
         if cluster is None:

@@ -21,8 +21,8 @@ def policies(
         return
     from gpuyard.core.columns import COLUMNS
     from gpuyard.core.discipline import DISCIPLINES
+    from gpuyard.core.placements import PLACEMENT_DOCS
     from gpuyard.core.policies import ALIASES, POLICIES
-    from gpuyard.core.pool import PLACEMENT_DOCS
 
     if json:
         output.print_json(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from gpuyard.cli import output
 from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
+
+if TYPE_CHECKING:
+    from gpuyard.client import PolicyPreview
 
 app = typer.Typer(
     cls=QuickGroup,
@@ -45,11 +48,16 @@ def set_(
     ],
     discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead.")] = None,
     placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: tell what would change now.")] = False,
     json: Json = False,
 ) -> None:
     """Let another policy decide from now on."""
     client = yard.client()
-    client.set_policy(absolute(text) if client.host is None else text, discipline=discipline, placement=placement)
+    wanted = absolute(text) if client.host is None else text
+    if dry_run:
+        _show_preview(client.preview_policy(wanted, discipline=discipline, placement=placement), json)
+        return
+    client.set_policy(wanted, discipline=discipline, placement=placement)
     now = client.policy()
     if json:
         output.print_json(now)
@@ -63,6 +71,23 @@ def absolute(text: str) -> str:
     return os.path.abspath(os.path.expanduser(path)) + ending + rest if ending else text
 
 
+def _show_preview(found: PolicyPreview, json: bool) -> None:
+    from gpuyard.cli.table import print_table
+
+    if json:
+        output.print_json(dict(found))
+        return
+    output.say(f"nothing is changed; with {found['policy']} now:")
+    output.say(f"would start: {', '.join(found['starts']) or 'nobody'}")
+    output.say(f"would be stopped, to wait again: {', '.join(found['stops']) or 'nobody'}")
+    output.say(f"{found['moved']} of {output.many(found['waiting'], 'waiting job')} would have another place")
+    if found["note"]:
+        output.say(f"note: {found['note']}")
+    if found["order"]:
+        rows = [(str(one["place"]), str(one["was"]), one["id"], one["name"], one["user"]) for one in found["order"]]
+        print_table(("PLACE", "WAS", "ID", "NAME", "USER"), rows)
+
+
 def _show(yard: Yard, json: bool) -> None:
     from gpuyard.cli.table import clock
 
@@ -70,4 +95,5 @@ def _show(yard: Yard, json: bool) -> None:
     if json:
         output.print_json(now)
     else:
-        print(f"{now['policy']} (since {clock(now['since'])})" if now.get("since") else now["policy"])
+        by = "; GPU memory is given away by usage" if now.get("admission") == "usage" else ""
+        print((f"{now['policy']} (since {clock(now['since'])})" if now.get("since") else now["policy"]) + by)

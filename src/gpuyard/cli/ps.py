@@ -86,7 +86,10 @@ def print_jobs(jobs: Columns, now: float, shown: int) -> None:
             for begin, start, end in zip(jobs["waiting_since"], starts, ends, strict=True)
         ],
         [span(start, end or now) for start, end in zip(starts, ends, strict=True)],
-        [reason or how_far(progress) for reason, progress in zip(jobs["reason"], jobs["progress"], strict=True)],
+        [
+            reason or how_far(progress, None if end is None else end - now)
+            for reason, progress, end in zip(jobs["reason"], jobs["progress"], jobs["expected_end"], strict=True)
+        ],
     )
     rows = islice(zip(*columns, strict=True), shown)
     print_table(("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON"), rows)

@@ -10,6 +10,8 @@ from typing import Any, get_args, get_origin
 
 from typer.core import TyperCommand, TyperGroup
 
+from gpuyard.cli.optional import USUAL, completed
+
 _UNREAD = object()
 
 
@@ -19,7 +21,8 @@ class QuickCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the line, and remember it: whether -- was given is not told otherwise."""
         ctx.meta["gpuyard.line"] = list(args)
-        return super().parse_args(ctx, args)
+        known = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
+        return super().parse_args(ctx, completed(args, known, "" if "--param-file" in known else USUAL))
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters, the one for help included."""

@@ -10,7 +10,7 @@ from gpuyard.cli import output
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.table import elapsed, how_far, indices, instant, now, print_table, share, visible
 from gpuyard.cli.yard import JobId, Yard
-from gpuyard.units import format_duration
+from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from gpuyard.client import Client, Job
@@ -85,14 +85,31 @@ def _identity(job: Job) -> Iterator[tuple[str, str]]:
         yield "Tasks", ", ".join(f"{count:,} {state}" for state, count in counts.items())
     elif job["array"]:
         yield "Array", f"task {job['task']} of array {job['array']}"
-    yield "Command", shlex.join(job["command"])
+    yield "Command", _command(job["command"])
     yield "Directory", job["directory"]
     yield "Tags", ", ".join(job["tags"])
 
 
+def _mps(job: Job) -> str:
+    if not job.get("mps"):
+        return ""
+    most = job.get("thread_percentage")
+    return f"yes, {most:g} % of the GPU's threads at most" if most else "yes"
+
+
+def _asked(job: Job) -> str:
+    """The share that was asked for, where the job has another by now."""
+    asked = job["gpu_memory_asked"]
+    return format_size(asked) if job["ooms"] and isinstance(asked, int | float) else ""
+
+
 def _wishes(job: Job, more: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What it asked for, where that is not the usual."""
-    yield "GPUs wanted", share(job["gpu_count"], job["gpu_memory"])
+    alone = ", alone on it" if job["gpu_memory"] and job.get("alone") else ""
+    yield "GPUs wanted", share(job["gpu_count"], job["gpu_memory"]) + alone
+    yield "Asked at first", _asked(job)
+    yield "MPS", _mps(job)
+    yield "Expected", _expected(job)
     yield "Only on GPUs", ",".join(map(str, more.get("scope", ())))
     yield "Time limit", _long(job["time_limit"])
     yield "Estimate", _long(job["estimate"]) if job["estimate"] != job["time_limit"] else ""
@@ -114,14 +131,69 @@ def _course(job: Job) -> Iterator[tuple[str, str]]:
     """How it went until now."""
     yield "Attempts", str(job["attempt"] or "")
     yield "Failures", str(job["failures"] or "")
+    yield "Out of memory", f"{job['ooms']} of {job['oom_retries']} retries with more" if job["ooms"] else ""
     yield "Preemptions", str(job["preemptions"] or "")
     yield "On GPUs", indices(job["gpus"]) if job["gpus"] else ""
+    yield "Let in", _let_in(job.get("admission")).strip() if job["gpus"] else ""
     yield "Submitted", _when(job["submitted_at"])
     yield "Started", _when(job["started_at"])
     yield "Ended", _when(job["ended_at"])
     yield "Ran", elapsed(job["started_at"], job["ended_at"], now()) if job["started_at"] else ""
+    yield "Expected end", _when(job["expected_end_at"]) if not job["progress"] else ""
     yield "Progress", how_far(job["progress"])
+    yield "GPU memory", _used(job)
+    yield "GPU busy", _busy(job)
+    yield "GPU hours", _plain(job["gpu_hours"]) if job["gpu_hours"] else ""
+    yield "Energy", _energy(job["energy_wh"])
     yield "Exit code", "" if job["exit_code"] is None else str(job["exit_code"])
+
+
+def _command(words: list[str]) -> str:
+    """A command; of a trial what it tries out, and not how its directory is made and thrown away."""
+    trial = words[3:4] == ["gpuyard-profile"]
+    return f"{shlex.join(words[4:])} (in a directory that is thrown away)" if trial else shlex.join(words)
+
+
+def _expected(job: Job) -> str:
+    """What it is expected to use and to take, and by what evidence."""
+    if (expected := job["prediction"]) is None:
+        return ""
+    memory, seconds = expected["memory"], expected["seconds"]
+    told = [format_size(memory)] if memory else []
+    told += [f"about {format_duration(seconds)}"] if seconds else []
+    return f"{', '.join(told)} ({expected['evidence']})"
+
+
+def _used(job: Job) -> str:
+    """What it used of a GPU's memory, and of how much it might."""
+    measured = job["measured"]
+    if measured is None or measured["peak"] is None:
+        return ""
+    most = f" of {format_size(job['gpu_memory'])}" if job["gpu_memory"] and not job["alone"] else ""
+    looks = f"{measured['samples']:,} look{'s' * (measured['samples'] != 1)}"
+    if (current := measured.get("current")) is not None:
+        return f"{format_size(current)}{most}, {format_size(measured['peak'])} at most so far ({looks})"
+    mean = f", {format_size(measured['mean'] or 0.0)} on average"
+    return f"{format_size(measured['peak'])}{most} at most{mean} ({looks})"
+
+
+def _busy(job: Job) -> str:
+    measured = job["measured"]
+    if measured is None or measured["utilization"] is None:
+        return ""
+    return f"{measured['utilization']:.0f} %" + ("" if measured["alone"] else ", beside other jobs")
+
+
+def _energy(watt_hours: float | None) -> str:
+    """What its GPUs drew for it, in all attempts."""
+    if watt_hours is None:
+        return ""
+    return f"{watt_hours / 1000:.3g} kWh" if watt_hours >= 1000 else f"{_plain(watt_hours)} Wh"
+
+
+def _plain(value: float) -> str:
+    """Three digits, and never a power of ten."""
+    return f"{value:.3g}" if value >= 0.001 or value == 0 else f"{value:.6f}"
 
 
 def _long(seconds: float | None) -> str:
@@ -130,6 +202,13 @@ def _long(seconds: float | None) -> str:
 
 def _when(text: str | None) -> str:
     return instant(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") if text else ""
+
+
+def _let_in(admission: Mapping[str, Any] | None) -> str:
+    """By what a job was given memory that others asked for."""
+    if not admission or admission["by"] == "fit":
+        return ""
+    return f" by {admission['by']}: {admission['why']}"
 
 
 _SAID = {
@@ -141,16 +220,24 @@ _SAID = {
 def said(event: Mapping[str, Any]) -> str:
     """What happened, in words."""
     kind, attempt = event["kind"], event["attempt"]
+    if kind == "Edited" and event.get("message"):  # by the daemon itself
+        return str(event["message"])
     if kind == "Placed":
-        text = f"attempt {attempt}: given GPU {indices(event['gpus'])}"
+        text = f"attempt {attempt}: given GPU {indices(event['gpus'])}{_let_in(event.get('admission'))}"
+    elif kind == "Charged":
+        text = f"counts with {format_size(event['memory'])} of a GPU from now on"
+        text += f" ({event['why']})" if event.get("why") else ""
     elif kind == "Started":
         text = f"attempt {attempt}: started"
     elif kind == "Recalled":
-        text = f"attempt {attempt}: asked to end ({event.get('cause') or 'cancelled'})"
+        cause = {"oom": "out of GPU memory", "crowded": "others want their memory"}.get(
+            event.get("cause") or "", event.get("cause") or "cancelled"
+        )
+        text = f"attempt {attempt}: asked to end ({cause})"
     elif kind == "Exited":
         code = event.get("code")
         text = f"attempt {attempt}: ended, " + ("exit code not known" if code is None else f"exit code {code}")
-        text += f" ({event['cause']})" if event.get("cause") else ""
+        text += f" ({event['cause']})" if event.get("cause") and not event.get("message") else ""
     else:
         text = _SAID.get(kind, kind)
     return f"{text}: {event['message']}" if event.get("message") else text

@@ -33,7 +33,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("daemon", f"gpuyard {found['version']}, pid {found['pid']}, since {clock(found['since'])}"),
         ("GPUs", f"{describe_gpus(found)}: {_counts(found['gpus']) or 'none'}"),
         ("jobs", _counts(found["jobs"]) or "none"),
-        ("policy", found["policy"]),
+        ("policy", found["policy"] + (", admission by usage" if found.get("admission") == "usage" else "")),
     ]
     if plan.get("last_ms") is not None:
         times = ", ".join(f"{name} {plan[f'{name}_ms']:.3g} ms" for name in ("last", "mean", "max"))
@@ -41,7 +41,16 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
     if store:
         facts.append(("store", store["state"] + (f": {store['problem']}" if store.get("problem") else "")))
     facts += [("data", found["data_dir"]), ("socket", found["socket"]), ("network", found["url"] or "none")]
+    facts.append(("page", _page(found.get("page"))))
     return facts + [("warning", sentence) for sentence in found.get("warnings", ())]
+
+
+def _page(found: dict[str, Any] | None) -> str:
+    """Where the page is, and how its process does."""
+    if found is None or found["state"] == "off":
+        return "none"
+    again = output.many(found["starts"] - 1, "restart") if found["starts"] > 1 else ""
+    return ", ".join(filter(None, (found["url"], found["state"], f"pid {found['pid']}" if found["pid"] else "", again)))
 
 
 def _counts(numbers: dict[str, int]) -> str:

@@ -133,6 +133,12 @@ def _warn_of_deadline(wishes: Any) -> None:
         output.say("warning: this job cannot be done by its deadline, even if it starts as soon as it may")
 
 
+def _warn_of_real_gpus(wanted: list[dict[str, Any]], client: Client) -> None:
+    """Tell whoever says what jobs use of simulated GPUs where there are none."""
+    if any(one.get("simulate_use") for one in wanted) and not client.gpus()["simulated"]:
+        output.say("warning: --simulate-use is for simulated GPUs; of real ones it is measured what a job uses")
+
+
 def run_in_place(context: typer.Context, request: Request) -> bool:
     """Whether -- stands before the command: then it is a command, also if it is a script."""
     line, words = context.meta.get("gpuyard.line", []), request.command or []
@@ -144,6 +150,7 @@ def send(context: typer.Context, request: Request, client: Client) -> str:
     in_place, elsewhere = run_in_place(context, request), client.host is not None
     [wanted] = _mailed([request.describe(in_place=in_place, elsewhere=elsewhere)], client)
     job = client.submit_described(wanted)
+    _warn_of_real_gpus([wanted], client)
     _tell_where(f"job {job}: is", [wanted], client)
     return job
 
@@ -195,6 +202,7 @@ def _submit_file(client: Client, file: str, request: Request, json: bool) -> Non
         raise UserError("--file has the jobs, so there is no command to be given with it")
     wanted = _mailed(read_jobs(file, request, elsewhere=client.host is not None), client)
     ids = client.submit_all(wanted)
+    _warn_of_real_gpus(wanted, client)
     _tell_where(f"{output.many(len(ids), 'job')}: {'is' if len(ids) == 1 else 'are'}", wanted, client)
     if json:
         output.print_json({"ids": ids})

@@ -90,10 +90,12 @@ def share(gpus: int, memory: float | None) -> str:
     return str(gpus) if memory is None else f"{gpus} x {format_size(memory)}"
 
 
-def how_far(progress: Progress | None) -> str:
-    """How far a job is: `37%, 21s left`."""
-    if progress is None:
+def how_far(progress: Progress | None, expected: float | None = None) -> str:
+    """How far a job is: `37%, 21s left`; or how many seconds it is expected to take yet."""
+    if progress is None and expected is None:
         return ""
+    if progress is None:
+        return f"about {_duration(round(expected))} left" if expected and expected >= 1 else "longer than expected"
     left = progress["remaining"]
     done = f"{100 * progress['fraction']:.0f}%"
     return done if left is None else f"{done}, {_duration(round(left))} left"

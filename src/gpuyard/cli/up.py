@@ -43,6 +43,10 @@ class Rules:
     ] = None
     discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead (easy).")] = None
     placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs (pack).")] = None
+    admission: Annotated[
+        str | None,
+        typer.Option("--admission", metavar="BY", help="Who may share a GPU: by requests, or by usage (requests)."),
+    ] = None
     bind: Annotated[
         str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen on TCP (127.0.0.1).")
     ] = None
@@ -57,6 +61,9 @@ class Rules:
         str | None, typer.Option("--tls-cert", metavar="FILE", help="Speak TLS on TCP, with this certificate.")
     ] = None
     tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None
+    page: Annotated[
+        str | None, typer.Option("--page", metavar="on|off", help="Whether there is a page, on TCP (on).")
+    ] = None
 
     def flags(self) -> dict[str, str]:
         """What is given, by the setting's name."""
@@ -98,6 +105,8 @@ def up(yard: Here, rules: Rules, json: Json = False) -> None:
         what = f"{describe_gpus(found)}, policy {found['policy']}, pid {found['pid']}"
         where = f", {found['url']}" if found.get("url") else ""
         print(f"gpuyard {'is up' if started else 'was up already'}: {what}, socket {settings.socket}{where}")
+        if address := (found.get("page") or {}).get("url"):
+            print(f"its page is at {address}")
     for sentence in found.get("warnings", ()):
         output.say(f"gpuyard: warning: {sentence}")
 

@@ -24,7 +24,35 @@ Gpus = Annotated[int | None, typer.Option("--gpus", "-g", "-G", min=1, metavar="
 From = Annotated[str | None, typer.Option("--from", metavar="0,1,3", help="Only on some of these GPUs.")]
 GpuMemory = Annotated[
     str | None,
-    typer.Option("--gpu-memory", metavar="SIZE", help="Share GPUs: so much memory of each, as in 6G."),
+    typer.Option(
+        "--gpu-memory",
+        metavar="SIZE|auto",
+        help="Share GPUs: so much memory of each, as in 6G; auto: as measured before.",
+    ),
+]
+OomRetries = Annotated[
+    int | None,
+    typer.Option(
+        "--oom-retries", min=0, max=100, metavar="N", help="Run it again with more if GPU memory runs out (3)."
+    ),
+]
+Cap = Annotated[bool | None, typer.Option("--cap/--no-cap", help="Tell its framework to keep to --gpu-memory (no).")]
+SimulateUse = Annotated[
+    str | None,
+    typer.Option("--simulate-use", metavar="USE", help="What it uses of simulated GPUs: ramp:391M,713M,1045M."),
+]
+Mps = Annotated[
+    bool | None, typer.Option("--mps/--no-mps", help="Let it share a GPU's cores through NVIDIA's MPS (no).")
+]
+ThreadPercentage = Annotated[
+    float | None,
+    typer.Option("--thread-percentage", min=1, max=100, metavar="P", help="With --mps: of the GPU's threads, at most."),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", metavar="[TIME|ARGS]", help="If its like is unknown, try it first (30s): 2m, '--epochs 2'."
+    ),
 ]
 Name = Annotated[
     str | None,
@@ -143,6 +171,12 @@ class Edits:
     open_mode: OpenMode = None
     notify: Notify = None
     notify_on: NotifyOn = None
+    oom_retries: OomRetries = None
+    cap: Cap = None
+    mps: Mps = None
+    thread_percentage: ThreadPercentage = None
+    profile: Profile = None
+    simulate_use: SimulateUse = None
 
     def over(self: T, other: Edits) -> T:
         """These, and of the other ones what is not among these."""
@@ -158,7 +192,7 @@ class Edits:
             "tags": self.tag or None,
             "gpus": self.gpus,
             "among": None if self.from_ is None else parse_indices(self.from_),
-            "gpu_memory": None if self.gpu_memory is None else parse_share(self.gpu_memory),
+            "gpu_memory": _share(self.gpu_memory),
             "priority": self.priority,
             "estimate": duration("--estimate", self.estimate, none=False),
             "time_limit": duration("--time", self.time, none=False),
@@ -177,6 +211,12 @@ class Edits:
             "open_mode": _mode(self.open_mode),
             "notify": self.notify or None,
             "notify_on": None if self.notify_on is None else self.notify_on.replace(",", " ").split(),
+            "oom_retries": self.oom_retries,
+            "cap": self.cap,
+            "mps": self.mps,
+            "thread_percentage": self.thread_percentage,
+            "profile": self.profile,
+            "simulate_use": self.simulate_use,
         }
         return {name: value for name, value in found.items() if value is not None}  # type: ignore[return-value]
 
@@ -281,6 +321,10 @@ def instant(option: str, text: str | None) -> float | None:
     if option == "--deadline" and at <= now:
         raise UserError(f"--deadline {text} is in the past: {format_when(at, now)}")
     return at
+
+
+def _share(text: str | None) -> int | str | None:
+    return text if text in (None, "auto") else parse_share(text)
 
 
 def _mode(text: str | None) -> str | None:

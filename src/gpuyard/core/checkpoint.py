@@ -18,7 +18,7 @@ from gpuyard.core.model import Booking, Cluster, Phase, Quota, Rules
 from gpuyard.core.placement import claim
 from gpuyard.core.pool import NOBODY, takes_any
 from gpuyard.core.state import State
-from gpuyard.core.withdrawal import keep_for, withdraw
+from gpuyard.core.withdrawal import keep_for, take, withdraw
 from gpuyard.errors import Bug
 
 _NUMBERS = ("now", "shadow", "starts", "virtual_time", "numbers")
@@ -30,7 +30,7 @@ def dump(state: State) -> dict[str, Any]:
     rows = [row for row, phase in enumerate(state.phase) if not phase.over]
     wishes = {row: key for key, row in state.table.scope_rows.items()}
     new_row = {row: n for n, row in enumerate(rows)}
-    names = list(state.arrays)
+    names, kinds = list(state.arrays), list(state.kinds)
     return {
         "seed": state.seed,
         **{name: _plain(getattr(state, name)) for name in _NUMBERS},
@@ -41,11 +41,18 @@ def dump(state: State) -> dict[str, Any]:
         "withdrawn": [[gpu, cause] for gpu, cause in state.withdrawn.items()],
         "recalled": [[new_row[row], cause] for row, cause in state.recalled.items()],
         "groups": list(state.group_of),
+        "taken": list(state.taken),
+        "buffer": state.buffer,
         "drained": sorted(state.drained),
+        "charges": [[new_row[row], memory] for row, memory in state.charges.items()],
+        "admitted": [[new_row[row], by] for row, by in state.admitted.items()],
         "promises": [[new_row[row], list(gpus)] for row, gpus in state.promises.items()],
         "after": [[new_row[row], list(left)] for row, left in state.after.items()],
+        "handed": [[new_row[row], waits] for row, waits in state.handed.items()],
         "doomed": [[new_row[row], wish] for row, wish in state.doomed.items()],
         "array": [names[int(state.table.array[row])] for row in rows],
+        "kind": [kinds[int(state.table.kind[row])] for row in rows],
+        "harms": [[*pair, slowdown] for pair, slowdown in state.harms.items()],
         "at_most": {name: state.at_most[n] for name, n in state.arrays.items() if n in state.at_most},
         "bookings": [asdict(booking) for booking in state.bookings.values()],
         "rules": None if state.rules is None else plain_rules(state.rules),
@@ -54,7 +61,7 @@ def dump(state: State) -> dict[str, Any]:
         "phase": [str(state.phase[row]) for row in rows],
         "attempt": [state.attempt[row] for row in rows],
         "spot": [state.spot[row].tolist() for row in rows],
-        "scope": [list(wishes.get(int(state.table.scope[row]), ((), ""))) for row in rows],
+        "scope": [list(wishes.get(int(state.table.scope[row]), ((), ""))[:2]) for row in rows],
         "columns": {name: [_plain(v) for v in getattr(state.table, name)[rows].tolist()] for name in _COLUMNS},
     }
 
@@ -70,16 +77,19 @@ def load(cluster: Cluster, data: dict[str, Any]) -> State:
     state.used = [float(value) for value in data["used"]]
     state.last_finish = [float(value) for value in data["last_finish"]]
     state.recalled = dict(data["recalled"])
+    state.harms = {(sufferer, beside): slowdown for sufferer, beside, slowdown in data.get("harms", ())}
     if "rules" in data:
         _load_sharing(state, data)
     else:  # of a version that knew none of this
         state.group_of = ["" for _ in state.used]
         state.ledger.grow(len(state.used))
+    if len(taken := data.get("taken", ())) == cluster.gpus:
+        take(state, tuple(taken), data["buffer"])
     _load_jobs(state, data)
     for gpu, cause in data["withdrawn"]:
         if gpu < cluster.gpus:
             state.withdrawn[gpu] = cause
-            withdraw(state.pool, gpu)
+            withdraw(state.pool, gpu, cause)
     state.drained = {gpu for gpu in data.get("drained", ()) if gpu < cluster.gpus}
     for gpu in state.drained:
         withdraw(state.pool, gpu)
@@ -93,6 +103,10 @@ def _load_sharing(state: State, data: dict[str, Any]) -> None:
     """Who waits for whom, and how people share."""
     state.group_of = list(data["groups"])
     state.after = {row: dict.fromkeys(left) for row, left in data["after"]}
+    for row, left in state.after.items():
+        for wish in left:
+            state.followers.setdefault(wish.partition(":")[2], []).append(row)
+    state.handed = {row: dict(waits) for row, waits in data.get("handed", ())}
     state.doomed = dict(data["doomed"])
     for name in data["array"]:
         state.arrays.setdefault(name, len(state.arrays))
@@ -114,11 +128,18 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     columns = {name: np.array(values, dtype=np.float64) for name, values in data["columns"].items()}
     table.load(columns)
     table.started[: table.size] = columns["started"]
+    state.charges = {row: float(memory) for row, memory in data.get("charges", ())}
+    for row, memory in state.charges.items():
+        table.footprint[row] = memory
+    state.admitted = dict(data.get("admitted", ()))
     state.latest_begin = float(table.begin[: table.size].max(initial=0.0))
     for row, array in enumerate(data.get("array", ())):
         table.array[row] = state.arrays[array]
+    for row, kind in enumerate(data.get("kind", ())):
+        table.kind[row] = state.kinds.setdefault(kind, len(state.kinds))
     for row, (scope, gpu_types) in enumerate(data["scope"]):
-        table.scope[row] = table.scope_row(tuple(scope), gpu_types)
+        least = float(table.memory[row]) if table.compute[row] >= 100 else 0.0
+        table.scope[row] = table.scope_row(tuple(scope), gpu_types, least)
         state.shares = state.shares or not takes_any(table.demand, row)
         if state.phase[row] is Phase.QUEUED:
             state.waiting.add(row)

@@ -27,9 +27,9 @@ class Table:
     _FLOATS = (
         "submit", "estimate", "memory", "compute", "priority", "weight", "tickets", "deadline",
         "virtual_start", "virtual_finish", "turn", "requeued", "progress", "started", "overhead",
-        "slice_started", "held_for", "cpus", "host_memory", "begin", "limit", "notice",
+        "slice_started", "held_for", "cpus", "host_memory", "begin", "limit", "notice", "footprint",
     )  # fmt: skip
-    _INTS = ("gpus", "user", "scope", "array")
+    _INTS = ("gpus", "user", "scope", "array", "kind")
 
     submit: Floats
     estimate: Floats
@@ -62,18 +62,24 @@ class Table:
     """Seconds after which it is sure to have ended."""
     notice: Floats
     """Seconds that it may take to stop, if it is preemptible."""
+    footprint: Floats
+    """Bytes that it takes of what can be shared of each GPU; 0 of a job that has its GPUs for itself, since what is
+    kept free of a GPU, or taken by others, is no matter to it."""
     gpus: Ints
     user: Ints
     scope: Ints
     array: Ints
     """The array that it is a task of, by number; 0: none."""
+    kind: Ints
+    """What it has in common with its like, by number; 0: not known."""
     preemptible: Flags
 
     def __init__(self, cluster: Cluster) -> None:
         self.size = 0
         self.scopes = np.ones((1, cluster.gpus), dtype=bool)
-        self.scope_rows: dict[tuple[tuple[int, ...], str], int] = {}
-        """Where in `scopes` each wish for certain GPUs or models is."""
+        self.scope_rows: dict[tuple[tuple[int, ...], str, float], int] = {}
+        """Where in `scopes` each wish for certain GPUs or models, or for GPUs of a size, is."""
+        self._gpu_memory = np.array(cluster.gpu_memory)
         self._models = [
             m.casefold() for m, size in zip(cluster.models, cluster.nodes, strict=False) for _ in range(size)
         ]
@@ -96,8 +102,9 @@ class Table:
             new[: self.size] = old[: self.size]
             setattr(self, name, new)
         self.demand = Demand(
-            self.gpus, self.memory, self.compute, self.scope, self.scopes, self.estimate, self.cpus, self.host_memory
-        )
+            self.gpus, self.footprint, self.compute, self.scope, self.scopes, self.estimate, self.cpus,
+            self.host_memory,
+        )  # fmt: skip
 
     def add(self, submit: float, request: Request, user: int) -> int:
         """A new row for a submitted job."""
@@ -127,7 +134,8 @@ class Table:
         self.notice[row] = request.notice
         self.cpus[row] = request.cpus if self._counts_cpus else 0.0
         self.host_memory[row] = request.host_memory if self._counts_host else 0.0
-        self.scope[row] = self.scope_row(request.scope, request.gpu_types)
+        self.footprint[row] = 0.0 if request.whole else request.memory
+        self.scope[row] = self.scope_row(request.scope, request.gpu_types, request.memory if request.whole else 0.0)
 
     def load(self, columns: Mapping[str, Floats | Ints | Flags]) -> None:
         """Rows for many jobs at once, into an empty table; columns that are left out are 0."""
@@ -138,17 +146,22 @@ class Table:
         self.started[:] = np.inf
         if "limit" not in columns:
             self.limit[:] = np.inf
+        self.footprint[:] = np.where(self.compute < 100, self.memory, 0.0)
 
-    def scope_row(self, scope: tuple[int, ...], gpu_types: str) -> int:
-        """Where in `scopes` a wish for certain GPUs or models is."""
-        if not scope and not (gpu_types and self._models):
+    def scope_row(self, scope: tuple[int, ...], gpu_types: str, least: float = 0.0) -> int:
+        """Where in `scopes` a wish for certain GPUs or models is, or for GPUs with so many bytes at least."""
+        if not (self._gpu_memory < least).any():
+            least = 0.0
+        if not scope and not (gpu_types and self._models) and not least:
             return 0
-        key = tuple(sorted(scope)), gpu_types
+        key = tuple(sorted(scope)), gpu_types, least
         if key not in self.scope_rows:
             allowed = np.zeros(self.scopes.shape[1], dtype=bool)
             allowed[[g for g in scope if g < len(allowed)] if scope else slice(None)] = True
             if gpu_types and self._models:
                 allowed &= suits(gpu_types, self._models)
+            if least:
+                allowed &= self._gpu_memory >= least
             self.scopes = np.vstack((self.scopes, allowed))
             self.scope_rows[key] = len(self.scopes) - 1
             self.demand = self.demand._replace(scopes=self.scopes)

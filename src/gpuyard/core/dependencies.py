@@ -1,31 +1,58 @@
-"""Jobs that wait for others to end, and what becomes of them."""
+"""Jobs that wait for others to end, or to begin, and what becomes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gpuyard.core.model import Phase
 from gpuyard.core.state import State
 
+_KINDS = ("ok", "notok", "any", "begun")
+
 
 def wait_for(state: State, row: int, after: Iterable[str]) -> None:
-    """Let a row wait for jobs, in place of those it waited for so far; one that is not open counts as done."""
+    """Let a row wait for jobs, in place of those it waited for so far; what has happened already counts as done."""
     state.doomed.pop(row, None)
-    left = {wish: None for wish in after if _is_open(state, wish.partition(":")[2])}
+    left = {still: None for wish in after for still in _left_of(state, row, wish)}
     if left:
         state.after[row] = left
+        _remember(state, row, left)
     else:
         state.after.pop(row, None)
 
 
-def settle(state: State, job: str, phase: Phase) -> None:
-    """A job is over: who waits for it waits no longer, or can never start."""
-    wishes = [f"{how}:{job}" for how in ("ok", "notok", "any")]
-    for row, left in list(state.after.items()):
-        for wish in wishes:
-            if wish not in left:
-                continue
-            if _is_met(wish.partition(":")[0], phase):
+def _left_of(state: State, row: int, wish: str) -> Iterator[str]:
+    """A wish that is not fulfilled yet, or what was handed on in its place; that may have gone far."""
+    handed, wishes = state.handed.get(row, {}), [wish]
+    while wishes:
+        wish = wishes.pop()
+        if _is_ahead(state, wish):
+            yield wish
+        wishes += reversed(handed.get(wish, ()))
+
+
+def begin(state: State, job: str) -> None:
+    """A job has begun: who waits for that waits no longer."""
+    for row in state.followers.get(job, ()):
+        left = state.after.get(row)
+        if left is not None and left.pop(f"begun:{job}", _ABSENT) is not _ABSENT and not left:
+            del state.after[row]
+
+
+def settle(state: State, job: str, phase: Phase, waited: Iterable[str] = ()) -> None:
+    """A job is over: who waits for it waits no longer, or can never start.
+
+    If it never began, those who wait for its start wait for what it waited for: so an order holds, whoever drops out.
+    """
+    for row in sorted(set(state.followers.pop(job, ()))):
+        left = state.after.get(row)
+        if left is None:
+            continue
+        for wish in [wish for how in _KINDS if (wish := f"{how}:{job}") in left]:
+            how = wish.partition(":")[0]
+            if how == "begun":
+                _hand_on(state, row, wish, waited)
+            if how == "begun" or _is_met(how, phase):
                 del left[wish]
             else:
                 state.doomed.setdefault(row, wish)
@@ -33,10 +60,36 @@ def settle(state: State, job: str, phase: Phase) -> None:
             del state.after[row]
 
 
+def _hand_on(state: State, row: int, wish: str, waited: Iterable[str]) -> None:
+    """Let a row wait for what one waited for that it was to follow, also after its request is edited."""
+    handed = [w for w in waited if _is_ahead(state, w) and w.partition(":")[2] != state.ids[row]]
+    if handed:
+        state.handed.setdefault(row, {})[wish] = handed
+        state.after[row].update(dict.fromkeys(handed))
+        _remember(state, row, handed)
+
+
+_ABSENT = object()
+
+
+def _remember(state: State, row: int, wishes: Iterable[str]) -> None:
+    for wish in wishes:
+        state.followers.setdefault(wish.partition(":")[2], []).append(row)
+
+
 def _is_met(how: str, phase: Phase) -> bool:
     return how == "any" or (how == "ok") == (phase is Phase.SUCCEEDED)
 
 
-def _is_open(state: State, job: str) -> bool:
+def _is_ahead(state: State, wish: str) -> bool:
+    """Whether what is waited for is still to come."""
+    how, _, job = wish.partition(":")
     row = state.row_of.get(job)
-    return row is not None and not state.phase[row].over
+    if row is None or state.phase[row].over:
+        return False
+    return how != "begun" or not has_begun(state, row)
+
+
+def has_begun(state: State, row: int) -> bool:
+    """Whether a job that is not over runs, or did before it came to wait again."""
+    return state.attempt[row] > (state.phase[row] is Phase.PLACED) or state.phase[row] is Phase.RUNNING

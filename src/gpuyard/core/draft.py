@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from gpuyard.core.placement import claim, pick, place
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.pool import FGD, NO_TASKS, NOBODY, PACKING, Demand, Floats, Ints, Site, copy_pool
+
+if TYPE_CHECKING:
+    from gpuyard.core.consideration import Company
 
 
 @dataclass(slots=True)
@@ -23,7 +27,9 @@ class Draft:
     code: int
     salt: int
     restricted: Demand | None = None
-    """What jobs ask for, if reservations keep them from some GPUs."""
+    """What jobs ask for, if reservations or the company there keep them from some GPUs."""
+    company: Company | None = None
+    """Who must not meet whom, where the placement cares."""
     found: list[tuple[int, Ints]] = field(default_factory=list)
     """Rows that start, with their spots."""
     victims: list[int] = field(default_factory=list)
@@ -92,6 +98,10 @@ class Draft:
         """The rows that start."""
         return np.array([row for row, _ in self.found], dtype=np.int64)
 
+    def bins(self, gpus: Ints) -> Ints:
+        """GPUs in this draft's kind of bins."""
+        return gpus if self.fine else self.snapshot.state.pool.node[gpus]
+
     def holders(self, rows: Ints, until: Floats) -> Holders:
         """Running jobs in the given order, with spots in this draft's kind of bins."""
         state = self.snapshot.state
@@ -111,9 +121,11 @@ class Draft:
         return Holders(rows, ends - gpus, ends, state.pool.node[held], until)
 
     def holders_by_end(self) -> Holders:
-        """Running jobs by their expected end, those that start in this very plan included."""
+        """Running jobs by their expected end, those that start in this very plan included, and without who stops."""
         table, now = self.snapshot.state.table, self.snapshot.now
         rows = self.snapshot.running
+        if self.victims:
+            rows = rows[~np.isin(rows, self.victims)]
         left = table.estimate[rows] - table.progress[rows] + table.overhead[rows]
         until = np.where(table.started[rows] == np.inf, now, table.started[rows]) + left
         if not self.found:

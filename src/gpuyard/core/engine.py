@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuyard.core.events import Event, Rejected, Submitted
+from gpuyard.core.charging import settle
+from gpuyard.core.events import Charged, Event, Placed, Rejected, Submitted
 from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.placement import claim, fits_in_place, release
-from gpuyard.core.plan import Plan, Planner, Snapshot
-from gpuyard.core.pool import Ints, on_copy
+from gpuyard.core.plan import Plan, Planner, Snapshot, Start
+from gpuyard.core.pool import Demand, on_copy
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
+from gpuyard.core.usage import Usage
 from gpuyard.errors import Bug, UserError
 
 
@@ -45,9 +47,23 @@ class Engine:
             self.record(Rejected(at, job, reason))
         return reason
 
-    def plan(self, now: float) -> Plan:
+    def settle(self, now: float, usage: Usage | None) -> None:
+        """Count jobs with what they are expected to use, by what is known of usage now."""
+        for event in settle(self.state, usage, now):
+            self.record(event)
+
+    def place(self, now: float, start: Start) -> Placed:
+        """Give a job the GPUs that a plan says, counted as it says."""
+        if start.charge is not None:
+            self.record(Charged(now, start.job, start.charge, start.by))
+        attempt = self.state.attempt[self.state.row_of[start.job]] + 1
+        placed = Placed(now, start.job, attempt, start.gpus, start.by)
+        self.record(placed)
+        return placed
+
+    def plan(self, now: float, usage: Usage | None = None) -> Plan:
         """What should happen now; checked, so that no planner can corrupt the state."""
-        plan = self.planner.plan(Snapshot(self.state, now))
+        plan = self.planner.plan(Snapshot(self.state, now, usage=usage))
         if plan.starts or plan.stops or plan.renewals:
             validate(self.state, plan)
         return plan
@@ -77,11 +93,12 @@ def validate(state: State, plan: Plan) -> None:
     for job in plan.renewals:
         if state.phase[_row(state, job, "renews")] is not Phase.RUNNING or job in plan.stops:
             raise BadPlan(f"the plan renews job {job}, which does not go on running")
-    _check_room(state, stopped, started, [np.array(start.gpus, dtype=np.int64) for start in plan.starts])
+    _check_room(state, stopped, started, plan.starts)
 
 
-def _check_room(state: State, stopped: list[int], started: list[int], spots: list[Ints]) -> None:
+def _check_room(state: State, stopped: list[int], started: list[int], starts: list[Start]) -> None:
     """Whether everybody who starts has room, once those who stop have left."""
+    spots = [np.array(start.gpus, dtype=np.int64) for start in starts]
     if not state.shares:  # whole GPUs only: nobody may meet anybody
         alone = len(started) == 1 and not stopped
         tenants = state.pool.tenants if alone else state.pool.tenants.copy()
@@ -94,12 +111,25 @@ def _check_room(state: State, stopped: list[int], started: list[int], spots: lis
                 tenants[spot] += 1
         return
     site = on_copy(state.site())
+    charges = {row: start.charge for row, start in zip(started, starts, strict=True) if start.charge is not None}
+    if charges:
+        site = site._replace(demand=_charged(state, charges))
     for row in stopped:
         release(site, row, state.spot[row])
     for row, spot in zip(started, spots, strict=True):
         if not fits_in_place(site, row, spot):
             raise BadPlan(f"the plan puts job {state.ids[row]} on GPUs without room for it: {spot.tolist()}")
         claim(site, row, spot)
+
+
+def _charged(state: State, charges: dict[int, float]) -> Demand:
+    """What jobs are counted with, if some start with less than they were counted with before."""
+    memory = state.table.demand.memory.copy()
+    for row, charge in charges.items():
+        if not 0 <= charge <= memory[row]:
+            raise BadPlan(f"the plan counts job {state.ids[row]} with {charge:g} bytes, and it needs {memory[row]:g}")
+        memory[row] = charge
+    return state.table.demand._replace(memory=memory)
 
 
 def _row(state: State, job: str, verb: str) -> int:

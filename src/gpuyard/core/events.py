@@ -96,6 +96,22 @@ class Placed:
     job: str
     attempt: int
     gpus: tuple[int, ...]
+    rule: str = ""
+    """`history`, `cbp` or `pp`, if others asked for some of the memory that it is given; see `admission`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """A job that shares GPUs is counted with so much of each from now on, since it is expected to use no more."""
+
+    at: float
+    job: str
+    memory: float
+    """Bytes, at most what it asked for."""
+    rule: str = ""
+    """`history`, if what its like used is the evidence; `cbp` or `pp`, if it is to fit into what others leave."""
+    why: str = ""
+    """By what evidence; empty: it asked for as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +161,9 @@ class Recalled:
     job: str
     attempt: int
     cause: str
-    """How the job will have ended, `cancelled` or `timeout`; or `preempted`: it will wait again."""
+    """How the job will have ended, `cancelled` or `timeout`; or `preempted`: it will wait again; or `oom`: it uses more
+    of a GPU than it may, and will wait again as long as more memory can help; or `crowded`: it has memory that others
+    asked for, and want now, and will wait again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +204,8 @@ class GpusWithdrawn:
     at: float
     gpus: tuple[int, ...]
     cause: str
-    """`foreign`: somebody else uses them; `unknown`: they do not answer."""
+    """`foreign`: somebody else uses them; `unknown`: they do not answer; `shared`: somebody else uses a part of them,
+    and shares may be started beside that, whole GPUs may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +214,17 @@ class GpusRestored:
 
     at: float
     gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTaken:
+    """So much of each GPU is for no job that shares it: what is kept free, and what others use."""
+
+    at: float
+    taken: tuple[float, ...]
+    """Bytes, by GPU."""
+    buffer: float = 0.0
+    """How many of these are kept free, on every GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +267,27 @@ class RulesSet:
     rules: Rules
 
 
+@dataclass(frozen=True, slots=True)
+class HarmMeasured:
+    """It was seen how much slower jobs of one kind run beside those of another on the same GPU."""
+
+    at: float
+    sufferer: str
+    beside: str
+    """Kinds of jobs (`Request.kind`)."""
+    slowdown: float
+    """2: it takes twice as long as alone."""
+
+
+WAIT_AGAIN = ("preempted", "oom", "crowded")
+"""Causes for being told to end that need not be the end: others come on top."""
+
 JobEvent = (
-    Submitted | Edited | Rejected | Held | Released | Cancelled | Chosen | Promised | Unpromised | Placed | Started
-    | Renewed | Preempted | Requeued | Recalled | Exited
+    Submitted | Edited | Rejected | Held | Released | Cancelled | Chosen | Promised | Unpromised | Charged | Placed
+    | Started | Renewed | Preempted | Requeued | Recalled | Exited
 )  # fmt: skip
-YardEvent = Opened | PolicySet | GpusWithdrawn | GpusRestored | GpusDrained | GpusResumed | Booked | Unbooked | RulesSet
+YardEvent = (
+    Opened | PolicySet | GpusWithdrawn | GpusRestored | MemoryTaken | GpusDrained | GpusResumed | Booked | Unbooked
+    | RulesSet | HarmMeasured
+)  # fmt: skip
 Event = JobEvent | YardEvent

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
+from gpuyard.core.admission import Decision
 from gpuyard.core.bookings import blocking
 from gpuyard.core.discipline import held_spot, reserve
 from gpuyard.core.draft import Draft, overdue_end_soon
 from gpuyard.core.placement import claim, fits, release
 from gpuyard.core.pool import Ints, on_copy
-from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
+from gpuyard.core.reasons import Priority, Reason, Reserved, Resources, Room
 from gpuyard.core.reservation import book, earliest, new_profile
 from gpuyard.core.state import State
 from gpuyard.errors import Bug
@@ -21,8 +24,13 @@ _TIMES = 200
 """Under `conservative`, so many jobs are told when they may expect to start: each takes longer than the one before."""
 
 
-def explain(draft: Draft, discipline: str, version: int) -> dict[str, Reason]:
-    """The reason of every waiting job that a finished draft does not start, in the policy's order."""
+def explain(
+    draft: Draft, discipline: str, version: int, refused: Mapping[str, Decision] = MappingProxyType({})
+) -> dict[str, Reason]:
+    """The reason of every waiting job that a finished draft does not start, in the policy's order.
+
+    `refused` are those whom usage did not let in, either.
+    """
     state = draft.snapshot.state
     if state.version != version:
         raise Bug("a plan's reasons were asked for after the state had moved on")
@@ -34,7 +42,14 @@ def explain(draft: Draft, discipline: str, version: int) -> dict[str, Reason]:
     if discipline in ("commit", "easy-shadow") and (head := _kept_head(draft)) >= 0:
         order = np.concatenate(([head], order[order != head]))
     reasons = _REASONS.get(discipline, _by_resources)(draft, order)
-    return {state.ids[row]: reason for row, reason in zip(order.tolist(), reasons, strict=True)}
+    found = {state.ids[row]: reason for row, reason in zip(order.tolist(), reasons, strict=True)}
+    for row in order[state.table.footprint[order] < state.table.memory[order]].tolist() if state.charges else ():
+        if isinstance(why := found[state.ids[row]], Resources) and why.memory:
+            found[state.ids[row]] = replace(why, asked=float(state.table.memory[row]))
+    for job, decision in refused.items():
+        if isinstance(former := found.get(job), Resources):
+            found[job] = replace(former, usage=decision)
+    return found
 
 
 def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
@@ -93,6 +108,8 @@ def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[
 
 
 def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Reason:
+    if draft.company is not None and (harm := draft.company.why(draft.site, row)) is not None:
+        return harm
     if draft.restricted is not None and fits(draft.site._replace(demand=draft.snapshot.state.table.demand), row):
         found = blocking(draft.snapshot.state, row, draft.snapshot.now)
         if found is not None:
@@ -101,7 +118,20 @@ def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Reason:
     state = draft.snapshot.state
     withdrawn = Counter([*state.withdrawn.values(), *("drained" for gpu in state.drained - set(state.withdrawn))])
     memory = float(draft.demand.memory[row])
-    return Resources(int(draft.demand.gpus[row]), draft.idle, known, withdrawn, memory)
+    room = _most_room(draft, row) if memory else None
+    return Resources(int(draft.demand.gpus[row]), draft.idle, known, withdrawn, memory, room)
+
+
+def _most_room(draft: Draft, row: int) -> Room | None:
+    """The GPU with the most left for a job that shares GPUs, if that is too little."""
+    pool, demand, state = draft.site.pool, draft.demand, draft.snapshot.state
+    left = np.where((pool.compute >= 0) & (pool.kind <= 0) & demand.scopes[demand.scope[row]], pool.memory, -np.inf)
+    gpu = int(left.argmax())
+    if left[gpu] == -np.inf or left[gpu] >= demand.memory[row]:
+        return None
+    taken = state.taken[gpu] if state.taken else 0.0
+    total = state.cluster.gpu_memory[gpu] if state.cluster.gpu_memory else state.cluster.memory
+    return Room(gpu, max(0.0, float(left[gpu])), total, min(state.buffer, total), max(0.0, taken - state.buffer))
 
 
 def _by_resources(draft: Draft, order: Ints) -> list[Reason]:

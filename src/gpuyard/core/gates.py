@@ -54,8 +54,7 @@ class Gates:
         begin = state.table.begin[self._rows]
         self.may: Flags = begin <= now
         """Which waiting rows may be chosen."""
-        for row in (*state.after, *state.promises):
-            self._shut(row)
+        self._shut(np.array([*state.after, *state.promises], dtype=np.int64))
         for room in self._rooms:
             self.may &= room.left[room.account[self._rows]] >= room.cost[self._rows]
         self.wake_at = float(begin[begin > now].min(initial=np.inf))
@@ -63,10 +62,10 @@ class Gates:
         if state.rules is not None and any(quota.gpu_hours for _, quota in state.rules.quotas):
             self.wake_at = min(self.wake_at, (now // HOUR + 1) * HOUR)
 
-    def _shut(self, row: int) -> None:
-        at = int(self._rows.searchsorted(row))
-        if at < len(self._rows) and self._rows[at] == row:  # else it is held
-            self.may[at] = False
+    def _shut(self, rows: Ints) -> None:
+        at = self._rows.searchsorted(rows)
+        at, rows = at[at < len(self._rows)], rows[at < len(self._rows)]
+        self.may[at[self._rows[at] == rows]] = False  # the others are held
 
     def too_many(self, starts: Sequence[int]) -> bool:
         """Whether some of those who would start, in this order, go too far together; then they may not be chosen."""
@@ -84,6 +83,15 @@ class Gates:
         for n, room in enumerate(self._rooms):
             self.may &= fits | (left[n][room.account[self._rows]] >= room.cost[self._rows])
         return True
+
+    def has_room(self, starts: Sequence[int], row: int) -> bool:
+        """Whether one more may start beside those who do."""
+        return all(
+            room.left[room.account[row]]
+            - sum(room.cost[one] for one in starts if room.account[one] == room.account[row])
+            >= room.cost[row]
+            for room in self._rooms
+        )
 
     def reasons(self) -> dict[str, Reason]:
         """Why those who may not be chosen may not, in the order of submission."""

@@ -37,7 +37,7 @@ class Phase(StrEnum):
         return self not in (Phase.QUEUED, Phase.HELD, Phase.PLACED, Phase.RUNNING)
 
 
-_AFTER = re.compile(r"(ok|notok|any):.")
+_AFTER = re.compile(r"(ok|notok|any|begun):.")
 
 
 def suits(gpu_types: str, models: list[str]) -> list[bool]:
@@ -80,11 +80,13 @@ class Request:
     notice: float = 0.0
     """If it is preemptible: seconds that it may take to stop."""
     after: tuple[str, ...] = ()
-    """Open jobs that must end first, and how: `ok:12` (succeeded), `notok:12` (not so), `any:12`."""
+    """Open jobs that must end first: `ok:12` (succeeded), `notok:12` (not so), `any:12`; or begin: `begun:12`."""
     array: str = ""
     """The array that it is a task of; empty: none."""
     at_most: int = 0
     """How many tasks of its array may run at once; 0: any number."""
+    kind: str = ""
+    """What it has in common with jobs that behave alike; empty: nothing is known of its like."""
 
     def __post_init__(self) -> None:
         problem = (
@@ -101,7 +103,7 @@ class Request:
             or (len(set(self.scope)) < len(self.scope) and "a scope names each GPU once")
             or (not self.limit > 0 and f"a time limit must be above 0, not {self.limit:g}")
             or (self.at_most < 0 and f"an array runs at most so many tasks at once, 1 or more, not {self.at_most}")
-            or next((f"'{a}' is not ok:JOB, notok:JOB or any:JOB" for a in self.after if not _AFTER.match(a)), "")
+            or next((f"'{a}' is not ok:, notok:, any: or begun:JOB" for a in self.after if not _AFTER.match(a)), "")
         )
         if problem:
             raise UserError(problem)

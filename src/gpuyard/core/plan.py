@@ -8,11 +8,13 @@ from typing import Protocol
 
 import numpy as np
 
+from gpuyard.core.admission import OVERCOMMITTED, Decision
 from gpuyard.core.columns import COLUMNS
 from gpuyard.core.model import Request
 from gpuyard.core.pool import Flags, Floats, Ints, Pool, copy_pool
 from gpuyard.core.reasons import Reason
 from gpuyard.core.state import State
+from gpuyard.core.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,16 @@ class Start:
 
     job: str
     gpus: tuple[int, ...]
+    admission: Decision | None = None
+    """By what it was let in, where usage is looked at."""
+    charge: float | None = None
+    """Bytes of each GPU that it is counted with from now on; None: as before."""
+
+    @property
+    def by(self) -> str:
+        """The rule that gives it memory which others asked for; empty: nobody did."""
+        found = "" if self.admission is None else self.admission.by
+        return found if found in OVERCOMMITTED else ""
 
 
 @dataclass(slots=True)
@@ -51,6 +63,8 @@ class Snapshot:
     now: float
     may: Flags | None = None
     """Which of the queue may be chosen; None: all of it."""
+    usage: Usage | None = None
+    """What is used of GPUs, where that counts; None: only what was asked for does."""
 
     @property
     def waiting(self) -> Ints:

@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuyard.core.bookings import in_the_way, next_change, restricted
+from gpuyard.core.consideration import considerate
 from gpuyard.core.draft import Draft
 from gpuyard.core.explain import explain
 from gpuyard.core.gates import Gates, gated
+from gpuyard.core.harvest import admit
 from gpuyard.core.model import Cluster, Request, suits
 from gpuyard.core.placement import fits
+from gpuyard.core.placements import CONSIDERATE, PLACEMENTS
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.policy import Policy, check_discipline, check_placement
-from gpuyard.core.pool import PLACEMENTS, RANDOM, Site, salted
+from gpuyard.core.pool import RANDOM, Demand, Site, salted
 from gpuyard.core.preemption import preempt
 from gpuyard.core.reclaim import reclaim
 from gpuyard.core.state import State
@@ -77,15 +80,24 @@ class OrderedPlanner:
             plan.stops += [state.ids[row] for row in in_the_way(state, now) if row not in draft.victims]
             plan.wake_at = min(plan.wake_at, next_change(state, now))
         reasons = "skip" if self.policy.preemptive else self.discipline
+        refused = admit(draft, snapshot.usage, reasons, gates) if snapshot.usage is not None else {}
         version = state.version
-        plan.explain = lambda: explain(draft, reasons, version) | (gates.reasons() if gates else {})
+        plan.explain = lambda: explain(draft, reasons, version, refused) | (gates.reasons() if gates else {})
         return plan
 
     def _drafted(self, snapshot: Snapshot) -> Draft:
         """What the policy and the discipline make of those who may be chosen."""
         state = snapshot.state
+        limits = restricted(state, snapshot.now) if state.bookings else None
+        if self.placement != CONSIDERATE or not state.harms:
+            return self._walked(snapshot, limits)
+        discipline = "skip" if self.policy.preemptive else self.discipline
+        return considerate(state, limits, lambda demand: self._walked(snapshot, demand), discipline)
+
+    def _walked(self, snapshot: Snapshot, restricted_to: Demand | None) -> Draft:
+        """The same, if jobs may only use some GPUs."""
+        state = snapshot.state
         salt = salted(state.seed, state.starts) if self.code == RANDOM else 0
-        restricted_to = restricted(state, snapshot.now) if state.bookings else None
         draft = Draft(snapshot, self.policy, self.code, salt, restricted_to)
         if not len(snapshot.waiting):
             return draft
@@ -120,6 +132,8 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
         return f"wants GPU {outside[0]}, the cluster has GPUs 0 to {cluster.gpus - 1}"
     if request.scope and request.gpus > len(request.scope):
         return f"{wants}, and `from` names {len(request.scope)}"
+    if cluster.gpu_memory and (few := _large_enough(cluster, request)) < request.gpus:
+        return f"wants {format_size(request.memory)} on each of {request.gpus} GPUs, and {few} of those have as much"
     empty = State(cluster)
     row = empty.table.add(0.0, request, 0)
     if fits(Site(empty.table.demand, empty.pool, code, 0, True), row):
@@ -127,6 +141,11 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
     return _lacking(cluster, request, wants) or (
         f"{wants}, which placement {placement} never puts on nodes of {max(cluster.nodes)}"
     )
+
+
+def _large_enough(cluster: Cluster, request: Request) -> int:
+    """How many of the GPUs that will do have as much memory as a request wants."""
+    return sum(cluster.gpu_memory[gpu] >= request.memory for gpu in request.scope or range(cluster.gpus))
 
 
 def _lacking(cluster: Cluster, request: Request, wants: str) -> str | None:

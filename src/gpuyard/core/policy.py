@@ -20,7 +20,8 @@ import numpy as np
 
 from gpuyard.core.columns import ALWAYS, COLUMNS, RUNNING
 from gpuyard.core.discipline import DISCIPLINES
-from gpuyard.core.pool import PLACEMENTS, Floats, Ints
+from gpuyard.core.placements import PLACEMENTS
+from gpuyard.core.pool import Floats, Ints
 from gpuyard.core.state import State
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration

@@ -5,9 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuyard.core.admission import Decision
 from gpuyard.units import format_size
 
 _WITHDRAWN = {"foreign": "in use by others", "unknown": "not answering", "drained": "drained"}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is left of a GPU for those who share it, in bytes."""
+
+    gpu: int
+    left: float
+    total: float
+    buffer: float = 0.0
+    """Kept free for nobody."""
+    others: float = 0.0
+    """Used by others than our jobs, or by these beyond what they asked for."""
+
+    def __str__(self) -> str:
+        taken = [
+            f"{format_size(size)} {what}"
+            for size, what in ((self.buffer, "kept free"), (self.others, "used by others"))
+            if size
+        ]
+        rest = f" ({', '.join(taken)})" if taken else ""
+        return f"GPU {self.gpu} has {format_size(self.left)} left of {format_size(self.total)}{rest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +45,27 @@ class Resources:
     """How many GPUs cannot be used, by cause."""
     memory: float = 0.0
     """Bytes on each GPU, if it shares them."""
+    room: Room | None = None
+    """The GPU with the most left for it, if none has enough."""
+    asked: float = 0.0
+    """Bytes that it asked for, if it is expected to need less; 0: what it needs is what it asked for."""
+    usage: Decision | None = None
+    """Why it may not have what others asked for and do not use, where that is looked at."""
 
     def __str__(self) -> str:
         if self.memory:
             where = "1 GPU" if self.gpus == 1 else f"each of {self.gpus} GPUs"
-            wants = f"needs {format_size(self.memory)} on {where}, which is not free now"
+            rest = ", which is not free now" if self.room is None else f"; {self.room}"
+            asked = f" (of the {format_size(self.asked)} asked for)" if self.asked else ""
+            wants = f"needs {format_size(self.memory)}{asked} on {where}{rest}"
         else:
             wants = f"needs {self.gpus} GPU{'s' if self.gpus > 1 else ''}, {self.idle} idle"
             if self.gpus <= self.idle:
                 wants += ", but not where it could use them"
         for cause, count in self.withdrawn.items():
             wants += f", {count} {_WITHDRAWN.get(cause, cause)}"
+        if self.usage is not None:
+            wants += f"; by usage: {self.usage.why}"
         return wants + (f"; expected to fit at {self.expected_at:g}" if self.expected_at is not None else "")
 
 
@@ -61,7 +94,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """Other jobs must end first."""
+    """Other jobs must end first, or begin."""
 
     after: tuple[str, ...]
     """Which, and how, as in `Request.after`."""
@@ -77,7 +110,7 @@ class Dependency:
         return f"waits for {', '.join(waits[:3])}{more}"
 
 
-_AFTER = {"ok": "succeed", "notok": "fail", "any": "end"}
+_AFTER = {"ok": "succeed", "notok": "fail", "any": "end", "begun": "begin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +180,24 @@ class Reservation:
         return f"would fit, but GPU {gpus} is reserved ({self.name}) from {self.begin:g} to {self.end:g}{rest}"
 
 
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """It would fit, but beside a job that it would hurt, or that would hurt it."""
+
+    gpu: int
+    beside: str
+    slowdown: float
+    """How many times as long the one that suffers more would take."""
+    suffers: bool = True
+    """Whether that is the one that waits."""
+
+    def __str__(self) -> str:
+        percent = f"{100 / self.slowdown:.0f} %"
+        if self.suffers:
+            return f"would fit on GPU {self.gpu}, but beside job {self.beside} it would run at {percent} of its speed"
+        return f"would fit on GPU {self.gpu}, but job {self.beside} would run at {percent} of its speed beside it"
+
+
 Reason = (
-    Resources | Priority | Reserved | Dependency | BeginTime | ArrayLimit | Quota | Promise | Reservation
+    Resources | Priority | Reserved | Dependency | BeginTime | ArrayLimit | Quota | Promise | Reservation | Harm
 )  # fmt: skip

@@ -109,8 +109,11 @@ def _victims(claims: _Claims, row: int, loose: Ints, site: Site, keeps_idle: boo
 def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
     """Add it to the plan."""
     state, plan = draft.snapshot.state, draft.plan
+    for victim in victims:  # what is free must agree with who holds what: reasons are told by both
+        release(draft.site, victim, draft.bins(state.spot[victim]))
+    claim(draft.site, row, draft.bins(spot))
     draft.victims += victims
-    draft.found.append((row, spot if draft.fine else state.pool.node[spot]))
+    draft.found.append((row, draft.bins(spot)))
     plan.stops += [state.ids[victim] for victim in victims]
     plan.starts.append(Start(state.ids[row], tuple(spot.tolist())))
     if plan.chosen is not None and plan.chosen[0] == state.ids[row]:

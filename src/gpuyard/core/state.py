@@ -82,14 +82,26 @@ class State:
         self.shadow = np.inf
         self.withdrawn: dict[int, str] = {}
         """GPUs on which nothing may be started, and why."""
+        self.taken: tuple[float, ...] = ()
+        """Bytes of each GPU that no share may use; empty: none. The pool's totals are without them."""
+        self.buffer = 0.0
+        """How many of these are kept free; others use the rest."""
         self.drained: set[int] = set()
         """GPUs that somebody wants to be left alone."""
         self.recalled: dict[int, str] = {}
         """Rows on GPUs that were told to end, and what they will have ended by."""
+        self.charges: dict[int, float] = {}
+        """Bytes that rows are counted with, where these are fewer than they asked for."""
+        self.admitted: dict[int, str] = {}
+        """Rows on GPUs that were given memory which others asked for, and by what rule (`admission`)."""
         self.promises: dict[int, tuple[int, ...]] = {}
         """GPUs that are kept for waiting rows while those who run there are being stopped."""
         self.after: dict[int, dict[str, None]] = {}
         """Jobs that waiting or held rows still have to wait for (`Request.after`), in order; there may be many."""
+        self.followers: dict[str, list[int]] = {}
+        """Rows that may wait for a job, by its id; some may not do so any more."""
+        self.handed: dict[int, dict[str, list[str]]] = {}
+        """What rows wait for in place of a job's start (`begun:12`) that never came."""
         self.doomed: dict[int, str] = {}
         """Rows that can never start, since a job that they wait for ended otherwise: which one, as in `after`."""
         self.arrays: dict[str, int] = {"": 0}
@@ -100,6 +112,9 @@ class State:
         self.bookings: dict[str, Booking] = {}
         self.rules: Rules | None = None
         """How people share the GPUs; None where nobody said, as in a simulation."""
+        self.kinds: dict[str, int] = {"": 0}
+        self.harms: dict[tuple[str, str], float] = {}
+        """How many times as long jobs of the first kind take beside those of the second; the latest measured last."""
         self.starts = 0
         self.virtual_time = 0.0
         self.numbers = 0
@@ -150,13 +165,20 @@ class State:
             "users": list(self.user_of),
             "groups": list(self.group_of),
             "withdrawn": dict(self.withdrawn),
+            "taken": list(self.taken),
+            "buffer": self.buffer,
             "drained": sorted(self.drained),
             "recalled": dict(self.recalled),
+            "charges": dict(self.charges),
+            "admitted": dict(self.admitted),
             "promises": dict(self.promises),
             "after": {row: list(left) for row, left in self.after.items()},
+            "handed": dict(self.handed),
             "doomed": dict(self.doomed),
             "arrays": dict(self.arrays),
             "at_most": dict(self.at_most),
+            "kinds": dict(self.kinds),
+            "harms": dict(self.harms),
             "bookings": dict(self.bookings),
             "rules": self.rules,
             "ledger": self.ledger.facts(),

@@ -19,11 +19,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from gpuyard.core.charging import charge, keep_charge
 from gpuyard.core.checkpoint import move_to
-from gpuyard.core.dependencies import settle, wait_for
+from gpuyard.core.dependencies import begin, settle, wait_for
 from gpuyard.core.events import (
+    WAIT_AGAIN,
     Booked,
     Cancelled,
+    Charged,
     Chosen,
     Edited,
     Event,
@@ -32,8 +35,10 @@ from gpuyard.core.events import (
     GpusRestored,
     GpusResumed,
     GpusWithdrawn,
+    HarmMeasured,
     Held,
     JobEvent,
+    MemoryTaken,
     Opened,
     Placed,
     PolicySet,
@@ -54,9 +59,11 @@ from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.placement import claim, release
 from gpuyard.core.pool import NOBODY, takes_any
 from gpuyard.core.state import State
-from gpuyard.core.withdrawal import give_back, keep_for, keep_no_more, vacate, withdraw
+from gpuyard.core.withdrawal import give_back, keep_for, keep_no_more, take, vacate, withdraw
 from gpuyard.errors import Bug
 
+MOST_HARMS = 10_000
+"""Pairs of kinds of jobs whose harm is remembered."""
 TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
     (None, Submitted): Phase.QUEUED,
     (Phase.QUEUED, Edited): Phase.QUEUED,
@@ -68,6 +75,10 @@ TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
     (Phase.HELD, Released): Phase.QUEUED,
     (Phase.QUEUED, Cancelled): Phase.CANCELLED,
     (Phase.HELD, Cancelled): Phase.CANCELLED,
+    (Phase.QUEUED, Charged): Phase.QUEUED,
+    (Phase.HELD, Charged): Phase.HELD,
+    (Phase.PLACED, Charged): Phase.PLACED,
+    (Phase.RUNNING, Charged): Phase.RUNNING,
     (Phase.QUEUED, Chosen): Phase.QUEUED,
     (Phase.QUEUED, Promised): Phase.QUEUED,
     (Phase.QUEUED, Unpromised): Phase.QUEUED,
@@ -111,12 +122,15 @@ def apply(state: State, event: Event) -> State:
         raise Bug(f"job {event.job}: {kind.__name__} cannot happen to a job that is {before or 'unknown'}: {event}")
     if before is None:
         row = len(state.ids)
+    waited = tuple(state.after.get(row, ()))  # it forgets that when it leaves the queue
     _EFFECTS[kind](state, row, event)
     if isinstance(event, Exited) and (event.cause or event.code != 0):
         after = Phase(event.cause) if event.cause else Phase.FAILED
     state.phase[row] = after
-    if after.over and state.after:
-        settle(state, event.job, after)
+    if after.over:
+        state.charges.pop(row, None)
+        if state.after:
+            settle(state, event.job, after, waited)
     state.version += 1
     state.now = max(state.now, event.at)
     return state
@@ -174,6 +188,7 @@ def _note_wishes(state: State, row: int, request: Request) -> None:
             state.at_most[number] = request.at_most
         else:
             state.at_most.pop(number, None)
+    state.table.kind[row] = state.kinds.setdefault(request.kind, len(state.kinds))
     wait_for(state, row, request.after)
 
 
@@ -184,6 +199,7 @@ def _edited(state: State, row: int, event: Edited) -> None:
     loose = _may_be_stopped(state, row)
     scope = int(table.scope[row])
     table.put(row, request)
+    keep_charge(state, row)
     if len(state.spot[row]):
         table.scope[row] = scope
     state.fixed += bool(len(state.spot[row])) * (loose - _may_be_stopped(state, row))
@@ -204,6 +220,7 @@ def _left_queue(state: State, row: int, event: JobEvent) -> None:
         keep_no_more(state, row)
     if not isinstance(event, Held):
         state.after.pop(row, None)
+        state.handed.pop(row, None)
         state.doomed.pop(row, None)
     if state.head == row:
         state.head, state.shadow = -1, np.inf
@@ -240,6 +257,8 @@ def _placed(state: State, row: int, event: Placed) -> None:
     state.spot[row] = spot
     state.occupant[spot] = row
     state.attempt[row] = event.attempt
+    if event.rule:
+        state.admitted[row] = event.rule
     state.running.add(row)
     state.fixed += 1
     state.starts += 1
@@ -251,6 +270,8 @@ def _started(state: State, row: int, event: Started) -> None:
     state.table.started[row] = state.table.slice_started[row] = event.at
     state.table.overhead[row] = event.overhead
     state.fixed -= _may_be_stopped(state, row)
+    if state.after:
+        begin(state, event.job)
 
 
 def _renewed(state: State, row: int, event: Renewed) -> None:
@@ -263,7 +284,7 @@ def _stopped(state: State, row: int, at: float) -> None:
     table = state.table
     release(state.site(), row, state.spot[row])
     if table.compute[row] >= 100:
-        vacate(state.pool, state.spot[row])
+        vacate(state, state.spot[row])
     state.occupant[state.spot[row]] = -1
     state.spot[row] = NOBODY
     state.running.remove(row)
@@ -277,6 +298,7 @@ def _stopped(state: State, row: int, at: float) -> None:
             state.ledger.book(int(table.user[row]), float(table.gpus[row]), started, at, state.rules.half_life)
     table.started[row] = np.inf
     state.recalled.pop(row, None)
+    state.admitted.pop(row, None)
 
 
 def _requeued(state: State, row: int, event: Requeued) -> None:
@@ -289,7 +311,7 @@ def _requeued(state: State, row: int, event: Requeued) -> None:
 
 def _recalled(state: State, row: int, event: Recalled) -> None:
     state.fixed += _may_be_stopped(state, row)
-    if state.recalled.get(row, "preempted") == "preempted":  # who is to end for good does not wait again
+    if state.recalled.get(row, "preempted") in WAIT_AGAIN:  # who is to end for good does not wait again
         state.recalled[row] = event.cause
 
 
@@ -308,6 +330,7 @@ def _exited(state: State, row: int, event: Exited) -> None:
 def _opened(state: State, event: Opened) -> None:
     if event.cluster != state.cluster:
         move_to(state, event.cluster)
+    take(state, (), 0.0)  # what is taken is for the new driver to say
 
 
 def _policy_set(state: State, event: PolicySet) -> None:
@@ -316,8 +339,9 @@ def _policy_set(state: State, event: PolicySet) -> None:
 
 def _gpus_withdrawn(state: State, event: GpusWithdrawn) -> None:
     for gpu in event.gpus:
-        if gpu not in state.withdrawn:
-            withdraw(state.pool, gpu)
+        if gpu in state.withdrawn:
+            give_back(state.pool, gpu, state.withdrawn[gpu])
+        withdraw(state.pool, gpu, event.cause)
         state.withdrawn[gpu] = event.cause
 
 
@@ -352,10 +376,24 @@ def _rules_set(state: State, event: RulesSet) -> None:
     state.rules = event.rules
 
 
+def _harm_measured(state: State, event: HarmMeasured) -> None:
+    pair = event.sufferer, event.beside
+    state.harms.pop(pair, None)
+    state.harms[pair] = event.slowdown
+    if len(state.harms) > MOST_HARMS:  # what was measured longest ago
+        del state.harms[next(iter(state.harms))]
+
+
 def _gpus_restored(state: State, event: GpusRestored) -> None:
     for gpu in event.gpus:
-        if state.withdrawn.pop(gpu, None) is not None:
-            give_back(state.pool, gpu)
+        if (cause := state.withdrawn.pop(gpu, None)) is not None:
+            give_back(state.pool, gpu, cause)
+
+
+def _memory_taken(state: State, event: MemoryTaken) -> None:
+    if len(event.taken) != state.cluster.gpus:
+        raise Bug(f"memory is taken of {len(event.taken)} GPUs, and there are {state.cluster.gpus}")
+    take(state, event.taken, event.buffer)
 
 
 _YARD_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
@@ -363,11 +401,13 @@ _YARD_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
     PolicySet: _policy_set,
     GpusWithdrawn: _gpus_withdrawn,
     GpusRestored: _gpus_restored,
+    MemoryTaken: _memory_taken,
     GpusDrained: _gpus_drained,
     GpusResumed: _gpus_resumed,
     Booked: _booked,
     Unbooked: _unbooked,
     RulesSet: _rules_set,
+    HarmMeasured: _harm_measured,
 }
 
 _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
@@ -380,6 +420,7 @@ _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
     Chosen: _chosen,
     Promised: _promised,
     Unpromised: _unpromised,
+    Charged: charge,
     Placed: _placed,
     Started: _started,
     Renewed: _renewed,

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuyard.core import discipline as d
 from gpuyard.core.draft import Draft, overdue_end_soon
-from gpuyard.core.pool import Ints, counts_host
+from gpuyard.core.pool import BYTE, SLACK, Flags, Ints, counts_host
 from gpuyard.core.ranking import Ranking
 from gpuyard.core.reservation import conserve
 
@@ -20,11 +20,46 @@ Walk = Callable[[Draft], None]
 
 
 def _could_fit(draft: Draft, rows: Ints) -> Ints:
-    """The rows that are not ruled out by the number of idle GPUs alone."""
-    some = draft.demand.gpus[rows] <= draft.idle
+    """The rows that are not ruled out by the number of idle GPUs alone, or by what is left of the roomiest."""
+    demand = draft.demand
+    some = demand.gpus[rows] <= draft.idle
     if draft.fine:
-        some |= draft.demand.compute[rows] < 100
+        pool = draft.site.pool
+        left = np.where(pool.compute >= -SLACK, pool.memory, -np.inf)
+        most = np.where(demand.scopes, left, -np.inf).max(axis=1)  # in each scope
+        some |= (demand.compute[rows] < 100) & (demand.memory[rows] - BYTE <= most[demand.scope[rows]])
     return rows[some]
+
+
+def _by_kinds(draft: Draft, order: Ints, late: Flags, loop: Callable[[Ints, d.Starts], int | None]) -> None:
+    """Let a loop try rows in order, but none that asks for the same as one that found no place since the last start.
+
+    A long queue of shares is mostly jobs of a few sizes, and a place is looked for GPU by GPU.
+    """
+    kinds = _kinds(draft, order, late)
+    while len(order):
+        fits = np.isin(order, _could_fit(draft, order))
+        order, kinds = order[fits], kinds[fits]
+        _, firsts = np.unique(kinds, return_index=True)
+        done = len(order)
+        for at in np.sort(firsts).tolist():
+            one, found = order[at : at + 1], len(draft.found)
+            draft.run(lambda starts, one=one: loop(one, starts), one)  # type: ignore[misc]
+            if len(draft.found) > found:
+                done = at + 1
+                break
+        order, kinds = order[done:], kinds[done:]
+
+
+def _kinds(draft: Draft, rows: Ints, late: Flags) -> Ints:
+    """A number for each row: those who ask for the same have the same."""
+    demand, kinds = draft.demand, late.astype(np.int64)
+    for wish in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
+        asked = wish[rows]
+        if len(asked) and (asked != asked[0]).any():
+            values, which = np.unique(asked, return_inverse=True)
+            kinds = np.unique(kinds * len(values) + which, return_inverse=True)[1]
+    return kinds
 
 
 def _ranking(draft: Draft, rows: Ints) -> Ranking:
@@ -53,7 +88,11 @@ def strict(draft: Draft) -> None:
 def skip(draft: Draft) -> None:
     """Whatever fits starts."""
     rows = _could_fit(draft, draft.snapshot.waiting)
-    if len(rows):
+    if len(rows) and draft.fine:
+        order, site = rows[np.argsort(draft.rank(rows), kind="stable")], draft.site
+        late = np.zeros(len(order), dtype=np.bool_)
+        _by_kinds(draft, order, late, lambda some, starts: d.fill(some, False, d.NO_LIMIT, site, starts))
+    elif len(rows):
         _in_order(draft, _ranking(draft, rows), False)
 
 
@@ -61,6 +100,8 @@ def easy(draft: Draft) -> None:
     """The head of the queue has a reservation; others may start if they leave it alone."""
     now, demand = draft.snapshot.now, draft.demand
     rows = draft.snapshot.waiting
+    if draft.fine and not len(_could_fit(draft, rows)):
+        return
     keys = draft.rank(rows)
     _in_order(draft, Ranking(keys, rows, demand.gpus), True)
     waiting = ~np.isin(rows, draft.found_rows)
@@ -79,7 +120,10 @@ def easy(draft: Draft) -> None:
         may |= (demand.compute[rows] < 100) | (demand.compute[head] < 100)
     may &= rows != head
     order = rows[may][np.argsort(keys[may], kind="stable")]
-    if len(order):
+    if draft.fine:
+        late, site = now + demand.estimate[order] > shadow, draft.site
+        _by_kinds(draft, order, late, lambda some, st: d.backfill(some, head, shadow, later, now, site, st))
+    elif len(order):
         draft.run(lambda starts: d.backfill(order, head, shadow, later, now, draft.site, starts), order)
 
 
@@ -89,10 +133,12 @@ def _beside(draft: Draft, head: int, order: Ints) -> None:
     its_own = demand.scopes[demand.scope[head]]
     if counts_host(demand, head):
         its_own = np.isin(node, node[its_own])  # who takes CPUs of its nodes could delay it as well
-    scopes = np.vstack((demand.scopes, demand.scopes & ~its_own))
+    others = demand.scopes & ~its_own
+    order = order[others.any(axis=1)[demand.scope[order]] & (order != head)]
+    scopes = np.vstack((demand.scopes, others))
     site = draft.site._replace(demand=demand._replace(scope=demand.scope + len(demand.scopes), scopes=scopes))
-    order = order[order != head]
-    draft.run(lambda starts: d.fill(order, False, d.NO_LIMIT, site, starts), order)
+    late = np.zeros(len(order), dtype=np.bool_)
+    _by_kinds(draft, order, late, lambda some, starts: d.fill(some, False, d.NO_LIMIT, site, starts))
 
 
 def conservative(draft: Draft) -> None:

@@ -12,14 +12,18 @@ from typing import Any
 
 from gpuyard.core.bookings import restricted
 from gpuyard.core.draft import Draft
-from gpuyard.core.events import Cancelled, Edited, Held, Released, Submitted
+from gpuyard.core.events import Cancelled, Edited, Held, Released
 from gpuyard.core.explain import blockers, ends_at
 from gpuyard.core.model import Phase, Request
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.reasons import Dependency, Priority, Reason, Reserved, Resources
 from gpuyard.core.state import State
-from gpuyard.daemon.intake import Intake, Wanted, never
+from gpuyard.daemon.batches import Together
+from gpuyard.daemon.described import NoSuchJob
+from gpuyard.daemon.intake import Intake, Taken, Wanted
+from gpuyard.daemon.preview import Preview, Previews
+from gpuyard.daemon.sizing import never, seated
 from gpuyard.daemon.views import Work
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import UserError
@@ -28,10 +32,6 @@ from gpuyard.policyfile import make_planner
 _DEAR = 0.003  # seconds: what takes longer to find is kept for a moment, so that many who ask do not hold up the yard
 _WORTH = 30  # times as long
 _STALE = 0.5  # seconds at most
-
-
-class NoSuchJob(UserError):
-    """There is no such job."""
 
 
 class NotNow(UserError):
@@ -65,8 +65,9 @@ class Desk:
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
         self._intake = Intake(yard)
+        self._previews = Previews(yard)
         self._reasons: dict[str, Reason] = {}
-        self._reasons_of: tuple[State, int] | None = None
+        self._reasons_of: tuple[State, int, float] | None = None
         self._recent_until = 0.0
 
     def submit(self, work: Work, request: Request, environment: Mapping[str, str], hold: bool = False) -> str:
@@ -76,6 +77,15 @@ class Desk:
     def submit_all(self, wanted: Sequence[Wanted]) -> list[str]:
         """Take jobs in, or none of them; returns the id of each, or of its array."""
         return self._intake.take(wanted)
+
+    def submit_batch(self, wanted: Sequence[Wanted], how: Together, refusals: Sequence[tuple[int, str]] = ()) -> Taken:
+        """Take those in that can run here, as a batch, of which some rows were refused before."""
+        return self._intake.take_batch(wanted, how, refusals)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to tell whoever submitted last."""
+        return self._intake.warnings
 
     def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
         """Let a job ask for something else from now on, or those of several that still can."""
@@ -107,18 +117,17 @@ class Desk:
             request = replace(request, after=_without(job, self._intake.follow(dependency, request, work.name)))
         if "begin" not in given:  # the time of a retry is not in what was asked for
             request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
-        if (refusal := never(yard, request)) is not None:
+        if "gpu_memory" in given:
+            work, request = yard.estimates.fitted(work, request)
+        if self._phase(job) not in (Phase.PLACED, Phase.RUNNING):
+            request = seated(yard, request)
+        if (refusal := never(yard, request, work)) is not None:
             raise UserError(f"job {job} could never run here: it {refusal}")
         return work, request
 
     def description(self, job: str) -> tuple[Work, Request]:
         """What a job runs and asks for, also when it is over."""
-        yard = self._yard
-        said = [r for r in yard.unwritten if r.job == job and isinstance(r.event, Submitted | Edited)]
-        record = said[-1] if said else yard.store.described(job)
-        if record is None or not isinstance(record.event, Submitted | Edited):
-            raise NoSuchJob(f"what job {job} ran is not kept any more")
-        return Work.from_json(record.details["work"]), record.event.request
+        return self._yard.description(job)
 
     def give_back(self, job: str) -> None:
         """End a lease that its holder does not need any more; give up one that waits."""
@@ -156,19 +165,27 @@ class Desk:
 
     def set_policy(self, text: str, discipline: str | None, placement: str | None, by: str = "") -> str:
         """Plan by another policy from now on; what is not said stays as it is. Returns it in full."""
+        yard, planner = self._yard, self._another(text, discipline, placement)
+        yard.planning.use(planner, yard.clock.now(), **({"by": by} if by else {}))
+        return planner.text
+
+    def preview(self, text: str, discipline: str | None, placement: str | None) -> Preview:
+        """What another policy would change now."""
+        return self._previews.of(self._another(text, discipline, placement))
+
+    def _another(self, text: str, discipline: str | None, placement: str | None) -> OrderedPlanner:
+        """Another policy; what is not said is as it is now."""
         yard = self._yard
         former = yard.planner
         kept = former.discipline
         if former.policy.preemptive:  # it could not have another, so nobody may have wanted this one
             kept = yard.settings.discipline or "easy"
-        planner = make_planner(
+        return make_planner(
             text,
             discipline=discipline or kept,
             placement=placement or former.placement,
             lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
         )
-        yard.planning.use(planner, yard.clock.now(), **({"by": by} if by else {}))
-        return planner.text
 
     def policy(self) -> tuple[OrderedPlanner, float]:
         """What makes the plans, and since when."""
@@ -177,10 +194,11 @@ class Desk:
     def reasons(self) -> dict[str, Reason]:
         """Why each waiting job waits, in the order of the policy."""
         yard = self._yard
-        if self._reasons_of != (yard.state, yard.state.version):
+        of = yard.state, yard.state.version, yard.admitting.stamp
+        if self._reasons_of != of:
             began = time.thread_time()
             self._reasons = yard.planning.make(yard.clock.now()).held
-            self._reasons_of = yard.state, yard.state.version
+            self._reasons_of = of
             spent = time.thread_time() - began
             self._recent_until = time.monotonic() + min(_STALE, _WORTH * spent) if spent > _DEAR else 0.0
         return self._reasons
@@ -240,7 +258,7 @@ def over(job: str, state: str) -> NotNow:
 _ENDED: dict[str, str] = {
     Phase.CANCELLED: "been cancelled",
     Phase.TIMEOUT: "run out of time",
-    Phase.OOM: "run out of memory",
+    Phase.OOM: "run out of GPU memory",
     Phase.INTERRUPTED: "been interrupted",
 }
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.core.events import Placed
+from gpuyard.daemon.shares import share_variables
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.views import JobView, Work, work_of
-from gpuyard.engines.base import LaunchRefused, Task
+from gpuyard.engines.base import Client, LaunchRefused, Task
 from gpuyard.errors import UserError
 
 SHIMS = Path(__file__).parent.parent / "shims"
@@ -26,8 +27,11 @@ _FUNCTIONS = {
 """The same for login shells of bash, which begin with a PATH of their own. Last there as well: a real Slurm wins."""
 
 
-def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str) -> Task:
-    """All that the engine has to know of an attempt, which runs as a user; as the daemon, if that is empty."""
+def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str, size: float = 0.0) -> Task:
+    """All that the engine has to know of an attempt, which runs as a user; as the daemon, if that is empty.
+
+    Its smallest GPU has `size` bytes.
+    """
     work = work_of(view)
     environment = store.environment(work.environment)
     output, error = (named(view.work, view, which, node) for which in ("output", "error"))
@@ -40,12 +44,22 @@ def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str) -
         work.umask,
         user,
         work.limits,
-        variables={**array_variables(view, work), **slurm_variables(view, work, placed, environment, node)},
+        variables={
+            **share_variables(view.work, environment, size),
+            **array_variables(view, work),
+            **slurm_variables(view, work, placed, environment, node),
+        },
         script=_script(store, work.script) if work.script else None,
         output=output or "",
         error=error or "",
         append=work.open_mode == "append" or (not work.open_mode and placed.attempt > 1),
+        mps=_client(view, work) if work.mps else None,
     )
+
+
+def _client(view: JobView, work: Work) -> Client:
+    share = 0.0 if view.work.get("alone") else view.work["gpu_memory"] or 0.0
+    return Client(work.thread_percentage, share)
 
 
 def _script(store: Store, key: str) -> bytes:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuyard.core.events import Cancelled, Exited, Placed, Requeued, Started
+from gpuyard.core.events import Cancelled, Edited, Exited, Placed, Requeued, Started
 from gpuyard.core.model import Phase
+from gpuyard.daemon.admitting import CROWDED
 from gpuyard.daemon.clock import Times
+from gpuyard.daemon.kernelkills import KernelKills
+from gpuyard.daemon.measuring import Seen
+from gpuyard.daemon.ooms import OOM, Ooms
 from gpuyard.daemon.retries import Retry, doom_of, retry_of
 from gpuyard.daemon.stops import PREEMPTED, Stops
 from gpuyard.daemon.views import Work
@@ -20,8 +25,9 @@ if TYPE_CHECKING:
 class Outcomes:
     """How attempts begin and end, and whether there is to be another one."""
 
-    def __init__(self, yard: Yard, stops: Stops, times: Times, work_of: Callable[[str], Work]) -> None:
+    def __init__(self, yard: Yard, stops: Stops, times: Times, ooms: Ooms, work_of: Callable[[str], Work]) -> None:
         self._yard, self._stops, self._times, self._work_of = yard, stops, times, work_of
+        self._ooms, self._kills = ooms, KernelKills()
 
     def note(self, report: Report, now: float) -> None:
         """What the engine saw becomes events."""
@@ -44,13 +50,14 @@ class Outcomes:
             handle = {"handle": report.handle} if isinstance(report, Running) else {}
             self._yard.record(Started(self._times.began(report.job, seen, now), report.job, report.attempt), **handle)
             self._stops.watch_limit(row)
+            self._kills.began(report.job, report.attempt)
         if isinstance(report, Ended):
             self._ended(row, report, now)
 
     def _never_began(self, row: int, report: NeverBegan, now: float) -> None:
         """It waits again; unless it was told to end, which it was before it began."""
         cause = self._yard.state.recalled.get(row)
-        if cause in (None, PREEMPTED):
+        if cause in (None, PREEMPTED, CROWDED):
             self._yard.record(Requeued(now, report.job, report.attempt), message=report.message)
         else:
             self._yard.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
@@ -59,25 +66,64 @@ class Outcomes:
         state = self._yard.state
         at = self._times.ended(report.job, report.at, now)
         self._yard.machine.left(state.spot[row].tolist())
+        killed = self._kills.ended(report.job, report.attempt, report.code)
         cause = state.recalled.get(row, "interrupted" if report.interrupted else "")
         if cause == PREEMPTED:
             if report.asked or report.interrupted:
-                self._stops.preempted(row, report, at)
+                self._stops.preempted(row, report, at, self._measured(row, report, at))
                 return
             cause = ""  # it had come to its end before anybody asked it to
-        if cause == "interrupted" and self._work_of(report.job).requeue:
-            self._yard.record(Requeued(at, report.job, report.attempt), message="interrupted, and waits again")
+        measured = self._measured(row, report, at)
+        if cause == CROWDED:
+            if report.asked or report.interrupted:
+                self._crowded_out(report, at, measured)
+                return
+            cause = ""
+        shortage = self._ooms.of(row, report, cause, measured)
+        if shortage is not None:
+            self._ooms.settle(report, shortage, at, measured=measured)
             return
-        retry = None if cause else self._retry(report, at)
+        cause = "" if cause == OOM else cause  # it had done its work before anybody asked it to end
+        if cause == "interrupted" and self._work_of(report.job).requeue:
+            message = "interrupted, and waits again"
+            self._yard.record(Requeued(at, report.job, report.attempt), message=message, measured=measured)
+            return
+        retry = None if cause else self._retry(report, at, killed)
         if retry is not None:
             begin, message = retry
-            self._yard.record(Requeued(at, report.job, report.attempt, begin), failed=True, message=message)
+            requeued = Requeued(at, report.job, report.attempt, begin)
+            self._yard.record(requeued, failed=True, message=message, measured=measured)
             return
-        details = {"message": report.message} if report.message else {}
-        self._yard.record(Exited(at, report.job, report.attempt, report.code, cause), **details)
+        message = report.message or ("" if cause else killed)
+        details = {"message": message} if message else {}
+        self._yard.record(Exited(at, report.job, report.attempt, report.code, cause), **details, measured=measured)
 
-    def _retry(self, report: Ended, at: float) -> Retry | None:
-        return retry_of(self._yard.store.open[report.job], self._work_of(report.job), report.code, at)
+    def _crowded_out(self, report: Ended, at: float, measured: dict[str, Any]) -> None:
+        """It had memory that others asked for: it waits again, and counts with all that it asked for from now on."""
+        yard, attempt = self._yard, report.attempt
+        why = yard.store.recalled(report.job, attempt).get("message", "others want the memory that it was given")
+        message = f"stopped, since {why}; waits again"
+        yard.record(Requeued(at, report.job, attempt), message=message, measured=measured)
+        work, request = yard.description(report.job)
+        request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[report.job]]))
+        yard.record(Edited(at, report.job, request), work=replace(work, crowded=work.crowded + 1).to_json())
+
+    def _measured(self, row: int, report: Ended, at: float) -> dict[str, Any]:
+        """What an attempt used; of simulated GPUs that can be told to the last."""
+        yard, state = self._yard, self._yard.state
+        began, gpus = float(state.table.started[row]), state.spot[row].tolist()
+        others = {gpu for other in state.running.array.tolist() if other != row for gpu in state.spot[other].tolist()}
+        use = None
+        if yard.machine.gpus.simulated and state.recalled.get(row) != "oom" and not report.interrupted:
+            use = yard.declared.of(yard.store.open[report.job], report.attempt)
+        uses = dict.fromkeys(gpus, use.at(at - began)) if use else None
+        last = Seen(report.job, report.attempt, began, uses, None, others.isdisjoint(gpus))
+        measured = yard.measures.take(report.job, report.attempt, began, at, last)
+        work = yard.store.open[report.job].work
+        return {**measured, "gpu_seconds": yard.measures.gpu_seconds(work, len(gpus), measured["seconds"])}
+
+    def _retry(self, report: Ended, at: float, why: str) -> Retry | None:
+        return retry_of(self._yard.store.open[report.job], self._work_of(report.job), report.code, at, why)
 
     def refused(self, placed: Placed, message: str, now: float) -> None:
         """A job that can never be launched: it is over."""

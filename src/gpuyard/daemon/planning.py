@@ -45,8 +45,8 @@ class Planning:
 
     def due(self) -> float:
         """When to plan again though nothing has happened, on the monotonic clock."""
-        ticks = time.monotonic()
-        wake_at = ticks + self._wake_at - self._yard.clock.now()
+        ticks, now = time.monotonic(), self._yard.clock.now()
+        wake_at = ticks + min(self._wake_at, self._yard.admitting.due(now)) - now
         return min(wake_at, self._quiet_until) if self._quiet_until > ticks else wake_at
 
     def rest(self) -> None:
@@ -66,11 +66,12 @@ class Planning:
         yard = self._yard
         if time.monotonic() < self._quiet_until:
             return
-        if yard.state.version == self._planned and now < self._wake_at:
+        if yard.state.version == self._planned and now < self._wake_at and not yard.admitting.is_due(now):
             return
         if len(yard.state.waiting) and yard.machine.is_stale():
             yard.look_at_gpus(now)
         began, spent = time.perf_counter(), time.thread_time()
+        yard.admitting.charge(now)
         yard.place(self._stops.promised(now), now)
         instant = self._instant(now)
         plan = self.make(instant)
@@ -91,7 +92,7 @@ class Planning:
     def make(self, now: float) -> Plan:
         """A valid plan; a policy that fails is replaced, since the queue must go on."""
         try:
-            plan = self.planner.plan(Snapshot(self._yard.state, now))
+            plan = self.planner.plan(Snapshot(self._yard.state, now, usage=self._yard.admitting.usage(now)))
             validate(self._yard.state, plan)
         except Exception as error:  # a policy may be a user's own code: anything may come out of it
             if self.planner.text == FALLBACK:

@@ -90,6 +90,13 @@ class Progresses:
 
     def of(self, view: JobView, now: float) -> Progress | None:
         """How far a job is; None if it does not run, or does not tell."""
+        said = self.said(view, now)
+        if said is None or view.started is None:
+            return None
+        return estimate(said[0], said[1] - view.started, now - said[1])
+
+    def said(self, view: JobView, now: float) -> tuple[Reading, float] | None:
+        """What a job said last of how far it is, and when; None if it does not run, or does not tell."""
         if view.state != "running" or view.started is None:
             self._jobs.pop(view.id, None)
             return None
@@ -100,7 +107,7 @@ class Progresses:
         if len(self._jobs) >= _MOST:
             self._jobs = {}
         self._jobs[view.id] = seen
-        return None if seen.reading is None else estimate(seen.reading, seen.at - view.started, now - seen.at)
+        return None if seen.reading is None else (seen.reading, seen.at)
 
     def report(self, view: JobView, done: float, total: float, now: float) -> None:
         """Take a job's word for how far it is; kept until it says something else, or the daemon ends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,14 @@ from urllib.parse import quote
 
 from gpuyard.daemon import views
 from gpuyard.daemon.journal import Row
+from gpuyard.daemon.runs import latest, past, signatures
 from gpuyard.daemon.views import JobView
 
+_LITERALLY, _ESCAPED = re.compile("[%_!]"), r"!\g<0>"
+_COMMAND = "(SELECT group_concat(value, ' ') FROM json_each(work, '$.command'))"
+_WHERE = ("id", "name", "user", _COMMAND)
+_HOLDS = "(" + " OR ".join(f"{where} LIKE ? ESCAPE '!'" for where in _WHERE) + ")"
+"""Where a text is looked for; small letters are as good as large ones, if they are English."""
 _AT_ONCE = 500
 """Jobs that one question names."""
 
@@ -70,7 +77,9 @@ class Reader:
         wanted: Mapping[str, Any],
         limit: int = -1,
         ended_after: float | None = None,
+        ended_before: float | None = None,
         tag: str = "",
+        text: str = "",
         behind: Cursor | None = None,
     ) -> list[JobView]:
         """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
@@ -81,6 +90,12 @@ class Reader:
         if ended_after is not None:
             terms.append("ended >= ?")
             values.append(ended_after)
+        if ended_before is not None:
+            terms.append("ended < ?")
+            values.append(ended_before)
+        if text:
+            terms.append(_HOLDS)
+            values += [f"%{_LITERALLY.sub(_ESCAPED, text)}%"] * len(_WHERE)
         if behind is not None:  # of those that are over
             terms.append("(ended, number) < (?, ?)")
             values += behind
@@ -171,6 +186,28 @@ class Reader:
             return [key for (key,) in found], int(newest)
         finally:
             self._connection.execute("COMMIT")
+
+    def runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
+        """What the latest runs of a `signature` or `likeness` took (`runs.TOLD`), the newest first."""
+        return latest(self._connection, kind, key, limit)
+
+    def past_runs(self, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
+        """The same runs, with what people want to know of them."""
+        return past(self._connection, kind, key, limit)
+
+    def signatures(self, user: str, limit: int) -> list[tuple[Any, ...]]:
+        """Signatures that have run, the latest first: with user, name, command, number of runs and last end."""
+        return signatures(self._connection, user, limit)
+
+    def owner_of(self, signature: str) -> str | None:
+        """Whose jobs have a signature."""
+        found = self._connection.execute("SELECT user FROM runs WHERE signature = ? LIMIT 1", (signature,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def script(self, key: str) -> str:
+        """The script under a hash; empty where none is kept."""
+        found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+        return str(json.loads(found[0])) if found else ""
 
     def close(self) -> None:
         """Let go of the file."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from gpuyard.arrays import some_of, task_id
 from gpuyard.core.events import Submitted
 from gpuyard.core.model import Phase
-from gpuyard.daemon.following import AFTER, ENDED, parse_dependency
+from gpuyard.daemon.following import ENDED
 from gpuyard.daemon.yard import Yard
+from gpuyard.dependencies import AFTER, parse_dependency
 from gpuyard.errors import UserError, suggest
 
 
@@ -28,7 +29,7 @@ class Register:
             for job, phase in self._who(who, user, batch):
                 if not phase.over:
                     found.append(f"{how}:{job}")
-                elif how != "any" and (how == "ok") != (phase is Phase.SUCCEEDED):
+                elif how in ("ok", "notok") and (how == "ok") != (phase is Phase.SUCCEEDED):
                     raise UserError(
                         f"job {job} {ENDED.get(phase, phase)}, so a job that is to follow it "
                         f"({AFTER[how]}:{who}) could never start"

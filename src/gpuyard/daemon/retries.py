@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpuyard.core.state import State
-from gpuyard.daemon.following import AFTER, ENDED
+from gpuyard.daemon.following import ENDED
 from gpuyard.daemon.views import JobView, Work
+from gpuyard.dependencies import AFTER
 from gpuyard.times import format_when
 
 _LONGEST = 3600.0
@@ -20,12 +21,12 @@ class Retry(NamedTuple):
     message: str
 
 
-def retry_of(view: JobView, work: Work, code: int | None, at: float) -> Retry | None:
-    """Whether a job that ended by itself with this exit code is to run once more."""
-    if code == 0 or view.failures >= work.retries:
+def retry_of(view: JobView, work: Work, code: int | None, at: float, why: str = "") -> Retry | None:
+    """Whether a job that ended by itself with this exit code is to run once more; `why` says how, if more is known."""
+    if (code == 0 and not why) or view.failures >= work.retries:
         return None
     begin = at + min(work.retry_delay * 2**view.failures, _LONGEST)
-    how = "failed, and its exit code is not known" if code is None else f"failed with exit code {code}"
+    how = why or ("failed, and its exit code is not known" if code is None else f"failed with exit code {code}")
     return Retry(begin, f"{how}; retry {view.failures + 1} of {work.retries} at {format_when(begin, at)}")
 
 

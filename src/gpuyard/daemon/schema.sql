@@ -1,4 +1,4 @@
--- gpuyard's store, version 4. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
+-- gpuyard's store, version 5. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
 
 CREATE TABLE events (
     seq     INTEGER PRIMARY KEY,  -- 1, 2, 3 ...: the order in which things happened
@@ -37,13 +37,15 @@ CREATE TABLE jobs (
     kind       TEXT    NOT NULL DEFAULT 'job',  -- or 'lease'
     array      TEXT    NOT NULL DEFAULT '',     -- the array that it is a task of
     failures   INTEGER NOT NULL DEFAULT 0,      -- attempts that failed and were followed by a retry
-    preemptions INTEGER NOT NULL DEFAULT 0
+    preemptions INTEGER NOT NULL DEFAULT 0,
+    measured   TEXT    NOT NULL DEFAULT ''      -- what its last attempt used, as JSON
 );
 CREATE INDEX jobs_open ON jobs (number) WHERE ended IS NULL;
 CREATE INDEX jobs_over ON jobs (ended) WHERE ended IS NOT NULL;
 CREATE INDEX jobs_by_state ON jobs (state);
 CREATE INDEX jobs_by_array ON jobs (array) WHERE array <> '';
 CREATE INDEX jobs_by_name ON jobs (name);
+CREATE INDEX jobs_by_batch ON jobs (json_extract(work, '$.batch[0]')) WHERE json_extract(work, '$.batch[0]') IS NOT NULL;
 
 -- Requests that came with a key, and what they were answered: sent again, they are answered the same, and done once.
 CREATE TABLE answers (
@@ -55,6 +57,33 @@ CREATE TABLE answers (
     PRIMARY KEY (user, key)
 ) WITHOUT ROWID;
 CREATE INDEX answers_by_age ON answers (at);
+
+-- What attempts took, as far as that is known: what is expected of their like follows from it. It outlives the jobs.
+CREATE TABLE runs (
+    job               TEXT    NOT NULL,
+    attempt           INTEGER NOT NULL,
+    signature         TEXT    NOT NULL,  -- what it has in common with jobs that use as much
+    likeness          TEXT    NOT NULL,  -- the same, whatever its script holds
+    user              TEXT    NOT NULL,
+    name              TEXT    NOT NULL,
+    command           TEXT    NOT NULL,  -- as JSON
+    at                REAL    NOT NULL,  -- when it ended
+    seconds           REAL    NOT NULL,
+    outcome           TEXT    NOT NULL,  -- a state, or requeued or preempted
+    peak              INTEGER,           -- bytes on one GPU at most; none where that is not known
+    mean              REAL,
+    samples           INTEGER NOT NULL,
+    utilization       REAL,              -- percent
+    alone             INTEGER NOT NULL,  -- whether it had its GPUs for itself all the time
+    settled           REAL,              -- seconds for which its peak had not risen any more
+    gpus              INTEGER NOT NULL,
+    promised          INTEGER,           -- bytes on each GPU that it was given; none if it had them whole
+    predicted_peak    INTEGER,
+    predicted_seconds REAL,
+    PRIMARY KEY (job, attempt)
+) WITHOUT ROWID;
+CREATE INDEX runs_by_signature ON runs (signature, at);
+CREATE INDEX runs_by_likeness ON runs (likeness, at);
 
 -- The state of the yard after the event `seq`, so that a start need not read the whole log.
 CREATE TABLE checkpoint (

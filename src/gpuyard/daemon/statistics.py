@@ -6,38 +6,56 @@ order of submission. Of a job that was tried several times the log tells when it
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 HOUR = 3600.0
 _PERCENTILES = (("p90", 90), ("p99", 99))
+EDGES = tuple((7 * 24 * HOUR) ** (n / 24) for n in range(25))
+"""Seconds between which durations are counted: from one to a week, each 1.74 times the one before."""
+_MOST_TAGS = 500
 
 _SEEN = """CREATE TEMP TABLE seen AS
     SELECT id, user, state, submitted, started, ended, attempt,
-           json_extract(work, '$.gpu_count') AS gpus, json_extract(work, '$.gpu_memory') AS memory
+           json_extract(work, '$.gpu_count') AS gpus,
+           CASE WHEN json_extract(work, '$.alone') THEN NULL ELSE json_extract(work, '$.gpu_memory') END AS memory,
+           json_extract(work, '$.tags') AS tags,
+           json_extract(nullif(measured, ''), '$.energy_wh') AS energy
     FROM jobs WHERE ended >= :since
     UNION ALL
     SELECT id, user, state, submitted, started, NULL, attempt,
-           json_extract(work, '$.gpu_count'), json_extract(work, '$.gpu_memory')
+           json_extract(work, '$.gpu_count'),
+           CASE WHEN json_extract(work, '$.alone') THEN NULL ELSE json_extract(work, '$.gpu_memory') END,
+           json_extract(work, '$.tags'), NULL
     FROM jobs WHERE ended IS NULL AND attempt > 0"""
 # What is kept of a job tells of its last attempt only, and of that only if it does not wait again.
 _SPANS = """CREATE TEMP TABLE spans AS
-    SELECT user, gpus, memory, started AS begin, coalesce(ended, :until) AS end
+    SELECT user, tags, gpus, memory, energy, started AS begin, coalesce(ended, :until) AS end
     FROM seen WHERE started IS NOT NULL
     UNION ALL
-    SELECT user, gpus, memory, began.at, (
+    SELECT user, tags, gpus, memory, (
+        SELECT max(json_extract(nullif(data, ''), '$.details.measured.energy_wh')) FROM events
+        WHERE events.job = seen.id AND events.attempt = began.attempt
+        AND events.kind IN ('Exited', 'Preempted', 'Requeued')), began.at, (
         SELECT min(at) FROM events WHERE events.job = seen.id AND events.attempt = began.attempt
         AND events.kind IN ('Exited', 'Preempted', 'Requeued'))
     FROM seen JOIN events AS began ON began.job = seen.id AND began.kind = 'Started'
     WHERE (seen.attempt > 1 OR seen.started IS NULL) AND NOT (began.attempt = seen.attempt AND started IS NOT NULL)"""
-_HAD = """SELECT user, sum(
-        max(0.0, min(end, :until) - max(begin, :since)) * gpus * min(1.0, coalesce(memory / :memory, 1.0)))
-    FROM spans GROUP BY user"""
+_SECONDS = """sum(
+        max(0.0, min(end, :until) - max(begin, :since)) * gpus * min(1.0, coalesce(memory / :memory, 1.0)))"""
+_HAD = f"SELECT user, {_SECONDS} FROM spans GROUP BY user"
+# Of an attempt that reaches beyond the window, as much as lies in it; it is known only when it is over.
+_ENERGY = """SELECT user, sum(energy * max(0.0, min(end, :until) - max(begin, :since)) / max(1e-3, end - begin))
+    FROM spans WHERE energy IS NOT NULL GROUP BY user"""
+_TAGS_HAD = f"SELECT tags, {_SECONDS} FROM spans GROUP BY tags"
 _ENDED = "FROM seen WHERE ended >= :since AND ended < :until"
 _FIRST_START = """CASE WHEN attempt > 1
     THEN (SELECT min(at) FROM events WHERE events.job = seen.id AND events.kind = 'Started') ELSE started END"""
@@ -63,6 +81,7 @@ def statistics(path: Path, window: Window) -> dict[str, Any]:
         connection.execute(_SEEN, values)
         connection.execute(_SPANS, values)
         had = {user: seconds / HOUR for user, seconds in connection.execute(_HAD, values)}
+        energy = dict(connection.execute(_ENERGY, values).fetchall())
         outcomes = dict(connection.execute(f"SELECT state, count(*) {_ENDED} GROUP BY state", values).fetchall())
         ended = dict(connection.execute(f"SELECT user, count(*) {_ENDED} GROUP BY user", values).fetchall())
         submitted = _submitted(connection, window)
@@ -76,20 +95,48 @@ def statistics(path: Path, window: Window) -> dict[str, Any]:
             "wait_seconds": _spread(connection, f"{_FIRST_START} - submitted", values),
             "run_seconds": _spread(connection, "ended - started", values),
             "users": [
-                {
-                    "user": user, "gpu_hours": had.get(user, 0.0), "submitted": submitted.get(user, 0),
-                    "ended": ended.get(user, 0),
-                }
-                for user in sorted({*had, *submitted, *ended}, key=lambda name: (-had.get(name, 0.0), name))
+                {**user, "energy_wh": energy.get(user["user"])} for user in _by_use("user", had, submitted, ended)
             ],
+            "tags": _tags(connection, window, values),
         }  # fmt: skip
 
 
-def _submitted(connection: sqlite3.Connection, window: Window) -> dict[str, int]:
-    """How many jobs each user submitted."""
+def _by_use(
+    kind: str, had: Mapping[str, float], submitted: Mapping[str, int], ended: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """What each of several did, who had most first."""
+    return [
+        {
+            kind: name, "gpu_hours": had.get(name, 0.0), "submitted": submitted.get(name, 0),
+            "ended": ended.get(name, 0),
+        }
+        for name in sorted({*had, *submitted, *ended}, key=lambda name: (-had.get(name, 0.0), name))
+    ]  # fmt: skip
+
+
+def _tags(connection: sqlite3.Connection, window: Window, values: dict[str, float]) -> list[dict[str, Any]]:
+    """The same by tag: of those with most use, since there may be as many as jobs."""
+    had = _each(connection.execute(_TAGS_HAD, values))
+    ended = _each(connection.execute(f"SELECT tags, count(*) {_ENDED} GROUP BY tags", values))
+    submitted = _each(_submitted(connection, window, "json_extract(work, '$.tags')").items())
+    hours = {tag: seconds / HOUR for tag, seconds in had.items()}
+    return _by_use("tag", hours, submitted, ended)[:_MOST_TAGS]
+
+
+def _each(found: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
+    """Numbers by tag, out of numbers by lists of tags: most jobs have the same few, so there are not many of those."""
+    numbers: dict[str, Any] = {}
+    for tags, number in found:
+        for tag in dict.fromkeys(json.loads(tags or "[]")):
+            numbers[tag] = numbers.get(tag, 0) + number
+    return numbers
+
+
+def _submitted(connection: sqlite3.Connection, window: Window, kind: str = "user") -> dict[Any, int]:
+    """How many jobs each user submitted, or how many there were of another kind."""
     first, behind = (_first_since(connection, at) for at in (window.since, window.until))
     found = connection.execute(
-        "SELECT user, count(*) FROM jobs WHERE number >= ? AND number < ? GROUP BY user", (first, behind)
+        f"SELECT {kind}, count(*) FROM jobs WHERE number >= ? AND number < ? GROUP BY 1", (first, behind)
     )
     return dict(found.fetchall())
 
@@ -116,13 +163,26 @@ def _spread(connection: sqlite3.Connection, value: str, values: dict[str, float]
         f"CREATE TEMP TABLE spread AS SELECT max(0.0, {value}) AS v {_ENDED} AND started IS NOT NULL ORDER BY v", values
     )
     count, mean = connection.execute("SELECT count(*), avg(v) FROM spread").fetchone()
+    histogram = {"edges": list(EDGES), "counts": _counts(connection, count)}
     if not count:
-        return {"count": 0, "mean": None, "median": None, **{name: None for name, _ in _PERCENTILES}}
+        nothing = dict.fromkeys(("mean", "median", *(name for name, _ in _PERCENTILES)))
+        return {"count": 0, **nothing, "histogram": histogram}
     middle = (count + 1) // 2, count // 2 + 1
     ranks = {name: -(-percent * count // 100) for name, percent in _PERCENTILES}  # rounded up: the nearest rank
     found = _at(connection, (*middle, *ranks.values()))
     median = (found[middle[0]] + found[middle[1]]) / 2
-    return {"count": count, "mean": mean, "median": median, **{name: found[rank] for name, rank in ranks.items()}}
+    told = {name: found[rank] for name, rank in ranks.items()}
+    return {"count": count, "mean": mean, "median": median, **told, "histogram": histogram}
+
+
+def _counts(connection: sqlite3.Connection, count: int) -> list[int]:
+    """How many values are below the first edge, between each two, and from the last on: found by halving, in order."""
+
+    def value(place: int) -> float:
+        return float(connection.execute("SELECT v FROM spread WHERE rowid = ?", (place + 1,)).fetchone()[0])
+
+    below = [bisect_left(range(count), edge, key=value) for edge in EDGES]
+    return [more - less for less, more in pairwise((0, *below, count))]
 
 
 def _at(connection: sqlite3.Connection, places: Sequence[int]) -> dict[int, float]:

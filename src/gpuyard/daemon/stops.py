@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuyard.core.bookings import until_taken
-from gpuyard.core.events import Preempted, Promised, Recalled, Unpromised
+from gpuyard.core.events import WAIT_AGAIN, Preempted, Promised, Recalled, Unpromised
 from gpuyard.core.model import Phase
 from gpuyard.core.plan import Plan, Start
 from gpuyard.core.promises import in_place_of, split, standing
+from gpuyard.daemon.admitting import CROWDED
 from gpuyard.daemon.limits import Limits
+from gpuyard.daemon.offences import GRACE
 from gpuyard.daemon.views import Work
 from gpuyard.engines.base import Ended, Engine
 from gpuyard.faults import point
@@ -55,7 +57,7 @@ class Stops:
         state = self._yard.state
         row = state.row_of[job]
         before = state.recalled.get(row, PREEMPTED)
-        if row not in state.recalled or (before == PREEMPTED and cause != PREEMPTED):
+        if row not in state.recalled or (before in WAIT_AGAIN and cause not in WAIT_AGAIN):
             self._yard.record(Recalled(now, job, state.attempt[row], cause), **details)
         self.again(row, grace)
 
@@ -64,8 +66,10 @@ class Stops:
         state = self._yard.state
         job, attempt = state.ids[row], state.attempt[row]
         work = self._work_of(job)
-        if state.recalled[row] == PREEMPTED:
+        if state.recalled[row] == PREEMPTED and grace is None:
             self.ask(job, attempt, work.notice or work.grace, work.signal)
+        elif state.recalled[row] in ("oom", CROWDED):
+            self.ask(job, attempt, min(work.grace, GRACE if grace is None else grace))
         else:
             self.ask(job, attempt, work.grace if grace is None else grace)
 
@@ -152,10 +156,10 @@ class Stops:
         for row in list(self._yard.state.promises):
             self._yard.record(Unpromised(now, self._yard.state.ids[row]))
 
-    def preempted(self, row: int, report: Ended, at: float) -> None:
+    def preempted(self, row: int, report: Ended, at: float, measured: dict[str, Any]) -> None:
         """A job that was stopped for others has ended: it waits again, whatever its exit code."""
         state = self._yard.state
         others = " and ".join(f"job {state.ids[other]}" for other in in_place_of(state, row)) or "others"
         killed = " (killed after its grace)" if report.code == 137 else ""
         message = f"stopped for {others}{killed}, waits again"
-        self._yard.record(Preempted(at, report.job, report.attempt), message=message)
+        self._yard.record(Preempted(at, report.job, report.attempt), message=message, measured=measured)

@@ -21,21 +21,21 @@ from gpuyard.core.events import Edited, Opened, Submitted
 from gpuyard.core.model import Cluster
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.daemon import views
+from gpuyard.daemon import runs, views
 from gpuyard.daemon.journal import Record, Row, decode, encode, with_tuples
 from gpuyard.daemon.reader import Answered, answer_of, environment_of
 from gpuyard.daemon.views import JobView, fold_view
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
 
-VERSION = 4
+VERSION = 5
 _HERE = Path(__file__).parent
 _INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
 _DAMAGED = "put back a backup, or move it away to start anew"
 _FORGETTABLE = """SELECT id FROM jobs WHERE ended < ? AND number < ? AND id != ?
     AND NOT EXISTS (SELECT 1 FROM events WHERE events.job = jobs.id AND seq >= ?) ORDER BY ended LIMIT ?"""
 _FORGETTABLE_GPUS = """DELETE FROM events WHERE seq IN (SELECT seq FROM events
-    WHERE kind IN ('GpusWithdrawn', 'GpusRestored') AND job IS NULL AND seq < ? AND at < ? LIMIT ?)"""
+    WHERE kind IN ('GpusWithdrawn', 'GpusRestored', 'MemoryTaken') AND job IS NULL AND seq < ? AND at < ? LIMIT ?)"""
 _FORGETTABLE_ANSWERS = """DELETE FROM answers WHERE (user, key) IN (
     SELECT user, key FROM answers WHERE at < ? ORDER BY at LIMIT ?)"""
 _UPDATE, _EDIT = (
@@ -90,12 +90,16 @@ class Store:
     ) -> None:
         """Write records and what follows from them; on disk when this returns, or not at all."""
         seen: dict[str, JobView] = {}
+        ran: list[tuple[Any, ...]] = []
         number = self.jobs
         edited = {record.job for record in records if isinstance(record.event, Edited)}
         for record in records:
             if record.job is not None:
                 number += isinstance(record.event, Submitted)
-                view = fold_view(seen.get(record.job) or self.open.get(record.job), number, record)
+                before = seen.get(record.job) or self.open.get(record.job)
+                if before is not None and (run := runs.run_of(before, record)) is not None:
+                    ran.append(run)
+                view = fold_view(before, number, record)
                 if view is not None:  # else a late report on a job that is over
                     seen[record.job] = view
         with self._transaction() as connection:
@@ -110,6 +114,8 @@ class Store:
                 connection.executemany(
                     "INSERT INTO answers (user, key, request, answer, at) VALUES (?, ?, ?, ?, ?)", answers
                 )
+            if ran:
+                connection.executemany(runs.INSERT, ran)
             if new := [views.to_row(v) for v in seen.values() if v.number > self.jobs]:
                 connection.executemany(_INSERT, new)
             changed = {job: v for job, v in seen.items() if v.number <= self.jobs}
@@ -188,6 +194,11 @@ class Store:
             needless = [(key,) for key in keys if key not in wanted]
             connection.executemany("DELETE FROM environments WHERE hash = ?", needless)
         return len(needless)
+
+    def forget_runs(self, signature: str) -> int:
+        """Remove what runs of a signature took; returns how many there were."""
+        with self._transaction() as connection:
+            return connection.execute("DELETE FROM runs WHERE signature = ?", (signature,)).rowcount
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -270,6 +281,10 @@ class Store:
             raise UserError("its environment, or its script, is not kept any more; submit it anew")
         return str(found[0])
 
+    def latest_runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
+        """What the latest runs of a `signature` or `likeness` took (`runs.TOLD`), the newest first."""
+        return runs.latest(self._connection, kind, key, limit)
+
     def standing(self, limit: int = -1, **wanted: str) -> list[Standing]:
         """How the jobs with this id, of this array, or of this name and user stand: the open first, then the newest."""
         where = " AND ".join(f"{name} = ?" for name in wanted)
@@ -278,6 +293,11 @@ class Store:
             (*wanted.values(), limit),
         )
         return [Standing(*row) for row in found]
+
+    def runs(self, job: str, attempt: int) -> bool:
+        """Whether this attempt is on its GPUs. For any thread."""
+        view = self.open.get(job)
+        return view is not None and view.state == "running" and view.attempt == attempt
 
     def names(self, user: str) -> list[str]:
         """What a user's latest jobs are called."""
@@ -292,6 +312,15 @@ class Store:
             (job,),
         ).fetchone()
         return decode(Row(*found)) if found else None
+
+    def recalled(self, job: str, attempt: int) -> Mapping[str, Any]:
+        """What was said when an attempt was last told to end."""
+        found = self._connection.execute(
+            "SELECT at, kind, job, attempt, data FROM events WHERE job = ? AND attempt = ? AND kind = 'Recalled' "
+            "ORDER BY seq DESC LIMIT 1",
+            (job, attempt),
+        ).fetchone()
+        return decode(Row(*found)).details if found else {}
 
     def _views(self, where: str) -> Iterator[JobView]:
         found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {where} ORDER BY number")
@@ -335,6 +364,8 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise UserError(_sentence(path, error)) from error
+    except UnicodeDecodeError as error:  # in what SQLite itself says of a file that is damaged
+        raise UserError(f"{path} is damaged ({error}); {_DAMAGED}") from error
 
 
 def _run_script(connection: sqlite3.Connection, script: Path, version: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpuyard.core.events import (
+    WAIT_AGAIN,
     Cancelled,
     Edited,
     Exited,
@@ -21,6 +22,7 @@ from gpuyard.core.events import (
     Submitted,
 )
 from gpuyard.core.model import Phase, Request
+from gpuyard.daemon.energy import totals
 from gpuyard.daemon.journal import Record, finite, with_tuples
 
 
@@ -74,6 +76,42 @@ class Work:
     """Who is to be told of it: names of subscriptions, `#12` for a URL that is kept elsewhere, `all` or `none`."""
     notify_on: tuple[str, ...] = ()
     """Of what; empty: as each subscription says."""
+    simulate_use: str = ""
+    """What it uses of simulated GPUs, as in `ramp:391M,713M,1045M`; empty: what was promised."""
+    auto_memory: bool = False
+    """Whether its share of a GPU follows from what its like has used before."""
+    asked_memory: float = 0.0
+    """Bytes that its submitter asked for, if its share has become another one since."""
+    oom_retries: int = 0
+    """How often it is run again, with more memory, if it runs out of that of a GPU."""
+    ooms: int = 0
+    """How often that has happened."""
+    blameless: int = 0
+    """How often it did although it kept to its share, and was run again as it was."""
+    crowded: int = 0
+    """How often it was stopped because others wanted memory that they had asked for, and it was given."""
+    cap: bool = False
+    """Whether its framework is told to keep to its share."""
+    mps: bool = False
+    """Whether it is a client of MPS."""
+    thread_percentage: float = 0.0
+    """Of such a client: how much of the GPU's threads it may have; 0: all."""
+    profile: str = ""
+    """How it is to be tried out first if nothing is known of its like: for a time, or with other arguments."""
+    profiles: str = ""
+    """Of a job that tries another out: the signature of that one."""
+    signature: str = ""
+    """What it has in common with jobs that use as much of a GPU."""
+    likeness: str = ""
+    """The same, whatever its script holds by now."""
+    predicted: tuple[float, float, str] | None = None
+    """What it was expected to use when it was last told: bytes, seconds (0: not known), and by what evidence."""
+    batch: tuple[str, str, str] | None = None
+    """The batch that it is of: its id, its name, and what tells that a file is the same."""
+    row: tuple[int, int, float, float] | None = None
+    """Which row of the batch's file it is, in which wave, and the row's epochs and priority."""
+    refusals: tuple[tuple[int, str], ...] = ()
+    """Of the first job of a batch: rows that can never run here, and why."""
     holder: tuple[int, int, str] | None = None
     """Of a lease: the process that holds it: its id, its start in clock ticks, and the life of the machine."""
     requester: tuple[int, int, str] | None = None
@@ -122,6 +160,9 @@ class JobView:
     failures: int = 0
     """Attempts that failed and were followed by a retry."""
     preemptions: int = 0
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """What the last attempt used, once it is over: peak, mean, samples, period, seconds, utilization, alone; what all
+    of them took together; and where usage counts by what the latest one was let in (`admission`)."""
 
     @property
     def over(self) -> bool:
@@ -145,13 +186,15 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
     if isinstance(event, Cancelled):
         return replace(view, state="cancelled", ended=event.at, message=details.get("message", ""))
     if isinstance(event, Placed):
-        return replace(view, state="running", attempt=event.attempt, gpus=event.gpus, message="")
+        return _let_in(replace(view, state="running", attempt=event.attempt, gpus=event.gpus, message=""), details)
     if getattr(event, "attempt", view.attempt) != view.attempt or view.over:
         return view  # a late report on an attempt that is over
     if isinstance(event, Started):
         return replace(view, started=event.at)
     if isinstance(event, Recalled):
-        return replace(view, recalled=event.cause if view.recalled in ("", "preempted") else view.recalled)
+        return replace(view, recalled=event.cause if view.recalled in ("", *WAIT_AGAIN) else view.recalled)
+    if isinstance(event, Preempted | Requeued | Exited):
+        view = replace(view, measured=_measured(view, event.at, details.get("measured", {})))
     if isinstance(event, Preempted | Requeued):
         waits = replace(view, state="queued", gpus=(), started=None, recalled="", message=details.get("message", ""))
         if isinstance(event, Preempted):
@@ -162,6 +205,27 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
         message = details.get("message", "")
         return replace(view, state=str(state), exit_code=event.code, ended=event.at, message=message)
     return view
+
+
+def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:
+    """A view that says by what the attempt was let in, if anything was said of that, and not of an earlier one."""
+    if "admission" not in details and "admission" not in view.measured:
+        return view
+    before = {name: value for name, value in view.measured.items() if name != "admission"}
+    return replace(view, measured={**before, **{n: v for n, v in details.items() if n == "admission"}})
+
+
+def _measured(view: JobView, at: float, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """What an attempt used that is over, and what all of them took together."""
+    if not measured:  # it never began, or that was not measured then
+        return {name: value for name, value in view.measured.items() if name in (*TOTALS, "admission")}
+    seconds = 0.0 if view.started is None else max(0.0, at - view.started)
+    kept = {name: value for name, value in view.measured.items() if name == "admission"}
+    return {**measured, **totals(view.measured, measured, seconds, len(view.gpus)), **kept}
+
+
+TOTALS = ("total_wh", "total_gpu_seconds")
+"""Of what was measured, what counts for all attempts."""
 
 
 def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:
@@ -175,7 +239,8 @@ def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:
 
 def _edited(view: JobView, event: Edited, details: Mapping[str, Any]) -> JobView:
     work = _wishes(event.request, details)
-    return replace(view, name=work.get("name", ""), priority=event.request.priority, work=work)
+    message = details.get("message", view.message) if view.state == "running" else view.message
+    return replace(view, name=work.get("name", ""), priority=event.request.priority, work=work, message=message)
 
 
 def _wishes(request: Request, details: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,6 +251,7 @@ def _wishes(request: Request, details: Mapping[str, Any]) -> dict[str, Any]:
         "after": list(request.after),
         "preemptible": request.preemptible,
         "at_most": request.at_most,
+        "alone": request.whole and request.memory > 0,
     }
     return {
         **details.get("work", {}),
@@ -224,17 +290,19 @@ def from_row(row: tuple[Any, ...]) -> JobView:
     found = dict(zip(COLUMNS, row, strict=True))
     found["gpus"] = tuple(int(index) for index in found["gpus"].split(",") if index)
     found["work"] = json.loads(found["work"])
+    found["measured"] = json.loads(found["measured"] or "{}")
     return JobView(**found)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """A text without what cannot be written as UTF-8, such as a file's name may hold."""
     return text.encode(errors="replace").decode()
 
 
 _TO_ROW: dict[str, Callable[[Any], Any]] = {
     "gpus": lambda gpus: ",".join(map(str, gpus)),
-    "name": _printable,
-    "message": _printable,
+    "name": printable,
+    "message": printable,
     "work": lambda work: json.dumps(work, separators=(",", ":")),
+    "measured": lambda measured: json.dumps(measured, separators=(",", ":")) if measured else "",
 }

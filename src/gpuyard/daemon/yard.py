@@ -18,36 +18,56 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from gpuyard.config import Settings
-from gpuyard.core.events import Edited, Event, Opened, Placed, PolicySet, RulesSet, Started
-from gpuyard.core.model import Cluster, Phase
+from gpuyard.core.events import (
+    Charged,
+    Edited,
+    Event,
+    MemoryTaken,
+    Opened,
+    Placed,
+    PolicySet,
+    RulesSet,
+    Started,
+    Submitted,
+)
+from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.plan import Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
+from gpuyard.daemon.admitting import Admitting
 from gpuyard.daemon.checkpoints import Checkpoints
 from gpuyard.daemon.clock import Clock, Times
+from gpuyard.daemon.declared import Declared
+from gpuyard.daemon.described import description
+from gpuyard.daemon.estimates import Estimates
 from gpuyard.daemon.inbox import Inbox
 from gpuyard.daemon.journal import Record
 from gpuyard.daemon.launching import task_of
 from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.measuring import Measures, Seen, seen_on
 from gpuyard.daemon.meters import Meters
+from gpuyard.daemon.offences import Offences
+from gpuyard.daemon.ooms import Ooms
 from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
 from gpuyard.daemon.outcomes import Outcomes
 from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.reader import Answered
+from gpuyard.daemon.sizing import reseat
 from gpuyard.daemon.stops import Stops
 from gpuyard.daemon.store import Store, StoreFailing
 from gpuyard.daemon.views import Work, work_of
 from gpuyard.engines.base import Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.faults import point
+from gpuyard.gpus.base import Reading
 
 log = logging.getLogger("gpuyard")
 _RETRY = 1.0  # seconds between attempts to write where that failed
@@ -60,15 +80,24 @@ class Yard:
 
     def __init__(self, store: Store, engine: Engine, machine: Machine, settings: Settings) -> None:
         self.store, self.engine, self.machine, self.settings = store, engine, machine, settings
+        machine.often = min(machine.often, settings.record_period)
         self.clock = Clock(store.last_at)
         self.state: State
         self.failing = ""
         """Why nothing can be written now; empty if all is well."""
         self.listeners: list[Callable[[list[Record]], None]] = []
         """Told of what was written, by the yard's own thread: they must be quick."""
+        self.watchers: list[Callable[[float, Sequence[Reading], Sequence[Seen]], None]] = []
+        """Told what each look showed of GPUs and of jobs, by the thread that looked: they must be quick."""
         self.expect: Callable[[str], None] = lambda job: None
         """Told of every lease that waits, so that somebody sees if nobody waits for it any more."""
         self.meters = Meters(store.open, store.latest_at)
+        self.measures = Measures(settings.data_dir / "measures.json")
+        """What running jobs use of their GPUs."""
+        self.measures.gpu_memory = max((float(device.memory) for device in machine.gpus.devices), default=0.0)
+        self.declared = Declared(settings.jobs_dir)
+        """What jobs are said to use of simulated GPUs."""
+        self._looks = 0
         self.due_back = np.inf
         """When the thread will have turned again, on the monotonic clock, if nothing is wrong with it."""
         self.environments: dict[str, str] = {}
@@ -76,18 +105,26 @@ class Yard:
         self.answers: dict[tuple[str, str], Answered] = {}
         """To requests with a key, by user and key; written with what they tell of."""
         self._pending: list[Record] = []
-        self._edited: dict[str, Work] = {}
-        """What jobs are to run according to what is not yet written."""
+        self._said: dict[str, Record] = {}
+        """What jobs run and ask for according to what is not yet written: thousands may be told in one turn."""
         self._written: list[Record] = []
         self._newest = self._taken = max(store.newest, engine.last_job())
         self._launches: list[Placed] = []
         self._times = Times(store.latest_at)
         self._stops = Stops(self, self._work_of)
         self.planning = Planning(self, self._stops)
-        self._outcomes = Outcomes(self, self._stops, self._times, self._work_of)
+        self._offences = Offences(self)
+        self.measures.listeners.append(self._offences.heard)
+        self.admitting = Admitting(self)
+        """What is known of the use of GPUs, where that counts."""
+        if self.admitting.on:
+            self.measures.listeners.append(self.admitting.heard)
+        self._ooms = Ooms(self, self._offences)
+        self._outcomes = Outcomes(self, self._stops, self._times, self._ooms, self._work_of)
         self._expected: list[str] = []
         self._reports: list[Report] = []
         self.checkpoints = Checkpoints(store)
+        self.estimates = Estimates(self)
         self._inbox = Inbox()
         self._poll = select.poll()
         self._poll.register(self._inbox.fileno(), select.POLLIN)
@@ -137,6 +174,7 @@ class Yard:
             self.look_at_gpus(now)
             self._stops.warn()
             self._stops.end_overdue(now)
+            self.estimates.tell(now)
             self._outcomes.give_up_doomed(now)
             self.planning.plan(now)
         if self._may_wait(answers) or not self._commit(answers):
@@ -149,7 +187,7 @@ class Yard:
 
     def _patience(self) -> float:
         """Seconds until something is due."""
-        if self._inbox or self._expected:
+        if self._inbox or self._expected or (self.estimates.has_more_to_tell and not self.failing):
             return 0.0
         ticks = time.monotonic()
         due = [ticks + 3600.0, self._write_at]
@@ -163,11 +201,15 @@ class Yard:
 
     def record(self, event: Event, **details: Any) -> None:
         """Let an event happen; it is written at the end of the turn."""
+        self.estimates.note(event, details)
+        self.admitting.note(event)
         apply(self.state, event)
         self._pending.append(Record(event, details))
-        if isinstance(event, Edited):
-            self._edited[event.job] = Work.from_json(details["work"])
+        if isinstance(event, Submitted | Edited):
+            self._said[event.job] = self._pending[-1]
         self._times.note(event)
+        if isinstance(event, Started):
+            self.machine.began()
         self._write_at = min(self._write_at, time.monotonic() + _SOON if isinstance(event, Started) else 0.0)
 
     @property
@@ -193,7 +235,7 @@ class Yard:
     def _commit(self, answers: list[tuple[Future[Any], Any]]) -> bool:
         """Write what has happened; if that fails, tell those who wait for it."""
         records, self._pending, self._write_at = self._pending, [], np.inf
-        self._edited = {}
+        self._said = {}
         environments, self.environments = self.environments, {}
         answers_kept, self.answers = self.answers, {}
         try:
@@ -229,7 +271,7 @@ class Yard:
     def _fail(self, error: GpuyardError) -> None:
         """Give up what is not written, for now."""
         self.failing = str(error)
-        self._pending, self._launches, self._expected = [], [], []
+        self._pending, self._launches, self._expected, self._said = [], [], [], {}
         self._stops.forget()
         self._write_at = np.inf
         self._times.forget()
@@ -241,6 +283,7 @@ class Yard:
             self.state = self.store.load() or self.state
             self._newest = max(self.store.newest, self._taken)
             self.store.keep(self.state)
+            self.estimates.forget()
             self.recover(self.clock.now())
         except (StoreFailing, UserError, EngineError) as error:
             self._fail(error)
@@ -303,6 +346,15 @@ class Yard:
         """Let what changed about the GPUs become events."""
         for event, why in self.machine.changes(self.state, now):
             self.record(event, why=why)
+            if isinstance(event, MemoryTaken):
+                reseat(self, now)
+        if self.machine.looks != self._looks:
+            self._looks = self.machine.looks
+            looks = list(self.machine.readings())
+            seen = seen_on(looks, self.state)
+            self.measures.note(now, seen, self.store.runs)
+            for watcher in self.watchers:
+                watcher(now, [look.reading for look in looks], seen)
 
     def limit_changed(self, job: str) -> None:
         """A job's time limit is another one from now on."""
@@ -311,6 +363,24 @@ class Yard:
     def recall(self, job: str, cause: str, now: float, grace: float | None = None, **details: Any) -> None:
         """Tell a job on GPUs to end."""
         self._stops.recall(job, cause, now, grace, **details)
+
+    def ran_out(self, job: str, attempt: int, gpu: int, wanted: int) -> None:
+        """A simulated GPU does not have the bytes that a job wants of it, so the job dies."""
+        self._ooms.ran_out(job, attempt, gpu, wanted)
+
+    def description(self, job: str) -> tuple[Work, Request]:
+        """What a job runs and asks for, also when it is over."""
+        return description(job, self.store, self._said)
+
+    def wishes(self, job: str) -> Mapping[str, Any]:
+        """What an open job is to run, as JSON has it."""
+        said = self._said.get(job)
+        work: Mapping[str, Any] = said.details["work"] if said is not None else self.store.open[job].work
+        return work
+
+    def is_offended(self, gpu: int) -> bool:
+        """Whether somebody takes more of a GPU than it asked for, and is stopped for that."""
+        return self._offences.stops(gpu)
 
     def watch_lease(self, job: str) -> None:
         """Once it is on disk, see to it that a waiting lease is given up if its process ends."""
@@ -325,9 +395,11 @@ class Yard:
     def place(self, starts: list[Start], now: float) -> None:
         """Give jobs their GPUs; they are launched when that is written."""
         for start in starts:
+            if start.charge is not None and start.admission is not None:
+                self.record(Charged(now, start.job, start.charge, start.by, start.admission.why))
             attempt = self.state.attempt[self.state.row_of[start.job]] + 1
-            placed = Placed(now, start.job, attempt, start.gpus)
-            self.record(placed)
+            placed = Placed(now, start.job, attempt, start.gpus, start.by)
+            self.record(placed, **({} if start.admission is None else {"admission": start.admission.to_json()}))
             self._launches.append(placed)
 
     def _carry_out(self) -> None:
@@ -345,7 +417,8 @@ class Yard:
     def _launch(self, placed: Placed) -> None:
         user = self.store.open[placed.job].user if self.settings.shared else ""
         try:
-            task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user)
+            size = self.machine.least_memory(placed.gpus)
+            task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user, size)
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:
             self._outcomes.refused(placed, str(error), self.clock.now())
@@ -358,4 +431,5 @@ class Yard:
             self._observe(self.clock.now())
 
     def _work_of(self, job: str) -> Work:
-        return self._edited.get(job) or work_of(self.store.open[job])
+        said = self._said.get(job)
+        return Work.from_json(said.details["work"]) if said else work_of(self.store.open[job])

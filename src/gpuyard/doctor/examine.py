@@ -14,7 +14,7 @@ LOOKS: tuple[Look, ...] = (
     machine.systemd,
     place.directory, place.file_system, place.disk, place.socket,
     network.network, network.certificate,
-    queue.daemon, queue.environment, queue.store, queue.clock, queue.leftovers, queue.notifications,
+    queue.daemon, queue.environment, queue.mps, queue.store, queue.clock, queue.leftovers, queue.notifications,
 )  # fmt: skip
 
 

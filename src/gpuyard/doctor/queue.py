@@ -16,6 +16,8 @@ from gpuyard.daemon.restoring import standings
 from gpuyard.daemon.store import VERSION
 from gpuyard.doctor.finding import Finding, Patient, bad, ok, warn
 from gpuyard.engines import attempts
+from gpuyard.engines.control import program
+from gpuyard.errors import UserError
 from gpuyard.notices.words import REMOVED, TEST
 from gpuyard.units import format_duration, format_size
 
@@ -62,17 +64,37 @@ def _holder(data_dir: Path) -> str:
 def environment(patient: Patient) -> Finding:
     """Whether the daemon was told to see some GPUs only, which it does not heed."""
     check, whose = "environment", "the daemon's" if patient.pid else "this shell's"
-    variables = dict(os.environ)
-    if patient.pid:
-        try:
-            raw = Path(f"/proc/{patient.pid}/environ").read_bytes()
-        except OSError:
-            return ok(check, "the daemon's is not ours to look at")
-        variables = dict(os.fsdecode(one).partition("=")[::2] for one in raw.split(b"\0") if one)
+    variables = _variables(patient)
+    if variables is None:
+        return ok(check, "the daemon's is not ours to look at")
     if "CUDA_VISIBLE_DEVICES" in variables:
         told = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} is in {whose}; a daemon does not heed it"
         return warn(check, told, "unset it, so that nobody relies on it: the daemon uses all GPUs, jobs get their own")
     return ok(check, f"CUDA_VISIBLE_DEVICES is not set in {whose}")
+
+
+def _variables(patient: Patient) -> dict[str, str] | None:
+    """The daemon's environment, or ours if there is none; None if it is not ours to look at."""
+    if not patient.pid:
+        return dict(os.environ)
+    try:
+        raw = Path(f"/proc/{patient.pid}/environ").read_bytes()
+    except OSError:
+        return None
+    return dict(os.fsdecode(one).partition("=")[::2] for one in raw.split(b"\0") if one)
+
+
+def mps(patient: Patient) -> Finding | None:
+    """Whether jobs can be clients of MPS; nothing where nobody has it and nobody asks for it."""
+    variables = _variables(patient)
+    if variables is None:
+        return None
+    try:
+        return ok("MPS", f"available to jobs with --mps ({program(variables.get('PATH'))})")
+    except UserError as error:
+        asked = [job["id"] for job in patient.client.jobs() if job["mps"]] if patient.status else []
+        told, _, mend = str(error).partition("; ")
+        return warn("MPS", f"job {', '.join(asked[:_NAMED])}: {told}", mend) if asked else None
 
 
 def store(patient: Patient) -> Finding | None:

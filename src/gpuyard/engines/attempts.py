@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuyard.arrays import number_of
-from gpuyard.engines import processes
+from gpuyard.engines import processes, wrapper
 from gpuyard.engines.folders import work_in
 
 _REMOVED = ".removed-"
@@ -60,6 +60,17 @@ def last_change(directory: Path, job: str) -> float:
 
 def _files(folder: Path) -> Iterator[Path]:
     return folder.iterdir() if folder.is_dir() else iter(())
+
+
+def processes_below(directory: Path, job: str, attempt: int) -> list[int]:
+    """The processes of an attempt as far as they descend from its wrapper, oldest generation first."""
+    claim = wrapper.read_claim(directory / job / str(attempt))
+    if not isinstance(claim, wrapper.Claim) or claim.wrapper.pid == os.getpid():
+        return []
+    now = processes.look(claim.wrapper.pid)
+    if now is None or now.started != claim.wrapper.started:
+        return []
+    return processes.descendants(now.pid)
 
 
 def living(directory: Path) -> dict[tuple[str, int], list[int]]:

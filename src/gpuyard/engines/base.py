@@ -42,6 +42,16 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Client:
+    """What a client of MPS may have of its GPU."""
+
+    thread_percentage: float = 0.0
+    """Percent of the threads; 0: all."""
+    memory: float = 0.0
+    """Bytes; 0: as much as there is."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """What a job is to whoever runs it. Commands are argument lists, never shell strings."""
 
@@ -68,6 +78,8 @@ class Task:
     """The file that its errors go to, if not where its output goes."""
     append: bool = False
     """Whether these files are appended to; else what they held is lost."""
+    mps: Client | None = None
+    """Of a client of MPS: what it may have; None: it is none."""
 
 
 @dataclass(frozen=True, slots=True)

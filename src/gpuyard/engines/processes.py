@@ -77,14 +77,31 @@ def look(pid: int) -> Process | None:
     return parse_stat(line) if line else None
 
 
-def mark_of(pid: int) -> str | None:
-    """The attempt directory in the environment that a process was started with."""
+def variable_of(pid: int, name: str) -> str | None:
+    """A variable of the environment that a process was started with."""
     environment = read_proc(pid, "environ")
-    prefix = os.fsencode(f"{MARK}=")
+    prefix = os.fsencode(f"{name}=")
     for entry in (environment or b"").split(b"\0"):
         if entry.startswith(prefix):
             return os.fsdecode(entry[len(prefix) :])
     return None
+
+
+def mark_of(pid: int) -> str | None:
+    """The attempt directory in the environment that a process was started with."""
+    return variable_of(pid, MARK)
+
+
+def descendants(pid: int, most: int = 1000) -> list[int]:
+    """The children of a process, theirs and so on; those of a parent come after it."""
+    found: list[int] = []
+    pending = [pid]
+    while pending and len(found) < most:
+        parent = pending.pop(0)
+        children = [int(child) for child in (read_proc(parent, f"task/{parent}/children") or b"").split()]
+        found += children
+        pending += children
+    return found
 
 
 def user_of(pid: int) -> int | None:
@@ -113,7 +130,7 @@ def hold(pid: int, started: int | None = None) -> int | None:
     """A pidfd of the process `pid`, if it is the one that started then; None if that one is gone."""
     try:
         pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no process has a number as large
         return None
     except OSError as error:
         raise EngineError(f"cannot watch a process: {error.strerror}") from error

@@ -25,6 +25,8 @@ class Device:
     memory: int
     """Bytes in all; 0 where that is not known."""
     simulated: bool = False
+    capability: tuple[int, int] | None = None
+    """What NVIDIA calls its compute capability; None where that is not told."""
 
     @property
     def visible_as(self) -> str:
@@ -41,6 +43,8 @@ class Process:
     """Bytes on this GPU; 0 where that is not known."""
     graphics: bool = False
     """Whether it only draws, as a desktop does, and computes nothing."""
+    utilization: int | None = None
+    """Percent of the GPU that it kept busy lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,15 @@ class Reading:
     temperature: int | None = None
     power: float | None = None
     """Watts."""
+    memcopy: int | None = None
+    """Percent of the last sample period in which memory was read or written."""
+    sm_clock: int | None = None
+    memory_clock: int | None = None
+    """MHz."""
+    throttle: int | None = None
+    """NVML's bits for what slows it down; 0: nothing."""
+    xid: int = 0
+    """The number of an error that the driver told of since the look before; 0: none."""
     processes: tuple[Process, ...] = ()
 
 

@@ -6,8 +6,10 @@ does not support is None, or nothing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pynvml
@@ -29,6 +31,9 @@ _DRIVER_GONE = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
 }
 _GPU_GONE = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
+_IDLE = {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND}
+"""What is said where no process was busy; the bindings take an empty list for an error."""
+_LATELY = 1_000_000  # microseconds
 
 
 def is_driver_gone(error: pynvml.NVMLError) -> bool:
@@ -46,6 +51,8 @@ class Found:
     uuid: str
     name: str
     memory: int
+    capability: tuple[int, int] | None = None
+    """The compute capability, where the driver tells."""
 
     @property
     def is_mig(self) -> bool:
@@ -62,6 +69,7 @@ class Silent:
 
 def find_devices() -> list[Found | Silent]:
     """All GPUs in the order of the PCI bus; in place of a GPU in MIG mode its MIG devices, if there are any."""
+    _has_broken_v3.cache_clear()  # it may be another driver by now
     return [device for chip in _chips() for device in _devices_of(chip)]
 
 
@@ -86,10 +94,10 @@ def memory_of(handle: Handle) -> tuple[int, int]:
     return (int(memory.total), int(memory.used)) if memory else (0, 0)
 
 
-def utilization_of(handle: Handle) -> int | None:
-    """Percent of the last sample period."""
+def rates_of(handle: Handle) -> tuple[int | None, int | None]:
+    """Percent of the last sample period in which a GPU was busy, and in which its memory was read or written."""
     rates = _optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    return int(rates.gpu) if rates else None
+    return (int(rates.gpu), int(rates.memory)) if rates else (None, None)
 
 
 def temperature_of(chip: Handle) -> int | None:
@@ -104,6 +112,21 @@ def power_of(chip: Handle) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
+def clocks_of(chip: Handle) -> tuple[int | None, int | None]:
+    """MHz of its processors, and of its memory."""
+    sm = _extra(pynvml.nvmlDeviceGetClockInfo, chip, pynvml.NVML_CLOCK_SM)
+    memory = _extra(pynvml.nvmlDeviceGetClockInfo, chip, pynvml.NVML_CLOCK_MEM)
+    return None if sm is None else int(sm), None if memory is None else int(memory)
+
+
+def throttle_of(chip: Handle) -> int | None:
+    """What slows a GPU down, as NVML's bits; drivers before 535 call them otherwise."""
+    for call in (pynvml.nvmlDeviceGetCurrentClocksEventReasons, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons):
+        if (bits := _extra(call, chip)) is not None:
+            return int(bits)
+    return None
+
+
 def processes_of(handle: Handle) -> tuple[Process, ...]:
     """Everything that computes or draws there; what MPS runs is listed apart from other computing."""
     versions = ("_v2", "_v3") if _has_broken_v3() else ("_v3", "_v2")
@@ -112,7 +135,27 @@ def processes_of(handle: Handle) -> tuple[Process, ...]:
     memories: dict[int, int] = {}
     for process in computing + _list_processes("Graphics", versions, handle):
         memories[process.pid] = max(memories.get(process.pid, 0), int(process.usedGpuMemory or 0))
-    return tuple(Process(pid, memory, graphics=pid not in computes) for pid, memory in sorted(memories.items()))
+    busy = _busy_with(handle) if computes else None
+    return tuple(
+        Process(pid, memory, pid not in computes, None if busy is None else busy.get(pid, 0))
+        for pid, memory in sorted(memories.items())
+    )
+
+
+def _busy_with(handle: Handle) -> dict[int, int] | None:
+    """Percent of the last second that each process kept a GPU busy; idle ones are left out. None: it does not tell."""
+    since = time.time_ns() // 1000 - _LATELY
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except pynvml.NVMLError as error:
+        if error.value in _GPU_GONE or error.value in _DRIVER_GONE:
+            raise
+        return {} if error.value in _IDLE else None
+    found: dict[int, int] = {}
+    for sample in sorted(samples, key=lambda sample: int(sample.timeStamp)):
+        if sample.timeStamp > since:  # some drivers fill up with what is older, or nonsense
+            found[int(sample.pid)] = min(100, int(sample.smUtil))
+    return found
 
 
 def text(value: str | bytes) -> str:
@@ -153,6 +196,7 @@ def version() -> str:
     return text(_optional(pynvml.nvmlSystemGetDriverVersion) or "")
 
 
+@cache
 def _has_broken_v3() -> bool:
     """Drivers 535.43 to 535.98 fill in another structure than they declare: all but the first process are nonsense."""
     branch, _, release = version().partition(".")
@@ -203,7 +247,12 @@ def _found(handle: Handle, chip: Handle) -> Found:
     name = text(_optional(pynvml.nvmlDeviceGetName, handle) or "NVIDIA GPU")
     if handle is not chip and "MIG" not in name:  # older drivers give the name of the whole GPU
         name = f"{name} MIG {_profile(handle)}".strip()
-    return Found(handle, chip, uuid_of(handle), name, memory_of(handle)[0])
+    return Found(handle, chip, uuid_of(handle), name, memory_of(handle)[0], _capability(chip))
+
+
+def _capability(chip: Handle) -> tuple[int, int] | None:
+    found = _extra(pynvml.nvmlDeviceGetCudaComputeCapability, chip)
+    return (int(found[0]), int(found[1])) if found else None
 
 
 def _profile(handle: Handle) -> str:

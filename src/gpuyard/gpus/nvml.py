@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pynvml
 
 from gpuyard.gpus import driver
 from gpuyard.gpus.base import Device, GpusUnavailable, Reading
 from gpuyard.gpus.driver import Found, Silent
+from gpuyard.gpus.xids import Xids, key_of
 
 _VANISHED = "the driver does not find it any more"
 _TRY = "or try gpuyard without GPUs: --simulate-gpus 4x16G"
@@ -46,6 +48,7 @@ class NvmlGpus:
         self._retry_driver, self._retry_gpu, self._clock = retry_driver, retry_gpu, clock
         self._down = ""  # why no GPU answers, if none does
         self._any_lost = False
+        self._xids: Xids | None = None
         self._opened_at = clock()
         try:
             pynvml.nvmlInit()
@@ -58,7 +61,7 @@ class NvmlGpus:
             self.close()
             raise GpusUnavailable(f"{_NONE}, {_TRY}")
         self._devices = [
-            Device(index, one.uuid, one.name, one.memory)
+            Device(index, one.uuid, one.name, one.memory, capability=one.capability)
             if isinstance(one, Found)
             else Device(index, "", "NVIDIA GPU that does not answer", 0)
             for index, one in enumerate(found)
@@ -66,6 +69,7 @@ class NvmlGpus:
         self._found: list[Found | None] = [one if isinstance(one, Found) else None for one in found]
         # why a device without a handle does not answer
         self._problems = [one.problem if isinstance(one, Silent) else "" for one in found]
+        self._listen()
 
     @property
     def devices(self) -> Sequence[Device]:
@@ -77,16 +81,31 @@ class NvmlGpus:
         retry = self._retry_driver if self._down else self._retry_gpu
         if (self._down or self._any_lost) and self._clock() - self._opened_at >= retry:
             self._reopen()
+        errors = self._xids.new() if self._xids is not None else {}  # first: a GPU may be lost by one
         readings = [self._read(index) for index in range(len(self._devices))]
         if self._down:  # perhaps since the middle of this
             readings = [Reading(device.index, lost=True, problem=self._down) for device in self._devices]
+        if errors:
+            readings = [replace(reading, xid=self._error_of(reading.index, errors)) for reading in readings]
         self._any_lost = any(reading.lost for reading in readings)
         return readings
 
     def close(self) -> None:
         """Let go of the driver."""
+        if self._xids is not None:
+            self._xids.close()
+            self._xids = None
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+    def _listen(self) -> None:
+        """Hear of errors of all GPUs that answer."""
+        self._xids = Xids(one.chip for one in self._found if one is not None)
+        self._keys = [None if one is None else key_of(one.chip) for one in self._found]
+
+    def _error_of(self, index: int, errors: Mapping[int, int]) -> int:
+        key = self._keys[index]
+        return 0 if key is None else errors.get(key, 0)
 
     def _read(self, index: int) -> Reading:
         found = self._found[index]
@@ -120,22 +139,31 @@ class NvmlGpus:
         for index, device in enumerate(self._devices):
             if not device.uuid and unknown:
                 new = unknown.pop(0)
-                self._devices[index] = device = Device(index, new.uuid, new.name, new.memory)
+                device = Device(index, new.uuid, new.name, new.memory, capability=new.capability)
+                self._devices[index] = device
             self._found[index] = by_uuid.get(device.uuid)
             self._problems[index] = problem
+        self._listen()
 
 
 def _look(index: int, found: Found) -> Reading:
-    if driver.uuid_of(found.handle) != found.uuid:
+    """One look: 11 calls for an idle GPU, and 3 more where processes are; what never changes is not asked for."""
+    if found.is_mig and driver.uuid_of(found.handle) != found.uuid:
         return Reading(index, lost=True, problem="it was taken apart; restart gpuyard to see its new MIG devices")
     if not found.is_mig and driver.is_in_mig_mode(found.chip):
         return Reading(index, lost=True, problem="it is in MIG mode now; restart gpuyard to see its MIG devices")
+    # a MIG device shares the sensors of its GPU, and NVML does not tell how busy or how thirsty a part is
+    busy, copying = (None, None) if found.is_mig else driver.rates_of(found.handle)
+    sm_clock, memory_clock = driver.clocks_of(found.chip)
     return Reading(
         index,
         memory_used=driver.memory_of(found.handle)[1],
-        # a MIG device shares the sensors of its GPU, and NVML does not tell how busy or how thirsty a part is
-        utilization=None if found.is_mig else driver.utilization_of(found.handle),
+        utilization=busy,
         temperature=driver.temperature_of(found.chip),
         power=None if found.is_mig else driver.power_of(found.chip),
+        memcopy=copying,
+        sm_clock=sm_clock,
+        memory_clock=memory_clock,
+        throttle=driver.throttle_of(found.chip),
         processes=driver.processes_of(found.handle),
     )

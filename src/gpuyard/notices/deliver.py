@@ -12,6 +12,7 @@ import logging
 import os
 import pwd
 import re
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -106,6 +107,8 @@ def _send_all(parcels: list[dict[str, Any]]) -> None:
     try:
         signal.alarm(LONGEST)
         for parcel in parcels:
+            if not _is_heard():
+                break
             error = send(parcel)
             _answer({"id": parcel["id"], "error": error})
             if error:
@@ -194,6 +197,13 @@ def _heard() -> Iterator[Heard]:
 
 def _short(text: str, url: str) -> str:
     return scrub(" ".join(text.split()), url)[:_MOST_ERROR] or "it failed"
+
+
+def _is_heard() -> bool:
+    """Whether the daemon still listens: of what goes out unheard the next one knows nothing, and sends it again."""
+    listener = select.poll()
+    listener.register(1, 0)  # which tells of the other end's closing, and of nothing else
+    return not listener.poll(0)
 
 
 def _answer(said: dict[str, Any]) -> None:

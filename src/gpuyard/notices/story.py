@@ -13,7 +13,7 @@ from gpuyard.daemon.views import JobView
 from gpuyard.notices.happenings import Happening, waiting_since
 from gpuyard.notices.templates import last_lines
 from gpuyard.notices.words import FAILURE, FINISH, LONG_WAIT, START, TIMEOUT
-from gpuyard.units import format_duration
+from gpuyard.units import format_duration, format_size
 
 _TAIL = 2**15
 _ORDER = ("failed", "oom", "timeout", "interrupted", "cancelled", "running", "queued", "held", "succeeded")
@@ -110,7 +110,7 @@ def _failure(happening: Happening, view: JobView) -> str:
         return f"was cancelled by {happening.by}" if happening.by else "was cancelled"
     if view.state == "failed":
         return "failed" if view.exit_code is None else f"failed with exit code {view.exit_code}"
-    return {"interrupted": "was interrupted", "oom": "ran out of memory"}.get(view.state, f"ended ({view.state})")
+    return {"interrupted": "was interrupted", "oom": "ran out of GPU memory"}.get(view.state, f"ended ({view.state})")
 
 
 def counted(happening: Happening) -> str:
@@ -120,10 +120,21 @@ def counted(happening: Happening) -> str:
 
 
 def _reason(happening: Happening, view: JobView, sources: Sources) -> str:
+    if happening.event == FINISH and view.work.get("ooms"):
+        return _resized(view)
     if happening.event in (START, FINISH):
         return ""
     reason = sources.why(view)
     return f"task {view.id}: {reason}" if reason and happening.tasks else reason
+
+
+def _resized(view: JobView) -> str:
+    """What of a job that succeeded in the end is to be known before it is submitted again."""
+    times, size = view.work["ooms"], view.work.get("gpu_memory")
+    given = "GPUs for itself" if view.work.get("alone") or not size else f"{format_size(size)} of a GPU"
+    asked = view.work.get("asked_memory")
+    before = f" in place of {format_size(asked)}" if asked else ""
+    return f"it ran out of GPU memory {times} time{'s' * (times > 1)} before, and was given {given}{before}"
 
 
 def _command(view: JobView) -> str:

@@ -12,7 +12,7 @@ FIELDS = {
     "id": "the job's id", "name": "its name", "user": "whose it is", "event": "what is told of: start, finish ...",
     "what": "the same in words: `failed with exit code 3`", "state": "its state", "exit_code": "its exit code",
     "duration": "how long it ran", "wait": "how long it waited", "gpus": "the GPUs that it had", "host": "the machine",
-    "command": "its command", "directory": "where it ran", "reason": "why it waits, or why it failed",
+    "command": "its command", "directory": "where it ran", "reason": "why it waits or failed, or what to know of it",
     "attempts": "how often it was started", "submitted": "when it was submitted", "started": "when it started",
     "ended": "when it ended", "tasks": "of an array: how many tasks ended how", "log": "the last lines of its output",
 }  # fmt: skip

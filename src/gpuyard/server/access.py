@@ -180,8 +180,18 @@ class Access:
 
     def session(self, secret: str, place: str) -> tuple[Session, Token] | None:
         """The session with a secret, and its token, if both are good, and it is used from where it was opened."""
-        session, now = self._sessions.get(_hash(secret)), time.time()
-        if session is None or session.place != place or now >= session.expires:
+        session = self._sessions.get(_hash(secret))
+        return None if session is None or session.place != place else self._used(session)
+
+    def session_with(self, id: str) -> tuple[Session, Token] | None:
+        """The session with an id, and its token, if both are good: of whoever showed its secret already."""
+        found = next((session for session in list(self._sessions.values()) if session.id == id), None)
+        return None if found is None else self._used(found)
+
+    def _used(self, session: Session) -> tuple[Session, Token] | None:
+        """Note that a session is used, which lets it last; None if it is over."""
+        now = time.time()
+        if now >= session.expires:
             return None
         token = self.use(self._tokens[session.token])
         if token is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from urllib.parse import parse_qs
 
 from starlette.types import Scope
@@ -12,16 +13,19 @@ from starlette.types import Scope
 from gpuyard.config import Settings
 from gpuyard.engines.accounts import group_names, name_of, uid_of
 from gpuyard.errors import GpuyardError
-from gpuyard.server.access import Access, Token
+from gpuyard.server.access import Access, NoSuchToken, Token
 from gpuyard.server.failures import Failures
 from gpuyard.server.hosts import address_of, block_of, is_forwarded
 from gpuyard.server.listen import Peer
 from gpuyard.server.paths import is_watchmens
 from gpuyard.server.peers import Far
 from gpuyard.server.permissions import NO_ACCOUNT, Caller, Forbidden, Permissions, Role
+from gpuyard.server.tickets import Claim, Tickets, is_ticket
 
 COOKIE = "gpuyard_session"
 ANONYMOUS = Caller(NO_ACCOUNT, "anonymous", False, (), Role.USER, "nobody")
+PAGE = Caller(NO_ACCOUNT, "the page", False, (), Role.VIEWER, "page")
+"""The page's process when it asks for nobody: it sees what everybody may, and changes nothing."""
 _MAKE = "make a token on the daemon's machine with gpuyard token create, and"
 _SEND = "send it as `Authorization: Bearer TOKEN`"
 _GIVE = "give it as token= of WatchClient, --token of watchmen.wait, or the header X-Auth-Token"
@@ -49,6 +53,14 @@ class WrongToken(Unknown):
         return "this token is wrong, has expired or was revoked; gpuyard token create makes another"
 
 
+class LoggedOut(Unknown):
+    """Whoever looked at the page may do so no longer."""
+
+    def told(self, path: str) -> str:
+        """What to do."""
+        return "you are logged out; log in again"
+
+
 class TooMany(GpuyardError):
     """Too many wrong tokens came from there."""
 
@@ -62,20 +74,50 @@ class Admission:
 
     def __init__(self, settings: Settings, permissions: Permissions, access: Access) -> None:
         self.access, self.failures = access, Failures()
+        self.tickets = Tickets()
         self._settings, self._permissions = settings, permissions
         self._accounts: dict[str, tuple[float, int, tuple[str, ...]]] = {}
 
     def caller(self, scope: Scope) -> Caller:
         """Who asks. What they show comes first: a token that is not good is never made up for."""
-        headers = dict(scope["headers"])
+        headers, by_page = dict(scope["headers"]), "page" in scope.get("state", {})
         if text := shown_token(scope, headers):
+            if by_page and is_ticket(text):
+                return self._with_ticket(text, scope)
             token = self.checked(text, place_of(scope, self._settings))
             return self.holder(token, f"token {token.id}")
         secret = session_secret(headers)
         if secret and (found := self.access.session(secret, place_of(scope, self._settings))) is not None:
             session, token = found
             return self.holder(token, f"session {session.id}")
-        return self._ambient(scope)
+        return PAGE if by_page else self._ambient(scope)
+
+    def _with_ticket(self, text: str, scope: Scope) -> Caller:
+        claim = self.tickets.read(text)
+        if claim is None:  # it is of a former daemon's life; nobody but the page's process can try it out
+            raise LoggedOut
+        scope["state"]["address"] = claim.address
+        return self.claimed(claim)
+
+    def claimed(self, claim: Claim) -> Caller:
+        """Who a ticket is of, as things are now."""
+        kind, _, id = claim.via.partition(" ")
+        if kind == "session":
+            found = self.access.session_with(id)
+            if found is None:
+                raise LoggedOut
+            return replace(self.holder(found[1], claim.via), by_page=True)
+        if kind == "token":
+            try:
+                token = self.access.use(self.access.token(id))
+            except NoSuchToken:
+                token = None
+            if token is None:
+                raise LoggedOut
+            return replace(self.holder(token, claim.via), by_page=True)
+        if kind == "nobody":
+            return replace(ANONYMOUS, by_page=True)
+        return replace(self._served(claim.uid, claim.via), by_page=True, limits=claim.limits)
 
     def checked(self, text: str, place: str) -> Token:
         """The token that somebody shows, if it is good."""
@@ -160,6 +202,8 @@ def place_of(scope: Scope, settings: Settings) -> str:
     """Where somebody asks from: whose process it is, where the kernel tells, else the address."""
     state = scope.get("state", {})
     peer, far = state.get("peer"), state.get("far")
+    if "page" in state:
+        return "page"
     if isinstance(peer, Peer):
         return f"uid {peer.uid}"
     if isinstance(far, Far) and not settings.allowed_hosts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import signal
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,14 +12,13 @@ from fastapi import Response
 from pydantic_core import to_json
 
 from gpuyard.core.reasons import BeginTime, Reason, Resources
-from gpuyard.core.state import State
 from gpuyard.daemon.desk import Why
-from gpuyard.daemon.following import AFTER
+from gpuyard.daemon.energy import spent
 from gpuyard.daemon.journal import UNSAID, Row
 from gpuyard.daemon.launching import named
-from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.progress import Progress
-from gpuyard.daemon.views import JobView
+from gpuyard.daemon.views import TOTALS, JobView
+from gpuyard.dependencies import AFTER
 from gpuyard.server.reasons import details, expected_at, sentence
 from gpuyard.server.times import iso
 from gpuyard.units import format_duration
@@ -42,9 +40,10 @@ class Sayings:
 
 
 def _stopped(view: JobView) -> str:
-    """For whom a job that waits again had to stop."""
+    """For whom a job that waits again had to stop, or that it ran out of memory."""
     said = view.message.removesuffix(", waits again")
-    return f" ({said})" if view.preemptions and said.startswith("stopped for ") else ""
+    stopped = view.preemptions and said.startswith("stopped for ")
+    return f" ({said})" if stopped or "GPU memory" in said else ""
 
 
 def _is_retry(view: JobView, reason: Reason) -> bool:
@@ -53,9 +52,13 @@ def _is_retry(view: JobView, reason: Reason) -> bool:
 
 
 def job_json(
-    view: JobView, reason: str | None = None, progress: Progress | None = None, node: str = ""
+    view: JobView,
+    reason: str | None = None,
+    progress: Progress | None = None,
+    node: str = "",
+    measured: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A job, and why it waits if it does, or how far it is."""
+    """A job, and why it waits if it does, or how far it is and what it uses."""
     work = view.work
     return {
         "id": view.id,
@@ -69,6 +72,7 @@ def job_json(
         "submitted_at": iso(view.submitted),
         "started_at": iso(view.started),
         "ended_at": iso(view.ended),
+        "expected_end_at": iso(expected_end(view)),
         "gpu_count": work["gpu_count"],
         "gpu_memory": work["gpu_memory"],
         "priority": view.priority,
@@ -98,10 +102,48 @@ def job_json(
         "preemptions": view.preemptions,
         "notify": ["url" if ref.startswith("#") else ref for ref in work.get("notify", ())],
         "notify_on": work.get("notify_on", []),
+        **_sharing(view, measured),
         "kind": view.kind,
         **({"pid": work["holder"][0]} if work.get("holder") else {}),
         "progress": progress,
     }
+
+
+def _sharing(view: JobView, measured: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a job that may share GPUs asked for, what was expected of it, and what it used."""
+    work = view.work
+    memory, seconds, evidence = work.get("predicted") or (0.0, 0.0, "")
+    row = work.get("row")
+    live = measured if view.state == "running" else None
+    energy, hours = spent(view.measured, live or _former(view))
+    last = {name: value for name, value in view.measured.items() if name not in (*TOTALS, "admission")}
+    return {
+        "gpu_memory_asked": "auto" if work.get("auto_memory") else work.get("asked_memory") or work["gpu_memory"],
+        "measured": live if view.state == "running" else last or None,
+        "energy_wh": energy,
+        "gpu_hours": hours,
+        "admission": view.measured.get("admission"),
+        "prediction": {"memory": memory or None, "seconds": seconds or None, "evidence": evidence}
+        if evidence
+        else None,
+        "ooms": work.get("ooms", 0),
+        "oom_retries": work.get("oom_retries", 0),
+        "cap": work.get("cap", False),
+        "alone": work["gpu_memory"] is None or work.get("alone", False),
+        "mps": work.get("mps", False),
+        "thread_percentage": work.get("thread_percentage") or None,
+        "simulate_use": work.get("simulate_use") or None,
+        "profile": work.get("profile") or None,
+        "batch": (work.get("batch") or (None,))[0],
+        "row": dict(zip(("number", "wave", "epochs", "priority"), row, strict=True)) if row else None,
+    }
+
+
+def _former(view: JobView) -> dict[str, float]:
+    """What a job of an older version had of GPUs, of which nothing was written down."""
+    if view.ended is None or view.started is None or set(view.measured) - {"admission"}:
+        return {}
+    return {"gpu_seconds": max(0.0, view.ended - view.started) * len(view.gpus)}
 
 
 def dependency(after: Iterable[str]) -> str | None:
@@ -126,7 +168,10 @@ def columns_json(
         "waiting_since": since,
         "started": [view.started for view in views],
         "ended": [view.ended for view in views],
+        "expected_end": [expected_end(view) for view in views],
         "priority": [view.priority for view in views],
+        "tags": [view.work.get("tags", []) for view in views],
+        "kind": [view.kind for view in views],
         "progress": list(progress),
     }
 
@@ -137,6 +182,8 @@ def how_it_stands(view: JobView) -> str | None:
         return f"held until it is released (gpuyard release {view.id})"
     if view.state == "running" and view.recalled == "preempted":
         return "stopping so that others can run, will wait again"
+    if view.state == "running" and view.recalled == "crowded":
+        return "stopping since others want the memory that it was given, will wait again"
     if view.state == "running" and view.recalled:
         return f"{_RECALLED.get(view.recalled, view.recalled)}, about to end"
     if view.state == "timeout":
@@ -165,12 +212,26 @@ def _held_by(work: Mapping[str, Any]) -> str:
     return f"a lease, held from afar by a sign of life every {format_duration(work.get('heartbeat', 0.0))}"
 
 
-_RECALLED = {"cancelled": "cancelled", "timeout": "out of time"}
+_RECALLED = {"cancelled": "cancelled", "timeout": "out of time", "oom": "uses more GPU memory than it may"}
 
 
 def times_are_known(views: Iterable[JobView]) -> bool:
-    """Whether everybody who runs has said how long that will take."""
-    return all(view.work.get("estimated", True) for view in views if view.state == "running")
+    """Whether it is known of everybody who runs how long that will take: they said so, or their like tells."""
+    return all(_is_estimated(view.work) for view in views if view.state == "running")
+
+
+def _is_estimated(work: Mapping[str, Any]) -> bool:
+    return bool(work.get("estimated", True) or (work.get("predicted") or (0, 0))[1])
+
+
+def expected_end(view: JobView) -> float | None:
+    """When a job that runs should be over, by its estimate or what its like took; None if nothing tells."""
+    seconds = view.work.get("estimate") if _is_estimated(view.work) else None
+    if not seconds or seconds == view.work.get("time_limit"):
+        return None  # a limit is what the queue plans by, but nobody said that it takes so long
+    if view.state != "running" or view.started is None or view.kind == "lease" or view.preemptions:
+        return None  # of one that was stopped nobody knows how much is left
+    return view.started + float(seconds)
 
 
 def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) -> dict[str, Any]:
@@ -196,7 +257,7 @@ def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) 
     for job, until in why.blockers:
         other = others.get(job)
         if other is not None:
-            known = other.work.get("estimated", True) and math.isfinite(until)
+            known = _is_estimated(other.work) and math.isfinite(until)
             found["must_end_first"].append(_blocker(other, iso(until) if known else None))
     if view.kind == "lease":
         found["holds"] = [_blocker(other, None) for other in others.values() if _is_of_the_same(view, other)]
@@ -213,41 +274,6 @@ def _is_of_the_same(view: JobView, other: JobView) -> bool:
     running = other.kind == "lease" and other.state == "running"
     holder = list(view.work.get("holder") or ())
     return running and bool(holder) and list(other.work.get("holder") or ()) == holder
-
-
-def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
-    """The GPUs, and who is on them."""
-    found = []
-    drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
-    now = time.time()
-    running = [view for view in views if view.state == "running"]
-    bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
-    for device, reading, verdict in machine.readings():
-        tenants = [view for view in running if device.index in view.gpus]
-        jobs = [view.id for view in tenants]
-        booking = next((booking for booking in bookings if device.index in booking.gpus), None)
-        used = reading.memory_used
-        if device.simulated and device.memory:  # nothing is ever on it, so this is what was asked for
-            used = sum(view.work["gpu_memory"] or device.memory for view in tenants)
-        standing: str = verdict.state
-        why = verdict.why
-        # Simulated GPUs are never looked at, and others may have been before the job came.
-        if device.simulated or (jobs and standing == "free"):
-            standing, why = ("ours", "a job of ours is placed here") if jobs else ("free", "no job is on it")
-        if standing == "free" and device.index in drained:
-            standing, why = "drained", f"drained (gpuyard resume gpu {device.index} lets jobs in again)"
-        found.append(
-            {
-                "index": device.index, "uuid": device.uuid, "name": device.name, "state": standing,
-                "memory_total": device.memory, "memory_used": used, "utilization": reading.utilization,
-                "jobs": jobs, "temperature": reading.temperature, "power": reading.power, "why": why,
-                "simulated": device.simulated, "drained": device.index in drained,
-                "reservation": booking.name if booking else None,
-                "reserved_from": iso(booking.begin) if booking else None,
-                "reserved_until": iso(booking.end) if booking else None,
-            }
-        )  # fmt: skip
-    return found
 
 
 def event_json(seq: int, row: Row) -> dict[str, Any]:

@@ -6,11 +6,11 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
@@ -20,8 +20,10 @@ from gpuyard.core.reasons import Reason
 from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk
 from gpuyard.daemon.intake import Wanted
+from gpuyard.daemon.interference import Interference
 from gpuyard.daemon.progress import Progresses
 from gpuyard.daemon.reader import Reader
+from gpuyard.daemon.recording import Recorder
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.signs import Signs
@@ -31,18 +33,21 @@ from gpuyard.server.access import Access
 from gpuyard.server.answers import (
     Sayings,
     explain_json,
-    gpus_json,
     job_json,
     reply,
     times_are_known,
 )
+from gpuyard.server.batches import BatchRoutes
 from gpuyard.server.bodies import read_json
+from gpuyard.server.caretaker import Caretaker
 from gpuyard.server.describing import Describing
 from gpuyard.server.doors import Doors
+from gpuyard.server.estimates import EstimateRoutes
 from gpuyard.server.events import Events
 from gpuyard.server.exposure import exposure
-from gpuyard.server.fields import MOST_INDEX
+from gpuyard.server.gpus import GpuRoutes
 from gpuyard.server.hub import Hub
+from gpuyard.server.interference import InterferenceRoute
 from gpuyard.server.leases import Leases
 from gpuyard.server.lists import Lists
 from gpuyard.server.logs import Logs
@@ -52,23 +57,22 @@ from gpuyard.server.once import Act, Once
 from gpuyard.server.permissions import May, Permissions
 from gpuyard.server.policies import PolicyRoutes
 from gpuyard.server.queries import Asking
+from gpuyard.server.recordings import RecordingRoutes
 from gpuyard.server.reports import Reports
 from gpuyard.server.rules import RuleRoutes
 from gpuyard.server.selection import Listing
 from gpuyard.server.sessions import SessionRoutes
+from gpuyard.server.signing import Signing
 from gpuyard.server.stats import Stats
 from gpuyard.server.streaming import Streams
 from gpuyard.server.surroundings import settled
 from gpuyard.server.times import iso
 from gpuyard.server.tokens import TokenRoutes
+from gpuyard.server.usage import UsageRoute
 from gpuyard.server.watch import Wait, Watch
 from gpuyard.server.watchmen import Watchmen
 
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
-
-
-class NoSuchGpu(UserError):
-    """There is no such GPU."""
 
 
 class Api:
@@ -83,17 +87,22 @@ class Api:
         """Where signs of life of leases are noted; the engine's, once there is one."""
         self.permissions = Permissions(settings)
         self.doors = Doors(settings, self.permissions, access)
+        self.signing = Signing(settings)
         self.rules = RuleRoutes(yard, self.ask, self.look, self.permissions.name)
+        self.gpus = GpuRoutes(self)
         self.once = Once(self)
         self.watch = Watch()
         self.streams = Streams()
         self.hub = Hub(lambda: yard.store.last, lambda: self.reader, self.watch)
         self.progress = Progresses(yard.engine, settings.data_dir / "work")
+        self.interference = Interference(yard, self.progress, settings.interference_after)
+        self.recorder = Recorder(yard, settings)
         self.listing = Listing(yard, self.progress)
         self.notifications = Notifications(self)
         self.since = time.time()
         self.url = ""
         """How the API is reached on TCP; empty if it is not."""
+        self.page = Caretaker(settings)
         self._own = threading.local()
         yard.listeners.append(self.watch.committed)
 
@@ -121,6 +130,7 @@ class Api:
         add("/jobs/{job}/explain", self.explain, "GET", everybody)
         described = Describing(self)
         add("/jobs/batch", described.batch, "POST", everybody, status_code=201)
+        BatchRoutes(self).add_to(add)
         add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
         add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
         add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
@@ -135,8 +145,11 @@ class Api:
         add("/history", lists.history, "GET", everybody)
         add("/events", Events(self).events, "GET", everybody)
         add("/stats", Stats(self).stats, "GET", everybody)
-        add("/gpus", self.gpus, "GET", everybody)
-        add("/gpus/{index:int}", self.gpu, "GET", everybody)
+        add("/usage", UsageRoute(self).usage, "GET", everybody)
+        add("/interference", InterferenceRoute(self).interference, "GET", everybody)
+        EstimateRoutes(self).add_to(add)
+        RecordingRoutes(self).add_to(add)
+        self.gpus.add_to(add)
         self.rules.add_to(add)
         PolicyRoutes(self).add_to(add)
         TokenRoutes(self.doors, self.permissions).add_to(add)
@@ -149,7 +162,7 @@ class Api:
         """What stands before a route that is not for everybody."""
 
         async def guard(request: Request) -> None:
-            job = request.path_params.get("job", "")
+            job = request.path_params.get("job") or request.path_params.get("batch", "")  # whose first job that is
             caller = self.permissions.caller(request)
             self.permissions.check(may, caller, what.format(job=job), lambda: tasks.owner(self.reader, job))
 
@@ -164,8 +177,8 @@ class Api:
         async def take() -> Act:
             told = await self.notifications.resolved(request, _submission(body))
             given = settled(told, self.permissions.caller(request), self.settings)
-            wanted = self.owned(request, given.wanted(self.settings))
-            return lambda: {"id": self.desk.submit_all([wanted])[0]}
+            wanted = await self.signed(request, [self.owned(request, given.wanted(self.settings))])
+            return lambda: {"id": self.desk.submit_all(wanted)[0], **self.warned()}
 
         return await self.once(request, take)
 
@@ -218,29 +231,13 @@ class Api:
 
     # -- the yard ---------------------------------------------------------------------------------
 
-    async def gpus(self) -> Response:
-        """The GPUs, and who is on them."""
-        return reply({"simulated": self.yard.machine.gpus.simulated, "gpus": self._gpus()})
-
-    async def gpu(self, index: Annotated[int, Path(ge=0, le=MOST_INDEX, description="Its number.")]) -> Response:
-        """One GPU, and who is on it."""
-        found = self._gpus()
-        chosen = next((gpu for gpu in found if gpu["index"] == index), None)
-        if chosen is None:
-            there = f"{len(found)} GPU{'s' * (len(found) != 1)}"
-            raise NoSuchGpu(f"there is no GPU {index} here: this machine has {there} (gpuyard gpus lists them)")
-        return reply(chosen)
-
-    def _gpus(self) -> list[dict[str, Any]]:
-        return gpus_json(self.yard.machine, list(self.yard.store.open.values()), self.yard.state)
-
     async def status(self) -> Response:
         """How the daemon does."""
         failing = self.yard.failing
         facts = await self.look(self.desk.facts)
         counts = await asyncio.to_thread(lambda: self.reader.counts())
         states: dict[str, int] = {}
-        for gpu in self._gpus():
+        for gpu in self.gpus.listed():
             states[gpu["state"]] = states.get(gpu["state"], 0) + 1
         return reply(
             {
@@ -248,8 +245,10 @@ class Api:
                 "data_dir": str(self.settings.data_dir), "socket": str(self.settings.socket),
                 "url": self.url or None, "warnings": exposure(self.settings, self.url),
                 "simulated": self.yard.machine.gpus.simulated, "gpus": states, "policy": self.yard.planner.text,
+                "admission": self.settings.admission,
                 "jobs": counts, "plan": facts["plan"],
                 "store": {"state": "failing" if failing else "ok", "problem": failing or None},
+                "page": self.page.facts(),
             }
         )  # fmt: skip
 
@@ -287,6 +286,14 @@ class Api:
         limits, work = self.doors.submitters.limits(request, caller), wanted.work
         return replace(wanted, request=wish, work=work if work.limits == limits else replace(work, limits=limits))
 
+    async def signed(self, request: Request, wanted: Sequence[Wanted]) -> list[Wanted]:
+        """Jobs of whoever asks, each with what it is known by."""
+        return await self.signing(wanted, self.permissions.caller(request))
+
+    def warned(self) -> dict[str, list[str]]:
+        """What to tell whoever submitted just now; for the yard's own thread."""
+        return {"warnings": self.desk.warnings} if self.desk.warnings else {}
+
     def open_ids(self, job: str) -> list[str]:
         """The job with an id, or the tasks that it stands for: those that are not over, if there are any."""
         ids = tasks.ids(self.reader, job)
@@ -309,7 +316,8 @@ class Api:
         far = None
         if view.state == "running" and len(views) == 1:
             far = await asyncio.to_thread(self.progress.of, view, self.yard.clock.now())
-        found = job_json(view, say(reasons.get(view.id), view), far, self.yard.machine.node)
+        used = self.yard.measures.live(view)
+        found = job_json(view, say(reasons.get(view.id), view), far, self.yard.machine.node, used)
         return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
 

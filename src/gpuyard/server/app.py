@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from gpuyard import __version__
-from gpuyard.daemon.desk import NoSuchJob, NotNow
+from gpuyard.daemon.described import NoSuchJob
+from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.retention import Removed
 from gpuyard.daemon.rulebook import NoSuchReservation
 from gpuyard.daemon.store import StoreFailing
@@ -23,12 +24,13 @@ from gpuyard.notices.outbox import NoSuchSubscription
 from gpuyard.server.access import NoSuchToken
 from gpuyard.server.admission import TooMany, Unknown
 from gpuyard.server.answers import reply
-from gpuyard.server.api import Api, NoSuchGpu
+from gpuyard.server.api import Api
 from gpuyard.server.bodies import NotJson
 from gpuyard.server.complaints import message, where
 from gpuyard.server.contract import ROUTES
-from gpuyard.server.front import add_front
+from gpuyard.server.forward import Forward
 from gpuyard.server.gate import Gate
+from gpuyard.server.gpus import NoSuchGpu
 from gpuyard.server.heads import Heads
 from gpuyard.server.openapi import described
 from gpuyard.server.paths import API
@@ -54,7 +56,7 @@ def make_app(api: Api) -> FastAPI:
     app = FastAPI(title="gpuyard", version=__version__, openapi_url=None, redirect_slashes=False)
     api.add_to(app)
     Probes(api).add_to(app)
-    add_front(app)
+    app.add_middleware(Forward, page=api.page, doors=api.doors)
     app.add_middleware(Heads)
     app.add_middleware(Gate, doors=api.doors)
     app.add_exception_handler(GpuyardError, _refused)

@@ -10,8 +10,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gpuyard.errors import suggest
+from gpuyard.server.fields import ONE_WORD
 
 _SOURCES = ("body", "query", "path", "header")
+_PATTERNS = {ONE_WORD: "must be one word, without spaces and slashes"}
 _OBJECT = "must be an object, as in {...}"
 
 
@@ -32,6 +34,8 @@ def message(part: Mapping[str, Any], taken: Any = None) -> str:
         return "must not be empty"
     if kind == "literal_error":
         return f"is one of {about['expected'].replace(' or ', ', ')}".replace("'", "")
+    if kind == "string_pattern_mismatch":
+        return _PATTERNS.get(about["pattern"], str(part["msg"]))
     return str(part["msg"]).removeprefix("Value error, ")
 
 

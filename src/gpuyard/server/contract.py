@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gpuyard import replies, shapes
+from gpuyard import accessreplies, expectations, recordingshapes, replies, shapes
+from gpuyard.batches import shapes as batches
 from gpuyard.server import examples
 from gpuyard.server.models import Submission
 
@@ -74,6 +75,7 @@ _AT: Headers = {"Location": {"description": "Where it is.", "required": True, "s
 _OF_JOB = ("getJob", "explainJob", "cancelJob", "holdJob", "releaseJob", "getLog", "getEnvironment", "editJob",
            "cloneJob", "retryJob")  # fmt: skip
 _OF_LEASE = ("getLease", "keepLease", "releaseLease", "getJob")
+_OF_BATCH = ("getBatch", "getBatchReport", "cancelBatch")
 _OF_SUBSCRIPTION = ("testSubscription", "unsubscribe")
 
 
@@ -111,8 +113,28 @@ ROUTES: dict[str, Told] = {
     ),
     "POST /jobs/batch": Told(
         "submitBatch", "Submit several jobs", "Jobs",
-        _new(replies.Ids, {"ids": ["17", "18"]}, _links(("getJob", "cancelJob"), "ids/0")), (422, 503),
+        _new((replies.Ids, batches.Taken), {"ids": ["17", "18"]}, _links(("getJob", "cancelJob"), "ids/0")), (422, 503),
         examples.BATCHES, once=True,
+    ),
+    "GET /batches": Told(
+        "listBatches", "List batches", "Batches",
+        _ok(
+            "Batches.", batches.Batches, {"batches": [examples.BATCH]},
+            links=_links(_OF_BATCH, "batches/0/batch", "batch"),
+        ),
+        (422,),
+    ),
+    "GET /batches/{batch}": Told(
+        "getBatch", "Look at a batch, or wait for it", "Batches",
+        _ok("How it stands.", batches.BatchStanding, examples.BATCH_STANDING), _OF,
+    ),
+    "GET /batches/{batch}/report": Told(
+        "getBatchReport", "What a batch achieved", "Batches",
+        _ok("What.", batches.BatchReport, examples.BATCH_REPORT), _OF,
+    ),
+    "POST /batches/{batch}/cancel": Told(
+        "cancelBatch", "Cancel what is left of a batch", "Batches",
+        _ok("How it stands then.", batches.BatchStanding, examples.BATCH_STANDING), _DONE, examples.CANCELLATIONS,
     ),
     "GET /jobs": Told("listJobs", "List jobs", "Jobs", _JOBS, (422,)),
     "GET /jobs/{job}": Told("getJob", "Look at a job, or wait for it", "Jobs", _job(), _OF),
@@ -161,6 +183,23 @@ ROUTES: dict[str, Told] = {
         "keepLease", "Give a sign of life", "Leases",
         _ok("How it stands.", replies.LeaseStanding, examples.STANDING), (*_OF, 409),
     ),
+    "GET /jobs/{job}/estimate": Told(
+        "getEstimate", "What is expected of a job?", "Jobs",
+        _ok("What, and why.", expectations.Expectation, examples.EXPECTATION), _OF,
+    ),
+    "GET /estimates": Told(
+        "listEstimates", "What is known of jobs by their signature", "Jobs",
+        _ok("What.", expectations.Estimates, examples.ESTIMATES),
+        (422,),
+    ),
+    "POST /estimates": Told(
+        "guessEstimate", "What would be expected of a job?", "Jobs",
+        _ok("What, and why.", expectations.Expectation, examples.EXPECTATION), (422,), examples.GUESSES,
+    ),
+    "DELETE /estimates/{signature}": Told(
+        "forgetEstimate", "Forget the runs of a signature", "Jobs",
+        _ok("How many there were.", expectations.Forgotten, {"runs": 14}), (404, 503),
+    ),
     "GET /history": Told("listHistory", "List jobs that are over", "Jobs", _ENDED, (422,)),
     "GET /events": Told(
         "listEvents", "Read the log of events, or follow it", "Events",
@@ -168,6 +207,24 @@ ROUTES: dict[str, Told] = {
     ),
     "GET /stats": Told(
         "getStats", "What was done in a span of time", "Events", _ok("What.", replies.Stats, examples.STATS), (422,)
+    ),
+    "GET /usage": Told(
+        "getUsage", "Who was on which GPU when", "Events", _ok("Who.", shapes.Usage, examples.USAGE), (422,)
+    ),
+    "GET /recordings": Told(
+        "getRecordings", "What GPUs did in a span of time", "GPUs",
+        _ok("What.", recordingshapes.Recorded, examples.RECORDED), (404, 422),
+    ),
+    "GET /jobs/{job}/recording": Told(
+        "getRecording", "What a job did on its GPUs", "Jobs",
+        _ok("What.", recordingshapes.Recorded, examples.RECORDED), _OF,
+    ),
+    "GET /interference": Told(
+        "getInterference", "What do jobs that share a GPU do to each other?", "GPUs",
+        _ok("What was seen.", replies.Interference, examples.INTERFERENCE),
+    ),
+    "GET /gpus/samples": Told(
+        "getSamples", "What the GPUs did lately", "GPUs", _ok("What.", shapes.Samples, examples.SAMPLES), (404, 422)
     ),
     "GET /gpus": Told("listGpus", "List the GPUs", "GPUs", _ok("All of them.", shapes.Machine, examples.MACHINE)),
     "GET /gpus/{index}": Told(
@@ -192,46 +249,50 @@ ROUTES: dict[str, Told] = {
     ),
     "GET /policy": Told("getPolicy", "Which policy decides?", "Policy", _POLICY),
     "PUT /policy": Told("setPolicy", "Set the policy", "Policy", _POLICY, (422, 503), examples.POLICY_CHOICES),
+    "POST /policy/preview": Told(
+        "previewPolicy", "What would another policy change?", "Policy",
+        _ok("What.", shapes.PolicyPreview, examples.PREVIEW), (422,), examples.POLICY_CHOICES,
+    ),
     "GET /notifications": Told(
         "listNotifications", "List what was sent", "Notifications",
-        _ok("What.", replies.Deliveries, {"notifications": [examples.DELIVERY]}), (409, 422),
+        _ok("What.", accessreplies.Deliveries, {"notifications": [examples.DELIVERY]}), (409, 422),
     ),
     "GET /notifications/subscriptions": Told(
         "listSubscriptions", "List one's subscriptions", "Notifications",
-        _ok("All.", replies.Subscriptions, {"subscriptions": [examples.SUBSCRIPTION], "mail": True}), (409,),
+        _ok("All.", accessreplies.Subscriptions, {"subscriptions": [examples.SUBSCRIPTION], "mail": True}), (409,),
     ),
     "POST /notifications/subscriptions": Told(
         "subscribe", "Be told of one's jobs", "Notifications",
-        _new(replies.Subscription, examples.SUBSCRIPTION, _links(_OF_SUBSCRIPTION, "id", "subscription")),
+        _new(accessreplies.Subscription, examples.SUBSCRIPTION, _links(_OF_SUBSCRIPTION, "id", "subscription")),
         (409, 422, 503), examples.SUBSCRIPTION_WISHES,
     ),
     "DELETE /notifications/subscriptions/{subscription}": Told(
         "unsubscribe", "Be told no more", "Notifications",
-        _ok("What it was.", replies.Subscription, examples.SUBSCRIPTION), (404, 409, 503),
+        _ok("What it was.", accessreplies.Subscription, examples.SUBSCRIPTION), (404, 409, 503),
     ),
     "POST /notifications/subscriptions/{subscription}/test": Told(
         "testSubscription", "Try a subscription out", "Notifications",
-        _ok("How that went.", replies.Delivery, examples.DELIVERY), (404, 409, 422, 503),
+        _ok("How that went.", accessreplies.Delivery, examples.DELIVERY), (404, 409, 422, 503),
     ),
     "GET /tokens": Told(
-        "listTokens", "List tokens", "Access", _ok("Tokens.", replies.Tokens, {"tokens": [examples.TOKEN]})
+        "listTokens", "List tokens", "Access", _ok("Tokens.", accessreplies.Tokens, {"tokens": [examples.TOKEN]})
     ),
     "POST /tokens": Told(
         "makeToken", "Make a token", "Access",
-        _new(replies.Token, examples.NEW_TOKEN, _links(("revokeToken",), "id", "id")), (422, 503),
+        _new(accessreplies.Token, examples.NEW_TOKEN, _links(("revokeToken",), "id", "id")), (422, 503),
         examples.TOKEN_WISHES,
     ),
     "DELETE /tokens/{id}": Told(
-        "revokeToken", "Revoke a token", "Access", _ok("What it was.", replies.Token, examples.TOKEN), (404, 503)
+        "revokeToken", "Revoke a token", "Access", _ok("What it was.", accessreplies.Token, examples.TOKEN), (404, 503)
     ),
     "GET /audit": Told(
-        "listAudit", "Read the audit trail", "Access", _ok("Entries.", replies.Audit, examples.AUDIT), (422,)
+        "listAudit", "Read the audit trail", "Access", _ok("Entries.", accessreplies.Audit, examples.AUDIT), (422,)
     ),
     "POST /session": Told(
-        "logIn", "Log in", "Access", {201: Good("A session, by a cookie.", replies.WhoAmI, examples.WHO)},
+        "logIn", "Log in", "Access", {201: Good("A session, by a cookie.", accessreplies.WhoAmI, examples.WHO)},
         (422, 503), examples.LOGINS,
     ),
-    "GET /session": Told("whoAmI", "Who am I?", "Access", _ok("Who.", replies.WhoAmI, examples.WHO)),
+    "GET /session": Told("whoAmI", "Who am I?", "Access", _ok("Who.", accessreplies.WhoAmI, examples.WHO)),
     "DELETE /session": Told("logOut", "Log out", "Access", {204: Good("It is over.")}, (503,)),
     "GET /status": Told(
         "getStatus", "How the daemon does", "Daemon", _ok("How it does.", replies.Status, examples.STATUS)
@@ -253,6 +314,7 @@ PROBES: dict[str, Told] = {
 
 TAGS = {
     "Jobs": "Commands, queued until GPUs are free.",
+    "Batches": "Jobs that came out of one file.",
     "Leases": "GPUs for processes that run already.",
     "Events": "What happened, in order.",
     "GPUs": "The GPUs, and who is on them.",

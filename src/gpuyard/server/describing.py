@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
@@ -9,9 +10,13 @@ from fastapi import Request, Response
 from gpuyard.arrays import ranges
 from gpuyard.client import OVER
 from gpuyard.daemon.desk import NotNow
+from gpuyard.daemon.fingerprints import digest_of
+from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
-from gpuyard.server.models import Batch, Changes, Copy
+from gpuyard.server.batches import take_batch
+from gpuyard.server.changes import Changes, Copy
+from gpuyard.server.models import Batch
 from gpuyard.server.once import Act
 from gpuyard.server.surroundings import settled
 from gpuyard.server.tasks import chosen, owner
@@ -27,18 +32,23 @@ class Describing:
         self._api = api
 
     async def batch(self, request: Request, given: Batch) -> Response:
-        """Take several jobs in, all or none of them. They are on disk when this answers."""
+        """Take several jobs in, all or none of them; or, as a batch, those that can run. They are on disk then."""
         api, caller = self._api, self._api.permissions.caller(request)
 
         async def take() -> Act:
-            wanted = []
+            wanted, refused = list[Wanted](), list[tuple[int, str]]()
             for number, one in enumerate(await api.notifications.resolved_all(request, given.complete())):
                 try:
                     whole = settled(one, caller, api.settings)
                     wanted.append(api.owned(request, whole.wanted(api.settings)))
                 except UserError as error:
-                    raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
-            return lambda: {"ids": api.desk.submit_all(wanted)}
+                    if not given.skip_refused:
+                        raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
+                    refused.append((one.row.number if one.row else number + 1, str(error)))
+            signed = await api.signed(request, wanted)
+            if given.batch is None and not given.skip_refused:
+                return lambda: {"ids": api.desk.submit_all(signed), **api.warned()}
+            return lambda: take_batch(api, caller.name, given, signed, refused)
 
         return await api.once(request, take)
 
@@ -92,11 +102,22 @@ class Describing:
         if views[0].array and not given.array:
             given = given.model_copy(update={"array": _array(views)})
 
+        content = await self._content(request, views[0], given)
+
         def copy() -> dict[str, Any]:
             work, wish = api.desk.description(views[0].id)
-            return {"id": api.desk.submit_all([api.owned(request, given.copied(work, wish, api.settings))])[0]}
+            wanted = api.signing.signed(api.owned(request, given.copied(work, wish, api.settings)), content)
+            return {"id": api.desk.submit_all([wanted])[0], **api.warned()}
 
         return copy
+
+    async def _content(self, request: Request, view: JobView, given: Copy) -> str:
+        """A hash of what the script of a copy holds by now."""
+        if given.command is None and view.work.get("script"):
+            return digest_of(self._api.reader.script(view.work["script"]))
+        command, directory = given.command or view.work["command"], given.directory or view.work["directory"]
+        caller = self._api.permissions.caller(request)
+        return await asyncio.to_thread(self._api.signing.read, command, directory, caller)
 
 
 def _array(views: list[JobView]) -> str:

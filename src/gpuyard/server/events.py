@@ -53,11 +53,11 @@ class Events:
 
     def _stream(self, request: Request, after: int | None, wish: Wish) -> Response:
         api = self._api
-        name = api.permissions.name(request)
-        api.streams.check(name)
+        caller = api.permissions.caller(request)
+        api.streams.check(caller)
 
         async def feed(line: Any) -> None:
-            with api.streams.one(name):
+            with api.streams.one(caller):
                 await api.hub.follow(line, after, wish)
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would keep events back

@@ -19,6 +19,8 @@ MOST_SECONDS = 1e10
 _LARGEST = 2e10  # seconds since the epoch; pydantic would take more for milliseconds
 LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
 """The last time that anybody may mean."""
+ONE_WORD = r"^[^\s/\x00]*$"
+"""What has a place in an address."""
 
 
 def _text(value: Any) -> str:
@@ -165,6 +167,21 @@ GpuMemory = Annotated[
         json_schema_extra={"minimum": 2**20},
     ),
     AfterValidator(_share),
+]
+GpuShare = Annotated[
+    GpuMemory | Literal["auto"],
+    Field(description="Bytes on each GPU, 1 MiB or more: it shares GPUs by memory; `auto`: as its like has used."),
+]
+SimulateUse = Annotated[Word | None, Field(description="What it uses of simulated GPUs, as in `ramp:391M,713M,1045M`.")]
+OomRetries = Annotated[
+    int | None, Field(ge=0, le=100, description="How often it is run again, with more, if it runs out of GPU memory.")
+]
+ThreadPercentage = Annotated[
+    float | None, Field(ge=1, le=100, description="Of a client of MPS: how much of the GPU's threads it may have.")
+]
+Profile = Annotated[
+    Word | None,
+    Field(description="Try it out first if nothing is known of its like: `30s`, or arguments like `--epochs=2`."),
 ]
 Priority = Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")]
 Estimate = Annotated[float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds it should take.")]

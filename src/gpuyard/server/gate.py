@@ -12,16 +12,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard.errors import GpuyardError
 from gpuyard.server.admission import TooMany, Unknown, shown_token
-from gpuyard.server.forgery import check_page
+from gpuyard.server.forgery import check_page, check_sending
 from gpuyard.server.outgoing import Outgoing
-from gpuyard.server.paths import SAFE, is_login, is_open, is_waiting
+from gpuyard.server.paths import SAFE, is_login, is_look, is_open, is_page, is_upload, is_waiting
 from gpuyard.server.permissions import Caller, Forbidden, Role
 from gpuyard.server.refusals import refusal
+from gpuyard.server.times import prefer
 
 if TYPE_CHECKING:
     from gpuyard.server.doors import Doors
 
 _MOST_BODY = 2**23
+_MOST_UPLOAD = 2**26
 _MOST_OF_STRANGERS = 2**13  # enough for a token
 _MOST_PASSED_OVER = 10_000  # pieces, of 64 KiB or so
 
@@ -43,6 +45,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Look at who asks, at how, and at how much is to come."""
         outgoing = Outgoing(scope, send, self._doors)
+        prefer(scope["headers"])
         answer = self._at_once(scope)
         if answer is not None and answer.status_code == 413 and "caller" in scope["state"]:
             await _pass_over(receive)
@@ -85,7 +88,10 @@ class Gate:
                 raise Forbidden("a page of another origin gets this with a token only, as X-Auth-Token or ?token=")
             check_page(caller, method, path, headers)
             check_role(caller, method, path)
-        check_body(method, headers, _MOST_BODY if "caller" in state else _MOST_OF_STRANGERS)
+        check_sending(method, path, headers)
+        check_length(headers, most_of(path, "caller" in state))
+        if not is_page(path):
+            check_kind(method, headers)
         return None
 
     def _is_foreign(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
@@ -112,7 +118,7 @@ _PREFLIGHT = {
 
 def check_role(caller: Caller, method: str, path: str) -> None:
     """Refuse what a role does not allow, whoever it is."""
-    if method in SAFE or is_login(method, path):
+    if is_look(method, path) or is_login(method, path) or is_page(path):  # the page asks us again, with their rights
         return
     if caller.via == "nobody" and not is_waiting(path):
         raise Unknown("without a token you may look at the queue and wait for GPUs, and nothing else")
@@ -120,15 +126,25 @@ def check_role(caller: Caller, method: str, path: str) -> None:
         raise Forbidden("your token is a viewer's, which changes nothing; make one with --role user")
 
 
-def check_body(method: str, headers: Mapping[bytes, bytes], most: int = _MOST_BODY) -> None:
-    """Refuse what is too long, of unknown length, or no JSON: a form of any page could send that without asking."""
+def most_of(path: str, known: bool) -> int:
+    """How many bytes somebody may send there."""
+    if not known:
+        return _MOST_OF_STRANGERS
+    return _MOST_UPLOAD if is_upload(path) else _MOST_BODY
+
+
+def check_length(headers: Mapping[bytes, bytes], most: int = _MOST_BODY) -> None:
+    """Refuse what is too long, or of unknown length."""
     if b"transfer-encoding" in headers:
         raise Refusal(411, "a request must say how long it is, by Content-Length")
-    length = int(headers.get(b"content-length", b"0"))
-    if length > most:
+    if int(headers.get(b"content-length", b"0")) > most:
         raise Refusal(413, f"a request may have {most} bytes at most, environment included")
+
+
+def check_kind(method: str, headers: Mapping[bytes, bytes]) -> None:
+    """Refuse what is no JSON: a form of any page could send that without asking."""
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if length and method not in SAFE and kind != b"application/json":
+    if int(headers.get(b"content-length", b"0")) and method not in SAFE and kind != b"application/json":
         raise Refusal(415, "a request's body must be JSON; send it as `Content-Type: application/json`")
 
 

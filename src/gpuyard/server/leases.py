@@ -183,7 +183,7 @@ async def peer_of(request: Request, settings: Settings) -> Peer | None:
     found, caller = peer or far, getattr(request.state, "caller", None)
     if found is None or is_forwarded(request.headers.raw) or (peer is None and settings.allowed_hosts):
         return None
-    if not isinstance(caller, Caller) or (caller.uid != found.uid and caller.via != "nobody"):
+    if not isinstance(caller, Caller) or caller.by_page or (caller.uid != found.uid and caller.via != "nobody"):
         return None
     if not isinstance(far, Far):
         return Peer(*peer) if peer is not None else None

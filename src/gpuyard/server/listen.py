@@ -8,7 +8,7 @@ import resource
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -22,6 +22,7 @@ from gpuyard.unixhttp import reachable
 
 _CREDENTIALS = struct.Struct("3i")
 _MOST_EACH = 250  # connections of one user
+_THE_PAGES = -1  # stands for a user's number
 _MOST_HEAD = 2**17  # bytes of a request without its body
 _HEAD_TIME, _BODY_TIME = 30.0, 300.0  # seconds in which a request's head, and then its body, must have come, on TCP
 
@@ -75,11 +76,15 @@ class PeerProtocol(HttpToolsProtocol):
 
     proxied: ClassVar[bool] = False
     """Whether a proxy of this machine connects for everybody."""
+    is_page: ClassVar[Callable[[int], bool]] = staticmethod(lambda pid: False)
+    """Whether a process is the page's, which asks for everybody who looks."""
     _open: ClassVar[Counter[int | str]] = Counter()
     """How many connections each user has, and each address beyond this machine."""
     _whose: int | str | None = None
     _most = _MOST_EACH
     _timer: asyncio.TimerHandle | None = None
+    _pump: Any = None
+    """What the connection was handed over to."""
     _head: int | None = None
     """How much of a request's head has come; None when it is complete."""
 
@@ -91,6 +96,9 @@ class PeerProtocol(HttpToolsProtocol):
             peer = Peer(*_CREDENTIALS.unpack(raw))
             self.app_state: dict[str, Any] = {**self.app_state, "peer": peer}
             self._whose = peer.uid
+            if type(self).is_page(peer.pid):
+                self.app_state = {**self.app_state, "page": True}
+                self._whose, self._most = _THE_PAGES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
         elif connection is not None:
             Arrival.waiting.pop(connection.fileno(), None)
             self._look_at(connection, transport.get_extra_info("peername"))
@@ -156,6 +164,19 @@ class PeerProtocol(HttpToolsProtocol):
             self._head += len(data)
             if self._head > _MOST_HEAD:
                 self.transport.abort()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over, for good; it is counted until it ends."""
+        self._stop_timer()
+        self.connections.discard(self)
+        switchboard: Any = self.ws_protocol_class
+        self._pump = switchboard.take(self.scope, self.url, self.transport, self._handed_back)
+        self.connections.add(self._pump)
+        self.transport.set_protocol(self._pump)
+
+    def _handed_back(self, error: Exception | None) -> None:
+        self.connections.discard(self._pump)
+        self.connection_lost(error)
 
     def _is_too_much(self, whose: int | str) -> bool:
         """Whether a user or an address has taken a fair part of what there is, or all together half of it.

@@ -33,6 +33,7 @@ MOST = 10_000
 """Jobs on a page at most, but for those of a table."""
 MOST_ROWS = 1_000_000
 _FARTHEST = 2**53
+_LONGEST = 1000  # characters to look for; SQLite refuses far longer ones
 _CURSOR = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})_([0-9]{1,18})")
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="At most so many.")]
@@ -48,6 +49,7 @@ class Lists:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._searching = asyncio.Lock()
 
     async def jobs(
         self,
@@ -57,7 +59,10 @@ class Lists:
         user: Of = "",
         name: Name = "",
         tag: Tag = "",
-        text: Annotated[str, Query(description="Only those with this in their id, name, user or state.")] = "",
+        array: Annotated[str, Query(description="Only the tasks of this array.")] = "",
+        text: Annotated[
+            str, Query(description="Only those with this in their id, name, user, state, command or tags.")
+        ] = "",
         offset: Offset = 0,
         limit: Annotated[
             int | None,
@@ -75,7 +80,7 @@ class Lists:
             raise UserError(f"limit is {MOST} at most: a page says where the next one is; or ask for columns=true")
         states = frozenset(state.split(",")) if state else frozenset()
         check_states(states)
-        wanted = {key: value for key, value in (("user", user), ("name", name)) if value}
+        wanted = {key: value for key, value in (("user", user), ("name", name), ("array", array)) if value}
         if len(states) == 1:
             wanted["state"] = state
         over = None if all or states & OVER else False
@@ -120,21 +125,31 @@ class Lists:
         name: Name = "",
         tag: Tag = "",
         since: Annotated[Since, Query(description="Only those that ended then or later.")] = None,
+        until: Annotated[Since, Query(description="Only those that ended before then.")] = None,
+        text: Annotated[
+            str, Query(max_length=_LONGEST, description="Only those with this in their id, name, user or command.")
+        ] = "",
         cursor: Annotated[str, Query(description="Where to go on, as the `next` of the page before has it.")] = "",
     ) -> Response:
         """Jobs that are over, the latest first."""
         wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
         check_states({state} - {""})
-        after, where = _instant(since), _cursor(cursor)
+        after, before, where = _instant(since), _instant(until), _cursor(cursor)
 
         def found() -> Response:
             api = self._api
-            views = api.reader.jobs(over=True, wanted=wanted, limit=limit + 1, ended_after=after, tag=tag, behind=where)
+            views = api.reader.jobs(
+                over=True, wanted=wanted, limit=limit + 1, ended_after=after, ended_before=before, tag=tag, text=text,
+                behind=where,
+            )  # fmt: skip
             jobs = [job_json(view, node=api.yard.machine.node) for view in views[:limit]]
             there_is_more = len(views) > limit
             return paged(request, {"jobs": jobs}, {"cursor": _behind(views[limit - 1])} if there_is_more else None)
 
-        return await asyncio.to_thread(found)
+        if not text:
+            return await asyncio.to_thread(found)
+        async with self._searching:  # it may have to look at everything
+            return await asyncio.to_thread(found)
 
 
 def paged(request: Request, answer: dict[str, Any], further: dict[str, Any] | None) -> Response:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Header, Query, Request, Response
 
-from gpuyard.daemon.desk import NoSuchJob, NotNow
+from gpuyard.daemon.described import NoSuchJob
+from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.retention import check_kept
 from gpuyard.daemon.views import JobView
 from gpuyard.errors import UserError
@@ -86,17 +87,19 @@ class Logs:
         engine, job = self._api.yard.engine, view.id
         whole = engine.log_size(job, which) if which else 0
         found = _bytes(text, whole)
+        if found is None and not whole and _is_tail(text):  # the end of nothing is nothing, and no error (RFC 9110)
+            return Response(b"", media_type="application/octet-stream", headers=self._facts(view, which))
         if found is None:
             refusal = problem(416, f"job {job} has printed {whole} bytes; ask for one range of these, not {text[:60]}")
             refusal.headers["Content-Range"] = f"bytes */{whole}"
             return refusal
         begin, end = found
-        name = self._api.permissions.name(request)
-        self._api.streams.check(name)
+        caller = self._api.permissions.caller(request)
+        self._api.streams.check(caller)
 
         async def feed(line: Line) -> None:
             at = begin
-            with self._api.streams.one(name):
+            with self._api.streams.one(caller):
                 while at < end:
                     size = min(_PIECE, end - at)
                     at, data = await asyncio.to_thread(engine.read_log, job, which, at, size, exact=True)
@@ -109,11 +112,11 @@ class Logs:
 
     def _followed(self, request: Request, job: str, which: int, offset: int) -> Response:
         """All that an attempt prints, until it is over; of a job that waits, that of the attempt to come."""
-        name = self._api.permissions.name(request)
-        self._api.streams.check(name)
+        caller = self._api.permissions.caller(request)
+        self._api.streams.check(caller)
 
         async def feed(line: Line) -> None:
-            with self._api.streams.one(name):
+            with self._api.streams.one(caller):
                 await self._follow(line, job, which, offset)
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -146,6 +149,12 @@ class Logs:
             "X-Job-State": view.state,
             "X-Attempt": str(which),
         }
+
+
+def _is_tail(text: str) -> bool:
+    """Whether a range is of the last bytes, however many there are."""
+    match = _RANGE.fullmatch(text.replace(" ", ""))
+    return match is not None and not match[1] and match[2].strip("0") != ""
 
 
 def _bytes(text: str, whole: int) -> tuple[int, int] | None:

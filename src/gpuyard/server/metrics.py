@@ -24,7 +24,7 @@ from gpuyard import __version__
 from gpuyard.daemon.meters import Histogram, Meters
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
-from gpuyard.server.answers import gpus_json
+from gpuyard.server.gpus import gpus_json
 
 _OPEN = ("queued", "held", "running")
 _OUTCOMES = ("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
@@ -55,6 +55,9 @@ class YardCollector(Collector):
         yield GaugeMetricFamily("gpuyard_event_followers", "Clients that follow events now.", followers.events)
         yield GaugeMetricFamily("gpuyard_streams", "Streams of events and of logs now.", followers.streams)
         yield from _gpus(self._yard, views)
+        yield from _more_of_gpus(self._yard)
+        yield _uses(self._yard, views)
+        yield _energy(self._yard, views)
 
 
 def registry_of(yard: Yard, since: float, followers: Any) -> CollectorRegistry:
@@ -120,6 +123,8 @@ _READINGS = {
     "gpuyard_gpu_power_watts": ("power", 1.0, "Power that a GPU draws."),
     "gpuyard_gpu_temperature_celsius": ("temperature", 1.0, "Temperature of a GPU."),
 }
+_MADE_UP = frozenset(("power", "temperature"))
+"""What only a model says of simulated GPUs: to look at, and no measurement to add up."""
 
 
 def _gpus(yard: Yard, views: list[JobView]) -> Iterator[Metric]:
@@ -130,6 +135,8 @@ def _gpus(yard: Yard, views: list[JobView]) -> Iterator[Metric]:
     for name, (field, factor, text) in _READINGS.items():
         family = GaugeMetricFamily(name, text, labels=labels)
         for gpu in answering:
+            if gpu["simulated"] and field in _MADE_UP:
+                continue
             if gpu[field] is not None and (field != "memory_total" or gpu[field]):
                 family.add_metric(_labels(gpu), gpu[field] * factor)
         yield family
@@ -145,6 +152,57 @@ def _gpus(yard: Yard, views: list[JobView]) -> Iterator[Metric]:
         for state in _STATES:
             states.add_metric([*_labels(gpu), state], float(state == now))
     yield states
+
+
+_EXTRAS = {
+    "gpuyard_gpu_memory_copy_ratio": (
+        "memcopy", 0.01, "Share of the last sample period in which a GPU's memory was read or written."
+    ),
+    "gpuyard_gpu_sm_clock_hertz": ("sm_clock", 1e6, "Clock of a GPU's processors."),
+    "gpuyard_gpu_memory_clock_hertz": ("memory_clock", 1e6, "Clock of a GPU's memory."),
+    "gpuyard_gpu_throttle_reasons": ("throttle", 1.0, "What slows a GPU down, as NVML's bits; 0: nothing."),
+}  # fmt: skip
+
+
+def _more_of_gpus(yard: Yard) -> Iterator[Metric]:
+    """What only real GPUs tell: of simulated ones a model says it, which is nothing to add up."""
+    looks = [] if yard.machine.age() > _OLD else list(yard.machine.readings())
+    real = [look for look in looks if not look.device.simulated and not look.reading.lost]
+    for name, (field, factor, text) in _EXTRAS.items():
+        family = GaugeMetricFamily(name, text, labels=["uuid", "gpu", "name"])
+        for device, reading, _, _ in real:
+            if (value := getattr(reading, field)) is not None:
+                family.add_metric([device.uuid, str(device.index), device.name], value * factor)
+        yield family
+    errors = CounterMetricFamily(
+        "gpuyard_gpu_xid_errors", "Errors that the driver told of, by number.", labels=["uuid", "gpu", "name", "xid"]
+    )
+    devices = yard.machine.gpus.devices
+    for (gpu, xid), count in sorted(yard.machine.xids.copy().items()):
+        errors.add_metric([devices[gpu].uuid, str(gpu), devices[gpu].name, str(xid)], count)
+    yield errors
+
+
+def _energy(yard: Yard, views: list[JobView]) -> Metric:
+    family = CounterMetricFamily(
+        "gpuyard_job_energy_joules", "Energy that GPUs drew for a running job, this attempt.", labels=["job"]
+    )
+    for view in () if yard.machine.gpus.simulated else views:
+        measure = yard.measures.of(view.id) if view.state == "running" else None
+        if measure is not None and measure.energy_wh is not None:
+            family.add_metric([view.id], measure.energy_wh * 3600)
+    return family
+
+
+def _uses(yard: Yard, views: list[JobView]) -> Metric:
+    family = GaugeMetricFamily(
+        "gpuyard_job_gpu_memory_bytes", "Memory of a GPU that a running job uses, as measured.", labels=["job", "gpu"]
+    )
+    for view in views:
+        measure = yard.measures.of(view.id) if view.state == "running" else None
+        for gpu, size in measure.current.items() if measure else ():
+            family.add_metric([view.id, str(gpu)], size)
+    return family
 
 
 def _labels(gpu: dict[str, Any]) -> list[str]:

@@ -165,7 +165,7 @@ class Notifications:
     def _who(self, request: Request) -> Caller:
         caller = self._api.permissions.caller(request)
         if caller.uid == NO_ACCOUNT:
-            raise Forbidden("only who has an account on this machine can be told of jobs; send a token")
+            raise Forbidden("only who has an account on this machine can be told of jobs")
         return caller
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Message, Scope, Send
 
 from gpuyard.server.hosts import address_of
-from gpuyard.server.paths import SAFE, is_api, is_sign_of_life, is_watchmens
+from gpuyard.server.paths import SAFE, is_api, is_look, is_page, is_sign_of_life, is_watchmens
 from gpuyard.server.permissions import Caller
 from gpuyard.server.refusals import refusal
 from gpuyard.server.trail import REFUSALS, Entry
@@ -24,9 +24,10 @@ _ALWAYS = (
 )
 _POLICY = b"content-security-policy"
 _FOR_API = b"default-src 'none'; frame-ancestors 'none'"
-_FOR_PAGES = (
-    b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
-    b"frame-ancestors 'none'"
+_FOR_PAGES = (  # Vue makes functions of its templates while it runs, and NiceGUI has its pages' elements in a script
+    b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    b"img-src 'self' data:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; "
+    b"form-action 'self'; frame-ancestors 'none'"
 )
 _WITH_JOBS = ("/api/v1/jobs", "/api/v1/leases")
 _MOST_READ = 2**16  # bytes of an answer in which the id of a new job is looked for
@@ -93,12 +94,14 @@ class Outgoing:
     def note(self) -> None:
         """Write down who changed what, and who was refused."""
         scope, status = self._scope, self._status
-        changes = scope["method"] not in SAFE and not 400 <= status < 500 and not is_sign_of_life(scope["path"])
+        path = scope["path"]  # what the page's process asks for is written down when it does
+        looks = is_look(scope["method"], path) or is_sign_of_life(path) or is_page(path)
+        changes = not looks and not 400 <= status < 500
         if not changes and status not in REFUSALS:
             return
         caller = self._caller
-        user = caller.name if caller is not None else ""
-        address = address_of(scope, self._doors.settings)
-        entry = Entry(time.time(), user, self._via, address, scope["method"], scope["path"], status,
+        user, way = (caller.name, caller.way) if caller is not None else ("", "nobody")
+        address = scope.get("state", {}).get("address") or address_of(scope, self._doors.settings)
+        entry = Entry(time.time(), user, way, address, scope["method"], scope["path"], status,
                       scope.get("state", {}).get("about", ""))  # fmt: skip
         self._doors.trail.add(entry, self._body)

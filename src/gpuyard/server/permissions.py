@@ -62,8 +62,15 @@ class Caller:
     role: Role = Role.USER
     via: str = "socket"
     """How it is known who they are: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: it is not."""
-    limits: tuple[str, ...] = ()
-    """Limits (ulimit) for the jobs of whoever has a token."""
+    limits: tuple[str, ...] | None = ()
+    """Limits (ulimit) for the jobs of whoever has a token, or asks by the page; None: they could not be told."""
+    by_page: bool = False
+    """Whether the page's process asks for them, with a ticket; all else is as if they asked themselves."""
+
+    @property
+    def way(self) -> str:
+        """How they came, for the audit trail."""
+        return f"{self.via}, page" if self.by_page else self.via
 
     def group(self, rules: Rules | None) -> str:
         """The group that counts for quotas and shares: the first that rules name, else the main one."""

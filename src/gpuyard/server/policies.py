@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response
 
 from gpuyard.core.columns import COLUMNS
 from gpuyard.core.discipline import DISCIPLINES
+from gpuyard.core.placements import PLACEMENT_DOCS
 from gpuyard.core.policies import ALIASES, POLICIES
-from gpuyard.core.pool import PLACEMENT_DOCS
 from gpuyard.server.answers import reply
 from gpuyard.server.models import PolicyChoice
 from gpuyard.server.permissions import May
@@ -25,12 +27,14 @@ class PolicyRoutes:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._one_at_a_time = asyncio.Lock()
 
     def add_to(self, add: Callable[..., None]) -> None:
         """Make the routes known."""
         add("/policies", self.known, "GET", May.EVERYBODY)
         add("/policy", self.policy, "GET", May.EVERYBODY)
         add("/policy", self.set_policy, "PUT", May.ADMIN, "set the policy")
+        add("/policy/preview", self.preview, "POST", May.EVERYBODY)
 
     async def known(self) -> Response:
         """The policies, disciplines and placements that there are, with a line on each, and what can be set."""
@@ -59,7 +63,7 @@ class PolicyRoutes:
         return reply(
             {
                 "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
-                "placement": planner.placement, "since": iso(since),
+                "placement": planner.placement, "since": iso(since), "admission": self._api.settings.admission,
             }
         )  # fmt: skip
 
@@ -71,3 +75,11 @@ class PolicyRoutes:
         user = caller.name
         await api.ask(lambda: api.desk.set_policy(given.policy, given.discipline, given.placement, user))
         return await self.policy()
+
+    async def preview(self, request: Request, given: PolicyChoice) -> Response:
+        """What would change now if plans were made another way; nothing does change."""
+        api = self._api
+        api.permissions.check_policy(api.permissions.caller(request), given.policy)
+        async with self._one_at_a_time:
+            found = await api.look(lambda: api.desk.preview(given.policy, given.discipline, given.placement))
+        return reply({**asdict(found), "order": [moved._asdict() for moved in found.order]})

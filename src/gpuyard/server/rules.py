@@ -14,7 +14,7 @@ from gpuyard.core.model import Booking, Quota
 from gpuyard.daemon.rulebook import Rulebook, Standing
 from gpuyard.daemon.yard import Yard
 from gpuyard.server.answers import reply
-from gpuyard.server.fields import LAST, MOST_INDEX, MOST_SECONDS, WHOLE, Index, Word
+from gpuyard.server.fields import LAST, MOST_INDEX, MOST_SECONDS, ONE_WORD, WHOLE, Index, Word
 from gpuyard.server.paths import API
 from gpuyard.server.permissions import May
 from gpuyard.server.times import iso
@@ -39,9 +39,7 @@ class ReservationWish(BaseModel):
     gpus: Annotated[list[Index], Field(min_length=1, description="Which.")]
     begin: Annotated[float, Field(ge=0, le=LAST, description="Seconds since the epoch.")]
     end: Annotated[float, Field(ge=0, le=LAST, description="Seconds since the epoch.")]
-    name: Annotated[
-        str, Field(max_length=100, pattern=r"^[^\s/\x00]*$", description="One is made up, if not said.")
-    ] = ""
+    name: Annotated[str, Field(max_length=100, pattern=ONE_WORD, description="One is made up, if not said.")] = ""
     users: Annotated[list[Word] | None, Field(description="Who may use them; who asks, if not said.")] = None
 
 

@@ -46,8 +46,15 @@ class Choice:
         if len(self.states) > 1:
             found = [v for v in found if v.state in self.states]
         if self.text:
-            found = [v for v in found if any(self.text in part.casefold() for part in (v.id, v.name, v.user, v.state))]
+            found = [v for v in found if self.text in _said(v).casefold()]
         return found
+
+
+def _said(view: JobView) -> str:
+    """Where a text is looked for: line by line, so that nothing is found across two of them."""
+    work = view.work
+    command = " ".join(work.get("command", ()))
+    return "\n".join((view.id, view.name, view.user, view.state, command, *work.get("tags", ())))
 
 
 class Listed(NamedTuple):
@@ -79,12 +86,14 @@ class Listing:
         said = [say(why, view) for view, why in zip(shown, whys, strict=True)]
         far = [self._progress.of(view, now) for view in shown]
         more = len(rows) > choice.page.stop
+        counts: dict[str, Any] = {"total": len(found), "rows": len(rows), "states": tasks.counts_of(found)}
         if columns:
-            answer = {"now": now, "total": len(found), "last": yard.store.last}
+            answer = {"now": now, **counts, "last": yard.store.last}
             return Listed({**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}, more, known)
         node = yard.machine.node
-        jobs = [job_json(*one, node) for one in zip(shown, said, far, strict=True)]
-        return Listed({"total": len(found), "jobs": jobs}, more, known)
+        live = yard.measures.live
+        jobs = [job_json(*one, node, live(one[0])) for one in zip(shown, said, far, strict=True)]
+        return Listed({**counts, "jobs": jobs}, more, known)
 
 
 def _in_order(views: list[JobView], reasons: Mapping[str, Reason]) -> list[JobView]:

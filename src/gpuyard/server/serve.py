@@ -15,20 +15,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI
 
 from gpuyard import __version__
 from gpuyard.config import NO_PORT, PORT, Settings
+from gpuyard.daemon.dcgm import JobMapping
 from gpuyard.daemon.machine import Machine
+from gpuyard.daemon.pulse import Pulse
 from gpuyard.daemon.retention import Retention
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.yard import Yard
 from gpuyard.engines.dropping import check_tools
 from gpuyard.engines.leases import LeaseEngine
 from gpuyard.engines.local import LocalEngine
+from gpuyard.engines.mps import MpsEngine
 from gpuyard.engines.processes import adopt_orphans
 from gpuyard.engines.routing import Routing
 from gpuyard.engines.signs import Signs
@@ -41,9 +44,11 @@ from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.discretion import Discreet
 from gpuyard.server.exposure import exposure
+from gpuyard.server.gpus import SAMPLES
 from gpuyard.server.keeping import check_keeping, prepare
 from gpuyard.server.leases import terms_of
 from gpuyard.server.listen import PeerProtocol, listen, listen_on
+from gpuyard.server.pump import Switchboard
 
 log = logging.getLogger("gpuyard")
 _CYCLES = 2_000, 20, 50  # looked for often, so that each time is short; as a command has it, it would be 100 ms
@@ -71,11 +76,15 @@ def serve(settings: Settings) -> None:
         with _usable(settings.data_dir):
             local = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups, shared=settings.shared)
         leases = LeaseEngine(lambda job: terms_of(store.open.get(job)), settings.lease_idle)
-        engine = Routing(local, leases)
+        mps = MpsEngine(local, settings.data_dir / "mps", Visible(gpus), shared=settings.shared)
+        engine = Routing(mps, leases)
         stack.callback(engine.close)
-        machine = Machine(gpus, engine, owner_on=engine.owner_on)
+        machine = Machine(
+            gpus, engine, owner_on=engine.owner_on, buffer=settings.gpu_buffer, beside=settings.foreign == "count"
+        )
         leases.in_use = machine.in_use
         yard = Yard(store, engine, machine, settings)
+        stack.callback(yard.measures.close)
         yard.expect = leases.watch
         yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
         kind = "simulated GPU" if gpus.simulated else "GPU"
@@ -136,19 +145,12 @@ async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -
         for server, _ in servers:
             server.should_exit = True
         api.watch.end()
+        api.page.end()
 
     api = Api(yard, settings, end, access)
     api.signs = signs
-    app = make_app(api)
-    PeerProtocol.proxied = bool(settings.allowed_hosts)
-    gc.collect()
-    gc.freeze()  # what is there now stays: looking through it again and again would stop everything for tens of ms
-    gc.set_threshold(*_CYCLES)
-    servers = [(_server(app), listener)]
-    if (network := _network(settings)) is not None:
-        servers.append((_server(app, settings), network))
-        api.url = url_of(settings, network)
-        log.info("the API is at %s", api.url)
+    yard.machine.samples.listeners.append(lambda: api.watch.tell(SAMPLES))
+    servers = _servers(api, listener)
     for sentence in exposure(settings, api.url):
         log.warning("BEWARE: %s", sentence)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,37 +158,70 @@ async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -
     failed: list[BaseException] = []
     thread = threading.Thread(target=_run, args=(yard, failed, lambda: loop.call_soon_threadsafe(end)))
     thread.start()
-    retention = Retention(yard, settings)
-    retention.start()
-    api.doors.trail.start()
-    office = api.notifications.open()
-    if office is None:
-        log.error("nobody is told of their jobs: %s", api.notifications.problem)
-    else:
-        yard.listeners.append(office.clerk.committed)
-        office.start()
+    companions = _companions(yard, api)
+    for one in companions:
+        one.start()
+    api.page.start(lambda: all(server.started for server, _ in servers))
     try:
         await asyncio.gather(*(server.serve(sockets=[socket]) for server, socket in servers))
     finally:
-        await asyncio.to_thread(api.doors.trail.stop)
-        await asyncio.to_thread(retention.stop)
-        if office is not None:
-            await asyncio.to_thread(office.stop)
+        for one in companions:
+            await asyncio.to_thread(one.stop)
         yard.stop()
         await asyncio.to_thread(thread.join)
+        await api.page.close()
         settings.socket.unlink(missing_ok=True)
     if failed:
         raise failed[0]
     log.info("ended; jobs go on running")
 
 
-def _server(app: FastAPI, network: Settings | None = None) -> uvicorn.Server:
+class Companion(Protocol):
+    """What works beside the yard, in a thread of its own."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def _companions(yard: Yard, api: Api) -> list[Companion]:
+    """The audit trail, what removes old output, what looks at GPUs and those who share them, and what tells people."""
+    found: list[Companion] = [api.doors.trail, Retention(yard, api.settings), Pulse(yard), api.interference]
+    found += [api.recorder, JobMapping(yard, api.settings.dcgm_job_mapping)]
+    office = api.notifications.open()
+    if office is None:
+        log.error("nobody is told of their jobs: %s", api.notifications.problem)
+        return found
+    yard.listeners.append(office.clerk.committed)
+    return [*found, office]
+
+
+def _servers(api: Api, listener: socket.socket) -> list[tuple[uvicorn.Server, socket.socket]]:
+    """What answers on the Unix socket, and on TCP if that is wanted; there the page is, too."""
+    settings, app = api.settings, make_app(api)
+    PeerProtocol.proxied = bool(settings.allowed_hosts)
+    PeerProtocol.is_page = api.page.is_page
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through it again and again would stop everything for tens of ms
+    gc.set_threshold(*_CYCLES)
+    switchboard = Switchboard(api.page, api.doors)
+    servers = [(_server(app, switchboard), listener)]
+    if (network := _network(settings)) is not None:
+        servers.append((_server(app, switchboard, settings), network))
+        api.url = url_of(settings, network)
+        log.info("the API is at %s", api.url)
+        if settings.page:
+            api.page.open(api.url)
+    return servers
+
+
+def _server(app: FastAPI, switchboard: Switchboard | None, network: Settings | None = None) -> uvicorn.Server:
     """What answers on one socket; TLS is for the network alone."""
     options: dict[str, Any] = {}
     if network is not None and network.tls_cert:
         options = {"ssl_certfile": network.tls_cert, "ssl_keyfile": network.tls_key or None}
     config = uvicorn.Config(
-        app, http=PeerProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        app, http=PeerProtocol, ws=switchboard or "none",  # type: ignore[arg-type]
+        lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
         proxy_headers=False, server_header=False, date_header=False, **options,
     )  # fmt: skip

@@ -11,9 +11,11 @@ from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from gpuyard.errors import GpuyardError
+from gpuyard.server.permissions import Caller
 
 _STUCK = 60.0  # seconds after which a client that takes nothing is given up; it may come again
 _MOST_EACH = 100  # streams of one user
+_MOST_BY_PAGE = 400  # the same by the page, at which many may look by one token
 
 
 class HungUp(Exception):
@@ -99,26 +101,33 @@ class Streams:
     """How many streams each user has; each takes a connection, and a part of the time."""
 
     def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+        self._open: Counter[tuple[str, bool]] = Counter()
 
-    def check(self, user: str) -> None:
+    def check(self, caller: Caller) -> None:
         """Refuse one more to who has too many."""
-        if self._open[user] >= _MOST_EACH:
-            raise TooManyStreams(f"{user} follows by {_MOST_EACH} connections already, which is the most; close some")
+        most = _MOST_BY_PAGE if caller.by_page else _MOST_EACH
+        if self._open[_whose(caller)] >= most:
+            raise TooManyStreams(f"{caller.name} follows by {most} connections already, which is the most; close some")
 
     @contextmanager
-    def one(self, user: str) -> Iterator[None]:
+    def one(self, caller: Caller) -> Iterator[None]:
         """While this lasts, a user has one more."""
-        self._open[user] += 1
+        whose = _whose(caller)
+        self._open[whose] += 1
         try:
             yield
         finally:
-            self._open[user] -= 1
-            if not self._open[user]:
-                del self._open[user]
+            self._open[whose] -= 1
+            if not self._open[whose]:
+                del self._open[whose]
 
     def __len__(self) -> int:
         return self._open.total()
+
+
+def _whose(caller: Caller) -> tuple[str, bool]:
+    """What is counted together: what somebody has open themselves, and what the page has for them."""
+    return caller.name, caller.by_page
 
 
 def _always() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 from fastapi import Request
+from starlette.datastructures import State
 
 from gpuyard.config import Settings
 from gpuyard.engines.rlimits import limits_of
@@ -29,9 +30,21 @@ class Submitters:
 
     def limits(self, request: Request, caller: Caller) -> tuple[str, ...]:
         """The limits for the jobs of whoever asks, where they are not ours."""
-        if caller.via not in ("socket", "loopback"):
-            return caller.limits
-        who: Peer | Far = request.state.peer if caller.via == "socket" else request.state.far
+        if caller.via in ("socket", "loopback") and not caller.by_page:
+            return self._of(request.state, caller.via)
+        if caller.limits is None:
+            raise UserError("the limits (ulimit) of your browser could not be read; reload the page, and try again")
+        return caller.limits
+
+    def of_viewer(self, state: State, via: str) -> tuple[str, ...] | None:
+        """The limits of the browser of somebody whom the kernel names; None if they cannot be told."""
+        try:
+            return self._of(state, via)
+        except UserError:
+            return None
+
+    def _of(self, state: State, via: str) -> tuple[str, ...]:
+        who: Peer | Far = state.peer if via == "socket" else state.far
         asked, limits = self._known.get(who, (0.0, ()))
         if time.monotonic() - asked < _KEPT:
             return limits

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuyard.arrays import folded, some_of, task_id
 from gpuyard.client import OVER
-from gpuyard.daemon.desk import NoSuchJob, NotNow
+from gpuyard.daemon.described import NoSuchJob
+from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.reader import Reader
 from gpuyard.daemon.views import JobView
 
@@ -85,7 +86,15 @@ def together(job: str, views: list[JobView]) -> JobView:
         exit_code=max(codes) if codes and state in OVER else None,
         message=counted(views),
         recalled="",
+        measured={**views[0].measured, **_all_took(views)},
     )
+
+
+def _all_took(views: Iterable[JobView]) -> dict[str, float | None]:
+    """What all tasks took, as far as their attempts are over."""
+    known = [wh for view in views if (wh := view.measured.get("total_wh")) is not None]
+    seconds = sum(view.measured.get("total_gpu_seconds", 0.0) for view in views)
+    return {"total_wh": sum(known) if known else None, "total_gpu_seconds": seconds}
 
 
 def counted(views: Iterable[JobView]) -> str:

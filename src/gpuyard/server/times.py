@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
+
+_EXACT: ContextVar[bool] = ContextVar("exact", default=False)
+"""Whether who asks wants times in sentences as programs read them, to write them as the clock of its user has them."""
+
+
+def prefer(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Tell times in the sentences of this answer as its head asks for it: `Prefer: times=iso`."""
+    _EXACT.set(any(name == b"prefer" and b"times=iso" in value.replace(b" ", b"") for name, value in headers))
 
 
 def iso(at: float | None) -> str | None:
@@ -25,6 +35,8 @@ def _second(seconds: int) -> tuple[str, str]:
 def clock(at: float) -> str:
     """A time in a sentence."""
     try:
+        if _EXACT.get():
+            return iso(at) or ""
         return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError):
         return "no time that can be told"

@@ -33,6 +33,10 @@ class Watch:
         arrays = {array for job in jobs if (array := array_of(job))}
         self._loop.call_soon_threadsafe(self._wake, jobs | arrays)
 
+    def tell(self, topic: str) -> None:
+        """Something has happened that is no event. Called by any thread."""
+        self._loop.call_soon_threadsafe(self._release, topic)
+
     def end(self) -> None:
         """Let nobody wait any more: the daemon ends, and whoever asks is to be answered at once."""
         self.over = True
@@ -40,9 +44,12 @@ class Watch:
 
     def _wake(self, jobs: set[str]) -> None:
         for name in (*jobs, _ANYTHING):
-            for waiter in self._waiters.pop(name, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._release(name)
+
+    def _release(self, name: str) -> None:
+        for waiter in self._waiters.pop(name, ()):
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def wait(self, seconds: float, job: str = _ANYTHING) -> None:
         """Return when something has happened to the job (or at all), or the seconds are over."""

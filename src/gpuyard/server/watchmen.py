@@ -18,14 +18,16 @@ from pydantic import AfterValidator, BaseModel, Field, StrictInt, ValidationErro
 
 from gpuyard.core.events import Submitted
 from gpuyard.core.reasons import Reason
-from gpuyard.daemon.desk import NoSuchJob, NotNow
+from gpuyard.daemon.described import NoSuchJob
+from gpuyard.daemon.desk import NotNow
 from gpuyard.daemon.intake import Wanted
 from gpuyard.daemon.views import JobView, Work
 from gpuyard.engines import processes
 from gpuyard.engines.callers import find_holder
 from gpuyard.errors import UserError
-from gpuyard.server.answers import Sayings, gpus_json, reply, times_are_known
+from gpuyard.server.answers import Sayings, reply, times_are_known
 from gpuyard.server.complaints import message, where
+from gpuyard.server.gpus import gpus_json
 from gpuyard.server.leases import Leases, peer_of
 from gpuyard.server.listen import Peer
 from gpuyard.server.models import Asked

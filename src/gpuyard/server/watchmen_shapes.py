@@ -88,7 +88,7 @@ def collection_json(machine: Machine) -> dict[str, Any]:
         "hostname": platform.node(),
         "driver_version": "simulated" if machine.gpus.simulated else _driver(),
         "query_time": str(datetime.now()),
-        "gpus": [_gpu_json(device, reading) for device, reading, _ in machine.readings()],
+        "gpus": [_gpu_json(look.device, look.reading) for look in machine.readings()],
     }
 
 

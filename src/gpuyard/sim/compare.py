@@ -19,7 +19,7 @@ from gpuyard.errors import UserError
 from gpuyard.policyfile import make_planner
 from gpuyard.sim.curves import Spread
 from gpuyard.sim.intervals import interval
-from gpuyard.sim.parallel import Failure, Task, Watch, run_all
+from gpuyard.sim.parallel import Failure, Keep, Task, Watch, run_all
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options
 from gpuyard.sim.summary import Groups, Summary, summarise
@@ -74,11 +74,13 @@ def compare(
     jobs: int | None = None,
     progress: Watch | None = None,
     schedules: Path | None = None,
+    keep: Keep[Summary] | None = None,
 ) -> Comparison:
     """Simulate all policies with `jobs` processes; with `schedules`, write each schedule to a folder in there.
 
     `seeds` repeats what is random with that many seeds; `windows` cuts the trace into that many equal stretches of
-    time, each simulated by itself from an empty cluster.
+    time, each simulated by itself from an empty cluster. `keep` makes the summary of a schedule, if it is to do more
+    than that with it.
     """
     options = options or Options()
     parts = split(trace, windows)
@@ -89,8 +91,8 @@ def compare(
         for part in parts
         for k in range(seeds if seeds > 1 and is_random(policy, options) else 1)
     ]
-    keep = summary_of if schedules is None else partial(written_summary, schedules)
-    answers = run_all(trace, tasks, keep, jobs=jobs, progress=progress)
+    usual = summary_of if schedules is None else partial(written_summary, schedules)
+    answers = run_all(trace, tasks, keep or usual, jobs=jobs, progress=progress)
     found: dict[str, list[tuple[Task, Summary | Failure]]] = {}
     for task, answer in zip(tasks, answers, strict=True):
         found.setdefault(task.policy, []).append((task, answer))

@@ -16,8 +16,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from gpuyard.sim.result import Result
-
 INK = "#2b2b2b"
 Tick = tuple[float, str]
 """Where it stands, and what it says."""
@@ -127,11 +125,6 @@ def count_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def first_submit(result: Result) -> float:
-    """Where the time axis starts."""
-    return float(result.trace.submit.min()) if len(result.trace) else 0.0
-
-
 def shorten(text: str, length: int) -> str:
     """At most this many characters; the end counts as much as the beginning (ids differ there)."""
     text = " ".join(text.split())
@@ -144,6 +137,6 @@ def capital(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that matplotlib shows as it is: no mathematics, and no label hidden for its underscore."""
-    text = text.replace("$", r"\$")
+    """Text that can be drawn as it is: no mathematics, no label hidden for its underscore, no letter that none is."""
+    text = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text

@@ -15,8 +15,9 @@ import numpy as np
 from gpuyard.core.fragmentation import Kind, fragments, kind_of, typical
 from gpuyard.core.model import Cluster, suits
 from gpuyard.core.placement import claim, place
+from gpuyard.core.placements import PLACEMENTS
 from gpuyard.core.policy import check_placement
-from gpuyard.core.pool import PLACEMENTS, RANDOM, Demand, Flags, Floats, Ints, Site, Tasks, new_pool, salted
+from gpuyard.core.pool import RANDOM, Demand, Flags, Floats, Ints, Site, Tasks, new_pool, salted
 from gpuyard.core.sharing import gpus_on, hosts, lots, only, scores, slots_of
 from gpuyard.errors import UserError
 from gpuyard.sim.trace import Trace

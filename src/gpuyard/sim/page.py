@@ -95,13 +95,13 @@ class Column:
     """`number`, `count`, `duration`, `percent`, or `rate` (a number per second, shown per hour)."""
 
 
-def page(title: str, body: str) -> str:
-    """The whole document."""
+def page(title: str, body: str, style: str = "") -> str:
+    """The whole document; `style` comes on top of what all have."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n{body}\n"
         f"<script>{_SCRIPT}</script>\n</body>\n</html>\n"
     )
 

@@ -18,9 +18,9 @@ from gpuyard.engines.cgroups import find_cgroups
 from gpuyard.engines.local import LocalEngine
 
 
-def _zombies() -> list[int]:
+def _zombies() -> set[int]:
     mine = [processes.look(int(name)) for name in os.listdir("/proc") if name.isdigit()]
-    return [process.pid for process in mine if process and process.parent == os.getpid() and process.dead]
+    return {process.pid for process in mine if process and process.parent == os.getpid() and process.dead}
 
 
 def test_signals_to_the_whole_group_do_not_reach_the_wrapper(watch: Watch) -> None:
@@ -152,7 +152,7 @@ def test_cgroups_of_the_jobs_own_are_removed_with_it(tmp_path: Path) -> None:
 
 
 def test_three_hundred_jobs_leave_no_zombie_and_no_descriptor(watch: Watch) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before, others = len(os.listdir("/proc/self/fd")), _zombies()
     for number in range(300):
         watch.launch(str(number), "true")
         if number % 30 == 0:
@@ -160,5 +160,5 @@ def test_three_hundred_jobs_leave_no_zombie_and_no_descriptor(watch: Watch) -> N
     for number in range(300):
         assert watch.until(Ended, str(number), seconds=20).code == 0
     assert len(os.listdir("/proc/self/fd")) == before
-    assert _zombies() == []
+    assert _zombies() <= others
     assert watch.engine.due() is None

@@ -2,59 +2,84 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
+import re
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuyard.cli import output
+from gpuyard.cli.demo.yard import GPUS, MEMORY, yard
 from gpuyard.cli.options import Seed
-from gpuyard.errors import GpuyardError
 
 if TYPE_CHECKING:
     from gpuyard.cli.demo.jobs import Planned
     from gpuyard.cli.demo.screen import Show
     from gpuyard.client import Client, Job
 
-_GPUS = 4
-_MEMORY = "16G"
 _LOOK = 0.2
 """Seconds between two looks at the queue."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where the report goes.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where the report of --exit goes.")]
 
 
 def demo(
     exit_: Annotated[
-        bool, typer.Option("--exit", help="For scripts: plain lines also on a terminal. It ends by itself anyway.")
+        bool, typer.Option("--exit", help="For scripts: ten jobs, plain lines, a report; it ends by itself.")
     ] = False,
     out: Out = Path("demo-report"),
     seed: Seed = 1,
 ) -> None:
-    """Run training-like jobs on 4 simulated GPUs, show the queue moving, and draw what happened."""
+    """Let a queue live on 8 simulated GPUs, with its page, until Ctrl-C; or run ten jobs and draw what happened."""
+    if exit_:
+        _ten_jobs(out, seed)
+    else:
+        _living_queue(seed)
+
+
+def _living_queue(seed: int) -> None:
+    """Jobs that keep coming; on a terminal a live table, elsewhere a line for every change."""
+    from gpuyard.cli.demo import screen
+    from gpuyard.cli.demo.living import Living
+
+    with yard() as (client, folder):
+        _introduce(client, folder)
+        shown = screen.live() if sys.stdout.isatty() else nullcontext(screen.Lines().show)
+        with shown as show:
+            Living.begin(client, folder, seed).go_on(show, GPUS)
+
+
+def _introduce(client: Client, folder: Path) -> None:
+    """Where to look, and what there is to see."""
+    print(
+        f"Open {client.status()['url']}/ in a browser.\n\n"
+        f"{GPUS} simulated GPUs of {MEMORY} each: no real GPU is used. The jobs are real\n"
+        "processes, which print what a training prints, and sleep. In another terminal:\n\n"
+        f"    gpuyard --data-dir {folder} top\n\n"
+        "Ctrl-C ends it, and leaves nothing behind.\n",
+        flush=True,
+    )
+
+
+def _ten_jobs(out: Path, seed: int) -> None:
+    """Jobs that compute, what they did, and what other policies would have made of it."""
     from gpuyard.cli.demo import report, screen
     from gpuyard.cli.demo.jobs import PLAN
 
     out.mkdir(parents=True, exist_ok=True)
-    print(
-        f"{_GPUS} simulated GPUs of {_MEMORY} each: no real GPU is used. The jobs are real\n"
-        "processes that train small models with numpy, on the CPU of this machine.\n"
-        "This takes half a minute; Ctrl-C ends it.\n",
-        flush=True,
-    )
-    shown = screen.live() if sys.stdout.isatty() and not exit_ else nullcontext(screen.Lines().show)
-    with _yard() as (client, folder):
-        with shown as show:
-            jobs, said = _run(client, folder, PLAN, seed, show)
+    with yard() as (client, folder):
+        print(
+            f"The page is at {client.status()['url']}/ while this lasts.\n\n"
+            f"{GPUS} simulated GPUs of {MEMORY} each: no real GPU is used. The jobs are real\n"
+            "processes that train small models with numpy, on the CPU of this machine.\n"
+            "This takes half a minute; Ctrl-C ends it.\n",
+            flush=True,
+        )
+        jobs, said = _run(client, folder, PLAN, seed, screen.Lines().show)
         _keep_logs(client, jobs, out / "logs")
         happened = report.what_happened(folder / "gpuyard.db")
     report.print_summary(jobs, said)
@@ -73,51 +98,6 @@ def _check(jobs: Sequence[Job], plan: Sequence[Planned]) -> None:
         raise typer.Exit(1)
 
 
-@contextmanager
-def _yard() -> Iterator[tuple[Client, Path]]:
-    """A daemon in a directory of its own; both are gone in the end, and so is every job, whatever happens."""
-    from gpuyard.cli.up import Rules, start
-    from gpuyard.cli.yard import Here
-    from gpuyard.client import Client
-
-    for number in _SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="gpuyard-demo-"))
-    os.environ["GPUYARD_SINGLE_USER"] = "true"  # the daemon's: nobody else is invited
-    rules = Rules(f"{_GPUS}x{_MEMORY}", "priority", "easy", "pack")
-    settings = Here(str(folder), str(folder / "gpuyard.sock")).settings(**rules.flags())
-    client = Client(settings.socket)
-    try:
-        start(settings, client, rules)
-        yield client, folder
-    except KeyboardInterrupt:
-        output.say("interrupted: the jobs and the daemon are ended")
-        raise SystemExit(130) from None
-    finally:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
-        _clear(client)
-        shutil.rmtree(folder, ignore_errors=True)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _clear(client: Client) -> None:
-    """End what still runs, and the daemon."""
-    from gpuyard.cli.up import stop
-    from gpuyard.client import NoDaemon, Refused
-
-    with suppress(GpuyardError, TimeoutError):  # whatever becomes of the jobs, the daemon has to go
-        left = client.jobs()
-        for job in reversed(left):  # those that wait come first: they would take the place of the others
-            with suppress(Refused):  # it is over by now
-                client.cancel(job["id"], grace=1.0)
-        for job in left:
-            client.wait(job["id"], timeout=30.0)
-    with suppress(NoDaemon):
-        stop(client)
-
-
 def _run(
     client: Client, folder: Path, plan: Sequence[Planned], seed: int, show: Show
 ) -> tuple[list[Job], dict[str, str]]:
@@ -133,16 +113,22 @@ def _run(
         while len(ids) < len(plan) and time.monotonic() - began >= plan[len(ids)].at:
             ids.append(plan[len(ids)].submit(client, folder, seed))
         jobs = sorted(client.jobs(all=True), key=lambda job: ids.index(job["id"]))
-        said |= {job["id"]: _last_line(client, job["id"]) for job in jobs if job["attempt"] and job["id"] not in over}
+        said |= {job["id"]: last_line(client, job["id"]) for job in jobs if job["attempt"] and job["id"] not in over}
         over = {job["id"] for job in jobs if job["state"] in OVER}
-        show(Scene(_GPUS, jobs, said, len(plan) - len(ids)))
+        show(Scene(GPUS, jobs, said, len(plan) - len(ids), len(over), jobs[0]["submitted_at"]))
         time.sleep(_LOOK)
     return jobs, said
 
 
-def _last_line(client: Client, job: str) -> str:
+def last_line(client: Client, job: str) -> str:
+    """What a job printed last."""
     lines = client.log(job, -200).data.decode(errors="replace").splitlines()
-    return lines[-1] if lines else ""
+    return _plain(lines[-1]) if lines else ""
+
+
+def _plain(line: str) -> str:
+    """Without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
 def _keep_logs(client: Client, jobs: Sequence[Job], folder: Path) -> None:

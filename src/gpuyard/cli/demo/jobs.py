@@ -50,16 +50,16 @@ class Planned:
 
 _SHARE = int(parse_size("5G"))
 PLAN = (
-    Planned("cnn-base", "cnn", 11, {"estimate": 20.0}),
-    Planned("recurrent-base", "recurrent", 13, {"estimate": 20.0}),
-    Planned("matmul-pair", "matmul", 11, {"gpus": 2, "estimate": 5.0}),
-    Planned("cnn-wide", "cnn", 6, {"gpus": 3, "estimate": 10.0}, at=0.2),
-    Planned("recurrent-long", "recurrent", 13, {"estimate": 30.0}, at=0.4),
+    Planned("cnn-base", "cnn", 11, {"gpus": 2, "estimate": 20.0}),
+    Planned("recurrent-base", "recurrent", 13, {"gpus": 2, "estimate": 20.0}),
+    Planned("matmul-four", "matmul", 11, {"gpus": 4, "estimate": 5.0}),
+    Planned("cnn-wide", "cnn", 6, {"gpus": 6, "estimate": 10.0}, at=0.2),
+    Planned("recurrent-long", "recurrent", 13, {"gpus": 2, "estimate": 30.0}, at=0.4),
     Planned("trees-1", "boosted_trees", 40, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
     Planned("trees-2", "boosted_trees", 50, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
     Planned("trees-3", "boosted_trees", 60, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
-    Planned("matmul-urgent", "matmul", 9, {"priority": 10.0, "estimate": 5.0}, at=1.0),
-    Planned("too-long", "matmul", 1_000_000, {"time_limit": 3.0}, at=1.2, expected="timeout"),
+    Planned("matmul-urgent", "matmul", 9, {"gpus": 2, "priority": 10.0, "estimate": 5.0}, at=1.0),
+    Planned("too-long", "matmul", 1_000_000, {"gpus": 2, "time_limit": 3.0}, at=1.2, expected="timeout"),
 )
 """Who comes when. Some have to wait, three share a GPU, one goes ahead of the others, and one runs out of time."""
 

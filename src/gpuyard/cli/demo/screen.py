@@ -30,6 +30,10 @@ class Scene:
     """The last line that each job has printed, by its id."""
     to_come: int
     """Jobs that are not submitted yet."""
+    over: int
+    """Jobs that have ended, also those that are not among these any more."""
+    began: str
+    """When the first was submitted."""
 
 
 Show = Callable[[Scene], None]
@@ -57,9 +61,14 @@ class Lines:
         changed = [job for job in scene.jobs if self.states.get(job["id"]) != job["state"]]
         for job in sorted(changed, key=_since):
             self.states[job["id"]] = job["state"]
-            seconds = (instant(_since(job)) - instant(scene.jobs[0]["submitted_at"])).total_seconds()
-            line = f"{seconds:5.1f}s  {job['name'] or '':<15}{job['state']:<10} {_news(job, scene)}"
+            seconds = (instant(_since(job)) - instant(scene.began)).total_seconds()
+            line = f"{seconds:5.1f}s  {_called(job):<15} {job['state']:<10} {_news(job, scene)}"
             print(line.rstrip(), flush=True)
+
+
+def _called(job: Job) -> str:
+    name = job["name"] or job["id"]
+    return name if job["task"] is None else f"{name} {job['task']}"
 
 
 def _since(job: Job) -> str:
@@ -88,18 +97,18 @@ def _picture(scene: Scene) -> RenderableType:
         colour = _COLOURS.get(job["state"], "red")
         said = job["reason"] or scene.said.get(job["id"], "")
         state = Text(job["state"], style=colour)
-        table.add_row(job["name"] or "", wants(job), state, indices(job["gpus"]) or "-", said)
+        table.add_row(_called(job), wants(job), state, indices(job["gpus"]) or "-", said)
     return Group(*(Text(line) for line in _gpu_lines(scene)), table)
 
 
 def _gpu_lines(scene: Scene) -> Iterator[str]:
     running = [job for job in scene.jobs if job["state"] == "running"]
-    over = sum(job["state"] in OVER for job in scene.jobs)
+    waiting = sum(job["state"] not in OVER for job in scene.jobs) - len(running)
     for gpu in range(scene.gpus):
-        names = [job["name"] or job["id"] for job in running if gpu in job["gpus"]]
+        names = [_called(job) for job in running if gpu in job["gpus"]]
         yield f"GPU {gpu}  {' + '.join(names) or 'idle'}"
     yield ""
-    yield f"{over} jobs are over, {len(running)} run, {len(scene.jobs) - over - len(running)} wait" + (
+    yield f"{scene.over} jobs are over, {len(running)} run, {waiting} wait" + (
         f", {scene.to_come} are still to come" if scene.to_come else ""
     )
     yield ""

@@ -52,6 +52,7 @@ def _trace(path: Path, found: list[_Row], opened: dict[str, Any]) -> Trace:
         requested=[work["estimate"] if work.get("estimated", True) else np.nan for work in works],
         priority=[row.priority for row in ran],
         memory=[work["gpu_memory"] or 0.0 for work in works],
+        compute=[100.0 if work.get("alone") else np.nan for work in works],
         preemptible=np.zeros(len(ran), dtype=bool),
         labels={"name": [row.name for row in ran], "state": [row.state for row in ran]},
         source=str(path),

@@ -1,0 +1,1 @@
+"""Experiments: workloads that arrive by some process, run under several schedulers, and compared."""

@@ -1,0 +1,136 @@
+"""A whole experiment: run after run, each kept when it is done; then the files that people look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpuyard.errors import UserError, suggest
+from gpuyard.experiments.measures import summaries
+from gpuyard.experiments.model import Experiment, RunResult
+from gpuyard.experiments.ownyard import clear_remains
+from gpuyard.experiments.results import Results, Run, meaning, planned
+from gpuyard.recordings.series import Recording
+from gpuyard.units import format_number
+
+_TOLD = 3
+
+
+class Watcher(Protocol):
+    """Is told how an experiment gets on."""
+
+    def begins(self, number: int, total: int, run: Run) -> None:
+        """A run begins, of so many that are to be done."""
+        ...
+
+    def progress(self, done: int, total: int) -> None:
+        """So many of its jobs are over."""
+        ...
+
+    def warn(self, sentence: str) -> None:
+        """Something is not as it should be."""
+        ...
+
+    def draws(self) -> None:
+        """The runs are done, and figures are drawn, which takes a while."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which runs of an experiment are wanted."""
+
+    repeat: int | None = None
+    only: Sequence[str] = ()
+    """Names of schedulers; none: all."""
+    percents: Sequence[float] = ()
+    simulate: bool = False
+    fresh: bool = False
+
+    def runs(self, experiment: Experiment) -> list[Run]:
+        """Those of the experiment."""
+        names = [one.name for one in experiment.schedulers]
+        for name in self.only:
+            if name not in names:
+                raise UserError(f"there is no scheduler '{name}'{suggest(name, names)}; there are {', '.join(names)}")
+        for percent in self.percents:
+            if percent not in experiment.over_provisioning:
+                known = ", ".join(map(format_number, experiment.over_provisioning))
+                raise UserError(f"the experiment has no over-provisioning of {format_number(percent)} %, but {known}")
+        return [
+            run
+            for run in planned(experiment, self.repeat or experiment.repeat)
+            if (not self.only or run.scheduler.name in self.only)
+            and (not self.percents or run.percent in self.percents)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an experiment showed."""
+
+    rows: list[dict[str, Any]]
+    results: list[RunResult]
+    written: list[Path]
+    done_before: int
+
+
+def run_experiment(
+    experiment: Experiment, out: Path, choice: Choice, watcher: Watcher, *, plots: bool = True
+) -> Outcome:
+    """Do what is not done yet, and write everything down."""
+    from gpuyard.experiments.report import write_outputs
+
+    runs, results = choice.runs(experiment), Results(out)
+    _check(experiment, runs, choice.simulate)
+    with results.opened(choice.fresh):
+        clear_remains(results.yard)
+        there = [run.name for run, _ in results.done(experiment, choice.simulate)]
+        results.claim(experiment, choice.simulate)
+        missing = [run for run in runs if run.name not in there]
+        for number, run in enumerate(missing, 1):
+            watcher.begins(number, len(missing), run)
+            result, recording = _do(experiment, run, results, choice.simulate, watcher.progress)
+            _warn(watcher, run, recording.warnings)
+            results.save(run, meaning(experiment, run, choice.simulate), result, recording)
+        done = results.done(experiment, choice.simulate)
+        rows = summaries(result for _, result in done)
+        if plots:
+            watcher.draws()
+        written = write_outputs(experiment, results, done, rows, watcher.warn, plots=plots)
+    return Outcome(rows, [result for _, result in done], written, len(runs) - len(missing))
+
+
+def _warn(watcher: Watcher, run: Run, warnings: Sequence[str]) -> None:
+    """Tell what was odd in a run, but not of every one of a thousand jobs."""
+    for sentence in warnings[:_TOLD]:
+        watcher.warn(f"{run.name}: {sentence}")
+    if len(warnings) > _TOLD:
+        watcher.warn(f"{run.name}: and {len(warnings) - _TOLD} more (its recording has all)")
+
+
+def _check(experiment: Experiment, runs: Sequence[Run], simulate: bool) -> None:
+    """Refuse what can never run before anything does."""
+    if simulate:
+        return
+    from gpuyard.experiments import local
+
+    for run in runs:
+        local.check(experiment, run.scheduler)
+
+
+def _do(
+    experiment: Experiment, run: Run, results: Results, simulate: bool, on_progress: Callable[[int, int], None]
+) -> tuple[RunResult, Recording]:
+    if simulate:
+        from gpuyard.experiments import simulated
+
+        return simulated.run(experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress)
+    from gpuyard.experiments import local
+
+    return local.run(
+        experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress,
+        folder=results.yard, logs=results.folder / "logs" / run.name,
+    )  # fmt: skip

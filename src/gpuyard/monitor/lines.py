@@ -1,0 +1,290 @@
+"""What is drawn of recordings: lines with names and colours on one time axis, in one panel or in several.
+
+Figures and pages are made of the same panels, so that a line is called the same and has the same colour in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.monitor.throttling import errors
+from gpuyard.recordings.series import METRICS, Floats, Mark, Metric, Recording, Series, Subject
+from gpuyard.sim.figures import shorten
+
+Named = Sequence[tuple[str, Recording]]
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8508e", "#b87d00", "#2f9bd8", "#7a4a2b", "#5b5b5b")
+"""Told apart also by those who see fewer colours (after Okabe and Ito, darker where that is too faint for a line)."""
+GREY, RED = "#9aa1aa", "#b3261e"
+CROWDED = len(COLOURS)
+"""Of more lines than that no one can be followed: then their mean is drawn, and they are faint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series, as it is drawn: times in seconds since the axis begins."""
+
+    key: str
+    """The same for the same subject in all panels."""
+    name: str
+    group: str
+    """What the legend says; faint lines share one entry."""
+    colour: str
+    at: Floats
+    mean: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    faint: bool = False
+    beneath: int = 0
+    """How many lines of the panel it lies on, value by value: then it is dashed, so that all are seen."""
+
+
+class Note(NamedTuple):
+    """A mark on the axis."""
+
+    at: float
+    until: float | None
+    label: str
+    colour: str
+    lane: str
+    """Notes of one recording, where several are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Lines with one y axis."""
+
+    metric: Metric
+    title: str
+    """Whose lines these are, where panels are stacked; else empty."""
+    lines: list[Line] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    series: list[tuple[Line, Series]] = field(default_factory=list)
+    """What the lines were made of, for metrics that are not drawn as lines; means of several are not among them."""
+    origins: dict[str, float] = field(default_factory=dict)
+    """When the axis begins for each line, in seconds since the epoch."""
+
+
+class Axis(NamedTuple):
+    """The time axis that all panels share."""
+
+    clock: bool
+    """Times of day; else time since each recording began."""
+    origin: float
+    """Of the first recording, in seconds since the epoch."""
+    left: float
+    right: float
+
+
+def axis_of(recordings: Named) -> Axis:
+    """One axis for all recordings, wide enough for every value."""
+    left, right = 0.0, 0.0
+    for _, recording in recordings:
+        known = [one for one in recording.series if len(one.at)]
+        left = min([left, *(float(one.at[0]) - recording.start for one in known)])
+        last = [float(one.at[-1]) - recording.start + (one.period if one.low is not None else 0.0) for one in known]
+        right = max([right, recording.end - recording.start, *last])
+    return Axis(len(recordings) == 1, recordings[0][1].start, left, right if right > left else left + 1.0)
+
+
+def panels(recordings: Named, metric: str, layout: str) -> list[Panel]:
+    """The panels of one metric; none where nobody knows anything of it."""
+    found = [(place, name, recording) for place, (name, recording) in enumerate(recordings) if recording.of(metric)]
+    if not found:
+        return []
+    alone = len(recordings) == 1
+    if layout == "stacked" and alone:
+        return _small(recordings[0][1], metric)
+    if layout == "stacked":
+        single = all(len(subjects(recording)) <= 1 for _, recording in recordings)
+        return [_panel([_of_one(p, name, r, metric, single)], name, metric) for p, name, r in found]
+    if alone:
+        return [_panel([_of_one(0, "", recordings[0][1], metric, False)], "", metric)]
+    return [_panel([_of_several(p, name, r, metric) for p, name, r in found], "", metric)]
+
+
+class _Part(NamedTuple):
+    """What one recording adds to a panel."""
+
+    pairs: list[tuple[Line, Series | None]]
+    notes: list[Note]
+    start: float
+
+
+def _panel(parts: Sequence[_Part], title: str, metric: str) -> Panel:
+    pairs = [pair for part in parts for pair in part.pairs]
+    pairs = [(line, pairs[k][1]) for k, line in enumerate(_dashed([line for line, _ in pairs]))]
+    return Panel(
+        METRICS[metric],
+        title,
+        [line for line, _ in pairs],
+        [note for part in parts for note in part.notes],
+        [(line, series) for line, series in pairs if series is not None],
+        {line.key: part.start for part in parts for line, _ in part.pairs},
+    )
+
+
+def _dashed(lines: Sequence[Line]) -> list[Line]:
+    seen: dict[bytes, int] = {}
+    found = []
+    for line in lines:
+        key = line.mean.tobytes() if not line.faint else b""
+        many = seen[key] = seen.get(key, -1) + 1
+        found.append(replace(line, beneath=many) if many and not line.faint else line)
+    return found
+
+
+def _of_one(place: int, name: str, recording: Recording, metric: str, by_recording: bool) -> _Part:
+    """A recording by itself: a colour for each subject, or the mean of a crowd."""
+    found = recording.of(metric)
+    if len(found) > CROWDED and metric not in ("throttle", "xid"):
+        return _Part(_crowd(place, "", recording, found, COLOURS[0]), notes_of(recording, GREY, ""), recording.start)
+    order = {key_of(one): rank for rank, one in enumerate(subjects(recording, metric))}
+    pairs: list[tuple[Line, Series | None]] = []
+    for one in found:
+        colour = COLOURS[(place if by_recording else order[key_of(one.subject)]) % len(COLOURS)]
+        label = name if by_recording else label_of(one.subject, recording, metric)
+        pairs.append((line_of(one, recording.start, f"{place}/{key_of(one.subject)}", label, label, colour), one))
+    return _Part(pairs, notes_of(recording, GREY, ""), recording.start)
+
+
+def _of_several(place: int, name: str, recording: Recording, metric: str) -> _Part:
+    """A recording among others: all of it in one colour, with the mean of its GPUs."""
+    found, colour = recording.of(metric), COLOURS[place % len(COLOURS)]
+    notes = notes_of(recording, colour, name)
+    if len(found) == 1 or metric in ("throttle", "xid"):
+        pairs: list[tuple[Line, Series | None]] = []
+        for one in found:
+            label = name if len(found) == 1 else f"{name}, {label_of(one.subject, recording, metric)}"
+            pairs.append((line_of(one, recording.start, f"{place}/{key_of(one.subject)}", label, label, colour), one))
+        return _Part(pairs, notes, recording.start)
+    return _Part(_crowd(place, name, recording, found, colour), notes, recording.start)
+
+
+def _crowd(
+    place: int, name: str, recording: Recording, found: Sequence[Series], colour: str
+) -> list[tuple[Line, Series | None]]:
+    """The mean of several series, and each of them faintly beneath it."""
+    metric, kind = found[0].metric, "jobs" if len({one.subject.job for one in found}) > 1 else "GPUs"
+    prefix = f"{shorten(name, 26)}, " if name else ""
+    pairs: list[tuple[Line, Series | None]] = []
+    for one in found:
+        label = f"{prefix}{label_of(one.subject, recording, metric)}"
+        key = f"{place}/{key_of(one.subject)}"
+        group = f"{prefix}each of {len(found)} {kind}"
+        pairs.append((line_of(one, recording.start, key, label, group, GREY if not name else colour, faint=True), one))
+    label = f"{prefix}mean of {len(found)} {kind}"
+    pairs.append((mean_line(found, recording.start, f"{place}/mean/{kind}", label, colour), None))
+    return pairs
+
+
+def _small(recording: Recording, metric: str) -> list[Panel]:
+    """A panel for each subject of one recording."""
+    whole = _of_one(0, "", recording, metric, False)
+    pairs = [(line, series) for line, series in whole.pairs if series is not None]
+    order = {key_of(one): rank for rank, one in enumerate(subjects(recording, metric))}
+    found = []
+    for line, series in pairs:
+        colour = COLOURS[order[key_of(series.subject)] % len(COLOURS)]
+        own = line_of(series, recording.start, line.key, line.name, line.name, colour)
+        mine = [note for mark, note in _noted(recording, GREY, "") if concerns(mark, series.subject)]
+        found.append(_panel([_Part([(own, series)], mine, recording.start)], line.name, metric))
+    return found
+
+
+def line_of(one: Series, start: float, key: str, name: str, group: str, colour: str, *, faint: bool = False) -> Line:
+    """A series as a line; a value that stands for a span is drawn in the span's middle."""
+    shift = one.period / 2 if one.low is not None else 0.0
+    return Line(key, name, group, colour, one.at - start + shift, one.mean, one.low, one.high, faint)
+
+
+def mean_line(found: Sequence[Series], start: float, key: str, name: str, colour: str) -> Line:
+    """The mean, the least and the most of several series; who has a gap does not count."""
+    shift = found[0].period / 2 if found[0].low is not None else 0.0
+    at = _together(found)
+    mean = np.array([_resampled(one, one.mean, at) for one in found])
+    low = np.array([_resampled(one, one.mean if one.low is None else one.low, at) for one in found])
+    high = np.array([_resampled(one, one.mean if one.high is None else one.high, at) for one in found])
+    known = ~np.isnan(mean)
+    count, total = known.sum(axis=0), np.where(known, mean, 0.0).sum(axis=0)
+    average = np.divide(total, count, out=np.full(len(at), np.nan), where=count > 0)
+    return Line(key, name, name, colour, at - start + shift, average, np.fmin.reduce(low), np.fmax.reduce(high))
+
+
+def _together(found: Sequence[Series]) -> Floats:
+    """The times of all series; of the one with the most values, if each has times of its own."""
+    longest = max((one.at for one in found), key=len)
+    every = np.unique(np.concatenate([one.at for one in found]))
+    return every if len(every) <= 2 * len(longest) + 2 else longest
+
+
+def _resampled(one: Series, values: Floats, at: Floats) -> Floats:
+    """The latest value at each time; none before the first, nor long after the last."""
+    if len(one.at) == len(at) and np.array_equal(one.at, at):
+        return values
+    if not len(one.at):
+        return np.full(len(at), np.nan)
+    place = np.searchsorted(one.at, at + one.period / 2, side="right") - 1
+    fresh = (place >= 0) & (at <= one.at[-1] + 2 * one.period)
+    return np.where(fresh, values[np.maximum(place, 0)], np.nan)
+
+
+def subjects(recording: Recording, metric: str = "utilization") -> list[Subject]:
+    """The GPUs, or the jobs on GPUs, that a recording tells of, in their order."""
+    of_jobs = metric.startswith("process_")
+    found = {key_of(one.subject): one.subject for one in recording.series if bool(one.subject.job) == of_jobs}
+    return sorted(found.values(), key=lambda one: (one.host, one.gpu, one.uuid, _numbered(one.job)))
+
+
+def _numbered(job: str) -> tuple[int, str]:
+    return (int(job) if job.isdecimal() and job.isascii() else 0, job)
+
+
+def key_of(subject: Subject) -> str:
+    """The subject among others."""
+    return "/".join((subject.host, str(subject.gpu), subject.uuid, subject.job))
+
+
+def label_of(subject: Subject, recording: Recording, metric: str) -> str:
+    """`GPU 0`, `job 7`, or more where that is not enough to tell it from others."""
+    others = subjects(recording, metric)
+    gpu = f"GPU {subject.gpu}" if subject.gpu >= 0 else subject.uuid or "GPU"
+    gpu = f"{subject.host} {gpu}" if len({one.host for one in others}) > 1 else gpu
+    alike = {one.uuid for one in others if (one.host, one.gpu) == (subject.host, subject.gpu)}
+    gpu = f"{gpu} ({shorten(subject.uuid, 16)})" if len(alike) > 1 and subject.gpu >= 0 else gpu  # parts of one
+    if not subject.job:
+        return gpu
+    same = [one for one in others if one.job == subject.job]
+    return f"job {subject.job} on {gpu}" if len(same) > 1 else f"job {subject.job}"
+
+
+def notes_of(recording: Recording, colour: str, lane: str) -> list[Note]:
+    """The marks of a recording, on its own time."""
+    return list(dict.fromkeys(note for _, note in _noted(recording, colour, lane)))  # one for all GPUs of a job
+
+
+def _noted(recording: Recording, colour: str, lane: str) -> list[tuple[Mark, Note]]:
+    start = recording.start
+    told = [(mark, colour) for mark in recording.marks]
+    if not any("XID" in mark.label for mark in recording.marks):
+        told += [
+            (Mark(at, f"XID {number}", None, one.subject), RED)
+            for one in recording.of("xid")
+            for at, number in errors(one)
+        ]
+    told.sort(key=lambda pair: (pair[0].at, pair[0].label))
+    return [
+        (mark, Note(mark.at - start, None if mark.until is None else mark.until - start, mark.label, own, lane))
+        for mark, own in told
+    ]
+
+
+def concerns(mark: Mark, subject: Subject) -> bool:
+    """Whether a mark is about a subject, or about everybody."""
+    about = mark.subject
+    if about is None:
+        return True
+    return (about.host, about.gpu) == (subject.host, subject.gpu) and (not subject.job or about.job == subject.job)

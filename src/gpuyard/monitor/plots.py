@@ -1,0 +1,282 @@
+"""Figures of recordings: one for each metric, for one recording or for several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from gpuyard.errors import UserError
+from gpuyard.monitor.decimate import decimate, smooth
+from gpuyard.monitor.lines import Axis, Line, Named, Panel, axis_of, panels
+from gpuyard.monitor.strips import draw_errors, draw_notes, draw_throttling, lanes_of
+from gpuyard.monitor.timeaxis import label_time
+from gpuyard.recordings.series import METRICS, USUAL, Floats, Metric
+from gpuyard.sim.figures import clean, new_figure, png_bytes, shorten, styled, svg_bytes, write_atomically
+
+FORMATS = ("png", "svg", "html")
+LAYOUTS = ("overlay", "stacked")
+_POINTS = 4000
+"""Of one line: about two for each dot of a figure's width. A crowd of lines shares eight times as many."""
+_FAINT = 240
+"""The same of a faint line; the peaks of all of them together are the band around their mean."""
+_WIDTH = 11.0
+_TALL, _FLAT = 3.4, 1.5
+"""Inches of a panel by itself, and of one of many."""
+_MANY = 4
+_LANE = 0.17
+_COLUMN = 16
+"""So many panels above each other; more stand side by side."""
+
+
+def write_plots(
+    recordings: Named,
+    metrics: Sequence[str] = USUAL,
+    out: str | Path = ".",
+    *,
+    layout: str = "overlay",
+    formats: Sequence[str] = FORMATS,
+    title: str = "",
+) -> list[Path]:
+    """Write a figure of each metric that is known, and one page with all of them; returns what was written.
+
+    Several recordings are compared on one axis, the time since each began. A metric that nobody knows is left out; if
+    none is known, that is a `UserError`, and nothing is written.
+    """
+    _check(layout, formats)
+    drawn = known(recordings, metrics)
+    if not drawn:
+        raise UserError(nothing(recordings, metrics))
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for metric in drawn if {"png", "svg"} & set(formats) else ():
+        figure = draw(recordings, metric, layout=layout, title=title)
+        for kind, render in (("png", png_bytes), ("svg", svg_bytes)):
+            if kind in formats:
+                write_atomically(folder / f"{metric}.{kind}", render(figure))
+                written.append(folder / f"{metric}.{kind}")
+    if "html" in formats:
+        from gpuyard.monitor.pagefile import plots_page
+
+        page = plots_page(recordings, drawn, layout=layout, title=title)
+        write_atomically(folder / "plots.html", page.encode(errors="replace"))  # names may be any bytes
+        written.append(folder / "plots.html")
+    return written
+
+
+def _check(layout: str, formats: Sequence[str]) -> None:
+    if layout not in LAYOUTS:
+        raise UserError(f"there is no layout '{layout}'; write overlay or stacked")
+    if wrong := [kind for kind in formats if kind not in FORMATS]:
+        raise UserError(f"plots cannot be written as '{wrong[0]}'; write some of {', '.join(FORMATS)}")
+    if not formats:
+        raise UserError(f"no format is named; write some of {', '.join(FORMATS)}")
+
+
+def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
+    """The metrics of which there is at least one value, in the order given."""
+    return [
+        metric
+        for metric in dict.fromkeys(metrics)
+        if any(np.isfinite(one.mean).any() for _, recording in recordings for one in recording.of(metric))
+    ]
+
+
+def nothing(recordings: Named, metrics: Sequence[str]) -> str:
+    """What to say where there is nothing to draw."""
+    there = [name for name in METRICS if known(recordings, [name])]
+    asked = ", ".join(metrics) or "no metric"
+    if there:
+        return f"nothing was recorded of {asked}; there is something of {', '.join(there)} (--metrics)"
+    return f"there is nothing to draw: no value of {asked} is known for that time"
+
+
+def draw(recordings: Named, metric: str, *, layout: str = "overlay", title: str = "") -> Figure:
+    """The figure of one metric."""
+    found = panels(recordings, metric, layout)
+    axis = axis_of(recordings)
+    with styled():
+        if metric in ("throttle", "xid"):
+            return _strips(recordings, found, axis, metric, title)
+        return _curves(recordings, found, axis, title)
+
+
+def _heading(recordings: Named, metric: Metric, title: str) -> str:
+    told = [metric.title, title or (recordings[0][0] if len(recordings) == 1 else "")]
+    made_up = " (simulated GPUs)" if any(recording.simulated for _, recording in recordings) else ""
+    return clean(shorten(": ".join(part for part in told if part), 110)) + made_up
+
+
+class Scale(NamedTuple):
+    """In which unit values are drawn."""
+
+    divisor: float
+    unit: str
+
+
+def scale_of(metric: Metric, highest: float) -> Scale:
+    """Bytes as MiB or GiB, whichever has the better numbers; the rest as it is."""
+    if metric.unit != "bytes":
+        return Scale(1.0, metric.unit)
+    return Scale(2.0**30, "GiB") if highest >= 4 * 2.0**30 else Scale(2.0**20, "MiB")
+
+
+def highest(found: Sequence[Panel]) -> float:
+    """The largest value in some panels."""
+    tops = [line.mean if line.high is None else line.high for panel in found for line in panel.lines]
+    return max([0.0, *(float(np.nanmax(top)) for top in tops if np.isfinite(top).any())])
+
+
+def lowest(found: Sequence[Panel]) -> float:
+    """The smallest value in some panels."""
+    bottoms = [line.mean if line.low is None else line.low for panel in found for line in panel.lines]
+    return min(float(np.nanmin(bottom)) for bottom in bottoms if np.isfinite(bottom).any())
+
+
+def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Figure:
+    metric = found[0].metric
+    scale = scale_of(metric, highest(found))
+    columns = -(-len(found) // _COLUMN)
+    figure, grid = _grid(found, columns, axis)
+    points = max(200, min(_POINTS, 8 * _POINTS // max(1, *(len(panel.lines) for panel in found))))
+    for panel, (strip, axes) in zip(found, grid, strict=True):
+        if strip is not None:
+            draw_notes(strip, axes, panel.notes, axis)
+        for line in panel.lines:
+            _draw_line(axes, line, scale, points)
+        _value_axis(axes, metric, scale, found)
+        if panel.title:
+            (strip or axes).set_title(clean(shorten(panel.title, 60)), loc="left", fontsize=9)
+        axes.grid()
+        label_time(axes, axis, width=620.0 / columns)
+    _outer(grid, columns)
+    top = next(axes for axes in figure.axes)
+    if columns == 1 and not found[0].title:
+        top.set_title(_heading(recordings, metric, title), loc="left")
+    else:
+        figure.suptitle(_heading(recordings, metric, title), x=0.01, ha="left", fontsize=10.5)
+    if columns > 1 or len(found) > _MANY:
+        figure.supylabel(_value_label(metric, scale), fontsize=9)
+    _legend(figure, recordings, found)
+    return figure
+
+
+def _grid(found: list[Panel], columns: int, axis: Axis) -> tuple[Figure, list[tuple[Axes | None, Axes]]]:
+    """An axes for each panel, and one above it for its notes where there are any."""
+    lanes = [lanes_of(panel.notes, axis) if columns == 1 else 0 for panel in found]
+    if len(found) > _MANY:  # a strip for every small panel would be most of the figure
+        lanes = [0] * len(found)
+    tall = _TALL if len(found) == 1 else 2.1 if len(found) <= _MANY else _FLAT
+    heights = [part for many in lanes for part in (many * _LANE, tall) if part]
+    if columns > 1:
+        rows = -(-len(found) // columns)
+        figure = new_figure(_WIDTH + 2, 0.8 + rows * 0.95)
+        figure.set_layout_engine("none")  # which would take seconds for so many
+        cells = figure.subplots(
+            rows, columns, squeeze=False,
+            gridspec_kw={"left": 0.06, "right": 0.985, "top": 0.95, "bottom": 0.05, "hspace": 0.42, "wspace": 0.06},
+        )  # fmt: skip
+        flat = list(cells.T.flat)
+        for spare in flat[len(found) :]:
+            spare.set_visible(False)
+        return figure, [(None, axes) for axes in flat[: len(found)]]
+    figure = new_figure(_WIDTH, 0.8 + sum(heights))
+    column = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights).flat)
+    return figure, [(column.pop(0) if many else None, column.pop(0)) for many in lanes]
+
+
+def _outer(grid: Sequence[tuple[Axes | None, Axes]], columns: int) -> None:
+    """Times below the lowest panel only."""
+    rows = -(-len(grid) // columns)
+    for place, (_, axes) in enumerate(grid):
+        if place % rows != rows - 1 and place != len(grid) - 1:
+            axes.set_xlabel("")
+            axes.tick_params(axis="x", labelbottom=False)
+        else:
+            axes.tick_params(axis="x", labelbottom=True)
+        if columns > 1 or len(grid) > _MANY:
+            axes.set_ylabel("")
+        if place >= rows:
+            axes.tick_params(axis="y", labelleft=False)
+
+
+def _draw_line(axes: Axes, line: Line, scale: Scale, points: int) -> None:
+    if line.faint:
+        at, mean = smooth(line.at, line.mean, _FAINT)
+        axes.plot(at, mean / scale.divisor, color=line.colour, linewidth=0.5, alpha=0.4, zorder=2)
+        return
+    at, mean, low, high = decimate(line.at, line.mean, line.low, line.high, points)
+    if low is not None and high is not None:
+        axes.fill_between(
+            at, low / scale.divisor, high / scale.divisor, color=line.colour, alpha=0.16, linewidth=0, zorder=2.5
+        )
+    dashes = (0, (6, 6 * line.beneath)) if line.beneath else "-"
+    axes.plot(at, mean / scale.divisor, color=line.colour, linewidth=1.3, linestyle=dashes, zorder=3)
+    single = _single(mean)
+    if single.any():  # a line of one point is not seen
+        axes.plot(at[single], mean[single] / scale.divisor, "o", color=line.colour, markersize=3, zorder=3)
+
+
+def _single(values: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Where a value stands alone, between gaps."""
+    there = np.isfinite(values)
+    around = np.concatenate([[False], there, [False]])
+    single: np.ndarray[tuple[int], np.dtype[np.bool_]] = there & ~around[:-2] & ~around[2:]
+    return single
+
+
+def _value_axis(axes: Axes, metric: Metric, scale: Scale, found: Sequence[Panel]) -> None:
+    axes.set_ylabel(_value_label(metric, scale))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    if metric.most is not None:
+        axes.set_ylim(0, metric.most * 1.02)
+    elif metric.unit == "°C":  # nobody has a GPU at 0 °C, and a few degrees matter
+        low, high = lowest(found), highest(found)
+        axes.set_ylim(low - 0.05 * (high - low) - 1.0, high + 0.05 * (high - low) + 1.0)
+    else:
+        axes.set_ylim(0, (highest(found) / scale.divisor * 1.05) or 1.0)
+
+
+def _value_label(metric: Metric, scale: Scale) -> str:
+    return f"{metric.title} ({scale.unit})" if scale.unit else metric.title
+
+
+def _legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
+    """Names beside the figure, where the title or the panels' titles do not tell them already."""
+    if len(found) > 1 and all(len(panel.lines) == 1 for panel in found):
+        return
+    groups: dict[str, Line] = {}
+    for panel in found:
+        for line in panel.lines:
+            groups.setdefault(line.group, line)
+    strong = sorted(groups.items(), key=lambda pair: pair[1].faint)
+    handles = [
+        Line2D(
+            [], [], label=clean(shorten(name, 44)), color=line.colour,
+            linewidth=0.6 if line.faint else 1.6, alpha=0.6 if line.faint else 1.0,
+        )
+        for name, line in strong
+    ]  # fmt: skip
+    models = {one.subject.name for _, recording in recordings for one in recording.series if one.subject.name}
+    figure.legend(
+        handles=handles, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.8, alignment="left",
+        title=clean(shorten(models.pop(), 34)) if len(models) == 1 else None, title_fontsize=8,
+    )  # fmt: skip
+
+
+def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, title: str) -> Figure:
+    pairs = [pair for panel in found for pair in panel.series]
+    render = draw_throttling if metric == "throttle" else draw_errors
+    figure = render(pairs, {key: start for panel in found for key, start in panel.origins.items()}, axis)
+    axes = figure.axes[0]
+    axes.set_title(_heading(recordings, METRICS[metric], title), loc="left")
+    label_time(axes, axis)
+    return figure

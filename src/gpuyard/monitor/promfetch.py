@@ -1,0 +1,226 @@
+"""Two ways to get series out of Prometheus, piece by piece.
+
+*Samples* are exact: a range vector by `query` has every sample with the time at which it was scraped, the first one
+too, and where nothing was scraped there is nothing. *Spans* are for what would be too much: `query_range` over
+`avg_over_time`, `min_over_time` and `max_over_time` of each step, never the bare metric, since for that Prometheus
+repeats the last sample for five minutes, also where there was an outage.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gpuyard.monitor.joining import beside, came_up, filled, highest, in_order, joined, single, usual_period
+from gpuyard.monitor.promhttp import Prometheus, TooMuch, Unanswered
+from gpuyard.monitor.promnames import BY_NAME, COUNTED, LEVELS, TOTAL, Labels, Name, Whose, numbers, whose
+from gpuyard.monitor.track import Column, broken
+
+POINTS = 11_000
+"""Values of one series that Prometheus tells at once, at most."""
+_VALUES = 300_000  # of all series at once, so that an answer is some megabytes
+_LOST = 2.5  # periods without a sample that are a gap
+_APART = 0.75  # periods from any sample of a newer name, from which on one of an older name is needed
+_FEW = 3  # samples of an older name that are worth a word
+Key = tuple[str, str]
+"""A GPU, or a job on it, and a metric."""
+Found = dict[Key, dict[Name, list[Column]]]
+
+
+class Way(Protocol):
+    """How series are got."""
+
+    period: float
+
+    def pieces(self) -> Iterator[tuple[float, float]]:
+        """Times to ask for, one after the other."""
+        ...
+
+    def fetch(self, server: Prometheus, start: float, end: float) -> None:
+        """Ask for one of them."""
+        ...
+
+    def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
+        """What was found, with its period and the names that it is from."""
+        ...
+
+
+class Samples:
+    """Every sample, at the time at which it was scraped."""
+
+    def __init__(
+        self, names: Sequence[Name], matchers: str, series: int, start: float, end: float, period: float
+    ) -> None:
+        self._selector = "{__name__=~" + f'"{"|".join(name.name for name in names)}"{matchers}' + "}"
+        self._start, self._end, self.period = start, end, period
+        self._width = max(60.0, period * min(POINTS, _VALUES // max(1, series)))
+        self._found: dict[tuple[Key, Name, tuple[tuple[str, str], ...]], list[Column]] = defaultdict(list)
+
+    def pieces(self) -> Iterator[tuple[float, float]]:
+        """Times to ask for, one after the other."""
+        return _pieces(self._start, self._end, self._width)
+
+    def fetch(self, server: Prometheus, start: float, end: float) -> None:
+        """Ask for one of them."""
+        width = round((end - start) * 1000) + 1  # Prometheus 3 leaves out a sample at the very beginning
+        answer = server.ask("query", {"query": f"{self._selector}[{width}ms]", "time": f"{end:.3f}"})
+        for one in answer["result"]:
+            labels: Labels = one["metric"]
+            name, subject = BY_NAME.get(labels.get("__name__", "")), whose(labels)
+            if name is None or subject is None:
+                continue
+            at = np.array([pair[0] for pair in one["values"]], dtype=np.float64)
+            values = numbers([pair[1] for pair in one["values"]], name)
+            inside = (at >= self._start - 0.0005) & (at <= self._end + 0.0005)
+            place = (subject.key, name.metric), name, tuple(sorted(labels.items()))
+            self._found[place].append(single(at[inside], values[inside]))
+
+    def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
+        """What was found, with its period and the names that it is from."""
+        found: Found = defaultdict(lambda: defaultdict(list))
+        for (key, name, labels), columns in self._found.items():
+            column = in_order(columns)
+            if name.name == COUNTED:
+                column = came_up(column, float(dict(labels).get("xid", 0)), self._start, self.period)
+            found[key][name].append(column)
+        return {key: self._column(names) for key, names in found.items()}
+
+    def _column(self, names: dict[Name, list[Column]]) -> tuple[Column, float, list[Name]]:
+        """The newest name, with what older ones know in its gaps."""
+        used: list[Name] = []
+        column, period = single(np.empty(0), np.empty(0)), self.period
+        for name in sorted(names, key=lambda one: one.rank):
+            labelled = sorted(names[name], key=lambda one: -len(one.at))
+            if not used:
+                period = usual_period(labelled[0].at, self.period)
+            own = highest(labelled) if name.name == COUNTED else labelled[0]
+            for other in (
+                labelled[1:] if name.name != COUNTED else ()
+            ):  # the same GPU with other labels, as when a pod began or ended
+                own = joined(own, other, period / 2)
+            before = len(column.at)
+            column = joined(column, own, _APART * period)
+            if len(column.at) - before >= (_FEW if used else 1):
+                used.append(name)
+        return broken(column, period, _LOST * period), period, used
+
+
+class Spans:
+    """The mean, the least and the most of each step."""
+
+    def __init__(
+        self, names: Sequence[Name], matchers: str, series: int, start: float, end: float, step: float
+    ) -> None:
+        self.period = step
+        first, last = np.floor(start / step), np.floor(end / step)
+        self._grid = (first + np.arange(int(last - first) + 1)) * step
+        self._names, self._matchers = names, "{" + matchers.removeprefix(",") + "}"
+        self._width = step * max(1, min(POINTS, _VALUES // max(1, series)))
+        self._found: dict[tuple[Key, Name, tuple[tuple[str, str], ...]], dict[str, np.ndarray]] = {}
+
+    def pieces(self) -> Iterator[tuple[float, float]]:
+        """Times to ask for, one after the other."""
+        return _pieces(float(self._grid[0]), float(self._grid[-1]) + self.period, self._width)
+
+    def fetch(self, server: Prometheus, start: float, end: float) -> None:
+        """Ask for one of them."""
+        step = self.period
+        first, last = start + step - 0.001, end - 0.001  # a span is told at its last millisecond
+        for name in self._names:
+            for kind in (
+                ("max",) if name.metric in LEVELS else ("avg",) if name.metric == TOTAL else ("avg", "min", "max")
+            ):
+                query = f"{kind}_over_time({name.name}{self._matchers}[{round(step * 1000) - 1}ms])"
+                params = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
+                for one in server.ask("query_range", params)["result"]:
+                    self._keep(name, kind, {"__name__": name.name, **one["metric"]}, one["values"])
+
+    def _keep(self, name: Name, kind: str, labels: Labels, pairs: Sequence[tuple[float, str]]) -> None:
+        subject = whose(labels)
+        if subject is None:
+            return
+        place = (subject.key, name.metric), name, tuple(sorted(labels.items()))
+        table = self._found.setdefault(place, {})
+        values = table.setdefault(kind, np.full(len(self._grid), np.nan))
+        at = np.array([pair[0] for pair in pairs], dtype=np.float64)
+        rows = np.round((at + 0.001 - self._grid[0]) / self.period).astype(np.int64) - 1
+        inside = (rows >= 0) & (rows < len(self._grid))
+        values[rows[inside]] = numbers([pair[1] for pair in pairs], name)[inside]
+
+    def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
+        """What was found, with its period and the names that it is from."""
+        found: Found = defaultdict(lambda: defaultdict(list))
+        for (key, name, labels), kinds in self._found.items():
+            mean = kinds["avg"] if "avg" in kinds else kinds["max"] if name.metric in LEVELS else None
+            if mean is not None:  # else only the least or the most came before an outage
+                low, high = (None if name.metric in LEVELS else kinds.get(kind) for kind in ("min", "max"))
+                column = Column(self._grid, mean, low, high)
+                found[key][name].append(self._risen(column, labels) if name.name == COUNTED else column)
+        return {key: self._column(names) for key, names in found.items()}
+
+    def _column(self, names: dict[Name, list[Column]]) -> tuple[Column, float, list[Name]]:
+        used: list[Name] = []
+        column: Column | None = None
+        for name in sorted(names, key=lambda one: one.rank):
+            own = highest(names[name]) if name.name == COUNTED else beside(names[name])
+            before = 0 if column is None else int((~np.isnan(column.mean)).sum())
+            column = own if column is None else filled(column, own)
+            if int((~np.isnan(column.mean)).sum()) > before:
+                used.append(name)
+        assert column is not None
+        return column, self.period, used
+
+    def _risen(self, counts: Column, labels: tuple[tuple[str, str], ...]) -> Column:
+        """Where errors of a kind were counted, on the grid."""
+        column = came_up(counts, float(dict(labels).get("xid", 0)), float(self._grid[0]), self.period)
+        values = np.full(len(self._grid), np.nan)
+        values[np.round((column.at - self._grid[0]) / self.period).astype(np.int64)] = column.mean
+        return single(self._grid, values)
+
+
+def fetch_all(way: Way, server: Prometheus) -> list[tuple[float, float, str]]:
+    """Ask for all pieces; those that there was no answer for, and why."""
+    lost: list[tuple[float, float, str]] = []
+    for start, end in way.pieces():
+        try:
+            _fetch(way, server, start, end)
+        except Unanswered as error:
+            if lost and lost[-1][1] == start:
+                lost[-1] = (lost[-1][0], end, lost[-1][2])
+            else:
+                lost.append((start, end, str(error)))
+    return lost
+
+
+def _fetch(way: Way, server: Prometheus, start: float, end: float) -> None:
+    """Ask for one piece, in halves if that is too much at once."""
+    try:
+        way.fetch(server, start, end)
+    except TooMuch:
+        whole = round((end - start) / way.period)
+        if whole < 2:
+            raise
+        middle = start + whole // 2 * way.period
+        _fetch(way, server, start, middle)
+        _fetch(way, server, middle, end)
+
+
+def _pieces(start: float, end: float, width: float) -> Iterator[tuple[float, float]]:
+    while end - start > width:
+        yield start, start + width
+        start += width
+    if end > start:
+        yield start, end
+
+
+def subjects(labels: Sequence[Labels]) -> list[tuple[Name, Whose]]:
+    """What labels say of each series that is known by its name, and that names a GPU."""
+    found = []
+    for one in labels:
+        name, subject = BY_NAME.get(one.get("__name__", "")), whose(one)
+        if name is not None and subject is not None:
+            found.append((name, subject))
+    return found

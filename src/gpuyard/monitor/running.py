@@ -1,0 +1,138 @@
+"""A command that runs as if nobody looked on; and waiting for the end of what somebody else started.
+
+The command stays in our process group, so that the terminal treats it as its own: it reads what is typed, and Ctrl-C
+and Ctrl-Z reach it directly. What others send to us alone is passed on. The kernel tells which of the two a signal is.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gpuyard.engines.processes import adopt_orphans
+from gpuyard.errors import UserError
+
+_PASSED_ON = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+_BY_KERNEL = 0x80  # SI_KERNEL of siginfo.h: a terminal sent it, and to everybody in the group
+_LONGEST = 3600.0  # seconds, of one wait
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+class Command:
+    """A command, from its start to its end.
+
+    Make it before any thread is started, as numpy does when it is imported: threads must not take its signals.
+    """
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if that was ignored, nobody would learn how a child ended
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
+        self.pid = 0
+
+    def start(self, words: Sequence[str]) -> None:
+        """Start it, with our input, output and environment; whatever it leaves behind stays below us."""
+        adopt_orphans()
+        try:
+            self.pid = os.posix_spawnp(
+                words[0], list(words), os.environ, setsigmask=self._before, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
+            )  # Python itself ignores these two
+        except OSError as error:
+            raise UserError(f"{words[0]} cannot be run: {error.strerror}; check its name") from error
+
+    def wait(self, look: Callable[[], None], every: float) -> int:
+        """Look every so many seconds until it has ended; its exit code, -n if signal n ended it.
+
+        Whatever goes wrong with looking is told after its end: the command is not to suffer from it.
+        """
+        failure: Exception | None = None
+        due = time.monotonic()
+        while True:
+            left = min(_LONGEST, max(0.0, due - time.monotonic()))
+            found = signal.sigtimedwait((*_PASSED_ON, signal.SIGCHLD), left)
+            if found is None and time.monotonic() >= due:
+                due = max(due + every, time.monotonic())
+                try:
+                    look()
+                except Exception as error:
+                    failure, due = error, float("inf")
+            elif found is None:
+                continue
+            elif found.si_signo == signal.SIGCHLD:
+                if (code := self._reap()) is not None:
+                    break
+            elif found.si_code != _BY_KERNEL:
+                os.kill(self.pid, found.si_signo)
+        if failure is not None:
+            raise failure
+        return code
+
+    def release(self) -> None:
+        """Let signals come through again; those that came too late for the command are not meant for us."""
+        while self.pid and signal.sigtimedwait(_PASSED_ON, 0) is not None:
+            continue
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+    def _reap(self) -> int | None:
+        """Let go of those that have ended, also of orphans; the command's exit code if it is among them."""
+        code = None
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return code
+            if pid == 0:
+                return code
+            if pid == self.pid:
+                code = os.waitstatus_to_exitcode(status)
+
+
+def shell_code(code: int) -> int:
+    """An exit code as a shell has it: 130 for what SIGINT ended."""
+    return 128 - code if code < 0 else code
+
+
+def watch(look: Callable[[], None], every: float, *, seconds: float | None = None, pidfd: int | None = None) -> bool:
+    """Look every so many seconds: for a time, until a process has ended, or until somebody interrupts; whether so."""
+    with _interruptions() as woken:
+        poll = select.poll()
+        for descriptor in (woken.fileno(), *([] if pidfd is None else [pidfd])):
+            poll.register(descriptor, select.POLLIN)
+        begun = due = time.monotonic()
+        end = float("inf") if seconds is None else begun + seconds
+        while True:
+            left = min(due, end) - time.monotonic()
+            if ready := poll.poll(max(0.0, left) * 1000):
+                return any(descriptor == woken.fileno() for descriptor, _ in ready)
+            if time.monotonic() >= end:
+                return False
+            due = max(due + every, time.monotonic())
+            look()
+
+
+@contextmanager
+def _interruptions() -> Iterator[socket.socket]:
+    """Something that can be read from once somebody wants us to end."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+
+    def note(number: int, frame: Any) -> None:
+        """The wake-up below says all."""
+
+    before = {number: signal.signal(number, note) for number in _ENDING}
+    former = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
+    try:
+        yield here
+    finally:
+        signal.set_wakeup_fd(former)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        here.close()
+        there.close()

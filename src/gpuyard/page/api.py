@@ -1,0 +1,102 @@
+"""The daemon's API, asked over its Unix socket in the name of whoever looks at the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from gpuyard.errors import GpuyardError
+
+_PATIENCE = 30.0
+_PREFIX = "/api/v1"
+
+
+class Refused(GpuyardError):
+    """The daemon said no, in a sentence."""
+
+    def __init__(self, status: int, detail: str, errors: list[dict[str, str]] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.errors = errors or []
+        """What is wrong where, of a request that is not valid."""
+
+
+class Away(GpuyardError):
+    """The daemon does not answer at the moment; it may be restarting."""
+
+
+class Api:
+    """What asks. Without a ticket it asks as this process, which may look and nothing else that matters."""
+
+    def __init__(self, socket: str, ticket: str = "", client: httpx.AsyncClient | None = None) -> None:
+        self._socket, self._ticket = socket, ticket
+        self._client = client or httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=socket, limits=httpx.Limits(max_connections=200)),
+            base_url="http://daemon",
+            timeout=httpx.Timeout(_PATIENCE, connect=5.0, pool=None),
+        )
+
+    def as_viewer(self, ticket: str) -> Api:
+        """The same, in the name of who has this ticket."""
+        return Api(self._socket, ticket, self._client)
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """What is there."""
+        return await self.ask("GET", path, query=query)
+
+    async def post(self, path: str, body: Any = None, key: str = "") -> Any:
+        """Ask for something to be done; with a key it is done once, however often it is asked for."""
+        return await self.ask("POST", path, {} if body is None else body, key=key)
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None, key: str = ""
+    ) -> Any:
+        """The answer to a request, as JSON has it; `Refused` and `Away` say what is wrong."""
+        asked = {name: _text(value) for name, value in (query or {}).items() if value not in (None, "")}
+        try:
+            answer = await self._client.request(
+                method, _PREFIX + path, params=asked or None,
+                headers=self._headers() | ({"Idempotency-Key": key} if key else {}),
+                json=body if body is not None else None,
+            )  # fmt: skip
+        except httpx.HTTPError as error:
+            raise Away from error
+        if answer.is_success:
+            return answer.json() if answer.content else None
+        raise _refusal(answer)
+
+    @asynccontextmanager
+    async def stream(self, path: str, headers: Mapping[str, str], **query: Any) -> AsyncIterator[AsyncIterator[str]]:
+        """The lines of an answer that goes on."""
+        asked = {name: _text(value) for name, value in query.items() if value is not None}
+        patience = httpx.Timeout(5.0, read=60.0)  # it says that it lives more often than that
+        try:
+            async with self._client.stream(
+                "GET", _PREFIX + path, params=asked or None, headers={**self._headers(), **headers}, timeout=patience
+            ) as answer:
+                if not answer.is_success:
+                    await answer.aread()
+                    raise _refusal(answer)
+                yield answer.aiter_lines()
+        except httpx.HTTPError as error:
+            raise Away from error
+
+    def _headers(self) -> dict[str, str]:
+        plain = {"Prefer": "times=iso"}  # in sentences, so that they can be told as the viewer's clock has them
+        return {**plain, "Authorization": f"Bearer {self._ticket}"} if self._ticket else plain
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _refusal(answer: httpx.Response) -> GpuyardError:
+    try:
+        told = answer.json()
+        return Refused(answer.status_code, str(told["detail"]), told.get("errors"))
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return Refused(answer.status_code, f"the daemon answered with status {answer.status_code}")

@@ -1,0 +1,118 @@
+"""What is around every view: the head with the way to the others, who looks, and how the line to the daemon is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from nicegui import ui
+
+from gpuyard.page.parts import heading, link
+from gpuyard.page.visit import Viewer, Visit
+
+
+class Place(NamedTuple):
+    """An entry of the navigation."""
+
+    path: str
+    name: str
+    icon: str
+    for_actors: bool = False
+    """Whether it is only for those who may do something."""
+
+
+PLACES = (
+    Place("/", "Overview", "grid_view"),
+    Place("/queue", "Queue", "list"),
+    Place("/submit", "Submit", "add_circle_outline", for_actors=True),
+    Place("/history", "History", "history"),
+    Place("/sharing", "Sharing", "pie_chart_outline"),
+    Place("/simulate", "Simulate", "insights"),
+    Place("/settings", "Settings", "tune"),
+)
+
+
+@contextmanager
+def frame(visit: Visit, path: str, title: str = "") -> Iterator[None]:
+    """The page around a view."""
+    one_main()
+    head(path, visit.viewer)
+    _banner(visit)
+    with ui.element("main").classes("gy-main").props("id=main tabindex=-1"):
+        if title:
+            heading(title, 1)
+        yield
+
+
+def one_main() -> None:
+    """Let Quasar's page, which is a `main` around all, be none: ours is the one that screen readers go to."""
+    slot = ui.context.client.content.parent_slot
+    if slot is not None:
+        slot.parent.props("role=presentation")
+
+
+def head(path: str, viewer: Viewer | None) -> None:
+    """The bar on top."""
+    with ui.element("header").classes("gy-head"):
+        with ui.element("a").props('href="#main"').classes("gy-skip"):
+            ui.label("Skip to the content")
+        with ui.element("a").props('href="/" aria-label="gpuyard, overview"').classes("gy-brand"):
+            ui.element("span").classes("gy-logo").props("aria-hidden=true")
+            ui.label("gpuyard")
+        if viewer is not None:
+            with ui.element("nav").classes("gy-nav").props('aria-label="Pages"'):
+                for place in PLACES:
+                    if viewer.acts or not place.for_actors:
+                        _entry(place, path)
+        with ui.element("div").classes("gy-who"):
+            _theme()
+            if viewer is not None:
+                _who(viewer)
+
+
+def _banner(visit: Visit) -> None:
+    """Tell that the daemon is away, and that it was restarted."""
+    banner = ui.element("div").classes("gy-banner").props("role=status")
+    with banner:
+        ui.label("The daemon does not answer; it may be restarting. Jobs go on meanwhile, and this page waits for it.")
+    banner.set_visibility(False)
+    told = ""
+
+    async def show() -> None:
+        nonlocal told
+        banner.set_visibility(visit.feed.away)
+        if visit.feed.away:
+            return
+        status = await visit.feed.ask("/status", 30.0, until_event=False)
+        if status["since"] != told:
+            told = status["since"]
+            ui.run_javascript(f"gyLife({json.dumps(status['since'])})")
+
+    visit.live(show)
+
+
+def _entry(place: Place, path: str) -> None:
+    entry = link(place.path).classes("gy-nav-link")
+    if path == place.path:
+        entry.classes("gy-here").props('aria-current="page"')
+    with entry:
+        ui.icon(place.icon).props("aria-hidden=true")
+        ui.label(place.name)
+
+
+def _theme() -> None:
+    button = ui.button(icon="contrast").props('flat round dense aria-label="Light or dark"')
+    button.on("click", js_handler="() => gyTheme()")
+
+
+def _who(viewer: Viewer) -> None:
+    role = "" if viewer.role == "user" else viewer.role
+    with ui.element("span").classes("gy-viewer"):
+        ui.label(viewer.name)
+        if role and role != viewer.name:
+            ui.label(role).classes("gy-role")
+    if viewer.via == "session":
+        button = ui.button("Log out").props("flat dense no-caps")
+        button.on("click", js_handler="() => gyLogOut()")

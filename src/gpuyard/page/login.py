@@ -1,0 +1,27 @@
+"""The door: a token, which the browser shows to the daemon itself; this process never sees it."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from gpuyard.page.frame import head, one_main
+from gpuyard.page.parts import command, heading
+
+
+def login() -> None:
+    """Ask for a token."""
+    one_main()
+    head("/login", None)
+    with ui.element("main").classes("gy-main gy-door").props("id=main tabindex=-1"):
+        heading("Log in", 1)
+        ui.label("This daemon wants to know who looks. Paste a token; an admin of this machine makes one with")
+        command("gpuyard token create NAME")
+        with ui.element("form").classes("gy-login").props('id=login onsubmit="gyLogIn(event)"'):
+            with ui.element("label").props("for=token"):
+                ui.label("Token")
+            ui.element("input").props(
+                "id=token name=token type=password autocomplete=current-password required autofocus"
+            )
+            with ui.element("button").props("type=submit").classes("gy-submit"):
+                ui.label("Log in")
+        ui.element("p").props("id=refusal role=alert").classes("gy-refusal")

@@ -1,0 +1,125 @@
+"""Small pieces that all views are made of. All text that comes from users goes through here as text, never as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from urllib.parse import quote
+
+from nicegui import ui
+from nicegui.element import Element
+
+from gpuyard.units import format_duration, format_size
+
+STATES = {
+    "queued": "waiting", "held": "held", "running": "running", "succeeded": "succeeded", "failed": "failed",
+    "cancelled": "cancelled", "timeout": "out of time", "oom": "out of memory", "interrupted": "interrupted",
+}  # fmt: skip
+"""What people call the states of a job."""
+
+
+def link(path: str, text: str = "") -> Element:
+    """A link to another page of ours."""
+    found = ui.element("a").classes("gy-link")
+    found._props["href"] = path
+    if text:
+        with found:
+            ui.label(text)
+    return found
+
+
+def job_path(id: str) -> str:
+    """Where a job is shown."""
+    return f"/jobs/{quote(id, safe='')}"
+
+
+def chip(state: str) -> Element:
+    """A job's state, in its colour and in words."""
+    with ui.element("span").classes(f"gy-chip gy-{state}") as found:
+        ui.label(STATES.get(state, state))
+    return found
+
+
+def heading(text: str, level: int = 2) -> Element:
+    """A heading that screen readers find."""
+    with ui.element(f"h{level}").classes(f"gy-h{level}") as found:
+        ui.label(text)
+    return found
+
+
+def code(text: str) -> Element:
+    """Something to type, as it is."""
+    with ui.element("code").classes("gy-code") as found:
+        ui.label(text)
+    return found
+
+
+def command(text: str) -> Element:
+    """A command line, with a button that copies it."""
+    with ui.element("div").classes("gy-command") as found:
+        code(text).props("tabindex=0")
+        button = ui.button(icon="content_copy").props('flat dense round size=sm aria-label="Copy the command"')
+        button.on("click", js_handler="(event) => gyCopy(event.currentTarget.parentElement.querySelector('code'))")
+    return found
+
+
+def empty(text: str, *commands: str) -> Element:
+    """What stands where there is nothing yet: what would be here, and the command that makes it so."""
+    with ui.element("div").classes("gy-empty") as found:
+        ui.label(text)
+        for line in commands:
+            command(line)
+    return found
+
+
+async def confirm(question: str, yes: str, no: str = "No, leave it") -> bool:
+    """Ask before something that cannot be undone."""
+    with ui.dialog() as dialog, ui.card().classes("gy-card"):
+        ui.label(question).classes("gy-question")
+        with ui.element("div").classes("gy-buttons"):
+            ui.button(no, on_click=lambda: dialog.submit(False)).props("flat no-caps autofocus")
+            ui.button(yes, on_click=lambda: dialog.submit(True)).props("unelevated no-caps color=negative")
+    answer = await dialog
+    dialog.delete()
+    return bool(answer)
+
+
+def button(text: str, act: Callable[[], Awaitable[None] | None], icon: str | None = None, kind: str = "") -> Element:
+    """A button of ours: `primary`, `danger` or plain."""
+    look = {"primary": "unelevated color=primary", "danger": "outline color=negative"}.get(kind, "outline")
+    return ui.button(text, icon=icon, on_click=act).props(f"no-caps {look}").classes("gy-button")
+
+
+def size(bytes_: float | None) -> str:
+    """Memory, as people read it."""
+    if bytes_ is None:
+        return "unknown"
+    if bytes_ < 1024:
+        return f"{bytes_:.0f} B"
+    text = format_size(bytes_)
+    return f"{text[:-1]} {text[-1]}iB"
+
+
+def span(seconds: float | None) -> str:
+    """A duration, as people read it."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    return format_duration(round(seconds) if seconds >= 10 else float(f"{seconds:.2g}"))
+
+
+def sentence(doc: str) -> str:
+    """A line on what something does, as a sentence."""
+    plain = doc.replace("`", "")
+    return plain[:1].upper() + plain[1:] + ("" if plain.endswith(".") else ".")
+
+
+def amount(value: float) -> str:
+    """Hours and the like, with as many digits as matter."""
+    if 0 < value < 0.01:
+        return "< 0.01"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value else "0"
+
+
+def watt_hours(value: float) -> str:
+    """Energy, as people read it."""
+    return f"{amount(value / 1000)} kWh" if value >= 1000 else f"{amount(value)} Wh"

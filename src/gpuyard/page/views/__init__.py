@@ -1,0 +1,31 @@
+"""The views, one module each: `build(visit)` makes the elements, and says by `visit.live` what shows itself anew."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from gpuyard.page.views import history, job, overview, queue, settings, sharing, simulate, submit
+
+
+class View(NamedTuple):
+    """A page of the page."""
+
+    path: str
+    title: str
+    build: Callable[..., Awaitable[int | None]]
+    """Takes the visit, and what the path names; gives the status of the answer if all is not well."""
+    headed: bool = True
+    """Whether the title is its heading; else it makes one of its own."""
+
+
+VIEWS = (
+    View("/", "Overview", overview.build),
+    View("/queue", "Queue", queue.build),
+    View("/jobs/{id}", "Job", job.build, headed=False),
+    View("/submit", "Submit a job", submit.build),
+    View("/history", "History", history.build),
+    View("/sharing", "Sharing", sharing.build),
+    View("/simulate", "Simulate", simulate.build),
+    View("/settings", "Settings", settings.build),
+)

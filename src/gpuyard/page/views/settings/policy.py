@@ -1,0 +1,266 @@
+"""The policy: which decides, what each choice does, and what another would change before it is used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from nicegui import ui
+from nicegui.element import Element
+
+from gpuyard.errors import UserError
+from gpuyard.page.api import Away, Refused
+from gpuyard.page.parts import button, command, heading, sentence
+from gpuyard.page.rights import Deed, may
+from gpuyard.page.views.settings import spec
+from gpuyard.page.views.settings.change import order_rows, sentences
+from gpuyard.page.views.settings.tables import Choices, Rows
+from gpuyard.page.visit import Visit
+
+_AGAIN = 5.0  # seconds after which what would change is asked for again, if something happened
+_PARTS = {"name": "Policy", "discipline": "Discipline", "placement": "Placement"}
+_OWN = "A policy of one's own is set on the daemon's machine: gpuyard policy set ./mine.py:my_policy"
+
+
+async def build(visit: Visit) -> None:
+    """Make the section."""
+    await _Policy(visit).build()
+
+
+class _Policy:
+    """The section as one viewer sees it."""
+
+    def __init__(self, visit: Visit) -> None:
+        self.visit = visit
+        self.free = may(visit.viewer, Deed.SET_POLICY)
+        self.present: spec.Draft | None = None
+        self._since = ""
+        self.draft: spec.Draft | None = None
+        self.wrong: dict[str, str] = {}
+        self._asked: tuple[str, int, float] = ("", -1, 0.0)
+
+    async def build(self) -> None:
+        """Make its elements."""
+        told = await self.visit.feed.ask("/policies", 300.0, until_event=False)
+        self.known: spec.Known = {one["name"]: one for one in told["policies"]}
+        self.docs = {
+            "name": {name: one["doc"].replace("`", "") for name, one in self.known.items()},
+            "discipline": told["disciplines"],
+            "placement": told["placements"],
+        }
+        self.draft = self._wanted()
+        self._in_force = ui.element("div").classes("gy-card gy-in-force")
+        with ui.element("div").classes("gy-set-policy"):
+            with ui.element("div").classes("gy-set-policy-choices"):
+                self._choices(told)
+            if self.free:
+                self._changes()
+        self._others(told["aliases"])
+        await self.show()  # what is in force has to be known before somebody chooses
+        self.visit.live(self.show)
+
+    def _wanted(self) -> spec.Draft | None:
+        """What a link asks to be looked at, if there is such a policy."""
+        request = self.visit.client.request
+        if not self.free or request is None:
+            return None
+        draft = spec.parse(request.query_params.get("policy", "")[:200])
+        known = all(getattr(draft, part) in docs for part, docs in self.docs.items())
+        return draft if known and set(draft.settings) <= set(self.known[draft.name]["settings"]) else None
+
+    def _choices(self, told: dict[str, Any]) -> None:
+        policies = [
+            {"name": name, "doc": sentence(self.docs["name"][name]), "mark": _warning(one)}
+            for name, one in self.known.items()
+        ]
+        lists = {"name": policies, "discipline": _listed(told["disciplines"]), "placement": _listed(told["placements"])}
+        titles = {
+            "name": "Policy: who is next", "discipline": "Discipline: who may go ahead",
+            "placement": "Placement: on which GPUs",
+        }  # fmt: skip
+        self._lists = {
+            part: Choices(titles[part], options, self._chooser(part) if self.free else None)
+            for part, options in lists.items()
+        }
+
+    def _chooser(self, part: str) -> Any:
+        async def choose(name: str) -> None:
+            if self.draft is not None:
+                await self._drafted(spec.fitting(self.draft.with_part(part, name), self.known))
+
+        return choose
+
+    def _changes(self) -> None:
+        """What is chosen, its settings, and what it would change."""
+        with (
+            ui.element("div")
+            .classes("gy-card gy-set-change")
+            .props('aria-live=polite aria-label="Your choice" role=region')
+        ):
+            heading("Your choice", 3)
+            self._settings = ui.element("div").classes("gy-set-fields")
+            self._command = ui.element("div")
+            heading("What it would change", 3)
+            self._told = ui.element("ul").classes("gy-set-told").props("aria-live=polite")
+            self._order = Rows(
+                "The first of the queue in the new order", ("Place", "Now", "Job", "Name", "User"), cards=False
+            )
+            with ui.element("div").classes("gy-buttons"):
+                self._back = button("Leave it as it is", self._reset)
+                self._use = button("Use it", self._apply, kind="primary")
+
+    def _others(self, aliases: dict[str, dict[str, str]]) -> None:
+        heading("Known by other names", 3)
+        with ui.element("ul").classes("gy-set-told"):
+            for name, one in aliases.items():
+                with ui.element("li"):
+                    ui.label(f"{name} ({one['policy']}): {sentence(one['doc'])}")
+        ui.label(_OWN).classes("gy-soft")
+
+    async def show(self) -> None:
+        """Show what is in force, and what another would change by now."""
+        told = await self.visit.feed.ask("/policy")
+        present = spec.parse(told["policy"])
+        since = self.visit.when(told["since"])
+        if self.draft is None or (present, since) != (self.present, self._since):
+            if self.draft in (None, self.present):
+                self.draft = present
+            moved, self.present, self._since = present != self.present, present, since
+            self._show_in_force(present, since)
+            if moved:
+                self._show_draft()
+        await self._preview()
+
+    def _show_in_force(self, present: spec.Draft, since: str) -> None:
+        self._in_force.clear()
+        with self._in_force:
+            with ui.element("p").classes("gy-set-lead"):
+                ui.label(f"{present.text} decides since {since}.")
+            with ui.element("dl").classes("gy-set-facts"):
+                for part, docs in self.docs.items():
+                    name = getattr(present, part)
+                    with ui.element("dt"):
+                        ui.label(f"{_PARTS[part]} {name}")
+                    with ui.element("dd"):
+                        ui.label(sentence(docs.get(name, "A policy of this yard's own.")))
+
+    async def _drafted(self, draft: spec.Draft) -> None:
+        self.draft, self.wrong = draft, {}
+        self._show_draft()
+        await self._preview()
+
+    async def _reset(self) -> None:
+        if self.present is not None:
+            await self._drafted(self.present)
+
+    def _show_draft(self) -> None:
+        """Mark what is chosen, and offer its settings."""
+        draft, present = self.draft, self.present
+        if draft is None or present is None:
+            return
+        for part, choices in self._lists.items():
+            choices.put(getattr(draft, part), getattr(present, part))
+        if self.free:
+            self._show_settings(draft)
+            self._show_command(draft)
+
+    def _show_command(self, draft: spec.Draft) -> None:
+        self._command.clear()
+        with self._command:
+            command(f"gpuyard policy set {draft.text}")
+
+    def _show_settings(self, draft: spec.Draft) -> None:
+        usual = self.known.get(draft.name, {}).get("settings", {})
+        self._settings.clear()
+        with self._settings:
+            if not usual:
+                ui.label(f"{draft.name} has nothing to set.").classes("gy-soft")
+            for key, value in usual.items():
+                self._field(key, draft.settings.get(key, spec.written(value)), value)
+
+    def _field(self, key: str, text: str, usual: Any) -> Element:
+        async def changed(event: Any) -> None:
+            await self._set(key, str(event.value or ""), usual, field)
+
+        field: Any
+        if key in spec.CHOICES:
+            field = ui.select(list(spec.CHOICES[key]), label=key, value=text, on_change=changed)
+        else:
+            field = ui.input(key, value=text, on_change=changed).props("debounce=400")
+        hint = spec.HINTS.get(key, "")
+        field._props["hint"] = f"{hint}; usually {spec.written(usual)}" if hint else f"usually {spec.written(usual)}"
+        return field.props("outlined dense")  # type: ignore[no-any-return]
+
+    async def _set(self, key: str, text: str, usual: Any, field: Any) -> None:
+        if self.draft is None:
+            return
+        try:
+            self.draft = self.draft.with_setting(key, text, usual)
+        except UserError as error:
+            self.wrong[key] = str(error)
+        else:
+            self.wrong.pop(key, None)
+        _mark(field, self.wrong.get(key))
+        self._show_command(self.draft)
+        await self._preview()
+
+    async def _preview(self) -> None:
+        """Ask what would change, where that is not known already."""
+        if not self.free or self.draft is None:
+            return
+        changed = self.draft != self.present and not self.wrong
+        self._use.set_visibility(changed)
+        self._back.set_visibility(self.draft != self.present or bool(self.wrong))
+        if not changed:
+            self._tell(["Put right what is marked above." if self.wrong else "Choose another, and see it here first."])
+            self._asked = ("", -1, 0.0)
+            return
+        text, happened, at = self._asked
+        now, fresh = time.monotonic(), self.visit.feed.happened
+        if text == self.draft.text and (happened == fresh or now - at < _AGAIN):
+            return
+        self._asked = (self.draft.text, fresh, now)
+        await self._ask(self.draft.text)
+
+    async def _ask(self, text: str) -> None:
+        try:
+            told = await self.visit.api.post("/policy/preview", {"policy": text})
+        except Refused as error:
+            self._use.set_visibility(False)
+            self._tell([f"This cannot be used: {error}"])
+            return
+        except Away:
+            return  # the banner tells
+        if self.draft is not None and self.draft.text == text:
+            self._tell(sentences(told))
+            self._order.put(order_rows(told))
+
+    def _tell(self, lines: list[str]) -> None:
+        self._order.put([])
+        self._told.clear()
+        with self._told:
+            for line in lines:
+                with ui.element("li"):
+                    ui.label(line)
+
+    async def _apply(self) -> None:
+        if self.draft is not None and not self.wrong:
+            text = self.draft.text
+            setting = self.visit.api.ask("PUT", "/policy", {"policy": text})
+            if await self.visit.do(setting, f"{text} decides from now on."):
+                self.draft = None  # as the daemon writes it
+
+
+def _warning(policy: Mapping[str, Any]) -> str:
+    return "may stop jobs" if policy["preemptive"] else ""
+
+
+def _listed(docs: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "doc": sentence(doc)} for name, doc in docs.items()]
+
+
+def _mark(field: Any, wrong: str | None) -> None:
+    field._props["error"] = wrong is not None
+    field._props["error-message"] = wrong or ""
+    field.update()

@@ -1,0 +1,156 @@
+"""One open page: who looks at it, in which zone, and what shows itself anew when something happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from nicegui import Client, background_tasks, ui
+
+from gpuyard.errors import GpuyardError
+from gpuyard.page.api import Api, Away, Refused
+from gpuyard.page.feed import Feed
+
+log = logging.getLogger("gpuyard.page")
+Show = Callable[[], Awaitable[None]]
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+_ZONE = "Intl.DateTimeFormat().resolvedOptions().timeZone"
+
+
+class Viewer:
+    """Whoever looks, and what they may do."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.name: str = told["user"]
+        self.role: str = told["role"]
+        """`admin`, `user`, `viewer` or `anonymous`."""
+        self.via: str = told["via"]
+        """`session` if a token was shown; else the kernel told who it is."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether they may do anything but look: submit, above all."""
+        return self.role in ("admin", "user")
+
+    @property
+    def rules(self) -> bool:
+        """Whether they may do what is for admins."""
+        return self.role == "admin"
+
+    def owns(self, user: str) -> bool:
+        """Whether a job of this user is theirs to change."""
+        return self.rules or (self.acts and self.name == user)
+
+
+class Visit:
+    """What a view is built with."""
+
+    def __init__(self, viewer: Viewer, api: Api, feed: Feed, request_cookies: Mapping[str, str]) -> None:
+        self.viewer, self.api, self.feed = viewer, api, feed
+        self.zone: tzinfo | None = _zone(unquote(request_cookies.get("gpuyard_zone", "")))
+        self.client: Client = ui.context.client
+        self._shows: list[Show] = []
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+        self.client.on_connect(self._connected)
+        self.client.on_disconnect(self._leave)
+        self.client.on_delete(self._leave)
+
+    def live(self, show: Show) -> None:
+        """Have this called once the page is open, and whenever something may have changed (twice a second at most)."""
+        self._shows.append(show)
+
+    async def do(self, work: Awaitable[Any], done: str = "") -> bool:
+        """Have something done, tell how that went in a sentence, and whether it went well."""
+        try:
+            await work
+        except GpuyardError as error:
+            self.tell(error)
+            return False
+        if done:
+            ui.notify(done, type="positive")
+        self.beat()
+        return True
+
+    def tell(self, error: GpuyardError) -> None:
+        """Tell what went wrong."""
+        if isinstance(error, Refused) and error.status == 401:
+            ui.navigate.to("/login")
+            return
+        ui.notify(_sentence(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
+
+    def when(self, iso: str | float | None, *, seconds: bool = False) -> str:
+        """An instant as this viewer's clock has it: `14:03` if that is today, else with the day."""
+        if iso is None:
+            return ""
+        at = datetime.fromtimestamp(iso, UTC) if isinstance(iso, int | float) else datetime.fromisoformat(iso)
+        here, now = at.astimezone(self.zone), datetime.now(self.zone)
+        clock = here.strftime("%H:%M:%S" if seconds else "%H:%M")
+        if here.date() == now.date():
+            return clock
+        day = f"{here.day} {here:%b}" + (f" {here.year}" if here.year != now.year else "")
+        return f"{day}, {clock}"
+
+    def words(self, text: str | None) -> str:
+        """A sentence of the daemon's, with its times as this viewer's clock has them."""
+        return _INSTANT.sub(lambda found: self.when(found[0]), text or "")
+
+    def beat(self) -> None:
+        """Show everything anew, soon; what is being shown now is finished first."""
+        if self._task is not None and not self._task.done():
+            self._again = True
+            return
+        self._task = background_tasks.create(self._show(), name="beat")
+
+    async def _show(self) -> None:
+        while True:
+            self._again = False
+            for show in self._shows:
+                await self._shown(show)
+            if not self._again:
+                return
+
+    async def _shown(self, show: Show) -> None:
+        if self.client.is_deleted:
+            return
+        try:
+            with self.client:
+                await show()
+        except Away:
+            return  # the banner tells
+        except Refused as error:
+            with self.client:
+                self.tell(error)
+        except Exception:
+            if not self.client.is_deleted:
+                log.exception("a page could not be shown")
+
+    async def _connected(self) -> None:
+        self.feed.listeners.add(self)
+        if self.zone is None:  # first, since views write some times only once
+            with suppress(TimeoutError):  # a browser that is slow to tell its zone sees the rest all the same
+                self.zone = _zone(str(await ui.run_javascript(_ZONE, timeout=5.0))) or UTC
+        self.beat()
+
+    def _leave(self) -> None:
+        self.feed.listeners.discard(self)
+
+
+def _zone(name: str) -> tzinfo | None:
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,1 @@
+"""What GPUs did, second by second: metrics, series, and the file that keeps them."""

@@ -1,0 +1,198 @@
+"""Requests for the page go to its process, and its answers back, piece by piece: neither side is ever far ahead.
+
+Each has a connection of its own, on a Unix socket, where that costs little. While the process is away it waits for its
+turn at the socket, which is the daemon's; if that takes too long a small page says so, and tries again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import httptools
+from fastapi import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpuyard.server.caretaker import Caretaker
+from gpuyard.server.heading import answer_headers, request_head, target_of
+from gpuyard.server.paths import is_asset, is_page
+from gpuyard.server.refusals import problem
+from gpuyard.server.viewers import ticket_for
+
+if TYPE_CHECKING:
+    from gpuyard.server.doors import Doors
+
+_PIECE = 2**16
+_VISITOR, _PROGRAM = 5.0, 30.0  # seconds that a person, and a file of the page, waits for a process that begins
+_LONGER = 4  # times as long, for one that runs
+_STUCK = 60.0  # seconds after which a browser that takes nothing is given up
+_TRIES = 3  # a request that makes the process end is not to do so again and again
+_AGAIN = 0.2  # seconds until the next try, if the process ends before it answers
+_WAIT = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="refresh" content="2"><meta name="color-scheme" content="light dark"><title>gpuyard</title>
+<style>body{font:1rem/1.5 system-ui,sans-serif;display:grid;place-content:center;min-height:90vh;margin:1rem;
+text-align:center}</style>
+<main><h1>gpuyard</h1><p role="status">The page is being started; this tries again by itself.</p>
+<p>The queue is not affected: jobs go on.</p></main></html>
+"""
+
+
+class Away(Exception):
+    """The page's process has not answered."""
+
+
+class Forward:
+    """Takes what is the page's to its process; the rest goes on to the routes."""
+
+    def __init__(self, app: ASGIApp, page: Caretaker, doors: Doors) -> None:
+        self._app, self._page, self._doors = app, page, doors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http" or not is_page(scope["path"]):
+            return await self._app(scope, receive, send)
+        if not self._page.is_on:
+            told = "this daemon has no page; it has one where it listens on TCP, unless the setting page is off"
+            return await problem(404, told)(scope, receive, send)
+        ticket = "" if is_asset(scope["path"]) else await ticket_for(scope, self._doors)
+        visits = b"text/html" in dict(scope["headers"]).get(b"accept", b"")
+        exchange = Exchange(scope, receive, send)
+        try:
+            await exchange.run(self._page, ticket, _VISITOR if visits else _PROGRAM)
+        except Away:
+            if exchange.begun:  # the browser must not take what it has for all of it
+                scope["state"].get("abort", _nothing)()
+                return None
+            answer = Response(_WAIT, 503, {"Retry-After": "2"}, media_type="text/html")
+            await answer(scope, receive, send)
+        except TimeoutError:
+            scope["state"].get("abort", _nothing)()
+        return None
+
+
+class Exchange:
+    """One request, and its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._sent_any = self._gone = False
+        self.begun = False
+        """Whether anything of the answer is out."""
+
+    async def run(self, page: Caretaker, ticket: str, patience: float) -> None:
+        """Bring it there and back. A process that ends before it answers is asked again, if nothing is lost by that."""
+        begin, tries = time.monotonic(), 0
+        while True:
+            try:
+                return await self._try(page, ticket, begin + (_LONGER * patience if page.answers else patience))
+            except (OSError, httptools.HttpParserError, asyncio.IncompleteReadError) as error:
+                tries += 1
+                late = tries == _TRIES or time.monotonic() - begin + _AGAIN >= patience
+                if late or self.begun or self._sent_any or self._gone:
+                    raise Away from error
+            await asyncio.sleep(_AGAIN)
+
+    async def _try(self, page: Caretaker, ticket: str, end: float) -> None:
+        reader, writer = await page.connect()
+        feeding = None
+        try:
+            writer.write(self._head(ticket))
+            feeding = asyncio.create_task(self._feed(writer))
+            await self._bring(reader, end)
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+            writer.transport.abort()
+
+    def _head(self, ticket: str) -> bytes:
+        scope = self._scope
+        more = [(b"connection", b"close")]
+        return request_head(target_of(scope), scope["method"].encode(), scope["headers"], ticket, more)
+
+    async def _feed(self, writer: asyncio.StreamWriter) -> None:
+        """Bring the request's body there; if the browser goes, so do we."""
+        while (message := await self._receive())["type"] == "http.request":
+            if body := message.get("body", b""):
+                self._sent_any = True
+                try:
+                    writer.write(body)
+                    await writer.drain()
+                except OSError:  # it has enough, and says why
+                    return
+        self._gone = True
+        writer.transport.abort()
+
+    async def _bring(self, reader: asyncio.StreamReader, end: float) -> None:
+        """Bring the answer back."""
+        answer = _Answer()
+        parser = httptools.HttpResponseParser(answer)
+        while not answer.complete:
+            try:
+                async with asyncio.timeout_at(None if self.begun else _on_loop(end)):
+                    data = await reader.read(_PIECE)
+            except TimeoutError as error:
+                raise Away from error
+            if data:
+                parser.feed_data(data)
+                answer.status = parser.get_status_code()
+            elif self.begun and not answer.measured:
+                break  # which is how it ends
+            else:
+                raise Away if self.begun else asyncio.IncompleteReadError(b"", None)
+            await self._pass_on(answer)
+        await self._say({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pass_on(self, answer: _Answer) -> None:
+        if answer.headed and not self.begun:
+            self.begun = True
+            await self._say(
+                {"type": "http.response.start", "status": answer.status, "headers": answer_headers(answer.headers)}
+            )
+        if answer.body:
+            body, answer.body = answer.body, b""
+            await self._say({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _say(self, message: Message) -> None:
+        async with asyncio.timeout(_STUCK):
+            await self._send(message)
+
+
+class _Answer:
+    """What the parser has read so far."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.headed = self.complete = False
+        self.body = b""
+
+    @property
+    def measured(self) -> bool:
+        """Whether its end can be told; else it goes on until the connection ends."""
+        return any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+
+    def on_status(self, status: bytes) -> None:
+        """Nobody reads the words."""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.headed = True
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+def _on_loop(end: float) -> float:
+    """The event loop's clock is the monotonic one, by its own name."""
+    return asyncio.get_running_loop().time() + end - time.monotonic()
+
+
+def _nothing() -> None:
+    return
