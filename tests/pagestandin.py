@@ -24,6 +24,10 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         await _websocket(scope, receive, send)
         return
     path, body = scope["path"], 0
+    if path == "/page/hasty":  # it says no before it has heard what about, and hangs up
+        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"no"})
+        return
     while (message := await receive())["type"] == "http.request":
         body += len(message.get("body", b""))
         if not message.get("more_body"):

@@ -243,6 +243,12 @@ def test_what_ends_the_process_is_not_asked_for_again_and_again(house: House) ->
     until(lambda: house.page.answers, "the page being back")
 
 
+def test_a_no_that_comes_before_all_of_the_question_is_heard(house: House) -> None:
+    """However the two cross: the process hangs up while there is still something to be sent to it."""
+    said = [house.ask("POST", "/page/hasty", PIECE * 16, Origin=house.url) for _ in range(20)]
+    assert [(reply.status, reply.body) for reply in said] == [(403, b"no")] * 20
+
+
 def test_whoever_leaves_is_not_asked_for_again(house: House) -> None:
     host, _, port = house.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), PATIENCE) as connection:

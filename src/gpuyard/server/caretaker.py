@@ -80,10 +80,17 @@ class Caretaker:
         except Exception as error:
             log.error("there is no page: its socket %s cannot be made (%s)", self._settings.page_socket, error)
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(self) -> socket.socket:
         """A connection to the process, or to where it will be."""
-        with reachable(str(self._settings.page_socket)) as address:
-            return await asyncio.open_unix_connection(address)
+        found = socket.socket(socket.AF_UNIX)
+        try:
+            found.setblocking(False)
+            with reachable(str(self._settings.page_socket)) as address:
+                await asyncio.get_running_loop().sock_connect(found, address)
+        except BaseException:
+            found.close()
+            raise
+        return found
 
     async def connect_to(self, make: Callable[[], asyncio.Protocol]) -> None:
         """The same, for a protocol."""
@@ -207,12 +214,10 @@ class Caretaker:
         self._signal(signal.SIGKILL)
 
     async def _ask(self) -> bool:
-        reader, writer = await self.connect()
-        try:
-            writer.write(_QUESTION)
-            return await reader.read(1) != b""
-        finally:
-            writer.transport.abort()
+        loop = asyncio.get_running_loop()
+        with await self.connect() as connection:
+            await loop.sock_sendall(connection, _QUESTION)
+            return await loop.sock_recv(connection, 1) != b""
 
 
 async def _readable(pidfd: int) -> None:

@@ -7,6 +7,8 @@ turn at the socket, which is the daemon's; if that takes too long a small page s
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -95,43 +97,40 @@ class Exchange:
             await asyncio.sleep(_AGAIN)
 
     async def _try(self, page: Caretaker, ticket: str, end: float) -> None:
-        reader, writer = await page.connect()
-        feeding = None
-        try:
-            writer.write(self._head(ticket))
-            feeding = asyncio.create_task(self._feed(writer))
-            await self._bring(reader, end)
-        finally:
-            if feeding is not None:
+        """Sockets and not streams: a stream that cannot be written to any more forgets the answer that it has."""
+        with await page.connect() as connection:
+            feeding = asyncio.create_task(self._feed(connection, self._head(ticket)))
+            try:
+                await self._bring(connection, end)
+            finally:
                 feeding.cancel()
-            writer.transport.abort()
+                await asyncio.wait([feeding])  # it lets go of the socket before that is closed
 
     def _head(self, ticket: str) -> bytes:
         scope = self._scope
         more = [(b"connection", b"close")]
         return request_head(target_of(scope), scope["method"].encode(), scope["headers"], ticket, more)
 
-    async def _feed(self, writer: asyncio.StreamWriter) -> None:
-        """Bring the request's body there; if the browser goes, so do we."""
-        while (message := await self._receive())["type"] == "http.request":
-            if body := message.get("body", b""):
-                self._sent_any = True
-                try:
-                    writer.write(body)
-                    await writer.drain()
-                except OSError:  # it has enough, and says why
-                    return
-        self._gone = True
-        writer.transport.abort()
+    async def _feed(self, connection: socket.socket, head: bytes) -> None:
+        """Bring the request there; if the browser goes, so do we."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # it has enough and says why, or has ended, which is seen where it is read
+            await loop.sock_sendall(connection, head)
+            while (message := await self._receive())["type"] == "http.request":
+                if body := message.get("body", b""):
+                    self._sent_any = True
+                    await loop.sock_sendall(connection, body)
+            self._gone = True
+            connection.shutdown(socket.SHUT_RDWR)
 
-    async def _bring(self, reader: asyncio.StreamReader, end: float) -> None:
+    async def _bring(self, connection: socket.socket, end: float) -> None:
         """Bring the answer back."""
         answer = _Answer()
         parser = httptools.HttpResponseParser(answer)
         while not answer.complete:
             try:
                 async with asyncio.timeout_at(None if self.begun else _on_loop(end)):
-                    data = await reader.read(_PIECE)
+                    data = await asyncio.get_running_loop().sock_recv(connection, _PIECE)
             except TimeoutError as error:
                 raise Away from error
             if data:
