@@ -109,7 +109,7 @@ def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None,
 def of_present(target: Target, seconds: float | None, machine: tuple[str | None, str], asked: Asked) -> None:
     """Watch GPUs, or a process, until that is over or somebody interrupts."""
     from gpuyard.engines.processes import hold
-    from gpuyard.monitor.running import watch
+    from gpuyard.monitor.running import interruptions, watch
     from gpuyard.monitor.trees import From
 
     pidfd = None if target.pid is None else hold(target.pid)
@@ -118,13 +118,14 @@ def of_present(target: Target, seconds: float | None, machine: tuple[str | None,
     drawn, who = asked.drawn(), "GPUs" if target.pid is None else f"pid {target.pid}"
     gpus = open_gpus(machine)
     tree = None if target.pid is None else From(target.pid)
-    watching, out, csv = _begin(gpus, target.gpu, asked, tree, who)
-    if seconds is None and pidfd is None:
-        output.say("Ctrl-C ends it")
-    began = watching.now()
-    interrupted = _watched(
-        lambda look: watch(look, watching.every, seconds=seconds, pidfd=pidfd), watching, live=True
-    )  # fmt: skip
+    with interruptions() as woken:  # from the first sample on: what there is of it is written
+        watching, out, csv = _begin(gpus, target.gpu, asked, tree, who)
+        if seconds is None and pidfd is None:
+            output.say("Ctrl-C ends it")
+        began = watching.now()
+        interrupted = _watched(
+            lambda look: watch(look, watching.every, woken, seconds=seconds, pidfd=pidfd), watching, live=True
+        )  # fmt: skip
     watching.look(row=True)
     ended = watching.now()
     csv.close()

@@ -99,26 +99,35 @@ def shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def watch(look: Callable[[], None], every: float, *, seconds: float | None = None, pidfd: int | None = None) -> bool:
-    """Look every so many seconds: for a time, until a process has ended, or until somebody interrupts; whether so."""
-    with _interruptions() as woken:
-        poll = select.poll()
-        for descriptor in (woken.fileno(), *([] if pidfd is None else [pidfd])):
-            poll.register(descriptor, select.POLLIN)
-        begun = due = time.monotonic()
-        end = float("inf") if seconds is None else begun + seconds
-        while True:
-            left = min(due, end) - time.monotonic()
-            if ready := poll.poll(max(0.0, left) * 1000):
-                return any(descriptor == woken.fileno() for descriptor, _ in ready)
-            if time.monotonic() >= end:
-                return False
-            due = max(due + every, time.monotonic())
-            look()
+def watch(
+    look: Callable[[], None],
+    every: float,
+    woken: socket.socket,
+    *,
+    seconds: float | None = None,
+    pidfd: int | None = None,
+) -> bool:
+    """Look every so many seconds: for a time, until a process has ended, or until somebody interrupts; whether so.
+
+    `woken` is what `interruptions` gave.
+    """
+    poll = select.poll()
+    for descriptor in (woken.fileno(), *([] if pidfd is None else [pidfd])):
+        poll.register(descriptor, select.POLLIN)
+    begun = due = time.monotonic()
+    end = float("inf") if seconds is None else begun + seconds
+    while True:
+        left = min(due, end) - time.monotonic()
+        if ready := poll.poll(max(0.0, left) * 1000):
+            return any(descriptor == woken.fileno() for descriptor, _ in ready)
+        if time.monotonic() >= end:
+            return False
+        due = max(due + every, time.monotonic())
+        look()
 
 
 @contextmanager
-def _interruptions() -> Iterator[socket.socket]:
+def interruptions() -> Iterator[socket.socket]:
     """Something that can be read from once somebody wants us to end."""
     here, there = socket.socketpair()
     there.setblocking(False)
