@@ -94,7 +94,8 @@ def test_two_schedulers_are_compared_on_real_jobs(here: Yard) -> None:
     assert {mark.label for mark in recording.marks} == {"short-1", "short-2", "short-3", "bad-1"}
     assert 3 * 2**30 in recording.of("memory_used")[0].mean  # `bad` seems to take all, if it is seen at all
     recording = read_recording(out / "recordings" / "requests-0-1.json.gz")
-    assert max(recording.of("memory_used")[0].mean) in (6 * 2**30, 9 * 2**30)
+    most = max(recording.of("memory_used")[0].mean)
+    assert most / 2**30 in (6, 7, 9, 10)  # two or three at once, and `bad` if it is seen
     assert (out / "plots" / "overlay-0" / "memory_used.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "plots" / "stacked-0" / "memory_used.png").is_file()
     page = (out / "report.html").read_text()

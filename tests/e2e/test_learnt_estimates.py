@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from pathlib import Path
@@ -59,6 +60,12 @@ class Project:
 
     def left(self) -> list[Path]:
         return list(self.yard.cwd.glob(".gpuyard-profile*"))
+
+
+def _share_after(trial: Job, peak: float) -> float:
+    """What somebody gets who was only tried out: a short trial is not believed; on a busy machine it may be long."""
+    assert trial["measured"] is not None
+    return 4 * 2**30 if trial["measured"]["seconds"] < 2 else math.ceil(1.05 * peak / 2**20) * 2**20
 
 
 @pytest.fixture
@@ -231,11 +238,12 @@ def test_what_was_learnt_holds_over_a_restart(own_yard: Yard) -> None:
 
 def test_a_job_is_tried_out_as_its_user(a: Desk, bob: User) -> None:
     script = a.user.home / "train.sh"
-    a.user.do(lambda: script.write_text("id -un; pwd; echo kept > new\n"))
+    fresh = os.urandom(4).hex()  # nobody has run it before, in an earlier try of this test neither
+    a.user.do(lambda: script.write_text(f"id -un; pwd; echo kept > new # {fresh}\n"))
     wishes: dict[str, Any] = {"directory": str(a.user.home), "simulate_use": "2G"}
     job = a.yard.wait(a.submit("sh", "train.sh", profile="--epochs 2", **wishes))
-    assert (job["state"], job["gpu_memory"]) == ("succeeded", 4 * 2**30)  # so short a trial is not believed
     profile = a.yard.client.job(str(int(job["id"]) - 1))
+    assert (job["state"], job["gpu_memory"]) == ("succeeded", _share_after(profile, 2 * 2**30))
     who, where = a.yard.client.log(profile["id"]).data.decode().split()
     assert (profile["state"], who) == ("succeeded", a.user.name)
     assert where != str(a.user.home)
@@ -253,8 +261,9 @@ def test_one_trial_serves_all_of_a_batch(yard: Yard, project: Project) -> None:
     jobs = yard.client.submit_all([description(words, project.folder, environment, **wishes) for words in commands])
     trial = project.profiler(jobs[0])
     assert [yard.client.job(job)["dependency"] for job in jobs] == [f"afterany:{trial['id']}"] * 3
-    assert yard.wait(trial["id"])["state"] == "succeeded"
-    assert [yard.client.job(job)["gpu_memory"] for job in jobs] == [4 * 2**30] * 3  # after a short trial
+    tried = yard.wait(trial["id"])
+    assert tried["state"] == "succeeded"
+    assert [yard.client.job(job)["gpu_memory"] for job in jobs] == [_share_after(tried, 2**30)] * 3
     assert project.tally.read_text().split() == [trial["id"]]
 
 

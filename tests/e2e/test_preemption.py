@@ -6,6 +6,7 @@ import sys
 import time
 from collections import defaultdict
 from datetime import datetime
+from statistics import median
 
 import pytest
 from tests.conftest import REPOSITORY
@@ -69,36 +70,37 @@ def test_one_that_does_not_listen_is_killed_and_waits_again(own_yard: Yard) -> N
     assert own_yard("cancel", low).code == 0
 
 
-def _spans(client: Client) -> list[tuple[str, float, float]]:
-    """A job, and from when to when it had a GPU; those who have one still are left out."""
+def _slices(client: Client) -> dict[str, list[float]]:
+    """The seconds for which each job had a GPU, one slice after another; those who have one still are left out."""
     begun: dict[str, float] = {}
-    found = []
+    found: defaultdict[str, list[float]] = defaultdict(list)
     for event in client.events(limit=5000)["events"]:
         if event["kind"] == "Started":
             begun[event["job"]] = datetime.fromisoformat(event["at"]).timestamp()
         elif event["kind"] in ("Preempted", "Exited"):
-            found.append((event["job"], begun.pop(event["job"]), datetime.fromisoformat(event["at"]).timestamp()))
+            end = datetime.fromisoformat(event["at"]).timestamp()
+            found[event["job"]].append(end - begun.pop(event["job"]))
     return found
 
 
 def test_round_robin_gives_each_job_its_share(own_yard: Yard) -> None:
+    """In turn, and by the middle of their slices: how long a single one takes to stop is up to the machine."""
     own_yard.serve("--policy", "rr:quantum=0.3", "--simulate-gpus", "2x16G")
     jobs = [own_yard.submit("--hold", "--preemptible", "--", *_counting(100_000)) for _ in range(5)]
     for job in jobs:
         own_yard.client.release(job)
-    had: defaultdict[str, float] = defaultdict(float)
 
-    def enough() -> bool:
+    def enough() -> dict[str, list[float]] | None:
         time.sleep(0.1)
-        spans = _spans(own_yard.client)
-        had.clear()
-        for job, begin, end in spans:
-            had[job] += end - begin
-        return min(had.get(job, 0.0) for job in jobs) >= SLICES * 0.3
+        had = _slices(own_yard.client)
+        return had if min(len(had.get(job, ())) for job in jobs) >= SLICES else None
 
-    until(enough, "ten slices for everybody")
-    share = sum(had.values()) / len(jobs)
-    assert {job: had[job] / share for job in jobs} == pytest.approx(dict.fromkeys(jobs, 1.0), abs=0.1)
+    had = until(enough, "ten slices for everybody")
+    turns = [len(had[job]) for job in jobs]
+    assert max(turns) - min(turns) <= 2
+    middle = {job: median(had[job]) for job in jobs}
+    assert min(middle.values()) >= 0.3
+    assert max(middle.values()) <= 1.5 * min(middle.values())
     for job in jobs:
         _goes_on(own_yard.client, job)
 

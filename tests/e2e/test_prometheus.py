@@ -179,7 +179,8 @@ def test_statistics_of_a_day(own_yard: Yard) -> None:
     own_yard.wait(own_yard.submit("--gpus", "2", "sleep", "0.2"))
     own_yard.wait(own_yard.submit("false"))
     own_yard.submit("--hold", "true")
-    own_yard.submit("--gpus", "4", "sleep", "600")
+    long = own_yard.submit("--gpus", "4", "sleep", "600")
+    until(lambda: own_yard.client.job(long)["started_at"], "the start of the long job")
     found = json.loads(get(own_yard, "/api/v1/stats")[2])
     assert found["outcomes"] == {"succeeded": 1, "failed": 1}
     assert (found["submitted"], found["ended"], found["gpus"]) == (4, 2, 4)
