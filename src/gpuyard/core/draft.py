@@ -38,8 +38,11 @@ class Draft:
 
     @property
     def fine(self) -> bool:
-        """Whether bins are GPUs: somebody shares them, or names them, or the placement looks at each of them."""
-        return self.snapshot.state.shares or self.code >= PACKING or self.restricted is not None
+        """Whether bins are GPUs: somebody shares them, or names them, or the placement looks at each of them; or who
+        leaves one may leave it to nobody, since it is withdrawn or drained."""
+        state = self.snapshot.state
+        closed = bool(state.withdrawn or state.drained)
+        return state.shares or closed or self.code >= PACKING or self.restricted is not None
 
     @property
     def demand(self) -> Demand:
