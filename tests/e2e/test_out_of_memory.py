@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from typing import Any
 
+import pytest
 from tests.yard import Yard, until
 
 GIB, MIB = 2**30, 2**20
@@ -79,10 +81,10 @@ def test_a_job_that_grows_beyond_every_share_is_alone_in_the_end_and_then_over(y
     job = yard.submit("--gpu-memory", "4G", "--simulate-use", "20G", *LONG)
     ended = yard.wait(job)
     assert (ended["state"], ended["ooms"]) == ("oom", 1)
-    assert ended["reason"] == "ran out of GPU memory: used 20G of 16G; no GPU here is larger"
+    assert ended["reason"] == "ran out of GPU memory: wanted 20G of 16G; no GPU here is larger"
     (waits,) = _events(yard, job, "Requeued")
     # whether it was stopped or ran out first, both of which are due
-    assert waits["message"].endswith(": used 20G, 4G were promised; retried alone on a GPU (1 of 3)")
+    assert waits["message"].endswith(": wanted 20G, 4G were promised; retried alone on a GPU (1 of 3)")
     assert [found["id"] for found in yard.json("history", "--state", "oom", "--limit", "1")] == [job]
     assert "ran out of GPU memory" in yard("show", job).out
     assert "has run out of GPU memory" in yard("explain", job).out
@@ -94,7 +96,7 @@ def test_without_retries_it_is_over_at_once_and_other_retries_count_as_usual(yar
     whole = yard.submit("--retries", "1", "--retry-delay", "0", "--simulate-use", "20G", *LONG)
     ended = yard.wait(whole)
     assert (ended["state"], ended["attempt"], ended["failures"]) == ("oom", 2, 1)
-    assert ended["reason"] == "ran out of GPU memory: used 20G of 16G"
+    assert ended["reason"] == "ran out of GPU memory: wanted 20G of 16G"
 
 
 def test_what_a_framework_says_is_recognised(yard: Yard) -> None:
@@ -104,8 +106,25 @@ def test_what_a_framework_says_is_recognised(yard: Yard) -> None:
     assert (ended["state"], ended["attempt"], ended["ooms"], ended["failures"]) == ("succeeded", 2, 1, 0)
     assert ended["gpu_memory"] == 8.75 * GIB  # a quarter more than the 7 that it had or wanted, in steps
     (waits,) = _events(yard, job, "Requeued")
-    assert waits["message"] == "ran out of GPU memory: used 7G, 4G were promised; retried with 8.75G (1 of 3)"
+    assert waits["message"] == "ran out of GPU memory: wanted 7G, 4G were promised; retried with 8.75G (1 of 3)"
     assert TORCH.encode() in yard.client.log(job, attempt=1).data
+
+
+@pytest.mark.parametrize("options", [["--output", "o-%j.txt"], ["--output", "o.txt", "--error", "e.txt"]])
+def test_what_it_says_in_files_of_its_own_is_recognised(yard: Yard, options: list[str]) -> None:
+    script = f'[ "$GPUYARD_ATTEMPT" = 1 ] || exit 0; echo "{TORCH}" >&2; exit 1'
+    ended = yard.wait(yard.submit("--gpu-memory", "4G", *options, "--", "sh", "-c", script))
+    assert (ended["state"], ended["attempt"], ended["ooms"]) == ("succeeded", 2, 1)
+    (yard.cwd / "old.txt").write_text(TORCH)
+    os.utime(yard.cwd / "old.txt", (0, 0))
+    old = yard.submit("--output", "old.txt", "--open-mode", "append", "--", "sh", "-c", "sleep 0.3; exit 1")
+    assert yard.wait(old)["state"] == "failed", "that was said before it began"
+
+
+def test_an_amount_that_is_not_all_of_it_is_not_told_as_such(yard: Yard) -> None:
+    said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."
+    job = yard.submit("--gpu-memory", "4G", "--oom-retries", "0", "--", "sh", "-c", f'echo "{said}"; exit 1')
+    assert (yard.wait(job)["reason"] or "").startswith("ran out of GPU memory: 4G were promised")
 
 
 def test_a_whole_gpu_that_is_too_small_makes_a_job_oom_and_another_error_does_not(yard: Yard) -> None:
@@ -180,7 +199,7 @@ def test_with_stop_it_is_stopped_at_once_and_with_warn_never(own_yard: Yard) -> 
     liar = yard.submit("--from", "0", "--gpu-memory", "4G", "--simulate-use", "ramp/1:5.5G,7G", *LONG)
     until(lambda: yard.client.job(liar)["ooms"] == 1, "the liar running out")
     (waits,) = _events(yard, liar, "Requeued")
-    assert waits["message"].startswith("ran out of GPU memory: used 7G, 4G were promised")
+    assert waits["message"].startswith("ran out of GPU memory: wanted 7G, 4G were promised")
     assert all(yard.client.job(job)["attempt"] == 1 for job in honest)
 
 
@@ -194,7 +213,7 @@ def test_alone_it_gets_a_gpu_that_is_large_enough(own_yard: Yard) -> None:
     assert (ended["state"], ended["attempt"], ended["ooms"], ended["gpus"]) == ("succeeded", 2, 1, [1])
     assert (ended["alone"], ended["gpu_memory_asked"]) == (True, 4 * GIB)
     (waits,) = _events(yard, job, "Requeued")
-    assert waits["message"].endswith("used 38G, 4G were promised; retried alone on a GPU larger than 16G (1 of 3)")
+    assert waits["message"].endswith("wanted 38G, 4G were promised; retried alone on a GPU larger than 16G (1 of 3)")
     told = yard("show", job).out
     assert re.search(r"Asked at first: +4G\n", told)
     assert re.search(r"Out of memory: +1 of 3 retries with more\n", told)

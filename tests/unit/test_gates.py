@@ -300,8 +300,8 @@ def test_nothing_starts_on_a_drained_gpu() -> None:
 @pytest.mark.parametrize("discipline", ["easy", "conservative"])
 def test_who_leaves_a_drained_gpu_makes_no_room_there(discipline: str) -> None:
     """So nobody is expected to start by that, and backfilling has until the end of the other one."""
-    jobs = [submit("soon", estimate=10.0), submit("later", estimate=100.0)]
-    placed = [Placed(0.0, "soon", 1, (0,)), Placed(0.0, "later", 1, (1,))]
+    jobs: list[Event] = [submit("soon", estimate=10.0), submit("later", estimate=100.0)]
+    placed: list[Event] = [Placed(0.0, "soon", 1, (0,)), Placed(0.0, "later", 1, (1,))]
     events = [*jobs, *placed, Started(0.0, "soon", 1), Started(0.0, "later", 1), submit("waits", estimate=5.0)]
     state = fold(Cluster((2,)), [*events, GpusDrained(1.0, (0,))])
     reason = plan(state, 2.0, discipline=discipline).held["waits"]

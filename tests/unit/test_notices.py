@@ -136,7 +136,7 @@ def _sources(printed: bytes = b"boom\n") -> Sources:
 
 
 def test_what_is_told_of_a_job_that_ran_out_of_gpu_memory() -> None:
-    why = "ran out of GPU memory: used 5.2G, 4G were promised; all 3 retries with more are used up"
+    why = "ran out of GPU memory: wanted 5.2G, 4G were promised; all 3 retries with more are used up"
     sources = replace(_sources(), why=lambda view: why)
     story = tell(Happening("7", "failure", 220.0, _view(state="oom", exit_code=1)), sources)
     assert title_of(story.facts) == "gpuyard: job 7 (train) ran out of GPU memory after 1m 00s"

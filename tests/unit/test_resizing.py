@@ -69,7 +69,7 @@ def test_who_kept_to_its_share_gets_the_same_again_but_not_for_ever() -> None:
 @pytest.mark.parametrize(
     ("shortage", "request_", "sentence"),
     [
-        (died(5.2), shared(4), "ran out of GPU memory: used 5.2G, 4G were promised"),
+        (died(5.2), shared(4), "ran out of GPU memory: wanted 5.2G, 4G were promised"),
         (died(0), shared(4), "ran out of GPU memory: 4G were promised"),
         (died(4), shared(4), "ran out of GPU memory, though it kept to the 4G that were promised"),
         (
@@ -77,7 +77,7 @@ def test_who_kept_to_its_share_gets_the_same_again_but_not_for_ever() -> None:
             shared(4),
             "was stopped for using more GPU memory than promised: used 5.2G, 4G were promised",
         ),
-        (died(15.9), Request(), "ran out of GPU memory: used 15.9G of 16G"),
+        (died(15.9), Request(), "ran out of GPU memory: wanted 15.9G of 16G"),
         (died(0), Request(), "ran out of GPU memory"),
     ],
 )

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.core.events import Edited, Exited, Requeued
 from gpuyard.core.model import Phase, Request
+from gpuyard.daemon.elsewhere import Elsewhere
+from gpuyard.daemon.launching import named
 from gpuyard.daemon.offences import Offences
 from gpuyard.daemon.resizing import Share, Shortage, next_share, told, told_of_end, told_of_retry
 from gpuyard.daemon.retries import retry_of
 from gpuyard.daemon.sizing import seated
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.views import JobView, Work
 from gpuyard.engines.base import Ended
 from gpuyard.outofmemory import TAIL, Death, recognise
 from gpuyard.units import format_size
@@ -31,6 +33,7 @@ class Ooms:
     def __init__(self, yard: Yard, offences: Offences) -> None:
         self._yard, self._offences = yard, offences
         self._wanted: dict[tuple[str, int], float] = {}
+        self._elsewhere = Elsewhere()
 
     def ran_out(self, job: str, attempt: int, gpu: int, wanted: int) -> None:
         """A simulated GPU has not as much as an attempt wants of it: as with CUDA, that is its end."""
@@ -57,7 +60,8 @@ class Ooms:
         if death is None:
             return None
         peak = float(measured.get("peak") or 0.0)
-        tried = (death.held or peak) + death.wanted if death.wanted else death.held
+        held = death.held or peak
+        tried = held + death.wanted if held else 0.0  # the last piece alone says nothing of all that it needs
         size = self._yard.machine.least_memory(gpus)
         return Shortage(max(peak, tried, wanted, used), full, size, stopped and not wanted)
 
@@ -71,8 +75,19 @@ class Ooms:
             _, log = self._yard.engine.read_log(report.job, report.attempt, -TAIL, TAIL)
         except OSError:  # it was removed, or cannot be read now
             log = b""
-        wordless = full and (report.code in _CRASHES or bool(view.work.get("output")))
-        return recognise(log, full=full, wordless=wordless)
+        own = self._printed_elsewhere(view)
+        wordless = full and (report.code in _CRASHES or own == b"")
+        return recognise(log + (own or b""), full=full, wordless=wordless)
+
+    def _printed_elsewhere(self, view: JobView) -> bytes | None:
+        """The end of what a job printed to files of its own, errors last; None if it has none."""
+        yard, state = self._yard, self._yard.state
+        paths = [named(view.work, view, which, yard.machine.node) for which in ("output", "error")]
+        if not any(paths):
+            return None
+        user, began = view.user if yard.settings.shared else "", float(state.table.started[state.row_of[view.id]])
+        ends = [self._elsewhere.end_of(path, user, began, TAIL) for path in dict.fromkeys(paths) if path]
+        return b"\n".join(filter(None, ends))
 
     def settle(self, report: Ended, shortage: Shortage, at: float, **details: Any) -> None:
         """Let the job of such an attempt wait for another, with more memory, or be over."""

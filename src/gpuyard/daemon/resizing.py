@@ -80,7 +80,8 @@ def _alone(size: float, sizes: Sequence[float], largest: float) -> Share:
 
 def told(shortage: Shortage, request: Request) -> str:
     """What happened, with numbers."""
-    used = f"used {format_size(shortage.needed)}" if shortage.needed else ""
+    verb = "used" if shortage.stopped else "wanted"  # who ran out did not get all of it
+    used = f"{verb} {format_size(shortage.needed)}" if shortage.needed else ""
     if request.whole:
         return "ran out of GPU memory" + (f": {used} of {format_size(shortage.died_on)}" if used else "")
     promised = f"{format_size(request.memory)} were promised"

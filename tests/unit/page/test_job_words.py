@@ -157,9 +157,9 @@ def test_a_lack_of_gpu_memory_is_told_once_and_in_words() -> None:
         "attempt": 1,
         "cause": "oom",
         "code": 1,
-        "message": "ran out of GPU memory: used 15G of 16G",
+        "message": "ran out of GPU memory: wanted 15G of 16G",
     }
-    assert story.said(over) == "Attempt 1 ran out of GPU memory: used 15G of 16G"
+    assert story.said(over) == "Attempt 1 ran out of GPU memory: wanted 15G of 16G"
     assert story.said(over | {"message": ""}) == "Attempt 1 ran out of GPU memory, exit code 1"
 
 
