@@ -117,6 +117,39 @@ def test_profiling_comes_first_leaves_nothing_and_is_done_once(yard: Yard, proje
     assert project.profiler(later)["id"] == jobs[1], "it is known by now"
 
 
+def test_a_trial_changes_nothing_that_is_there(yard: Yard, project: Project) -> None:
+    """Neither what is in directories, nor what links lead to, nor a large file."""
+    outside, folder = project.folder / ".." / f"outside-{project.folder.name}", project.folder
+    (folder / "ckpt").mkdir()
+    (folder / "ckpt" / "last.txt").write_text("kept")
+    (folder / "ckpt" / "inner").symlink_to("last.txt")
+    outside.mkdir()
+    (outside / "best.txt").write_text("kept")
+    (folder / "best.txt").symlink_to(outside / "best.txt")
+    (folder / "elsewhere").symlink_to(outside)
+    (folder / "dangling").symlink_to("nowhere")
+    with open(folder / "large.pt", "wb") as file:
+        file.truncate(70 * 2**20)
+    files = "ckpt/last.txt best.txt elsewhere/best.txt large.pt"
+    script = f"for f in {files}; do test -s $f || exit 3; echo trial >$f; done; cat ckpt/inner; test -L dangling"
+    (folder / "run.sh").write_text(script)
+    wishes = ("--hold", "--simulate-use", "1G", "--chdir", folder, "--profile", "--epochs 2")
+    job = yard.submit(*wishes, "--", "sh", "run.sh")
+    trial = yard.wait(project.profiler(job)["id"])
+    assert (trial["state"], yard.client.log(trial["id"]).data) == ("succeeded", b"trial\n")
+    for name in ("ckpt/last.txt", "best.txt", "elsewhere/best.txt"):
+        assert (folder / name).read_text() == "kept", name
+    assert (folder / "large.pt").stat().st_size == 70 * 2**20
+    assert not project.left()
+    yard.client.cancel(job)
+
+
+def test_a_trial_that_runs_out_of_memory_leaves_nothing(yard: Yard, project: Project) -> None:
+    job = project.submit("--hold", "--profile", "5s", epochs=100, use="ramp/0.2:1G,20G")
+    assert yard.wait(project.profiler(job)["id"])["state"] == "oom"
+    assert not project.left()
+
+
 def test_profiling_for_a_time_ends_then(yard: Yard, project: Project) -> None:
     job = project.submit("--profile", "0.3s", epochs=8)
     assert yard.wait(job)["prediction"] is not None

@@ -11,6 +11,7 @@ from gpuyard.core.model import Phase, Request
 from gpuyard.daemon.elsewhere import Elsewhere
 from gpuyard.daemon.launching import named
 from gpuyard.daemon.offences import Offences
+from gpuyard.daemon.profiles import is_trial
 from gpuyard.daemon.resizing import Share, Shortage, next_share, told, told_of_end, told_of_retry
 from gpuyard.daemon.retries import retry_of
 from gpuyard.daemon.sizing import seated
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gpuyard.daemon.yard import Yard
 
 OOM = "oom"
+_TIDIES = 2.0  # seconds in which a trial removes what it made
 _SIGNALLED = 128  # exit codes above this tell of a signal
 _CRASHES = (134, 135, 139)  # abort, bus error and segmentation fault: what programs do that check nothing
 
@@ -41,7 +43,8 @@ class Ooms:
         if row < 0 or yard.state.attempt[row] != attempt or yard.state.phase[row] is not Phase.RUNNING:
             return
         self._wanted[job, attempt] = wanted
-        yard.recall(job, OOM, yard.clock.now(), 0.0, gpu=gpu, wanted=wanted)
+        grace = _TIDIES if is_trial(yard.wishes(job)["command"]) else 0.0
+        yard.recall(job, OOM, yard.clock.now(), grace, gpu=gpu, wanted=wanted)
 
     def of(self, row: int, report: Ended, cause: str, measured: Mapping[str, Any]) -> Shortage | None:
         """What is known of the lack of memory that ended an attempt; None if it was not that."""

@@ -19,21 +19,34 @@ from gpuyard.units import parse_duration
 
 TAG = "profile"
 _NAME = "gpuyard-profile"
-_LARGE = 131072
-"""Of 512 bytes each: a file of more is not copied."""
-_APART = f"""
+_SMALL = 131072
+"""Of 512 bytes each: a file of less is copied whatever else there is."""
+_ROOM = 1048576
+"""KiB of directories and large files that are copied beside."""
+_PATIENCE = 2
+"""Seconds for finding out how large one of them is."""
+_APART = rf"""
 from=$(pwd -P) || exit 125
 dir=$(mktemp -d "${{from%/*}}/.{_NAME}.XXXXXX" 2>/dev/null) || dir=$(mktemp -d) || exit 125
 trap 'cd / && rm -rf "$dir"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 trap 'exit 129' HUP
-find "$from" -mindepth 1 -maxdepth 1 -type f -size -{_LARGE} -exec cp -p -t "$dir" -- {{}} +
-find "$from" -mindepth 1 -maxdepth 1 ! '(' -type f -size -{_LARGE} ')' -exec ln -s -t "$dir" -- {{}} +
+find -L "$from" -mindepth 1 -maxdepth 1 -type f -size -{_SMALL} -exec cp -pL -t "$dir" -- {{}} +
+find -L "$from" -mindepth 1 -maxdepth 1 ! '(' -type f -size -{_SMALL} ')' -exec /bin/sh -c '
+dir=$1 left={_ROOM}
+shift
+for one; do
+size=$(timeout {_PATIENCE} du -skD -- "$one" 2>/dev/null) && [ "${{size%%[!0-9]*}}" -le "$left" ] &&
+cp -RHp -t "$dir" -- "$one" 2>/dev/null && left=$((left - ${{size%%[!0-9]*}})) ||
+{{ rm -rf "$dir/${{one##*/}}"; ln -s -t "$dir" -- "$one"; }}
+done
+' gpuyard "$dir" {{}} +
 cd "$dir" || exit 125
 "$@"
 """
-"""Small files are copied, so that what is written to them is thrown away; large ones and directories are linked."""
+"""What is there is copied, so that what is written to it is thrown away, also what links lead to; as far as that does
+not take long: what is very large, data for example, is linked."""
 
 
 def check_profile(text: str) -> float:
