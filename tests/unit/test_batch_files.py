@@ -96,6 +96,23 @@ def test_what_is_wrong_is_told_with_its_place(trace_file: Make, text: str | byte
     assert told in str(error.value)
 
 
+def test_all_that_is_wrong_is_told_at_once(trace_file: Make) -> None:
+    path = trace_file(HEAD + "a,-1,x.py,ten,1\n,-1,x.py,5,1\na,-1,x.py,5,1\na,-1,x.py,5,high\n", "c.csv")
+    with pytest.raises(UserError) as error:
+        read_commands(path)
+    places = [line.partition(")")[0] for line in str(error.value).splitlines()]
+    assert places == [
+        f"{path}:{there}" for there in ("2, column 4 (Epochs", "3, column 1 (Directory", "5, column 5 (Priority")
+    ]
+    path = trace_file(HEAD + "a,-1,x.py,ten,1\n" * 25, "c.csv")
+    with pytest.raises(UserError) as error:
+        read_commands(path)
+    assert str(error.value).splitlines()[19:] == [
+        f"{path}:21, column 4 (Epochs): 'ten' is no number of epochs; write a whole number of 1 or more, as in 5",
+        "... and 5 more such mistakes",
+    ]
+
+
 # -- waves ---------------------------------------------------------------------------------------------
 
 
@@ -138,7 +155,8 @@ def test_combinations() -> None:
 
 def test_a_file_of_parameters(trace_file: Make) -> None:
     path = trace_file('lr,note\n0.1,"two, words"\n# no\n\n1e-3,\n', "s.csv")
-    assert read_parameters(path) == [{"lr": "0.1", "note": "two, words"}, {"lr": "1e-3", "note": ""}]
+    found = [choice.values for choice in read_parameters(path)]
+    assert found == [{"lr": "0.1", "note": "two, words"}, {"lr": "1e-3", "note": ""}]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpuyard.batches.tables import Line, at, read_lines
+from gpuyard.batches.tables import Line, at, each, read_lines
 from gpuyard.errors import UserError, suggest
 
 COLUMNS = ("Directory", "Executable", "Filename", "Epochs", "Priority")
@@ -52,7 +52,7 @@ def read_commands(path: str, header: str = "auto") -> list[Row]:
     places, rows = _split(path, lines, header)
     if not rows:
         raise UserError(f"{path} has a header and no rows; write a line for each job below it, as in: {_EXAMPLE}")
-    return [_row(path, number, line, places) for number, line in enumerate(rows, 1)]
+    return each(enumerate(rows, 1), lambda row: _row(path, row[0], row[1], places))
 
 
 def _split(path: str, lines: list[Line], header: str) -> tuple[Sequence[int], list[Line]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from gpuyard.batches.tables import at, read_lines
+from gpuyard.batches.tables import Line, at, each, read_lines
 from gpuyard.errors import UserError, suggest
 
 Parameters = Mapping[str, str]
@@ -63,7 +64,15 @@ def merged(kinds: Sequence[Sequence[Parameters]]) -> list[dict[str, str]]:
     return [{name: v for one in chosen for name, v in one.items()} for chosen in itertools.product(*kinds)]
 
 
-def read_parameters(path: str) -> list[dict[str, str]]:
+class Choice(NamedTuple):
+    """The values of all parameters for one job."""
+
+    where: str
+    """The line that they stand in."""
+    values: dict[str, str]
+
+
+def read_parameters(path: str) -> list[Choice]:
     """The rows of a CSV file whose first line names the columns."""
     lines = read_lines(path)
     if len(lines) < 2:
@@ -77,13 +86,14 @@ def read_parameters(path: str) -> list[dict[str, str]]:
             raise UserError(
                 f"{at(path, lines[0].number, column)}: a name has no braces; write lr, and {{lr}} where it goes"
             )
-    found = []
-    for line in lines[1:]:
-        if len(line.cells) < len(names) or any(line.cells[len(names) :]):
-            there = "is 1 value" if len(line.cells) == 1 else f"are {len(line.cells)} values"
-            raise UserError(
-                f"{path}:{line.number}: there {there} here, and {len(names)} columns; write a value for each, "
-                "and quote one that holds a comma"
-            )
-        found.append(dict(zip(names, line.cells, strict=False)))
-    return found
+    return each(lines[1:], lambda line: _choice(path, names, line))
+
+
+def _choice(path: str, names: list[str], line: Line) -> Choice:
+    if len(line.cells) < len(names) or any(line.cells[len(names) :]):
+        there = "is 1 value" if len(line.cells) == 1 else f"are {len(line.cells)} values"
+        raise UserError(
+            f"{path}:{line.number}: there {there} here, and {len(names)} columns; write a value for each, "
+            "and quote one that holds a comma"
+        )
+    return Choice(f"{path}:{line.number}", dict(zip(names, line.cells, strict=False)))

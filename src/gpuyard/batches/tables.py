@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 from gpuyard.errors import UserError
 
 _SEPARATORS = ",;\t"
 _MOST = 2**26
 _MOST_CELL = 2**20
+_TOLD = 20
+"""Mistakes that are told one by one."""
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Line(NamedTuple):
@@ -68,3 +72,17 @@ def _separator(text: str) -> str:
 def at(path: str, line: int, column: int, name: str = "") -> str:
     """Where a cell stands; columns are counted from 1 on."""
     return f"{path}:{line}, column {column}" + (f" ({name})" if name else "")
+
+
+def each(items: Iterable[T], read: Callable[[T], R]) -> list[R]:
+    """What is made of each; whatever is wrong with any of them is told at once."""
+    found, wrong = [], dict[str, None]()  # what concerns all of them is told once
+    for item in items:
+        try:
+            found.append(read(item))
+        except UserError as error:
+            wrong[str(error)] = None
+    if wrong:
+        more = [f"... and {len(wrong) - _TOLD} more such mistakes"] if len(wrong) > _TOLD else []
+        raise UserError("\n".join([*list(wrong)[:_TOLD], *more]))
+    return found

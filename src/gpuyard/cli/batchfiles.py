@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpuyard.batches.commands import THIS_PYTHON, Row, read_commands
-from gpuyard.batches.filling import Filling, read_parameters
+from gpuyard.batches.filling import Choice, Filling, read_parameters
+from gpuyard.batches.tables import each
 from gpuyard.batches.waves import USUAL, turns, urgencies
 from gpuyard.cli.submit import Request
 from gpuyard.cli.wishes import Options
@@ -61,12 +62,18 @@ def read_sweep(path: str, command: Sequence[str], asked: Asked) -> Batch:
     if not command:
         raise UserError("there is no command to fill; put it after --, as in: ... -- python train.py --lr={lr}")
     choices = read_parameters(path)
-    filling, common = Filling(choices[0]), replace(asked.options, name=None)
-    jobs = []
-    for values in choices:
-        words = [filling.fill(word, values) for word in command]
-        options = replace(common, **{name: _filled(getattr(common, name), filling, values) for name in _FILLED})
-        jobs.append(_described(options, words, asked, own_id=any("{id}" in word for word in words)))
+    filling, common = Filling(choices[0].values), replace(asked.options, name=None)
+
+    def job(choice: Choice) -> dict[str, Any]:
+        words = [filling.fill(word, choice.values) for word in command]
+        filled = {name: _filled(getattr(common, name), filling, choice.values) for name in _FILLED}
+        try:
+            return _described(replace(common, **filled), words, asked, own_id=any("{id}" in word for word in words))
+        except UserError as error:
+            told = filled != {name: getattr(common, name) for name in _FILLED}  # else no line has to do with it
+            raise UserError(f"{choice.where}: {error}") if told else error from error
+
+    jobs = each(choices, job)
     filling.check(path, [*command, *(common.env or ())])
     size = asked.num or 0
     return Batch(_name(path, asked), _key(path, *command), _in_turn(jobs, [0.0] * len(jobs), size), size > 0)
@@ -103,22 +110,23 @@ def _commands(path: str, rows: Sequence[Row], asked: Asked) -> list[dict[str, An
     """Rows of a file of commands as jobs, with the lines for us that their scripts have."""
     common, urgent = replace(asked.options, name=None), urgencies([row.priority for row in rows])
     here = os.path.abspath(os.path.expanduser(common.chdir or os.curdir))
-    jobs, alike = [], dict[tuple[str, str], dict[str, Any]]()
-    for row, priority in zip(rows, urgent, strict=True):
+    alike = dict[tuple[str, str], dict[str, Any]]()
+
+    def job(row: Row, priority: float) -> dict[str, Any]:
         directory = _directory(path, row, here, asked.elsewhere)
         script = os.path.join(directory, row.filename)
         place = directory, script  # a script with a path of its own may run in several directories
         if place not in alike:
             own = replace(common, chdir=None).over(Options(chdir=directory, priority=priority))
             alike[place] = _of_script(script, own, asked)
-        job = {**alike[place], "command": row.command(sys.executable)}
-        if row.epochs < 2 and job.get("profile") == PROFILE:
-            job["profile"] = "--epochs=1"  # to try it out for longer than it runs would be odd
+        found = {**alike[place], "command": row.command(sys.executable)}
+        if row.epochs < 2 and found.get("profile") == PROFILE:
+            found["profile"] = "--epochs=1"  # to try it out for longer than it runs would be odd
         if common.priority is None:
-            job["priority"] = priority
-        job["row"] = {"number": row.number, "epochs": row.epochs, "priority": row.priority}
-        jobs.append(job)
-    return jobs
+            found["priority"] = priority
+        return {**found, "row": {"number": row.number, "epochs": row.epochs, "priority": row.priority}}
+
+    return each(zip(rows, urgent, strict=True), lambda one: job(*one))
 
 
 def _of_script(script: str, options: Options, asked: Asked) -> dict[str, Any]:
