@@ -158,7 +158,7 @@ export const Tile = {
     },
     left(progress) {
       const whole = `${Math.floor(100 * progress.share)} %`;
-      if (progress.end === null) return whole;
+      if (progress.end === null || progress.end - this.now < 1) return whole;
       const rest = duration(progress.end - this.now);
       return this.dense ? `${rest.split(" ")[0]} left` : `${whole}, ${rest} left`;
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from gpuyard.page.parts import STATES, amount, size, span, watt_hours
@@ -150,6 +151,15 @@ def until(blocker: Facts, when: When) -> str:
     if blocker["expected_at"]:
         return f"until about {when(blocker['expected_at'])}"
     return "did not say for how long" if blocker["gpus"] else "waits itself"
+
+
+def ends(job: Facts, when: When, now: float) -> str:
+    """When a job that does not say how far it is should end; that it takes longer, where that time is past."""
+    expected = job["expected_end_at"]
+    if job["state"] != "running" or not expected or job["progress"]:
+        return ""
+    past = datetime.fromisoformat(expected).timestamp() <= now
+    return "takes longer than expected" if past else f"expected to end about {when(expected)}"
 
 
 def may_do(job: Facts, *, owns: bool) -> list[str]:
