@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuyard.errors import UserError
+from gpuyard.page.drains import drains
 from gpuyard.page.views.settings.audit import ended
 from gpuyard.page.views.settings.booking import (
     format_local,
@@ -19,7 +20,7 @@ from gpuyard.page.views.settings.booking import (
     usual_span,
 )
 from gpuyard.page.views.settings.daemon import facts, warnings
-from gpuyard.page.views.settings.gpus import reasons
+from gpuyard.page.views.settings.gpus import reason
 from gpuyard.page.views.settings.notifications import of_what, outcome
 from gpuyard.page.views.settings.rules import called, changes, rule_row
 from gpuyard.page.views.settings.tokens import about, who_am_i
@@ -64,7 +65,7 @@ def test_the_latest_reason_for_draining_counts() -> None:
     events: list[dict[str, Any]] = [
         {"gpus": [0, 1], "by": "root", "reason": "new fans"}, {"gpus": [1], "by": "ann"}, {"gpus": [2]},
     ]  # fmt: skip
-    assert reasons(events) == {0: "new fans (root)", 1: "by ann", 2: ""}
+    assert {gpu: reason(drain) for gpu, drain in drains(events).items()} == {0: "new fans (root)", 1: "by ann", 2: ""}
 
 
 def test_only_what_was_changed_becomes_somebodys_own_rule() -> None:
