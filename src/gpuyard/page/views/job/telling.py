@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpuyard.page.parts import STATES, amount, size, span, watt_hours
+from gpuyard.page.parts import STATES, amount, priority, size, span, watt_hours
 from gpuyard.page.views.job.story import gpus_in_words
 from gpuyard.shapes import OVER
 
@@ -52,7 +52,7 @@ def wishes(job: Facts, when: When) -> Iterator[tuple[str, str]]:
     yield "Time limit", span(job["time_limit"]) or "none"
     if job["estimate"] != job["time_limit"]:
         yield "Estimate", span(job["estimate"])
-    yield "Priority", f"{job['priority']:g}"
+    yield "Priority", priority(job["priority"])
     yield "Not before", when(job["begin_at"])
     yield "Deadline", when(job["deadline_at"])
     yield "Retries", _retries(job)
