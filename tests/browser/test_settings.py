@@ -141,6 +141,7 @@ def test_a_token_is_shown_once_and_revoked(page: Page, site: Site) -> None:
     page.get_by_role("button", name="Make a token").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"gpuyard login {site.url}")
+    expect(dialog).to_contain_text("ssh -N -L ")
     token = dialog.locator("code").first.inner_text()
     assert token.startswith("gy_")
     dialog.get_by_role("button", name="I have it").click()

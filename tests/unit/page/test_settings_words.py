@@ -17,13 +17,14 @@ from gpuyard.page.views.settings.booking import (
     parse_gpus,
     parse_local,
     parse_users,
+    reserved,
     usual_span,
 )
 from gpuyard.page.views.settings.daemon import facts, warnings
 from gpuyard.page.views.settings.gpus import reason
 from gpuyard.page.views.settings.notifications import of_what, outcome
 from gpuyard.page.views.settings.rules import called, changes, rule_row
-from gpuyard.page.views.settings.tokens import about, who_am_i
+from gpuyard.page.views.settings.tokens import about, by_name, tunnel, who_am_i
 from gpuyard.server.examples import DELIVERY, JOB, NEW_TOKEN, RULES, STATUS, SUBSCRIPTION
 
 KATHMANDU = ZoneInfo("Asia/Kathmandu")
@@ -132,3 +133,16 @@ def test_the_daemon_says_what_it_is_and_what_is_wrong() -> None:
     assert warnings(STATUS) == []
     failing = {**STATUS, "warnings": ["no TLS"], "store": {"state": "failing", "problem": "the disk is full"}}
     assert warnings(failing) == ["What happens cannot be written down: the disk is full", "No TLS"]
+
+
+def test_a_new_token_says_how_the_daemon_is_reached_from_elsewhere() -> None:
+    assert tunnel("http://127.0.0.1:62333", "box") == "ssh -N -L 62333:127.0.0.1:62333 box"
+    assert tunnel("http://[::1]:7", "box") == "ssh -N -L 7:[::1]:7 box"
+    assert tunnel("https://0.0.0.0:62333", "box") == tunnel("https://192.0.2.7:1", "box") == ""
+    assert by_name("https://0.0.0.0:62333") == "This machine's name stands in place of 0.0.0.0."
+    assert by_name("http://127.0.0.1:62333") == by_name("https://192.0.2.7:1") == ""
+
+
+@pytest.mark.parametrize(("gpus", "said"), [([3], "GPU 3 is reserved"), ([0, 1, 3], "GPUs 0-1,3 are reserved")])
+def test_one_gpu_is_and_many_are_reserved(gpus: list[int], said: str) -> None:
+    assert reserved(gpus) == said
