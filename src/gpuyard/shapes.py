@@ -21,7 +21,7 @@ OVER = frozenset(("succeeded", "failed", "cancelled", "timeout", "oom", "interru
 
 
 class Progress(TypedDict):
-    """How far a running job is, by its own account; `remaining` in seconds, where that can be told."""
+    """How far a running job is, by its own account; `remaining` in seconds, where that can be told and is not over."""
 
     done: float
     total: float

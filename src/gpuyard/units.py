@@ -12,6 +12,9 @@ _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _TIME = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)\s*([smhdw]?)", re.IGNORECASE)
+_PARTS = re.compile(
+    r"(?:(\d+)\s*w\s*)?(?:(\d+)\s*d\s*)?(?:(\d+)\s*h\s*)?(?:(\d+)\s*m\s*)?(?:(\d+(?:\.\d*)?)\s*s)?", re.IGNORECASE
+)
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "URG", "XCPU", "WINCH")
 """What a job can be asked to stop by."""
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d*)?))?")
@@ -41,17 +44,18 @@ def parse_share(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90m`, `1.5h`, `02:30:00` or Slurm's `1-12:00:00`."""
+    """Seconds in `90`, `90m`, `1.5h`, `1h30m`, `02:30:00` or Slurm's `1-12:00:00`."""
     text = text.strip()
     if clock := _CLOCK.fullmatch(text):
         days, first, second, third = clock.groups()
         if third is None and days is None:  # MM:SS, as Slurm reads it
             return int(first) * 60.0 + int(second)
         return int(days or 0) * 86400.0 + int(first) * 3600.0 + int(second) * 60.0 + float(third or 0)
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise UserError(f"'{text}' is not a duration; write for example 90, 90m, 1.5h or 1-12:00:00")
-    return float(match[1]) * _TIMES[match[2].lower()]
+    if match := _TIME.fullmatch(text):
+        return float(match[1]) * _TIMES[match[2].lower()]
+    if text and (parts := _PARTS.fullmatch(text)):  # as `format_duration` writes it
+        return sum(float(part or 0) * _TIMES[unit] for part, unit in zip(parts.groups(), "wdhms", strict=True))
+    raise UserError(f"'{text}' is not a duration; write for example 90, 90m, 1.5h, 1h30m or 1-12:00:00")
 
 
 def check_signal(text: str) -> str:

@@ -150,8 +150,9 @@ def test_what_is_wrong_with_a_gpu_is_unmistakable(fake_nvml: FakeNvml, real: Cal
     look(page, site)
     expect(tile(page, 0)).to_contain_text("free")
     expect(page.get_by_text("simulated")).to_have_count(0)
-    site.yard("drain", "gpu", "2")
+    site.yard("drain", "gpu", "2", "--reason", HOSTILE)
     expect(tile(page, 2)).to_contain_text("drained")
+    expect(tile(page, 2)).to_contain_text(re.compile(rf"Drained: {re.escape(HOSTILE)} \(\w+\)\. Nothing is started"))
     with subprocess.Popen(["sleep", "300"]) as stranger:
         fake_nvml.set(0, mem_used=9 * GIB, util=97, procs={stranger.pid: 9 * GIB})
         expect(tile(page, 0)).to_contain_text("foreign")

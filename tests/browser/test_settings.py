@@ -84,6 +84,19 @@ def test_a_policy_is_looked_at_before_it_is_used(page: Page, site: Site) -> None
     expect(page.get_by_text(re.compile(r"^multifactor@easy@pack decides since"))).to_be_visible()
 
 
+def test_a_policy_that_needs_another_discipline_says_so_and_gives_it_back(page: Page, site: Site) -> None:
+    _open(page, site, "policy")
+    expect(page.get_by_text(re.compile("^multifactor@easy@pack decides since"))).to_be_visible()
+    page.get_by_role("radio", name=re.compile("^srtf")).check()
+    expect(page.get_by_text("gpuyard policy set srtf@skip@pack")).to_be_visible()
+    expect(page.get_by_text(re.compile("^srtf may stop jobs.* as easy does"))).to_be_visible()
+    expect(page.get_by_role("radio", name=re.compile("^easy "))).to_be_disabled()
+    page.get_by_role("radio", name=re.compile("^fcfs")).check()
+    expect(page.get_by_text("gpuyard policy set fcfs@easy@pack")).to_be_visible()
+    expect(page.get_by_role("radio", name=re.compile("^easy "))).to_be_checked()
+    expect(page.get_by_text(re.compile("may stop jobs, and cannot"))).to_be_hidden()
+
+
 def test_gpus_are_drained_and_reserved_with_warnings(page: Page, site: Site) -> None:
     job = site.yard.submit("--gpus", "4", "--", "sleep", "100")
     _open(page, site, "gpus")
@@ -128,6 +141,7 @@ def test_a_token_is_shown_once_and_revoked(page: Page, site: Site) -> None:
     page.get_by_role("button", name="Make a token").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"gpuyard login {site.url}")
+    expect(dialog).to_contain_text("ssh -N -L ")
     token = dialog.locator("code").first.inner_text()
     assert token.startswith("gy_")
     dialog.get_by_role("button", name="I have it").click()

@@ -36,8 +36,8 @@ def test_a_job_tells_how_far_it_is(yard: Yard, code: str) -> None:
     until(lambda: fraction(yard, id) == 0.25, "a quarter")
     [job] = yard.json("ps")
     assert job["progress"]["done"] / job["progress"]["total"] == 0.25
-    assert job["progress"]["remaining"] >= 0
-    assert " 25%, " in yard("ps").out
+    assert (job["progress"]["remaining"] or 0) >= 0  # not known any more, since it began with a quarter
+    assert " 25%" in yard("ps").out
     yard.client.cancel(id, grace=0)
     assert yard.wait(id)["progress"] is None
     assert yard.client.page().columns["progress"] == []

@@ -93,9 +93,18 @@ def test_the_remaining_time_goes_down_until_the_next_report() -> None:
     assert estimate(Reading(SAID, 25, 100), 10.0, 12.0)["remaining"] == 18.0
     assert estimate(Reading(BAR, 25, 100, 21.0), 10.0, 1.0)["remaining"] == 20.0
     assert estimate(Reading(SAID, 0, 100), 10.0, 0.0)["remaining"] is None
-    assert estimate(Reading(SAID, 120, 100), 10.0, 99.0) == {
+    assert estimate(Reading(SAID, 120, 100), 10.0, 0.0) == {
         "done": 120, "total": 100, "fraction": 1.0, "remaining": 0.0,
     }  # fmt: skip
+
+
+def test_nobody_knows_how_long_a_job_will_take_that_should_have_ended() -> None:
+    stalled = Reading(SAID, 3, 10)
+    assert estimate(stalled, 3.0, 7.0)["remaining"] == 0.0
+    assert estimate(stalled, 3.0, 7.1)["remaining"] is None
+    assert estimate(Reading(BAR, 25, 100, 21.0), 10.0, 22.0)["remaining"] is None
+    assert estimate(Reading(SAID, 120, 100), 10.0, 99.0)["remaining"] is None
+    assert estimate(stalled, 3.0, -0.05)["remaining"] == 7.0, "clocks of files are not exact"
 
 
 def test_progress_in_a_table() -> None:

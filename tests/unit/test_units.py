@@ -36,13 +36,17 @@ def test_not_sizes(text: str) -> None:
         ("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86400), ("1w", 604800), ("2 H", 7200),
         ("1e3", 1000), ("-5", -5), ("02:30", 150), ("02:30:00", 9000), ("1-12:00:00", 129600),
         ("1-12:00", 129600), ("00:00:01.5", 1.5),
+        ("1h30m", 5400), ("1h 30m", 5400), ("2d4h", 187_200), ("2m48s", 168), ("1H 00M", 3600), ("1w 2 d 3s", 777_603),
+        ("1d 2.5s", 86_402.5),
     ],
 )  # fmt: skip
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "m", "1y", "1:2", "nan", "1h30m", "--5"])
+@pytest.mark.parametrize(
+    "text", ["", "m", "1y", "1:2", "nan", "--5", "1h30", "30m1h", "1h1h", "1.5h30m", "-1h30m", "1h,30m"]
+)
 def test_not_durations(text: str) -> None:
     with pytest.raises(UserError, match="is not a duration; write for example 90"):
         parse_duration(text)
@@ -66,6 +70,11 @@ def test_sizes_as_text(size: float, text: str) -> None:
 )  # fmt: skip
 def test_durations_as_text(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+@given(st.floats(60, 1e9))
+def test_durations_as_text_can_be_typed_again(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.03)
 
 
 @pytest.mark.parametrize(("value", "text"), [(3335.0, "3335"), (200.82, "200.82"), (-2, "-2"), (1e20, "1e+20")])

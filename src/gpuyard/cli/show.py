@@ -113,7 +113,7 @@ def _wishes(job: Job, more: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Only on GPUs", ",".join(map(str, more.get("scope", ())))
     yield "Time limit", _long(job["time_limit"])
     yield "Estimate", _long(job["estimate"]) if job["estimate"] != job["time_limit"] else ""
-    yield "Priority", f"{job['priority']:g}"
+    yield "Priority", f"{job['priority']:.12g}"
     yield "Not before", _when(job["begin_at"])
     yield "Deadline", _when(job["deadline_at"])
     yield "Dependency", job["dependency"] or ""

@@ -175,9 +175,10 @@ class Reservation:
     """Whether it does not say when it will have ended."""
 
     def __str__(self) -> str:
-        gpus = ", ".join(map(str, self.gpus))
+        which = ", ".join(map(str, self.gpus))
+        gpus = f"GPUs {which} are" if len(self.gpus) > 1 else f"GPU {which} is"
         rest = ", and it has no time limit" if self.unlimited else ""
-        return f"would fit, but GPU {gpus} is reserved ({self.name}) from {self.begin:g} to {self.end:g}{rest}"
+        return f"would fit, but {gpus} reserved ({self.name}) from {self.begin:g} to {self.end:g}{rest}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _SCALE = {unit: 1000.0**power for power, unit in enumerate(("", "k", "M", "G", "
 
 
 class Progress(TypedDict):
-    """How far a job is; `remaining` in seconds, where that can be told."""
+    """How far a job is; `remaining` in seconds, where that can be told and is not over."""
 
     done: float
     total: float
@@ -158,11 +158,14 @@ def _first_line(path: Path) -> str:
 
 
 def estimate(reading: Reading, ran: float, since: float) -> Progress:
-    """How far a job is that said so after it `ran`, and how long it will take, seen so many seconds `since`."""
+    """How far a job is that said so after it `ran`, and how long it will take, seen so many seconds `since`.
+
+    Once that time is over, nobody knows: a job that stalls would be about to end for ever.
+    """
     _, done, total, left = reading
     if left is None and done > 0:
         left = max(ran, 0.0) * max(total - done, 0.0) / done
-    remaining = None if left is None else round(max(left - since, 0.0), 1)
+    remaining = None if left is None or left < since else round(left - max(since, 0.0), 1)
     return {"done": done, "total": total, "fraction": round(min(done / total, 1.0), 6), "remaining": remaining}
 
 

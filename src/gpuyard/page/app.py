@@ -19,7 +19,7 @@ from gpuyard.page.feed import Feed
 from gpuyard.page.files import Files
 from gpuyard.page.frame import frame
 from gpuyard.page.lines import Lines, guard
-from gpuyard.page.login import login
+from gpuyard.page.login import CAME_IN, login
 from gpuyard.page.simulations.bench import Bench
 from gpuyard.page.views import VIEWS, View
 from gpuyard.page.visit import Viewer, Visit
@@ -68,7 +68,7 @@ def make_app(socket: str, traces: str = "") -> FastAPI:
 
 def _log_in(request: Request) -> None:
     _theme(request)
-    login()
+    login(request.query_params.get("reason", ""))
 
 
 def _add(view: View, api: Api, feed: Feed) -> None:
@@ -96,7 +96,12 @@ def _add(view: View, api: Api, feed: Feed) -> None:
 def _to_login(request: Request) -> Response:
     ui.context.client.delete()  # which nobody will open
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted)}", 303)
+    ended = CAME_IN in request.cookies
+    said = (*(["reason=ended"] if ended else ()), *([f"next={quote(wanted)}"] if wanted != "/" else ()))
+    answer = RedirectResponse(f"/login{'?' * bool(said)}{'&'.join(said)}", 303)
+    if ended:
+        answer.delete_cookie(CAME_IN)  # it is told once
+    return answer
 
 
 def _theme(request: Request) -> None:

@@ -113,6 +113,11 @@ def sentence(doc: str) -> str:
     return plain[:1].upper() + plain[1:] + ("" if plain.endswith(".") else ".")
 
 
+def priority(value: float) -> str:
+    """A priority, with all digits that tell it from its neighbours, and without what steps of 0.1 leave behind."""
+    return f"{value:.12g}"
+
+
 def amount(value: float) -> str:
     """Hours and the like, with as many digits as matter."""
     if 0 < value < 0.01:

@@ -79,10 +79,10 @@ class Visit:
         self.beat()
         return True
 
-    def tell(self, error: GpuyardError) -> None:
-        """Tell what went wrong."""
+    def tell(self, error: GpuyardError, *, asked: bool = True) -> None:
+        """Tell what went wrong with what somebody asked for, or with what is shown unasked."""
         if isinstance(error, Refused) and error.status == 401:
-            ui.navigate.to("/login")
+            ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # the door has words for it
             return
         ui.notify(_sentence(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
 
@@ -127,7 +127,7 @@ class Visit:
             return  # the banner tells
         except Refused as error:
             with self.client:
-                self.tell(error)
+                self.tell(error, asked=False)
         except Exception:
             if not self.client.is_deleted:
                 log.exception("a page could not be shown")

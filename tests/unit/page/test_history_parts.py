@@ -125,3 +125,8 @@ def test_how_long_jobs_took_is_told_by_how_many_there_were() -> None:
     assert said({"count": 0}, "ran") == "No job ran in this time."
     assert said(took, "ran") == "The only job ran 5s."
     assert said({**took, "count": 1200}, "ran").startswith("Half of 1,200 jobs ran at most 5s, 90 % at most 5s")
+    short = {"count": 2, "median": 0.0062, "p90": 0.0994, "p99": 0.1, "mean": 0.05}
+    assert said(short, "waited") == (
+        "Half of 2 jobs waited less than 0.1s, 90 % less than 0.1s, 99 % at most 0.1s; less than 0.1s in the mean."
+    )
+    assert said({**short, "count": 1}, "waited") == "The only job waited less than 0.1s."

@@ -47,6 +47,16 @@ def test_how_it_ended_is_a_sentence(job: dict[str, Any], said: str) -> None:
     assert telling.outcome(USUAL | job) == said
 
 
+def test_a_job_past_its_estimate_takes_longer_than_expected() -> None:
+    end = "2026-11-20T12:00:00+00:00"
+    at = datetime.fromisoformat(end).timestamp()
+    job = USUAL | {"state": "running", "expected_end_at": end, "progress": None}
+    assert telling.ends(job, when, at - 1) == f"expected to end about <{end}>"
+    assert telling.ends(job, when, at + 1) == "takes longer than expected"
+    assert telling.ends(job | {"progress": {"fraction": 0.5}}, when, at + 1) == ""
+    assert telling.ends(job | {"expected_end_at": None}, when, at) == ""
+
+
 def test_how_it_shares_a_gpu_is_told() -> None:
     shares = USUAL | {
         "gpu_memory": 2 * 2**30, "gpu_memory_asked": "auto", "ooms": 1, "mps": True, "thread_percentage": 30.0,

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from gpuyard.page.drains import Drain
 from gpuyard.page.samples import Samples
 from gpuyard.page.views.overview.board import Curves, Ledger
 from gpuyard.page.views.overview.shaping import day, finished, kind, midnight, tile, waiting
@@ -102,6 +103,14 @@ def test_memory_that_changes_a_little_and_an_end_that_comes_nearer_are_nothing_n
 
     assert seen(8 * GIB, 3000.0, NOW) == seen(8 * GIB + 100_000, 2995.0, NOW + 4.0)
     assert seen(8 * GIB, 3000.0, NOW) != seen(8 * GIB, 9000.0, NOW)
+
+
+def test_why_a_gpu_is_drained_is_told_while_it_is() -> None:
+    drain = Drain("fan broken.", "root")
+    assert tile(gpu(state="drained", drained=True), {}, NOW, drain)["reason"] == "fan broken (root)"
+    assert tile(gpu(state="drained", drained=True), {}, NOW, Drain("", "root"))["reason"] == ""
+    assert tile(gpu(state="drained", drained=True), {}, NOW)["reason"] == ""
+    assert tile(gpu(), {}, NOW, drain)["reason"] == "", "it was resumed since"
 
 
 def test_a_reservation_is_told_before_it_begins() -> None:

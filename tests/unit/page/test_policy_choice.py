@@ -10,7 +10,7 @@ from gpuyard.core.discipline import DISCIPLINES
 from gpuyard.core.policies import POLICIES
 from gpuyard.errors import UserError
 from gpuyard.page.views.settings.change import order_rows, sentences
-from gpuyard.page.views.settings.spec import CHOICES, HINTS, Draft, checked, fitting, parse, written
+from gpuyard.page.views.settings.spec import CHOICES, HINTS, Draft, barred, checked, fitting, forced, parse, written
 from gpuyard.policyfile import make_planner
 
 
@@ -73,6 +73,16 @@ def test_each_policy_can_be_chosen_whatever_the_discipline_was() -> None:
             draft = fitting(parse(f"fcfs@{discipline}@first").with_part("name", name), known)
             assert make_planner(draft.text).text == draft.text
             assert draft.discipline == discipline or POLICIES[name].preemptive
+
+
+def test_a_policy_that_cannot_have_the_discipline_says_so() -> None:
+    known = {policy.name: {"preemptive": policy.preemptive} for policy in POLICIES.values()}
+    draft = fitting(parse("srtf@easy@pack"), known)
+    assert forced(draft, "easy") == "srtf may stop jobs, and cannot keep places free as easy does: with it, it is skip."
+    assert forced(draft, "skip") == ""
+    assert "easy" in barred("srtf", known, DISCIPLINES)
+    assert not {"skip", "strict"} & set(barred("srtf", known, DISCIPLINES))
+    assert barred("fcfs", known, DISCIPLINES) == []
 
 
 def _other(key: str, value: Any) -> str:

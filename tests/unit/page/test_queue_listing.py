@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpuyard.page.parts import priority
 from gpuyard.page.views.queue.listing import gpus_of, listed, rows_of, standing
 from gpuyard.page.visit import Viewer
 
@@ -76,3 +77,10 @@ def test_how_a_job_stands_is_a_bar_or_a_sentence() -> None:
     assert standing("running", None, far) == {"fraction": 0.25, "text": "25 %, 1m 30s left"}
     assert standing("queued", "waits for 2 GPUs", None) == {"fraction": None, "text": "Waits for 2 GPUs"}
     assert standing("running", None, None) == {"fraction": None, "text": ""}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (2.0, "2"), (1.999955, "1.999955"), (0.1 + 0.2, "0.3"), (-1.5, "-1.5")]
+)
+def test_a_priority_is_told_from_its_neighbours(value: float, text: str) -> None:
+    assert priority(value) == text

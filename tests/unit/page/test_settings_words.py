@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuyard.errors import UserError
+from gpuyard.page.drains import drains
 from gpuyard.page.views.settings.audit import ended
 from gpuyard.page.views.settings.booking import (
     format_local,
@@ -16,13 +17,14 @@ from gpuyard.page.views.settings.booking import (
     parse_gpus,
     parse_local,
     parse_users,
+    reserved,
     usual_span,
 )
 from gpuyard.page.views.settings.daemon import facts, warnings
-from gpuyard.page.views.settings.gpus import reasons
+from gpuyard.page.views.settings.gpus import reason
 from gpuyard.page.views.settings.notifications import of_what, outcome
 from gpuyard.page.views.settings.rules import called, changes, rule_row
-from gpuyard.page.views.settings.tokens import about, who_am_i
+from gpuyard.page.views.settings.tokens import about, by_name, tunnel, who_am_i
 from gpuyard.server.examples import DELIVERY, JOB, NEW_TOKEN, RULES, STATUS, SUBSCRIPTION
 
 KATHMANDU = ZoneInfo("Asia/Kathmandu")
@@ -64,7 +66,7 @@ def test_the_latest_reason_for_draining_counts() -> None:
     events: list[dict[str, Any]] = [
         {"gpus": [0, 1], "by": "root", "reason": "new fans"}, {"gpus": [1], "by": "ann"}, {"gpus": [2]},
     ]  # fmt: skip
-    assert reasons(events) == {0: "new fans (root)", 1: "by ann", 2: ""}
+    assert {gpu: reason(drain) for gpu, drain in drains(events).items()} == {0: "new fans (root)", 1: "by ann", 2: ""}
 
 
 def test_only_what_was_changed_becomes_somebodys_own_rule() -> None:
@@ -131,3 +133,16 @@ def test_the_daemon_says_what_it_is_and_what_is_wrong() -> None:
     assert warnings(STATUS) == []
     failing = {**STATUS, "warnings": ["no TLS"], "store": {"state": "failing", "problem": "the disk is full"}}
     assert warnings(failing) == ["What happens cannot be written down: the disk is full", "No TLS"]
+
+
+def test_a_new_token_says_how_the_daemon_is_reached_from_elsewhere() -> None:
+    assert tunnel("http://127.0.0.1:62333", "box") == "ssh -N -L 62333:127.0.0.1:62333 box"
+    assert tunnel("http://[::1]:7", "box") == "ssh -N -L 7:[::1]:7 box"
+    assert tunnel("https://0.0.0.0:62333", "box") == tunnel("https://192.0.2.7:1", "box") == ""
+    assert by_name("https://0.0.0.0:62333") == "This machine's name stands in place of 0.0.0.0."
+    assert by_name("http://127.0.0.1:62333") == by_name("https://192.0.2.7:1") == ""
+
+
+@pytest.mark.parametrize(("gpus", "said"), [([3], "GPU 3 is reserved"), ([0, 1, 3], "GPUs 0-1,3 are reserved")])
+def test_one_gpu_is_and_many_are_reserved(gpus: list[int], said: str) -> None:
+    assert reserved(gpus) == said

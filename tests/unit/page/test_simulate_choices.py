@@ -83,3 +83,8 @@ def test_gpus_are_counted() -> None:
 
 def test_policies_are_told_apart_by_spaces_and_commas() -> None:
     assert split_policies("a,b  las:queues=1,quantum=2 a") == ("a", "b", "las:queues=1,quantum=2")
+
+
+@pytest.mark.parametrize(("gpus", "said"), [("1", "on 1 GPU"), ("8", "on 8 GPUs"), ("4x8", "on 4x8 GPUs")])
+def test_one_gpu_is_not_several(gpus: str, said: str) -> None:
+    assert Choices(policies=("fcfs",), gpus=gpus).title().endswith(said)

@@ -215,6 +215,9 @@ def test_a_sentence_says_what_it_means() -> None:
         "this yard now. But running jobs are stopped 3 times."
     )
     assert "which decides in this yard now, has the shortest" in meaning([now, better], NOW, "upload")
+    assert meaning([better], NOW, "upload") == (
+        "On this trace, the mean completion time with srtf is 2m 40s, of which 1m 00s is waiting."
+    )
     assert "no policy of these is clearly better than fcfs" in meaning([row("sjf", 600.0), now], NOW, "workload")
 
 

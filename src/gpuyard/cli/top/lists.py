@@ -113,7 +113,7 @@ def _waiting(rows: Sequence[Row], now: float) -> list[Column]:
     why = [Cell("held" if row.state == "held" else row.reason, STATES.get(row.state, "")) for row in rows]
     return [
         Column("GPUS", [Cell(share(row.gpu_count, row.gpu_memory)) for row in rows], 4, 4, most=9),
-        Column("PRIO", [Cell(f"{row.priority:.5g}") for row in rows], 4, 3, right=True),
+        Column("PRIO", [Cell(f"{row.priority:.12g}") for row in rows], 4, 3, right=True),
         Column("WAITED", [Cell(span(row.since, now)) for row in rows], 7, 5, right=True),
         Column("WHY IT WAITS", why, 12, 7, most=120, grows=True),
     ]

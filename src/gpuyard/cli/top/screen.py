@@ -162,7 +162,7 @@ class Top:
                     case "hold":
                         said = toggle_hold(client, id)
                     case _:
-                        said = f"priority {set_priority(client, id, command.step):.5g}"
+                        said = f"priority {set_priority(client, id, command.step):.12g}"
             finally:
                 self._feed.poke()
             return f"job {id}: {said}"

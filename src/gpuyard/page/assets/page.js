@@ -50,6 +50,7 @@ async function gyLogIn(event) {
       answer = await gySession("POST", given, await gyOurs()); // somebody was logged in here already
     }
     if (answer.ok) {
+      document.cookie = "gpuyard_came_in=yes; path=/; samesite=strict"; // so that the door can say why, if it asks again
       location.assign(gyNext());
     } else {
       const { detail } = await answer.json();
@@ -62,6 +63,7 @@ async function gyLogIn(event) {
 
 async function gyLogOut() {
   await gySession("DELETE", undefined, await gyOurs());
+  document.cookie = "gpuyard_came_in=; path=/; max-age=0; samesite=strict";
   location.assign("/login");
 }
 

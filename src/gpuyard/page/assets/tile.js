@@ -123,9 +123,10 @@ export const Tile = {
       return `Reserved as ${booked.name} from ${clock(booked.begin, this.now)} on.`;
     },
     note() {
-      const { kind, why, drained } = this.gpu;
+      const { kind, why, drained, reason } = this.gpu;
       if (kind === "lost") return `${why}. Nothing is started on it.`;
       if (kind === "foreign") return this.dense ? why : "A process that is not gpuyard's is on it; nothing is started here.";
+      if (drained && reason) return `Drained: ${reason}. Nothing ${kind === "drained" ? "" : "new "}is started on it.`;
       if (drained) return kind === "drained" ? "Nothing is started on it." : "Drained: nothing new is started on it.";
       return "";
     },
@@ -158,7 +159,7 @@ export const Tile = {
     },
     left(progress) {
       const whole = `${Math.floor(100 * progress.share)} %`;
-      if (progress.end === null) return whole;
+      if (progress.end === null || progress.end - this.now < 1) return whole;
       const rest = duration(progress.end - this.now);
       return this.dense ? `${rest.split(" ")[0]} left` : `${whole}, ${rest} left`;
     },
@@ -171,7 +172,7 @@ export const Tile = {
         <span class="gy-ov-stands"><q-icon :name="icon" aria-hidden="true" />{{ word }}</span>
       </div>
       <p v-if="!dense" class="gy-ov-model" :title="gpu.name">{{ gpu.name }}</p>
-      <p v-if="note" class="gy-ov-note" :title="gpu.why">{{ note }}</p>
+      <p v-if="note" class="gy-ov-note" :title="gpu.reason || gpu.why">{{ note }}</p>
       <p v-if="booking" class="gy-ov-note gy-ov-booking">{{ booking }}</p>
       <ul v-if="gpu.jobs.length || gpu.others.length" class="gy-ov-tenants">
         <li v-for="(job, i) in shown" :key="job.id">

@@ -156,12 +156,12 @@ class Choices:
 
     def title(self) -> str:
         """What is simulated, in a few words."""
-        where = f"on {self.gpus.strip()} GPUs"
+        where = f"on {self.gpus.strip()} GPU{'s' * (self.gpus.strip() != '1')}"
         if self.source == "history":
             whose = f"{self.whose}'s jobs" if self.whose else "everybody's jobs"
             return f"History, {whose}, {SPANS[self.days]}, {where}"
         if self.source == "workload":
-            jobs = f"{self.jobs.strip()} jobs" if self.jobs.strip() else "jobs"
+            jobs = f"{self.jobs.strip()} job{'s' * (self.jobs.strip() != '1')}" if self.jobs.strip() else "jobs"
             return f"{jobs} made up ({self.kind}, seed {self.seed.strip()}), {where}"
         return f"{self.file or self.name}, {where}"
 

@@ -90,6 +90,8 @@ def meaning(rows: Sequence[Row], now: Mapping[str, Any], source: str) -> str:
         return f"{on}, no job could run: they ask for more than these GPUs."
     if other is None or other is best:
         which = ", which decides in this yard now," if _is_now(best, now) else ""
+        if len(rows) == 1:
+            return f"{on}, the mean completion time with {best['policy']}{which} is {_short(best)}."
         return f"{on}, {best['policy']}{which} has the shortest mean completion time of these: {_short(best)}."
     role = "which decides in this yard now" if _is_now(other, now) else "first come, first served"
     if best["jct_mean"] >= other["jct_mean"] * 0.995:

@@ -102,7 +102,7 @@ class Board:
         return field
 
     def _nothing(self) -> None:
-        self._empty = empty("No job ended in this time. Run one, and see it here:", "gpuyard submit -- nvidia-smi")
+        self._empty = empty("No job ended in this time. Run one, and see it here:", "gpuyard submit -- sleep 30")
         self._none = ui.element("div").classes("gy-empty")
         with self._none:
             ui.label("No job that ended in this time is like that.")

@@ -64,7 +64,12 @@ def said(spread: Mapping[str, Any], what: str) -> str:
     if not spread["count"]:
         return f"No job {what} in this time."
     if spread["count"] == 1:
-        return f"The only job {what} {span(spread['mean'])}."
-    half, most, nearly, mean = (span(spread[name]) for name in ("median", "p90", "p99", "mean"))
-    begin = f"Half of {spread['count']:,} jobs {what} at most {half}"
-    return f"{begin}, 90 % at most {most}, 99 % at most {nearly}; {mean} in the mean."
+        return f"The only job {what} {_took(spread['mean'])}."
+    half, most, nearly = (_took(spread[name], "at most ") for name in ("median", "p90", "p99"))
+    begin = f"Half of {spread['count']:,} jobs {what} {half}"
+    return f"{begin}, 90 % {most}, 99 % {nearly}; {_took(spread['mean'])} in the mean."
+
+
+def _took(seconds: float, bound: str = "") -> str:
+    """How long something took; milliseconds matter to nobody."""
+    return "less than 0.1s" if seconds < 0.1 else f"{bound}{span(seconds)}"

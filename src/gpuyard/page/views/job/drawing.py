@@ -33,8 +33,8 @@ def title(job: Facts) -> None:
     chip(job["state"])
 
 
-def line(job: Facts, visit: Visit) -> None:
-    """Whose it is, where it is, and for how long."""
+def line(job: Facts, visit: Visit, ends: str) -> None:
+    """Whose it is, where it is, for how long, and when it ends."""
     with ui.element("p").classes("gy-job-line"):
         ui.label(f"Of {job['user']}")
         if job["array"] and "tasks" not in job:
@@ -44,8 +44,8 @@ def line(job: Facts, visit: Visit) -> None:
             _on(job["gpus"])
             if begin:
                 _text("running for ", Since(begin), f", since {visit.when(begin)}")
-            if job["expected_end_at"] and not job["progress"]:
-                ui.label(f"expected to end about {visit.when(job['expected_end_at'])}")
+            if ends:
+                ui.label(ends)
         elif job["state"] in telling.WAITING:
             _text("waiting for ", Since(job["submitted_at"]), f", since {visit.when(job['submitted_at'])}")
         else:

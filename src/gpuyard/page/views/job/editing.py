@@ -74,7 +74,7 @@ def _bytes(text: str) -> int | str:
 
 FIELDS = (
     Field("priority", "Priority", "higher runs first", lambda job: format_number(job["priority"]), _number, True, 0),
-    Field("time_limit", "Time limit", "90m, 1-12:00:00; empty: none", lambda job: _long(job["time_limit"]),
+    Field("time_limit", "Time limit", "90m, 1h30m, 1-12:00:00; empty: none", lambda job: _long(job["time_limit"]),
           parse_duration, True),
     Field("gpus", "GPUs", "how many", lambda job: str(job["gpu_count"]), _whole, emptied=1),
     Field("gpu_memory", "Memory of each GPU", "6G to share it, auto: as measured; empty: whole GPUs", _share, _bytes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -94,8 +95,9 @@ class Screen:
         self._title.show((job["name"], job["state"]), lambda: drawing.title(job))
         able = telling.may_do(job, owns=self._owns)
         self._buttons.show(able, lambda: self._actions.draw(able))
-        times = [job[key] for key in ("state", "gpus", "submitted_at", "started_at", "ended_at", "expected_end_at")]
-        self._line.show((visit.zone, times), lambda: drawing.line(job, visit))
+        times = [job[key] for key in ("state", "gpus", "submitted_at", "started_at", "ended_at")]
+        ends = telling.ends(job, visit.when, time.time())
+        self._line.show((visit.zone, times, ends), lambda: drawing.line(job, visit, ends))
         self._far.show(job["progress"], lambda: drawing.progress(job), visible=bool(job["progress"]))
         said = telling.outcome(job)
         self._outcome.show((job["state"], said), lambda: _told(job["state"], said), visible=bool(said))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
-from gpuyard.page.parts import STATES, amount, size, span, watt_hours
+from gpuyard.page.parts import STATES, amount, priority, size, span, watt_hours
 from gpuyard.page.views.job.story import gpus_in_words
 from gpuyard.shapes import OVER
 
@@ -51,7 +52,7 @@ def wishes(job: Facts, when: When) -> Iterator[tuple[str, str]]:
     yield "Time limit", span(job["time_limit"]) or "none"
     if job["estimate"] != job["time_limit"]:
         yield "Estimate", span(job["estimate"])
-    yield "Priority", f"{job['priority']:g}"
+    yield "Priority", priority(job["priority"])
     yield "Not before", when(job["begin_at"])
     yield "Deadline", when(job["deadline_at"])
     yield "Retries", _retries(job)
@@ -150,6 +151,15 @@ def until(blocker: Facts, when: When) -> str:
     if blocker["expected_at"]:
         return f"until about {when(blocker['expected_at'])}"
     return "did not say for how long" if blocker["gpus"] else "waits itself"
+
+
+def ends(job: Facts, when: When, now: float) -> str:
+    """When a job that does not say how far it is should end; that it takes longer, where that time is past."""
+    expected = job["expected_end_at"]
+    if job["state"] != "running" or not expected or job["progress"]:
+        return ""
+    past = datetime.fromisoformat(expected).timestamp() <= now
+    return "takes longer than expected" if past else f"expected to end about {when(expected)}"
 
 
 def may_do(job: Facts, *, owns: bool) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from gpuyard.page.drains import Drain, Drains
 from gpuyard.page.feed import Feed
 from gpuyard.page.samples import Samples
 from gpuyard.page.views.overview.shaping import finished, tile, waiting
@@ -97,6 +98,8 @@ class Board:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._seen: list[Any] = []
+        self._drains = Drains(feed)
+        self._drained: dict[int, Drain] = {}
         self.ledger = Ledger()
         self.curves = Curves(feed.samples)
         self.gpus: list[int] = []
@@ -106,6 +109,7 @@ class Board:
         answers = await asyncio.gather(*(self._feed.ask(path, keep) for path, keep in _PATHS.items()))
         if len(answers) == len(self._seen) and all(map(_same, answers, self._seen)):
             return
+        self._drained = await self._drains.of(answers[0]["gpus"])
         self._seen = answers
         self.ledger.take(self._parts(*answers))
 
@@ -113,7 +117,9 @@ class Board:
         now = time.time()
         jobs = {job["id"]: job for job in running["jobs"]}
         self.gpus = [gpu["index"] for gpu in machine["gpus"]]
-        tiles = {f"gpu {gpu['index']}": tile(gpu, jobs, now) for gpu in machine["gpus"]}
+        tiles = {
+            f"gpu {gpu['index']}": tile(gpu, jobs, now, self._drained.get(gpu["index"])) for gpu in machine["gpus"]
+        }
         return {
             "order": self.gpus,
             **tiles,

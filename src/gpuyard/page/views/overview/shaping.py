@@ -6,23 +6,32 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from gpuyard.page.drains import Drain
+
 Facts = Mapping[str, Any]
 _GRAIN = 2**24  # bytes; what a process takes changes by less all the time
 _TOLERANCE = 2**26  # bytes beyond its promise that a job may use, as the daemon has it
 _FAILED = ("failed", "timeout", "oom", "interrupted")
 
 
-def tile(gpu: Facts, jobs: Mapping[str, Facts], now: float) -> dict[str, Any]:
+def tile(gpu: Facts, jobs: Mapping[str, Facts], now: float, drain: Drain | None = None) -> dict[str, Any]:
     """A GPU, but for what its samples tell."""
     tenants = [_tenant(id, gpu, jobs.get(id), now) for id in _on(gpu)]
     begin, end = _seconds(gpu["reserved_from"]), _seconds(gpu["reserved_until"])
     booked = None if begin is None else {"name": gpu["reservation"], "begin": begin, "end": end, "now": begin <= now}
     return {
         "index": gpu["index"], "name": gpu["name"], "simulated": gpu["simulated"], "memory": gpu["memory_total"],
-        "kind": kind(gpu, now), "why": gpu["why"] or "", "drained": gpu["drained"], "booked": booked,
+        "kind": kind(gpu, now), "why": gpu["why"] or "", "drained": gpu["drained"],
+        "reason": _reason(drain) if gpu["drained"] and drain else "", "booked": booked,
         "jobs": tenants, "shares": _shares(gpu, tenants),
         "others": [_other(process) for process in _processes(gpu) if process["job"] is None],
     }  # fmt: skip
+
+
+def _reason(drain: Drain) -> str:
+    """Why a GPU is drained, if somebody said so, and who that is."""
+    why = drain.why.strip().rstrip(".")
+    return f"{why} ({drain.by})" if why and drain.by else why
 
 
 def _shares(gpu: Facts, tenants: list[dict[str, Any]]) -> dict[str, int] | None:

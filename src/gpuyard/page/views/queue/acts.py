@@ -13,6 +13,7 @@ from nicegui import ui
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Away, Refused
 from gpuyard.page.parts import confirm
+from gpuyard.page.parts import priority as written
 from gpuyard.page.views.queue.listing import Listed
 from gpuyard.page.visit import Visit
 
@@ -55,7 +56,7 @@ class Acts:
 
     async def set_priority(self, job: Listed, priority: float, told: str = "") -> bool:
         """Give a job another priority."""
-        done = told or f"{_begin(job.label)} {'have' if job.tasks > 1 else 'has'} priority {priority:.5g} now."
+        done = told or f"{_begin(job.label)} {'have' if job.tasks > 1 else 'has'} priority {written(priority)} now."
         return await self._visit.do(self._edit(job, priority), done)
 
     async def _edit(self, job: Listed, priority: float) -> None:

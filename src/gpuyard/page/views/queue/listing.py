@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuyard.arrays import ranges, some_of
-from gpuyard.page.parts import STATES, job_path, size, span
+from gpuyard.page.parts import STATES, job_path, priority, size, span
 from gpuyard.page.table import Action, Column, Row
 from gpuyard.page.visit import Viewer
 
@@ -79,7 +79,7 @@ def _row(job: Listed, columns: Mapping[str, list[Any]], place: int, viewer: View
         job.user,
         gpus_of(cell["gpus"], cell["gpu_count"], cell["gpu_memory"]),
         since,
-        f"{job.priority:.5g}",
+        priority(job.priority),
         standing(cell["state"], cell["reason"], cell["progress"], cell["expected_end"]),
     )
     acts = acts_of(job, viewer)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
+from gpuyard.arrays import ranges
 from gpuyard.errors import UserError
 from gpuyard.units import parse_indices
 
@@ -16,6 +17,11 @@ def parse_gpus(text: str, count: int) -> list[int]:
     if found[-1] >= count:
         raise UserError(f"there is no GPU {found[-1]}; this machine has GPUs 0 to {count - 1}")
     return found
+
+
+def reserved(gpus: Sequence[int]) -> str:
+    """`GPU 3 is reserved`, or `GPUs 0-1 are reserved`."""
+    return f"GPUs {ranges(gpus)} are reserved" if len(gpus) > 1 else f"GPU {ranges(gpus)} is reserved"
 
 
 def parse_local(text: str, zone: tzinfo) -> float:

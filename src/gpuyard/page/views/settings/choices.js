@@ -5,7 +5,8 @@ export default {
       <legend>{{ title }}</legend>
       <div class="gy-set-choices-list">
         <label v-for="one in options" :key="one.name" class="gy-set-choice" :class="{ 'gy-set-chosen': one.name === current }">
-          <input type="radio" :name="title" :value="one.name" :checked="one.name === current" @change="pick(one.name)" />
+          <input type="radio" :name="title" :value="one.name" :checked="one.name === current"
+            :disabled="barred.includes(one.name)" @change="pick(one.name)" />
           <span>
             <span class="gy-set-choice-name">{{ one.name }}</span>
             <span v-if="one.name === present" class="gy-chip gy-running">in force</span>
@@ -29,7 +30,7 @@ export default {
       </ul>
     </section>
   `,
-  props: { title: String, options: Array, chosen: String, present: String, free: Boolean },
+  props: { title: String, options: Array, chosen: String, present: String, barred: { type: Array, default: () => [] }, free: Boolean },
   emits: ["choose"],
   data: () => ({ picked: null }), // at once, before the server has heard of it
   computed: {

@@ -7,6 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
+from gpuyard.page.drains import Drain, Drains
 from gpuyard.page.parts import button, confirm, empty
 from gpuyard.page.rights import Deed, may
 from gpuyard.page.views.settings import reservations
@@ -32,7 +33,7 @@ class _Gpus:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Deed.DRAIN)
-        self._drained: list[int] | None = None
+        self._drains = Drains(visit.feed)
         self._reasons: dict[int, str] = {}
 
     def build(self) -> None:
@@ -52,9 +53,7 @@ class _Gpus:
         """Show how they stand."""
         gpus = (await self.visit.feed.ask("/gpus"))["gpus"]
         drained = [gpu["index"] for gpu in gpus if gpu["drained"]]
-        if drained != self._drained:
-            told = await self.visit.feed.ask("/events?kind=GpusDrained&limit=10000") if drained else {"events": []}
-            self._drained, self._reasons = drained, reasons(told["events"])
+        self._reasons = {index: reason(drain) for index, drain in (await self._drains.of(gpus)).items()}
         self._rows.put([self._row(gpu) for gpu in gpus])
         self._none.set_visibility(not gpus)
         if self.free:
@@ -90,14 +89,10 @@ class _Gpus:
         await self.visit.do(self.visit.api.post("/gpus/resume", {"gpus": gpus}), f"{which} used again.")
 
 
-def reasons(events: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Why GPUs were drained last, and by whom, as the log has it."""
-    found: dict[int, str] = {}
-    for event in events:
-        by, why = event.get("by") or "", event.get("reason") or ""
-        said = f"{why} ({by})" if why and by else why or (f"by {by}" if by else "")
-        found |= dict.fromkeys(event.get("gpus") or (), said)
-    return found
+def reason(drain: Drain) -> str:
+    """Why a GPU was drained, and by whom, in a few words."""
+    why, by = drain
+    return f"{why} ({by})" if why and by else why or (f"by {by}" if by else "")
 
 
 def _jobs(ids: Sequence[str]) -> Cell:

@@ -37,6 +37,8 @@ class _Policy:
         self.present: spec.Draft | None = None
         self._since = ""
         self.draft: spec.Draft | None = None
+        self.discipline = ""
+        """The one in force, or chosen since: a policy that cannot have it does not make it forgotten."""
         self.wrong: dict[str, str] = {}
         self._asked: tuple[str, int, float] = ("", -1, 0.0)
 
@@ -50,6 +52,7 @@ class _Policy:
             "placement": told["placements"],
         }
         self.draft = self._wanted()
+        self.discipline = self.draft.discipline if self.draft else ""
         self._in_force = ui.element("div").classes("gy-card gy-in-force")
         with ui.element("div").classes("gy-set-policy"):
             with ui.element("div").classes("gy-set-policy-choices"):
@@ -86,8 +89,12 @@ class _Policy:
 
     def _chooser(self, part: str) -> Any:
         async def choose(name: str) -> None:
-            if self.draft is not None:
-                await self._drafted(spec.fitting(self.draft.with_part(part, name), self.known))
+            if self.draft is None:
+                return
+            if part == "discipline":
+                self.discipline = name
+            wanted = self.draft.with_part(part, name).with_part("discipline", self.discipline)
+            await self._drafted(spec.fitting(wanted, self.known))
 
         return choose
 
@@ -99,6 +106,7 @@ class _Policy:
             .props('aria-live=polite aria-label="Your choice" role=region')
         ):
             heading("Your choice", 3)
+            self._forced = ui.label().classes("gy-set-forced")
             self._settings = ui.element("div").classes("gy-set-fields")
             self._command = ui.element("div")
             heading("What it would change", 3)
@@ -125,7 +133,7 @@ class _Policy:
         since = self.visit.when(told["since"])
         if self.draft is None or (present, since) != (self.present, self._since):
             if self.draft in (None, self.present):
-                self.draft = present
+                self.draft, self.discipline = present, present.discipline
             moved, self.present, self._since = present != self.present, present, since
             self._show_in_force(present, since)
             if moved:
@@ -152,6 +160,7 @@ class _Policy:
 
     async def _reset(self) -> None:
         if self.present is not None:
+            self.discipline = self.present.discipline
             await self._drafted(self.present)
 
     def _show_draft(self) -> None:
@@ -160,10 +169,16 @@ class _Policy:
         if draft is None or present is None:
             return
         for part, choices in self._lists.items():
-            choices.put(getattr(draft, part), getattr(present, part))
+            barred = spec.barred(draft.name, self.known, self.docs[part]) if part == "discipline" else []
+            choices.put(getattr(draft, part), getattr(present, part), barred)
         if self.free:
+            self._show_forced(spec.forced(draft, self.discipline))
             self._show_settings(draft)
             self._show_command(draft)
+
+    def _show_forced(self, line: str) -> None:
+        self._forced.set_text(line)
+        self._forced.set_visibility(bool(line))
 
     def _show_command(self, draft: spec.Draft) -> None:
         self._command.clear()

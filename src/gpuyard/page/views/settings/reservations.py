@@ -142,8 +142,7 @@ class _Reservations:
 
         if await self.visit.do(make()):
             span = f"from {self.visit.when(made['begin_at'])} to {self.visit.when(made['end_at'])}"
-            gpus = ranges(made["gpus"])
-            ui.notify(f"GPU {gpus} is reserved as {made['name']} {span}.", type="positive")
+            ui.notify(f"{booking.reserved(made['gpus'])} as {made['name']} {span}.", type="positive")
             self._gpus.value = self._name.value = ""
             self._warn(made["in_the_way"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,6 +72,20 @@ def fitting(draft: Draft, known: Known) -> Draft:
     """The same, with a discipline that the policy can have: those that may stop jobs cannot keep places free."""
     preemptive = known.get(draft.name, {}).get("preemptive", False)
     return replace(draft, discipline="skip") if preemptive and draft.discipline not in PREEMPTIVE else draft
+
+
+def barred(name: str, known: Known, disciplines: Iterable[str]) -> list[str]:
+    """The disciplines that a policy cannot have."""
+    return [one for one in disciplines if fitting(Draft(name, one, ""), known).discipline != one]
+
+
+def forced(draft: Draft, wanted: str) -> str:
+    """A line that says why a draft has another discipline than is wanted; empty if it has that."""
+    if draft.discipline == wanted:
+        return ""
+    return (
+        f"{draft.name} may stop jobs, and cannot keep places free as {wanted} does: with it, it is {draft.discipline}."
+    )
 
 
 def written(value: Any) -> str:

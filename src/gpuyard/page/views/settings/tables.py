@@ -45,15 +45,17 @@ class Choices(Element, component="choices.js"):
     ) -> None:
         super().__init__()
         self._props |= {
-            "title": title, "options": list(options), "chosen": "", "present": "", "free": choose is not None,
+            "title": title, "options": list(options), "chosen": "", "present": "", "barred": [],
+            "free": choose is not None,
         }  # fmt: skip
         if choose is not None:
             self.on("choose", lambda event: choose(str(event.args)))
 
-    def put(self, chosen: str, present: str) -> None:
-        """Mark what is chosen, and what is in force."""
-        if (chosen, present) != (self._props["chosen"], self._props["present"]):
-            self._props |= {"chosen": chosen, "present": present}
+    def put(self, chosen: str, present: str, barred: Sequence[str] = ()) -> None:
+        """Mark what is chosen, what is in force, and what cannot be chosen beside the rest."""
+        marks = {"chosen": chosen, "present": present, "barred": list(barred)}
+        if any(self._props[name] != mark for name, mark in marks.items()):
+            self._props |= marks
             self.update()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from nicegui import ui
 
@@ -26,7 +27,8 @@ _VIA = {
 _LOOKS = {"active": "gy-succeeded", "expired": "gy-held", "revoked": "gy-failed"}
 _HEADS = ("Token", "For", "User", "Role", "State", "Made", "Good until", "Last used", "Open pages")
 _EVERY = 10  # beats between looks
-_BY_NAME = "From another computer, this machine's name stands in place of 127.0.0.1."
+_BY_NAME = "This machine's name stands in place of {}."
+_LOCAL = "The daemon listens on this machine only. Where no proxy leads to it, this brings it to another computer:"
 _NOT_BY_TOKEN = "With a token no token can be made, unless it is an admin's. On the daemon's machine, this makes one:"
 
 
@@ -144,9 +146,12 @@ async def _show_once(visit: Visit, made: Mapping[str, Any]) -> None:
         command(made["token"])
         ui.label(about(made, visit.when(made["expires_at"])))
         if url:
+            if way := tunnel(url, platform.node()):
+                ui.label(_LOCAL)
+                command(way)
             ui.label("On another computer, this asks for it, and keeps it:")
             command(f"gpuyard login {url}")
-            ui.label(f"In a browser there, open {url}/login and paste it. {_BY_NAME if '127.0.0.1' in url else ''}")
+            ui.label(f"In a browser there, open {url}/login and paste it. {by_name(url)}")
         else:
             ui.label("The daemon does not listen on TCP, so it is of no use yet; see gpuyard serve --port.")
         with ui.element("div").classes("gy-buttons"):
@@ -154,6 +159,22 @@ async def _show_once(visit: Visit, made: Mapping[str, Any]) -> None:
     dialog._props["aria-label"] = "Your new token"
     await dialog
     dialog.delete()
+
+
+def tunnel(url: str, machine: str) -> str:
+    """What brings a daemon to another computer that listens on this one only; empty if it listens elsewhere."""
+    place = urlsplit(url)
+    host = place.hostname or ""
+    if host != "::1" and not host.startswith("127."):
+        return ""
+    near = f"[{host}]" if ":" in host else host
+    return f"ssh -N -L {place.port}:{near}:{place.port} {quote(machine)}"
+
+
+def by_name(url: str) -> str:
+    """That a daemon which listens at all addresses is not reached by the one that it tells."""
+    host = urlsplit(url).hostname
+    return _BY_NAME.format(host) if host in ("0.0.0.0", "::") else ""
 
 
 def about(made: Mapping[str, Any], until: str) -> str:

@@ -170,7 +170,10 @@ def _about(run: Run) -> str:
     """What was simulated, and what was left out."""
     found = run.table
     best = found["results"][0]
-    where = f"{found['jobs']:,} jobs on {found['gpus']:,} GPUs in {found['nodes']}"
+    jobs, gpus = (
+        f"{found[name]:,} {one}{'s' * (found[name] != 1)}" for name, one in (("jobs", "job"), ("gpus", "GPU"))
+    )
+    where = f"{jobs} on {gpus} in {found['nodes']}"
     text = f"{run.choices.title()}: {where}, estimates {best['estimate']}."
     if best["rejected"]:
         example = f", such as {found['examples'][0][0]}: {found['examples'][0][1]}" if found["examples"] else ""
