@@ -18,7 +18,7 @@ from gpuyard.monitor.decimate import decimate, smooth
 from gpuyard.monitor.lines import COLOURS, Axis, Line, Named, Panel, axis_of, panels
 from gpuyard.monitor.plots import highest, scale_of
 from gpuyard.monitor.strips import SHADES, told
-from gpuyard.monitor.throttling import error_text, errors, throttled
+from gpuyard.monitor.throttling import error_text, throttled
 from gpuyard.recordings.series import METRICS, Floats, energy
 from gpuyard.sim.page import page
 
@@ -178,7 +178,7 @@ def _rows(panel: Panel, metric: str) -> list[dict[str, Any]]:
     for line, series in panel.series:
         start = panel.origins[line.key]
         if metric == "xid":
-            points = [[at - start, error_text(number)] for at, number in errors(series)]
+            points = [[at - start, error_text(number)] for at, number in panel.errors[line.key]]
             rows.append({"name": line.name, "colour": "red", "bars": [], "points": points})
             continue
         for reason, spans in throttled(series).items():

@@ -274,8 +274,12 @@ def _legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
 
 def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, title: str) -> Figure:
     pairs = [pair for panel in found for pair in panel.series]
-    render = draw_throttling if metric == "throttle" else draw_errors
-    figure = render(pairs, {key: start for panel in found for key, start in panel.origins.items()}, axis)
+    origins = {key: start for panel in found for key, start in panel.origins.items()}
+    if metric == "throttle":
+        figure = draw_throttling(pairs, origins, axis)
+    else:
+        errors = {key: several for panel in found for key, several in panel.errors.items()}
+        figure = draw_errors([line for line, _ in pairs], errors, origins, axis)
     axes = figure.axes[0]
     axes.set_title(_heading(recordings, METRICS[metric], title), loc="left")
     label_time(axes, axis)

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from gpuyard.monitor.promfetch import POINTS, Samples, Spans, Way, fetch_all, su
 from gpuyard.monitor.promhttp import PATIENCE, TIMEOUT, Prometheus, TooMuch, Unanswered, shown
 from gpuyard.monitor.promnames import TOTAL, Name, Whose, names_for
 from gpuyard.monitor.source import checked
+from gpuyard.monitor.throttling import errors
 from gpuyard.monitor.track import Column
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
 from gpuyard.times import format_when
@@ -293,16 +294,11 @@ def _left(total: Column, used: Column) -> Column:
 
 
 def _marks(series: Sequence[Series]) -> list[Mark]:
-    """Errors of the driver that came up; one that was there from the beginning is from before."""
-    return [mark for one in series if one.metric == "xid" for mark in _errors(one)]
-
-
-def _errors(series: Series) -> Iterator[Mark]:
-    known = ~np.isnan(series.mean)
-    at, codes = series.at[known], series.mean[known]
-    for place in np.flatnonzero(np.diff(codes)) + 1:
-        if codes[place]:
-            yield Mark(float(at[place]), f"XID {int(codes[place])}", subject=series.subject)
+    """Errors of the driver that came up."""
+    return [
+        Mark(at, f"XID {number}", subject=one.subject)
+        for one in series if one.metric == "xid" for at, number in errors(one)
+    ]  # fmt: skip
 
 
 def _nice(step: float) -> float:
