@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -132,11 +132,16 @@ def _hole(series: Series, before: int) -> Hole:
     return Hole(float(series.at[before]), float(series.at[after]))
 
 
-def told(series: Sequence[Series], start: float, end: float) -> list[str]:
-    """A sentence for each time of which series know nothing, with those that it is about."""
+def told(
+    series: Sequence[Series], start: float, end: float, besides: Mapping[str, Sequence[Hole]] | None = None
+) -> list[str]:
+    """A sentence for each time of which series know nothing, with those that it is about.
+
+    `besides` are times, by metric, of which it is told elsewhere that nothing is known.
+    """
     groups: list[tuple[Hole, list[Series]]] = []
     for one in series:
-        for hole in holes(one, start, end):
+        for hole in _left(holes(one, start, end), (besides or {}).get(one.metric, ()), 3 * one.period):
             for seen, members in groups:
                 near = 2 * max(one.period, members[0].period)
                 if math.isclose(seen.start, hole.start, abs_tol=near) and math.isclose(
@@ -151,6 +156,16 @@ def told(series: Sequence[Series], start: float, end: float) -> list[str]:
     if len(texts) > _MOST_TOLD:
         texts[_MOST_TOLD:] = [f"there are {len(texts) - _MOST_TOLD} more gaps"]
     return texts
+
+
+def _left(found: Sequence[Hole], besides: Sequence[Hole], least: float) -> list[Hole]:
+    """What remains of holes without other times, where that is longer than `least`."""
+    for other in besides:
+        apart = [hole for hole in found if hole.end <= other.start or hole.start >= other.end]
+        cut = [hole for hole in found if hole not in apart]
+        parts = [Hole(hole.start, other.start) for hole in cut] + [Hole(other.end, hole.end) for hole in cut]
+        found = sorted(apart + [part for part in parts if part.end - part.start > least])
+    return list(found)
 
 
 def _sentence(hole: Hole, members: Sequence[Series], all_of_them: Sequence[Series], start: float, end: float) -> str:
