@@ -173,6 +173,17 @@ def test_several_hosts_are_told_apart_and_can_be_chosen(server: PromStandIn) -> 
     assert one.warnings == [f"Prometheus at {server.url} knows no GPU '7'"]
 
 
+@pytest.mark.parametrize("instance", ["n1:9400", "proxy:9400"])
+def test_a_host_is_what_series_say_and_not_the_address_of_another(server: PromStandIn, instance: str) -> None:
+    for host, address in (("n1", "proxy:9400"), ("n2", instance)):
+        labels = {"gpu": "0", "UUID": f"GPU-{host}", "Hostname": host, "instance": address}
+        server.add("DCGM_FI_DEV_POWER_USAGE", line(*[1] * 61), **labels)
+    assert [one.subject.uuid for one in read(server, "power", gpus=["n1:0"]).series] == ["GPU-n1"]
+    assert read(server, "power", gpus=["n1:1"]).series == []
+    by_address = {one.subject.uuid for one in read(server, "power", gpus=["proxy:0"]).series}
+    assert by_address == ({"GPU-n1"} if instance == "n1:9400" else {"GPU-n1", "GPU-n2"})
+
+
 def test_mig_devices_are_gpus_of_their_own(server: PromStandIn) -> None:
     for part in ("1", "2"):
         server.add("DCGM_FI_DEV_FB_USED", line(*[int(part)] * 61), **N1, GPU_I_ID=part, GPU_I_PROFILE="1g.10gb")

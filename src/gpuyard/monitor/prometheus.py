@@ -141,11 +141,12 @@ class _Reading:
         wish = self._wish
         if known and wish.job:
             known = self._of_job(known)
+        hosts = {one.host for _, one in known}
         for text in wish.gpus:
-            if known and not any(_is(one, text) for _, one in known):
+            if known and not any(_is(one, text, hosts) for _, one in known):
                 self._warnings.append(f"{self._server.name} knows no GPU '{text}'")
         wanted = {name.metric for name in names_for(wish.metrics)}
-        meant = {one.place for _, one in known if not wish.gpus or any(_is(one, text) for text in wish.gpus)}
+        meant = {one.place for _, one in known if not wish.gpus or any(_is(one, text, hosts) for text in wish.gpus)}
         keys = {one.key for _, one in known if not one.job and one.place in meant}
         return [
             (name, one) for name, one in known
@@ -242,12 +243,13 @@ def _patience() -> float:
     return found
 
 
-def _is(one: Whose, text: str) -> bool:
-    """Whether a GPU is meant by `0`, `host:0`, its UUID or how that begins."""
+def _is(one: Whose, text: str, hosts: Container[str]) -> bool:
+    """Whether a GPU is meant by `0`, `host:0`, its UUID or how that begins; an address counts if no host has it."""
     if text == str(one.gpu) or (len(text) > 5 and one.uuid.startswith(text)):
         return True
     host, _, index = text.rpartition(":")
-    return index == str(one.gpu) and host in (one.host, one.instance, re.sub(r":\d+$", "", one.instance))
+    called = (one.host,) if host in hosts else (one.instance, re.sub(r":\d+$", "", one.instance))
+    return index == str(one.gpu) and host in called
 
 
 def _followed(lost: Sequence[Lost], asked: Container[str]) -> Iterator[Lost]:
