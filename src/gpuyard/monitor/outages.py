@@ -40,9 +40,9 @@ def sentences(lost: Sequence[Lost], asked: Iterable[str], start: float, end: flo
         for spans, metrics in groups.items():
             about = "" if metrics >= everything else f" of {', '.join(sorted(metrics))}"
             what = f"the least and the most{about} are not known" if peaks else f"nothing is known{about}"
-            for since, until in spans:
-                why = next(one.why for one in some if one.metric in metrics and one.start == since)
-                yield f"{why}: {what} {between(max(since, start), min(until, end))}"
+            for span in spans:
+                why = next(one.why for one in some if one.metric in metrics and one.start == span.start)
+                yield f"{why}: {what} {between(max(span.start, start), min(span.end, end))}"
 
 
 def between(start: float, end: float) -> str:
