@@ -21,6 +21,7 @@ from gpuyard.monitor.strips import SHADES, told
 from gpuyard.monitor.throttling import error_text, throttled
 from gpuyard.recordings.series import METRICS, Floats, energy
 from gpuyard.sim.page import page
+from gpuyard.units import format_plain
 
 _POINTS = 3000
 """Of one line. All lines together have at most `_ALL`, which is some megabytes."""
@@ -241,7 +242,7 @@ def _energy(recordings: Named) -> str:
     """What the power adds up to."""
     several = len(recordings) > 1
     told_each = [
-        f"{name}: {total:,.4g} Wh" if several else f"{total:,.4g} Wh"
+        f"{name}: {format_plain(total)} Wh" if several else f"{format_plain(total)} Wh"
         for name, recording in recordings
         if (total := sum(energy(one) for one in recording.of("power"))) > 0
     ]
