@@ -231,6 +231,14 @@ def test_errors_are_red_among_the_jobs_and_marks_say_which_were_new() -> None:
     assert texts(draw([("", recording)], "xid")) == ["XID 79: fallen off the bus"]
 
 
+def test_a_model_is_the_heading_only_if_all_gpus_are_known_to_be_of_it() -> None:
+    known = [series("power", [1.0, 2.0], gpu) for gpu in (0, 1)]
+    nameless = Series(Subject(0, "GPU-x", host="n2"), "power", known[0].at, known[0].mean)
+    for several, heading in ((known, "A100"), ([*known, nameless], "")):
+        [legend] = draw([("", recorded(*several))], "power").legends
+        assert legend.get_title().get_text() == heading
+
+
 def test_the_same_values_give_the_same_bytes(tmp_path: Path) -> None:
     recording = recorded(series("power", [1.0, 2.0, 3.0]), marks=[Mark(START, "job 7", START + 2)])
     first, second = (write_plots([("job 7", recording)], ["power"], tmp_path / name) for name in ("a", "b"))

@@ -265,10 +265,12 @@ def _legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
         )
         for name, line in strong
     ]  # fmt: skip
-    models = {one.subject.name for _, recording in recordings for one in recording.series if one.subject.name}
+    # of a GPU without a name nobody knows whether it is of the same model
+    models = {one.subject.name for _, recording in recordings for one in recording.series}
+    model = models.pop() if len(models) == 1 else ""
     figure.legend(
         handles=handles, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.8, alignment="left",
-        title=clean(shorten(models.pop(), 34)) if len(models) == 1 else None, title_fontsize=8,
+        title=clean(shorten(model, 34)) or None, title_fontsize=8,
     )  # fmt: skip
 
 
