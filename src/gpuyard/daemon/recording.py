@@ -219,7 +219,7 @@ class _Pace:
         self._passed_over: dict[int, tuple[float, Reading, Sequence[Seen]]] = {}  # the latest, if it was not written
 
     def due(self, glance: _Glance, devices: Sequence[Device]) -> Iterator[_Row]:
-        """What of a look is to be written, and of the one before if a job came or went since."""
+        """What of a look is to be written, and of the one before if a job came or went since, or work did."""
         tenants: dict[int, list[Seen]] = {}
         for one in glance.seen:
             for gpu in one.gpus:
@@ -238,8 +238,8 @@ class _Pace:
             self._last[gpu], self._jobs[gpu] = (glance.at, reading), jobs
             del self._pending[gpu]
             before = self._passed_over.pop(gpu, None)
-            if news and before is not None:  # what was until then does not fade into what is from now on
-                at, former, then = before
+            if before is not None and (news or bool(before[1].utilization) != bool(reading.utilization)):
+                at, former, then = before  # what was until then does not fade into what is from now on
                 yield from _rows(at, device, former, 0, former.throttle or 0, then)
             yield from _rows(glance.at, device, reading, xid, throttle, there)
 
