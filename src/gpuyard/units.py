@@ -107,6 +107,13 @@ def format_number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
+def format_plain(value: float, digits: int = 4) -> str:
+    """`11,801`, `0.7569`: so many digits, more before the point if there are more, and never a power of ten."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if abs(value) >= 0.001 or value == 0 else f"{value:.6f}"
+
+
 def parse_indices(text: str) -> list[int]:
     """`0,1,3` or `0-3,6` as numbers, each once, in the order given."""
     found: list[int] = []

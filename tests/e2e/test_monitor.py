@@ -199,11 +199,17 @@ def test_what_an_earlier_run_left_is_not_overwritten(here: Yard) -> None:
 def test_what_cannot_be_run_leaves_nothing(here: Yard) -> None:
     (here.cwd / "odd").write_bytes(b"\0\0")
     (here.cwd / "odd").chmod(0o755)
-    for command, why in (("./odd", "Exec format error"), ("nosuch", "there is no program 'nosuch' to run")):
+    (here.cwd / "plain").write_text("#!/bin/sh\n")
+    for command, why in (
+        ("./odd", "Exec format error"),
+        ("nosuch", "there is no program 'nosuch' to run"),
+        ("./plain", "'./plain' may not be executed; chmod +x ./plain"),
+        ("./", "'./' is a folder"),
+    ):
         done = finish(simulated(here, command=(command,)))
         assert done.code == 2
         assert why in done.err
-        assert [path.name for path in here.cwd.iterdir()] == ["odd"]
+        assert sorted(path.name for path in here.cwd.iterdir()) == ["odd", "plain"]
 
 
 def test_a_process_and_what_it_starts_until_it_ends(here: Yard, fake_nvml: FakeNvml) -> None:

@@ -93,9 +93,21 @@ def test_numbers_follow_what_happens(yard: Yard) -> None:
     assert value(yard, "gpuyard_gpu_state", gpu="2", state="ours") == 1
     assert value(yard, "gpuyard_gpu_state", gpu="2", state="free") == 0
     assert value(yard, "gpuyard_gpu_memory_used_bytes", gpu="2", uuid="SIMULATED-2") == 16 * GIB
-    assert value(yard, "gpuyard_gpu_power_watts", gpu="2") is None  # nobody knows, and 0 would be a claim
     assert counted("gpuyard_events_total", kind="Submitted") == counted("gpuyard_jobs_submitted_total")
     assert counted("process_resident_memory_bytes") > 10_000_000
+
+
+def test_simulated_gpus_tell_what_is_recorded_of_them(own_yard: Yard) -> None:
+    own_yard.serve("--simulate-gpus", "1x16G")
+    until(lambda: value(own_yard, "gpuyard_gpu_power_watts") == 25.0, "the power of an idle GPU")
+    own_yard.submit("--simulate-use", "1G;util=60", "--", "sleep", "60")
+    until(lambda: value(own_yard, "gpuyard_gpu_power_watts", uuid="SIMULATED-0") == 190.0, "the power of a busy one")
+    assert value(own_yard, "gpuyard_gpu_memory_copy_ratio", gpu="0") == pytest.approx(0.24)
+    assert value(own_yard, "gpuyard_gpu_sm_clock_hertz", gpu="0") == 1.35e9
+    assert value(own_yard, "gpuyard_gpu_memory_clock_hertz", gpu="0") == 1.593e9
+    assert value(own_yard, "gpuyard_gpu_throttle_reasons", gpu="0") == 0
+    assert (value(own_yard, "gpuyard_gpu_temperature_celsius", gpu="0") or 0) >= 31
+    assert value(own_yard, "gpuyard_gpu_info", gpu="0", simulated="true") == 1
 
 
 def test_openmetrics_for_who_asks_for_it(yard: Yard) -> None:
@@ -206,7 +218,6 @@ def test_the_dashboard_shows_what_there_is(yard: Yard) -> None:
     yard.wait(yard.submit("true"))
     dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
     there = {sample.name for family in families(yard).values() for sample in family.samples}
-    there |= {"gpuyard_gpu_power_watts", "gpuyard_gpu_temperature_celsius"}  # which simulated GPUs do not tell
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     expressions += [v["definition"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
     assert len(expressions) > 20

@@ -6,6 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,23 @@ def test_a_short_job_on_a_whole_gpu_is_seen(yard: Yard) -> None:
         found = yard.client.recording(job["id"], metrics=["power"])
         assert found["gpus"][0]["at"][0] < found["start"] + 0.5
         assert (job["energy_wh"] or 0.0) > 0
+
+
+def test_what_a_gpu_does_changes_when_a_job_comes_and_when_it_goes(own_yard: Yard) -> None:
+    own_yard.serve("--simulate-gpus", "1x16G")
+    for _ in range(2):  # whatever the time since the last look
+        time.sleep(0.7)
+        job = ran(own_yard, "--", "sleep", "0.7")
+        began, ended = (datetime.fromisoformat(job[name]).timestamp() for name in ("started_at", "ended_at"))
+        time.sleep(1.2)
+        [gpu] = own_yard.client.recording(since=began - 3, until=ended + 3, metrics=["power"])["gpus"]
+        values = list(zip(gpu["at"], gpu["metrics"]["power"]["mean"], strict=True))
+        busy = [at for at, power in values if power == 190.0 and began - 0.3 < at < ended + 0.3]
+        before = max(at for at, power in values if power == 25.0 and at < busy[0])
+        after = min(at for at, power in values if power == 25.0 and at > busy[-1])
+        assert busy[-1] == pytest.approx(ended, abs=0.3)  # busy up to the end, and idle soon after it
+        assert after - busy[-1] < 0.6
+        assert busy[0] - before < 0.6
 
 
 def test_energy_of_a_shared_gpu_is_split_by_who_keeps_it_busy(own_yard: Yard) -> None:

@@ -18,6 +18,7 @@ from tests.promstandin import PromStandIn, Refusal
 from gpuyard.errors import UserError
 from gpuyard.monitor.prometheus import PrometheusSource
 from gpuyard.recordings.series import Recording, Series, Subject
+from gpuyard.times import format_when
 
 T0 = 1_790_000_000.0
 MIB = 2**20
@@ -172,6 +173,17 @@ def test_several_hosts_are_told_apart_and_can_be_chosen(server: PromStandIn) -> 
     assert one.warnings == [f"Prometheus at {server.url} knows no GPU '7'"]
 
 
+@pytest.mark.parametrize("instance", ["n1:9400", "proxy:9400"])
+def test_a_host_is_what_series_say_and_not_the_address_of_another(server: PromStandIn, instance: str) -> None:
+    for host, address in (("n1", "proxy:9400"), ("n2", instance)):
+        labels = {"gpu": "0", "UUID": f"GPU-{host}", "Hostname": host, "instance": address}
+        server.add("DCGM_FI_DEV_POWER_USAGE", line(*[1] * 61), **labels)
+    assert [one.subject.uuid for one in read(server, "power", gpus=["n1:0"]).series] == ["GPU-n1"]
+    assert read(server, "power", gpus=["n1:1"]).series == []
+    by_address = {one.subject.uuid for one in read(server, "power", gpus=["proxy:0"]).series}
+    assert by_address == ({"GPU-n1"} if instance == "n1:9400" else {"GPU-n1", "GPU-n2"})
+
+
 def test_mig_devices_are_gpus_of_their_own(server: PromStandIn) -> None:
     for part in ("1", "2"):
         server.add("DCGM_FI_DEV_FB_USED", line(*[int(part)] * 61), **N1, GPU_I_ID=part, GPU_I_PROFILE="1g.10gb")
@@ -293,6 +305,55 @@ def test_an_outage_is_a_gap_and_a_warning_and_the_rest_is_there(server: PromStan
     power = found.series[0]
     assert (power.at[0], power.mean[-1]) == (T0 + 3750, 10_000)
     assert len(found.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("refused", "drawn", "said"),
+    [
+        (range(9), [], ["nothing is known from "]),
+        (
+            range(1, 9),
+            ["temperature"],
+            ["nothing is known of power from ", "least and the most of temperature are not"],
+        ),
+        (range(4, 9), ["power", "temperature"], ["the least and the most of power are not known from "]),
+    ],
+)
+def test_an_outage_between_two_questions_is_told_as_what_it_is(
+    server: PromStandIn, refused: range, drawn: list[str], said: list[str]
+) -> None:
+    hole = [*line(*range(200)), *line(*range(400, 601), start=T0 + 400)]
+    server.add("DCGM_FI_DEV_POWER_USAGE", hole, **N1)
+    server.add("DCGM_FI_DEV_GPU_TEMP", hole, **N1)
+    server.refuse = Moody((502, ""), {"query_range": refused})
+    reading = source(server, patience=0.0)
+    found = reading.read(["power", "temperature"], T0, T0 + 600, step=10.0)  # first asked for is the temperature
+    assert sorted(one.metric for one in found.series) == drawn
+    outage = [text for text in found.warnings if "Prometheus" in text]
+    assert len(outage) == len(said), outage
+    assert all(part in text for part, text in zip(said, outage, strict=True))
+    gap = [text for text in found.warnings if text not in outage]
+    assert [text.startswith("nothing is known from ") for text in gap] == [True] * bool(drawn)  # as there really is
+
+
+def test_what_was_not_answered_is_not_said_to_be_missing(server: PromStandIn) -> None:
+    server.add("DCGM_FI_DEV_POWER_USAGE", line(*range(61)), **N1)
+    server.add("gpuyard_gpu_memory_total_bytes", line(*[100] * 61), **OWN)
+    server.add("gpuyard_gpu_memory_used_bytes", line(*range(61)), **OWN)
+    server.refuse = Moody((502, ""), {"query": range(9)})
+    found = source(server, patience=0.0).read(["power", "memory_free"], T0, T0 + 60)
+    assert (found.series, len(found.warnings)) == ([], 1)
+    assert "cannot answer (502): nothing is known from " in found.warnings[0]
+
+
+def test_a_gap_beside_an_outage_is_told_as_well(server: PromStandIn) -> None:
+    for gpu in range(40):  # so many that it takes two questions
+        pairs = [pair for pair in line(*range(10_001), step=0.5) if not 4000 < pair[0] - T0 < 4500]
+        server.add("DCGM_FI_DEV_POWER_USAGE", pairs, **{**N1, "gpu": str(gpu), "UUID": f"GPU-{gpu}"})
+    server.refuse = Moody((502, ""), {"query": range(1, 2)})
+    outage, gap = source(server, patience=0.0).read(["power"], T0, T0 + 5000).warnings
+    assert "cannot answer (502): nothing is known from " in outage
+    assert gap == f"nothing is known from {format_when(T0 + 4000, T0 + 5000)} to {format_when(T0 + 4500, T0 + 5000)}"
 
 
 def test_one_that_is_not_there_is_a_warning_and_not_a_crash(server: PromStandIn) -> None:

@@ -48,7 +48,7 @@ def test_idle_gpus_are_written_down_seldom_and_busy_ones_every_period(recorder: 
     for n in range(31, 35):
         for half in (0.0, 0.5):  # somebody looks more often
             recorder.look(T + n + half, [BUSY], [])
-    assert times(recorder) == [0, 8, 16, 24, 31, 32, 33, 34]
+    assert times(recorder) == [0, 8, 16, 24, 30, 31, 32, 33, 34]  # it was idle up to 30
 
 
 def test_the_first_look_at_a_job_counts_however_soon_it_comes(recorder: Recorder) -> None:
@@ -56,10 +56,22 @@ def test_the_first_look_at_a_job_counts_however_soon_it_comes(recorder: Recorder
     recorder.look(T + 0.2, [BUSY], [JOB])
     recorder.look(T + 0.4, [BUSY], [JOB])
     recorder.look(T + 0.6, [IDLE], [])
-    assert times(recorder) == [0, 0.2, 0.6]
+    assert times(recorder) == [0, 0.2, 0.4, 0.6]
     [own] = told(recorder).jobs
-    assert own.metrics["process_memory"].mean.tolist() == [2.0**30]
-    assert own.metrics["process_utilization"].mean.tolist() == [80.0]
+    assert own.metrics["process_memory"].mean.tolist() == [2.0**30] * 2
+    assert own.metrics["process_utilization"].mean.tolist() == [80.0] * 2
+
+
+def test_the_last_look_before_a_job_comes_or_goes_counts_as_well(recorder: Recorder) -> None:
+    for n in range(6):
+        recorder.look(T + n, [IDLE], [])
+    for tenth in (0, 2, 4, 6):  # one is enough, unless the job goes
+        recorder.look(T + 5.1 + tenth / 10, [BUSY], [JOB])
+    recorder.look(T + 5.8, [IDLE], [])
+    recorder.look(T + 15.8, [IDLE], [])
+    assert times(recorder) == [0, 5, 5.1, 5.7, 5.8, 15.8]
+    [track] = told(recorder).gpus
+    assert track.watt_hours == pytest.approx((25 * 15.2 + 250 * 0.6) / 3600, rel=0.06)
 
 
 def test_an_error_between_two_samples_is_not_lost(recorder: Recorder) -> None:

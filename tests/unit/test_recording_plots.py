@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from gpuyard.errors import UserError
 from gpuyard.monitor.decimate import decimate, smooth
-from gpuyard.monitor.lines import COLOURS, Axis
+from gpuyard.monitor.lines import COLOURS, GREY, RED, Axis
+from gpuyard.monitor.lines import panels as panels_of
 from gpuyard.monitor.plots import draw, write_plots
 from gpuyard.monitor.throttling import errors, throttled
 from gpuyard.monitor.timeaxis import label_time
@@ -213,6 +214,29 @@ def test_errors_are_marked_with_their_numbers_in_their_own_figure_and_in_the_oth
     recording = recorded(seen, series("power", [1.0] * 7))
     assert texts(draw([("", recording)], "xid")) == ["XID 79: fallen off the bus", "XID 31: GPU memory page fault"]
     assert texts(draw([("", recording)], "power")) == ["XID 79", "XID 31"]
+
+
+def test_an_error_from_before_is_none_of_this_time() -> None:
+    recording = recorded(series("xid", [79.0] * 5), series("power", [1.0] * 5))  # DCGM tells the latest for ever
+    assert texts(draw([("", recording)], "xid")) == ["There was no error."]
+    assert texts(draw([("", recording)], "power")) == []
+
+
+def test_errors_are_red_among_the_jobs_and_marks_say_which_were_new() -> None:
+    marks = [Mark(START, "XID 79", subject=Subject(1, "GPU-1")), Mark(START, "job 7 (XID 3)", START + 5)]
+    quiet, failed = series("xid", [13.0] * 5), series("xid", [79.0, 0.0, 0.0], gpu=1)
+    recording = recorded(quiet, failed, series("power", [1.0] * 5), marks=marks)
+    [panel] = panels_of([("", recording)], "power", "overlay")
+    assert {note.label: note.colour for note in panel.notes} == {"XID 79": RED, "job 7 (XID 3)": GREY}
+    assert texts(draw([("", recording)], "xid")) == ["XID 79: fallen off the bus"]
+
+
+def test_a_model_is_the_heading_only_if_all_gpus_are_known_to_be_of_it() -> None:
+    known = [series("power", [1.0, 2.0], gpu) for gpu in (0, 1)]
+    nameless = Series(Subject(0, "GPU-x", host="n2"), "power", known[0].at, known[0].mean)
+    for several, heading in ((known, "A100"), ([*known, nameless], "")):
+        [legend] = draw([("", recorded(*several))], "power").legends
+        assert legend.get_title().get_text() == heading
 
 
 def test_the_same_values_give_the_same_bytes(tmp_path: Path) -> None:

@@ -150,6 +150,21 @@ def test_several_runs_in_one_file_with_a_gap_between_them(tmp_path: Path) -> Non
     ]
 
 
+def test_a_gpu_that_ends_and_one_with_a_hole_are_told_apart(tmp_path: Path) -> None:
+    lines = [f"{gpu}, 2026/11/16 18:45:0{second}.000, 7 W\n" for second in range(3) for gpu in (0, 1)]
+    found = read(tmp_path, "index, timestamp, power.draw [W]\n" + "".join(lines) + "1, 2026/11/16 18:45:12.000, 7 W\n")
+    assert [text for text in found.warnings if "nothing" in text] == [
+        "nothing is known of GPU 1 from 18:45:02 to 18:45:12",
+        "nothing is known of GPU 0 after 18:45:02",
+    ]
+    late = [f"{gpu}, 2026/11/16 18:45:1{second}.000, 7 W\n" for second in range(3) for gpu in (0, 1)]
+    found = read(tmp_path, "index, timestamp, power.draw [W]\n1, 2026/11/16 18:45:00.000, 7 W\n" + "".join(late))
+    assert [text for text in found.warnings if "nothing" in text] == [
+        "nothing is known of GPU 1 from 18:45:00 to 18:45:10",
+        "nothing is known of GPU 0 before 18:45:10",
+    ]
+
+
 def test_the_hour_that_there_is_twice(tmp_path: Path) -> None:
     content = "timestamp, index, power.draw [W]\n" + "".join(
         f"2026/10/25 {clock}.000, 0, {watts} W\n"

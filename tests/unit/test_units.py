@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuyard.cli.monitorscreen import watt_hours
 from gpuyard.errors import UserError
-from gpuyard.units import format_duration, format_number, format_size, parse_duration, parse_signal, parse_size
+from gpuyard.monitor.pagefile import _energy
+from gpuyard.recordings.series import Recording, Series, Subject
+from gpuyard.units import (
+    format_duration,
+    format_number,
+    format_plain,
+    format_size,
+    parse_duration,
+    parse_signal,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(11_801.2, "11,801"), (1000.4, "1,000"), (999.94, "999.9"), (0.75694, "0.7569"), (0.0, "0"), (2e-5, "0.000020")],
+)
+def test_no_number_is_a_power_of_ten(value: float, text: str) -> None:
+    assert format_plain(value) == text
+
+
+def test_large_energies_are_written_out() -> None:
+    assert watt_hours(11_801.2) == "11,801 Wh"
+    flat = Series(Subject(0), "power", np.array([0.0, 3600.0 * 40]), np.array([295.0, 295.0]), period=3600.0 * 40)
+    assert "11,800 Wh" in _energy([("", Recording(0.0, 3600.0 * 40, [flat]))])
 
 
 @pytest.mark.parametrize(

@@ -105,14 +105,14 @@ def _write_gantt(client: Client, out: Path, jobs: Sequence[Went], policy: str, b
 
 
 def _tell(summary: Mapping[str, Any], out: Path, files: Sequence[Path]) -> None:
-    from gpuyard.units import format_duration
+    from gpuyard.units import format_duration, format_plain
 
     for sentence in summary["warnings"]:
         output.say(f"gpuyard: warning: {sentence}")
     times = {name: summary[name] for name in ("makespan", "wait_mean", "turnaround_mean")}
     told = {name: "-" if value is None else format_duration(round(value, 1)) for name, value in times.items()}
     busy = "-" if summary["utilization"] is None else f"{summary['utilization']:.0f} %"
-    energy = "" if summary["energy_wh"] is None else f", {summary['energy_wh']:.4g} Wh"
+    energy = "" if summary["energy_wh"] is None else f", {format_plain(summary['energy_wh'])} Wh"
     simulated = " (simulated)" if summary["simulated"] else ""
     output.say(
         f"policy {summary['policy']}: makespan {told['makespan']}, mean wait {told['wait_mean']}, mean turnaround "
@@ -160,11 +160,11 @@ def _of_all(summary: Mapping[str, Any]) -> str:
 
 def _cells(summary: Mapping[str, Any]) -> Sequence[str]:
     from gpuyard.monitor.comparison import MEASURES
-    from gpuyard.units import format_duration
+    from gpuyard.units import format_duration, format_plain
 
     def cell(value: float | None, unit: str) -> str:
         if value is None:
             return "-"
-        return format_duration(round(value, 1)) if unit == "s" else f"{value:.4g} {unit}"
+        return format_duration(round(value, 1)) if unit == "s" else f"{format_plain(value)} {unit}"
 
     return [cell(summary[measure.key], measure.unit) for measure in MEASURES]

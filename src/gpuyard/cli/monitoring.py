@@ -336,6 +336,10 @@ def _check_program(word: str) -> None:
     import shutil
 
     if not word or shutil.which(word) is None:
+        if "/" in word and os.access(word, os.F_OK):
+            if Path(word).is_dir():
+                raise UserError(f"'{word}' is a folder, and no program to run")
+            raise UserError(f"'{word}' may not be executed; chmod +x {shlex.quote(word)} lets it")
         quoted = f"; write its words without quotes, as in: gpuyard monitor -- {word}" if " " in word else ""
         raise UserError(f"there is no program '{word}' to run{quoted or '; check its name'}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.cli import output
 from gpuyard.cli.table import lines
-from gpuyard.units import format_duration, format_size
+from gpuyard.units import format_duration, format_plain, format_size
 
 if TYPE_CHECKING:
     from gpuyard.gpus.base import Device, Reading
@@ -109,10 +109,8 @@ def _energy(summary: Mapping[str, Any]) -> str:
 
 
 def watt_hours(value: float | None) -> str:
-    """Energy for people: `0.7569 Wh`, and never as a power of ten."""
-    if value is None:
-        return ""
-    return f"{value:.4g} Wh" if value >= 0.001 or value == 0 else f"{value:.6f} Wh"
+    """Energy for people: `0.7569 Wh`, `11,801 Wh`."""
+    return "" if value is None else f"{format_plain(value)} Wh"
 
 
 def _has_processes(summary: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from gpuyard.cli import output
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.table import elapsed, how_far, indices, instant, now, print_table, share, visible
 from gpuyard.cli.yard import JobId, Yard
-from gpuyard.units import format_duration, format_size
+from gpuyard.units import format_duration, format_plain, format_size
 
 if TYPE_CHECKING:
     from gpuyard.client import Client, Job
@@ -143,7 +143,7 @@ def _course(job: Job) -> Iterator[tuple[str, str]]:
     yield "Progress", how_far(job["progress"])
     yield "GPU memory", _used(job)
     yield "GPU busy", _busy(job)
-    yield "GPU hours", _plain(job["gpu_hours"]) if job["gpu_hours"] else ""
+    yield "GPU hours", format_plain(job["gpu_hours"], 3) if job["gpu_hours"] else ""
     yield "Energy", _energy(job["energy_wh"])
     yield "Exit code", "" if job["exit_code"] is None else str(job["exit_code"])
 
@@ -188,12 +188,7 @@ def _energy(watt_hours: float | None) -> str:
     """What its GPUs drew for it, in all attempts."""
     if watt_hours is None:
         return ""
-    return f"{watt_hours / 1000:.3g} kWh" if watt_hours >= 1000 else f"{_plain(watt_hours)} Wh"
-
-
-def _plain(value: float) -> str:
-    """Three digits, and never a power of ten."""
-    return f"{value:.3g}" if value >= 0.001 or value == 0 else f"{value:.6f}"
+    return f"{format_plain(watt_hours / 1000, 3)} kWh" if watt_hours >= 1000 else f"{format_plain(watt_hours, 3)} Wh"
 
 
 def _long(seconds: float | None) -> str:

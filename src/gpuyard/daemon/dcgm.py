@@ -62,7 +62,7 @@ class JobMapping:
         """Let the files say who is on each GPU now; what they say already is not written again."""
         devices = [device for device in self._yard.machine.gpus.devices if not device.uuid.startswith("MIG-")]
         running = [view for view in list(self._yard.store.open.values()) if view.state == "running"]
-        self._folder.mkdir(mode=_MODES[0], parents=True, exist_ok=True)
+        _provide(self._folder)
         for device in devices:
             text = "".join(f"{view.id}\n" for view in running if device.index in view.gpus)
             if self._written.get(device.index) != text:
@@ -100,3 +100,18 @@ class JobMapping:
         """Jobs came to GPUs, or left them. Called by the yard's thread."""
         if any(isinstance(record.event, Placed | Exited | Preempted | Requeued) for record in records):
             self._wake.set()
+
+
+def _provide(folder: Path) -> None:
+    """Let a folder be there, for everybody to read if it is new; one that is there already stays as it is."""
+    if folder.is_dir():
+        return
+    if folder != folder.parent:
+        _provide(folder.parent)
+    folder.mkdir(mode=_MODES[0], exist_ok=True)
+    # our umask took away what others need; no link is followed, should somebody have put one there meanwhile
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, _MODES[0])
+    finally:
+        os.close(descriptor)

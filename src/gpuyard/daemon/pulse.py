@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from gpuyard.core.events import Started
+from gpuyard.core.events import Exited, Preempted, Requeued, Started
 from gpuyard.daemon.clock import Clock
 from gpuyard.daemon.declared import Declared
 from gpuyard.daemon.energy import split
@@ -27,6 +27,7 @@ from gpuyard.gpus.uses import Demand, Use, run_out
 
 _AT_MOST = 0.05  # seconds between beats, however many jobs begin
 _REST = 20.0  # times what a beat took that is left until the next: with many jobs that is longer
+_JUST = 0.001  # seconds before somebody came or went
 _TELL_AGAIN = 5.0  # seconds after which a job that should be dead is told of once more: the store may have failed
 
 
@@ -81,6 +82,9 @@ class Pulse:
         self._model = DeviceModel(len(self._devices))
         self._views: list[JobView] = []
         self._last = -1
+        self._changed_at: float | None = None  # when the first came or went since the last beat, as far as was heard
+        self._residents: list[Resident] = []
+        self._at = 0.0  # of the last beat
         self._often = False
         self._wants: dict[tuple[str, int], tuple[int, float]] = {}
         """How much each attempt wants, and since when it does."""
@@ -103,11 +107,14 @@ class Pulse:
             self._thread.join()
 
     def beat(self) -> None:
-        """One sample of all GPUs."""
+        """One sample of all GPUs; if somebody came or went, also one of just before."""
+        former = self._views
         if self._store.last != self._last:  # only then can anybody be elsewhere than before
             self._last = self._store.last
             self._views = [view for view in list(self._store.open.values()) if view.state == "running"]
-        at = self._clock.now()
+        at, changed_at, self._changed_at = self._clock.now(), self._changed_at, None
+        if _who(former) != _who(self._views):
+            self._look_back(min(at, changed_at or at) - _JUST)
         young = self._yard.declared.look(self._views, at)
         self._forget_the_gone()
         residents = [self._resident(view, at) for view in self._views]
@@ -125,6 +132,17 @@ class Pulse:
             watcher(at, readings, seen)
         for death in deaths:
             self._tell(death)
+        self._at, self._residents = at, after
+
+    def _look_back(self, at: float) -> None:
+        """Let it be known what was up to an instant: so much is certain of GPUs that are simulated."""
+        if at <= self._at or not self._at:
+            return
+        tenants, memory = taken_of(self._devices, self._residents)
+        readings = readings_of(memory, self._model.step(at, tenants))
+        seen = list(seen_of(self._residents, tenants, at, [reading.power for reading in readings]))
+        for watcher in self._yard.watchers:
+            watcher(at, readings, seen)
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -137,8 +155,11 @@ class Pulse:
                 self._wake.wait(period - rest)
 
     def _heard(self, records: list[Record]) -> None:
-        """Look at once at jobs that begin, so that short ones are seen, too."""
-        if any(isinstance(record.event, Started) for record in records):
+        """Look at once at jobs that begin, so that short ones are seen, too, and at GPUs that jobs have left."""
+        times = [one.event.at for one in records if isinstance(one.event, Started | Exited | Preempted | Requeued)]
+        if times:
+            known = self._changed_at  # which the other thread may forget at any time
+            self._changed_at = min(times) if known is None else min(known, *times)
             self._wake.set()
 
     def _resident(self, view: JobView, at: float) -> Resident:
@@ -166,6 +187,11 @@ class Pulse:
         view, gpu, wanted = death
         self._dead[view.id, view.attempt] = time.monotonic()
         self._yard.ask(lambda: self._yard.ran_out(view.id, view.attempt, gpu, wanted))
+
+
+def _who(views: Iterable[JobView]) -> set[tuple[str, int, tuple[int, ...]]]:
+    """Which attempts are on which GPUs."""
+    return {(view.id, view.attempt, tuple(view.gpus)) for view in views}
 
 
 def promised(view: JobView, device: Device) -> int:

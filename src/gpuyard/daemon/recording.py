@@ -53,6 +53,14 @@ class _Glance(NamedTuple):
     seen: Sequence[Seen]
 
 
+class _Row(NamedTuple):
+    """What is written of a GPU, or of a job on it."""
+
+    at: float
+    who: Who
+    values: dict[str, float]
+
+
 class Recorder:
     """Writes down what GPUs do, and reads it again. For any thread."""
 
@@ -144,8 +152,8 @@ class Recorder:
         while self._queue:
             glance = self._queue.popleft()
             last = glance.at
-            for who, values in self._pace.due(glance, devices):
-                self._tape.add(who, round(glance.at, 3), values)
+            for at, who, values in self._pace.due(glance, devices):
+                self._tape.add(who, round(at, 3), values)
         self._tape.write(max(last, time.time()))
 
     def _fail(self, error: Exception) -> None:
@@ -208,9 +216,10 @@ class _Pace:
         self._last: dict[int, tuple[float, Reading]] = {}
         self._jobs: dict[int, frozenset[tuple[str, int]]] = {}
         self._pending: dict[int, tuple[int, int]] = {}  # errors and throttling between what is written
+        self._passed_over: dict[int, tuple[float, Reading, Sequence[Seen]]] = {}  # the latest, if it was not written
 
-    def due(self, glance: _Glance, devices: Sequence[Device]) -> Iterator[tuple[Who, dict[str, float]]]:
-        """What of a look is to be written."""
+    def due(self, glance: _Glance, devices: Sequence[Device]) -> Iterator[_Row]:
+        """What of a look is to be written, and of the one before if a job came or went since, or work did."""
         tenants: dict[int, list[Seen]] = {}
         for one in glance.seen:
             for gpu in one.gpus:
@@ -224,12 +233,15 @@ class _Pace:
             jobs = frozenset((one.job, one.attempt) for one in there)
             news = jobs != self._jobs.get(gpu, frozenset())  # so that the shortest job has a first sample
             if not news and not self._is_due(glance.at, reading, bool(there) or bool(xid)):
+                self._passed_over[gpu] = glance.at, reading, there
                 continue
             self._last[gpu], self._jobs[gpu] = (glance.at, reading), jobs
             del self._pending[gpu]
-            yield who_of(device), values_of(reading, xid, throttle)
-            for one in there:
-                yield Who(gpu, device.uuid, job=one.job, attempt=one.attempt), _of_job(one, gpu)
+            before = self._passed_over.pop(gpu, None)
+            if before is not None and (news or bool(before[1].utilization) != bool(reading.utilization)):
+                at, former, then = before  # what was until then does not fade into what is from now on
+                yield from _rows(at, device, former, 0, former.throttle or 0, then)
+            yield from _rows(glance.at, device, reading, xid, throttle, there)
 
     def _is_due(self, at: float, now: Reading, busy: bool) -> bool:
         if now.index not in self._last:
@@ -240,6 +252,14 @@ class _Pace:
         busy = busy or abs(now.memory_used - before.memory_used) > _STIR or (now.utilization != before.utilization)
         period = self._period if busy else max(QUIET, self._period)
         return passed < 0 or passed >= period * (1 - _EARLY)
+
+
+def _rows(
+    at: float, device: Device, reading: Reading, xid: int, throttle: int, there: Sequence[Seen]
+) -> Iterator[_Row]:
+    yield _Row(at, who_of(device), values_of(reading, xid, throttle))
+    for one in there:
+        yield _Row(at, Who(device.index, device.uuid, job=one.job, attempt=one.attempt), _of_job(one, device.index))
 
 
 def who_of(device: Device) -> Who:

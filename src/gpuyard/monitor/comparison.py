@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpuyard.sim.figures import clean, new_figure, save, shorten, styled, time_unit
+from gpuyard.units import format_plain
 
 _COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
 _LONGEST = 24
@@ -74,7 +75,7 @@ def _panel(axes: Axes, measure: Measure, values: Sequence[float | None]) -> None
             axes.text(0.0, place, " not known", va="center", fontsize=8, color="#777777")
             continue
         axes.barh(place, value / divisor, height=0.6, color=_COLOURS[place % len(_COLOURS)])
-        axes.text(value / divisor, place, f" {value / divisor:.3g}", va="center", fontsize=8)
+        axes.text(value / divisor, place, f" {format_plain(value / divisor, 3)}", va="center", fontsize=8)
     axes.set_xlim(0.0, highest / divisor * 1.25 or 1.0)
     axes.set_title(f"{measure.title} ({unit})", loc="left", fontsize=9)
     axes.tick_params(axis="y", length=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -110,20 +110,24 @@ class Hole(NamedTuple):
 
     start: float
     end: float
+    first: bool = False
+    """Whether there is no value before it."""
+    last: bool = False
+    """Whether there is none after it."""
 
 
 def holes(series: Series, start: float, end: float) -> list[Hole]:
     """Where a series knows nothing between two instants; less than three periods at an end do not count."""
     known = series.at[~np.isnan(series.mean)]
     if not len(known):
-        return [Hole(start, end)]
+        return [Hole(start, end, first=True, last=True)]
     gap = np.isnan(series.mean).astype(np.int8)
     begins = np.flatnonzero(np.diff(gap) == 1)
     found = [_hole(series, int(before)) for before in begins if (gap[before + 1 :] == 0).any()]
     if known[0] - start > 3 * series.period:
-        found.insert(0, Hole(start, float(known[0])))
+        found.insert(0, Hole(start, float(known[0]), first=True))
     if end - known[-1] > 3 * series.period + (series.period if series.high is not None else 0.0):
-        found.append(Hole(float(known[-1]), end))
+        found.append(Hole(float(known[-1]), end, last=True))
     return found
 
 
@@ -132,35 +136,54 @@ def _hole(series: Series, before: int) -> Hole:
     return Hole(float(series.at[before]), float(series.at[after]))
 
 
-def told(series: Sequence[Series], start: float, end: float) -> list[str]:
-    """A sentence for each time of which series know nothing, with those that it is about."""
+def told(
+    series: Sequence[Series], start: float, end: float, besides: Mapping[str, Sequence[Hole]] | None = None
+) -> list[str]:
+    """A sentence for each time of which series know nothing, with those that it is about.
+
+    `besides` are times, by metric, of which it is told elsewhere that nothing is known.
+    """
     groups: list[tuple[Hole, list[Series]]] = []
     for one in series:
-        for hole in holes(one, start, end):
+        for hole in _left(holes(one, start, end), (besides or {}).get(one.metric, ()), 3 * one.period):
             for seen, members in groups:
-                near = 2 * max(one.period, members[0].period)
-                if math.isclose(seen.start, hole.start, abs_tol=near) and math.isclose(
-                    seen.end, hole.end, abs_tol=near
-                ):
+                if _are_alike(seen, hole, 2 * max(one.period, members[0].period)):
                     members.append(one)
                     break
             else:
                 groups.append((hole, [one]))
     groups.sort(key=lambda group: group[0])
-    texts = [_sentence(hole, members, series, start, end) for hole, members in groups]
+    texts = [_sentence(hole, members, series, end) for hole, members in groups]
     if len(texts) > _MOST_TOLD:
         texts[_MOST_TOLD:] = [f"there are {len(texts) - _MOST_TOLD} more gaps"]
     return texts
 
 
-def _sentence(hole: Hole, members: Sequence[Series], all_of_them: Sequence[Series], start: float, end: float) -> str:
+def _are_alike(one: Hole, other: Hole, near: float) -> bool:
+    """Whether holes are at the same time, and at the same ends of what is known."""
+    ends = ((one.start, other.start), (one.end, other.end))
+    return one[2:] == other[2:] and all(math.isclose(*pair, abs_tol=near) for pair in ends)
+
+
+def _left(found: Sequence[Hole], besides: Sequence[Hole], least: float) -> list[Hole]:
+    """What remains of holes without other times, where that is longer than `least`."""
+    for other in besides:
+        apart = [hole for hole in found if hole.end <= other.start or hole.start >= other.end]
+        cut = [hole for hole in found if hole not in apart]
+        parts = [hole._replace(end=other.start, last=False) for hole in cut]
+        parts += [hole._replace(start=other.end, first=False) for hole in cut]
+        found = sorted(apart + [part for part in parts if part.end - part.start > least])
+    return list(found)
+
+
+def _sentence(hole: Hole, members: Sequence[Series], all_of_them: Sequence[Series], end: float) -> str:
     about = "" if len(members) == len(all_of_them) else f" of {_subjects(members, all_of_them)}"
     since, until = format_when(hole.start, end), format_when(hole.end, end)
-    if hole.start <= start and hole.end >= end:
+    if hole.first and hole.last:
         return f"nothing is known{about}"
-    if hole.start <= start:
+    if hole.first:
         return f"nothing is known{about} before {until}"
-    if hole.end >= end:
+    if hole.last:
         return f"nothing is known{about} after {since}"
     return f"nothing is known{about} from {since} to {until}"
 

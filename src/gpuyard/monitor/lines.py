@@ -5,13 +5,14 @@ Figures and pages are made of the same panels, so that a line is called the same
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.monitor.throttling import errors
+from gpuyard.monitor.throttling import Error, errors
 from gpuyard.recordings.series import METRICS, Floats, Mark, Metric, Recording, Series, Subject
 from gpuyard.sim.figures import shorten
 
@@ -66,6 +67,8 @@ class Panel:
     """What the lines were made of, for metrics that are not drawn as lines; means of several are not among them."""
     origins: dict[str, float] = field(default_factory=dict)
     """When the axis begins for each line, in seconds since the epoch."""
+    errors: dict[str, list[Error]] = field(default_factory=dict)
+    """Of a panel of errors, those of each line."""
 
 
 class Axis(NamedTuple):
@@ -111,7 +114,7 @@ class _Part(NamedTuple):
 
     pairs: list[tuple[Line, Series | None]]
     notes: list[Note]
-    start: float
+    recording: Recording
 
 
 def _panel(parts: Sequence[_Part], title: str, metric: str) -> Panel:
@@ -123,8 +126,12 @@ def _panel(parts: Sequence[_Part], title: str, metric: str) -> Panel:
         [line for line, _ in pairs],
         [note for part in parts for note in part.notes],
         [(line, series) for line, series in pairs if series is not None],
-        {line.key: part.start for part in parts for line, _ in part.pairs},
-    )
+        {line.key: part.recording.start for part in parts for line, _ in part.pairs},
+        {
+            line.key: errors_of(series, part.recording)
+            for part in parts for line, series in part.pairs if series is not None and metric == "xid"
+        },
+    )  # fmt: skip
 
 
 def _dashed(lines: Sequence[Line]) -> list[Line]:
@@ -141,14 +148,14 @@ def _of_one(place: int, name: str, recording: Recording, metric: str, by_recordi
     """A recording by itself: a colour for each subject, or the mean of a crowd."""
     found = recording.of(metric)
     if len(found) > CROWDED and metric not in ("throttle", "xid"):
-        return _Part(_crowd(place, "", recording, found, COLOURS[0]), notes_of(recording, GREY, ""), recording.start)
+        return _Part(_crowd(place, "", recording, found, COLOURS[0]), notes_of(recording, GREY, ""), recording)
     order = {key_of(one): rank for rank, one in enumerate(subjects(recording, metric))}
     pairs: list[tuple[Line, Series | None]] = []
     for one in found:
         colour = COLOURS[(place if by_recording else order[key_of(one.subject)]) % len(COLOURS)]
         label = name if by_recording else label_of(one.subject, recording, metric)
         pairs.append((line_of(one, recording.start, f"{place}/{key_of(one.subject)}", label, label, colour), one))
-    return _Part(pairs, notes_of(recording, GREY, ""), recording.start)
+    return _Part(pairs, notes_of(recording, GREY, ""), recording)
 
 
 def _of_several(place: int, name: str, recording: Recording, metric: str) -> _Part:
@@ -160,8 +167,8 @@ def _of_several(place: int, name: str, recording: Recording, metric: str) -> _Pa
         for one in found:
             label = name if len(found) == 1 else f"{name}, {label_of(one.subject, recording, metric)}"
             pairs.append((line_of(one, recording.start, f"{place}/{key_of(one.subject)}", label, label, colour), one))
-        return _Part(pairs, notes, recording.start)
-    return _Part(_crowd(place, name, recording, found, colour), notes, recording.start)
+        return _Part(pairs, notes, recording)
+    return _Part(_crowd(place, name, recording, found, colour), notes, recording)
 
 
 def _crowd(
@@ -191,7 +198,7 @@ def _small(recording: Recording, metric: str) -> list[Panel]:
         colour = COLOURS[order[key_of(series.subject)] % len(COLOURS)]
         own = line_of(series, recording.start, line.key, line.name, line.name, colour)
         mine = [note for mark, note in _noted(recording, GREY, "") if concerns(mark, series.subject)]
-        found.append(_panel([_Part([(own, series)], mine, recording.start)], line.name, metric))
+        found.append(_panel([_Part([(own, series)], mine, recording)], line.name, metric))
     return found
 
 
@@ -268,8 +275,8 @@ def notes_of(recording: Recording, colour: str, lane: str) -> list[Note]:
 
 def _noted(recording: Recording, colour: str, lane: str) -> list[tuple[Mark, Note]]:
     start = recording.start
-    told = [(mark, colour) for mark in recording.marks]
-    if not any("XID" in mark.label for mark in recording.marks):
+    told = [(mark, RED if _number(mark) else colour) for mark in recording.marks]
+    if not any(map(_number, recording.marks)):
         told += [
             (Mark(at, f"XID {number}", None, one.subject), RED)
             for one in recording.of("xid")
@@ -288,3 +295,23 @@ def concerns(mark: Mark, subject: Subject) -> bool:
     if about is None:
         return True
     return (about.host, about.gpu) == (subject.host, subject.gpu) and (not subject.job or about.job == subject.job)
+
+
+def errors_of(series: Series, recording: Recording) -> list[Error]:
+    """The errors of a GPU: those that are marked, since who looked knows which were new; else where others came up."""
+    marked = [(mark, number) for mark in recording.marks if (number := _number(mark))]
+    if not marked:
+        return errors(series)
+    return [Error(mark.at, number) for mark, number in marked if _is_of(mark, series.subject)]
+
+
+def _is_of(mark: Mark, subject: Subject) -> bool:
+    """Whether a mark is about this very device: parts of one GPU have errors of their own."""
+    known = mark.subject.uuid if mark.subject is not None else ""
+    return concerns(mark, subject) and (not known or not subject.uuid or known == subject.uuid)
+
+
+def _number(mark: Mark) -> int:
+    """The number of an error that a mark tells of; 0 if it tells of something else, as of a job."""
+    match = re.fullmatch(r"XID ([0-9]+)", mark.label)
+    return int(match[1]) if match and mark.until is None else 0

@@ -18,9 +18,10 @@ from gpuyard.monitor.decimate import decimate, smooth
 from gpuyard.monitor.lines import COLOURS, Axis, Line, Named, Panel, axis_of, panels
 from gpuyard.monitor.plots import highest, scale_of
 from gpuyard.monitor.strips import SHADES, told
-from gpuyard.monitor.throttling import error_text, errors, throttled
+from gpuyard.monitor.throttling import error_text, throttled
 from gpuyard.recordings.series import METRICS, Floats, energy
 from gpuyard.sim.page import page
+from gpuyard.units import format_plain
 
 _POINTS = 3000
 """Of one line. All lines together have at most `_ALL`, which is some megabytes."""
@@ -178,7 +179,7 @@ def _rows(panel: Panel, metric: str) -> list[dict[str, Any]]:
     for line, series in panel.series:
         start = panel.origins[line.key]
         if metric == "xid":
-            points = [[at - start, error_text(number)] for at, number in errors(series)]
+            points = [[at - start, error_text(number)] for at, number in panel.errors[line.key]]
             rows.append({"name": line.name, "colour": "red", "bars": [], "points": points})
             continue
         for reason, spans in throttled(series).items():
@@ -241,7 +242,7 @@ def _energy(recordings: Named) -> str:
     """What the power adds up to."""
     several = len(recordings) > 1
     told_each = [
-        f"{name}: {total:,.4g} Wh" if several else f"{total:,.4g} Wh"
+        f"{name}: {format_plain(total)} Wh" if several else f"{format_plain(total)} Wh"
         for name, recording in recordings
         if (total := sum(energy(one) for one in recording.of("power"))) > 0
     ]

@@ -265,17 +265,23 @@ def _legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
         )
         for name, line in strong
     ]  # fmt: skip
-    models = {one.subject.name for _, recording in recordings for one in recording.series if one.subject.name}
+    # of a GPU without a name nobody knows whether it is of the same model
+    models = {one.subject.name for _, recording in recordings for one in recording.series}
+    model = models.pop() if len(models) == 1 else ""
     figure.legend(
         handles=handles, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.8, alignment="left",
-        title=clean(shorten(models.pop(), 34)) if len(models) == 1 else None, title_fontsize=8,
+        title=clean(shorten(model, 34)) or None, title_fontsize=8,
     )  # fmt: skip
 
 
 def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, title: str) -> Figure:
     pairs = [pair for panel in found for pair in panel.series]
-    render = draw_throttling if metric == "throttle" else draw_errors
-    figure = render(pairs, {key: start for panel in found for key, start in panel.origins.items()}, axis)
+    origins = {key: start for panel in found for key, start in panel.origins.items()}
+    if metric == "throttle":
+        figure = draw_throttling(pairs, origins, axis)
+    else:
+        errors = {key: several for panel in found for key, several in panel.errors.items()}
+        figure = draw_errors([line for line, _ in pairs], errors, origins, axis)
     axes = figure.axes[0]
     axes.set_title(_heading(recordings, METRICS[metric], title), loc="left")
     label_time(axes, axis)

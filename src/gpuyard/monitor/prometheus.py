@@ -6,20 +6,21 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpuyard.errors import UserError
 from gpuyard.monitor.joining import told, usual_period
+from gpuyard.monitor.outages import Lost, between, sentences, times_of
 from gpuyard.monitor.promfetch import POINTS, Samples, Spans, Way, fetch_all, subjects
 from gpuyard.monitor.promhttp import PATIENCE, TIMEOUT, Prometheus, TooMuch, Unanswered, shown
 from gpuyard.monitor.promnames import TOTAL, Name, Whose, names_for
 from gpuyard.monitor.source import checked
+from gpuyard.monitor.throttling import errors
 from gpuyard.monitor.track import Column
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
-from gpuyard.times import format_when
 
 URL = "http://localhost:9090"
 _USUAL = 15.0  # seconds from scrape to scrape, where nothing tells
@@ -106,13 +107,14 @@ class _Reading:
         if not chosen:
             return Recording(wish.start, wish.end, warnings=[*self._server.warnings, *self._warnings])
         way = self._way(chosen)
-        lost = fetch_all(way, self._server)
-        for start, end, why in lost:
-            self._warnings.append(f"{why}: nothing is known {_between(max(start, wish.start), min(end, wish.end))}")
+        asked = {name.metric for name, _ in chosen}
+        lost = [one for one in _followed(fetch_all(way, self._server), asked) if one.metric in wish.metrics]
+        self._warnings += sentences(lost, asked.intersection(wish.metrics), wish.start, wish.end)
         series = self._series(way, _described(chosen, known))
         of_gpus = [one for one in series if not one.subject.job and one.metric != "xid"]  # which come and go
-        gaps = [] if lost else told(of_gpus, wish.start, min(wish.end, time.time()))
-        self._missing(series)
+        unknown = times_of(lost)
+        gaps = told(of_gpus, wish.start, min(wish.end, time.time()), unknown)
+        self._missing(series, unknown)
         return Recording(
             wish.start, wish.end, series, _marks(series),
             [*self._server.warnings, *self._warnings, *gaps],
@@ -129,7 +131,7 @@ class _Reading:
         found = subjects(self._server.ask("series", {"match[]": match, **span}))
         if not found:
             self._warnings.append(
-                f"{self._server.name} knows no GPU {_between(self._wish.start, self._wish.end)}; is dcgm-exporter, or "
+                f"{self._server.name} knows no GPU {between(self._wish.start, self._wish.end)}; is dcgm-exporter, or "
                 f"gpuyard's /metrics, among its targets?"
             )
         return found
@@ -139,11 +141,12 @@ class _Reading:
         wish = self._wish
         if known and wish.job:
             known = self._of_job(known)
+        hosts = {one.host for _, one in known}
         for text in wish.gpus:
-            if known and not any(_is(one, text) for _, one in known):
+            if known and not any(_is(one, text, hosts) for _, one in known):
                 self._warnings.append(f"{self._server.name} knows no GPU '{text}'")
         wanted = {name.metric for name in names_for(wish.metrics)}
-        meant = {one.place for _, one in known if not wish.gpus or any(_is(one, text) for text in wish.gpus)}
+        meant = {one.place for _, one in known if not wish.gpus or any(_is(one, text, hosts) for text in wish.gpus)}
         keys = {one.key for _, one in known if not one.job and one.place in meant}
         return [
             (name, one) for name, one in known
@@ -219,8 +222,10 @@ class _Reading:
                 f"{' or '.join(name.name for name in names[1:])}"
             )
 
-    def _missing(self, series: list[Series]) -> None:
-        missing = [metric for metric in self._wish.metrics if not any(one.metric == metric for one in series)]
+    def _missing(self, series: list[Series], unknown: Container[str]) -> None:
+        """Tell what nobody exports; of what was not answered nobody can say that."""
+        there = {one.metric for one in series}
+        missing = [metric for metric in self._wish.metrics if metric not in there and metric not in unknown]
         if missing:
             names = [one.name for one in names_for(missing) if one.metric in missing]
             tried = f" ({', '.join(names)})" if names and len(missing) == 1 else ""
@@ -238,16 +243,21 @@ def _patience() -> float:
     return found
 
 
-def _between(start: float, end: float) -> str:
-    return f"from {format_when(start, end)} to {format_when(end, end)}"
-
-
-def _is(one: Whose, text: str) -> bool:
-    """Whether a GPU is meant by `0`, `host:0`, its UUID or how that begins."""
+def _is(one: Whose, text: str, hosts: Container[str]) -> bool:
+    """Whether a GPU is meant by `0`, `host:0`, its UUID or how that begins; an address counts if no host has it."""
     if text == str(one.gpu) or (len(text) > 5 and one.uuid.startswith(text)):
         return True
     host, _, index = text.rpartition(":")
-    return index == str(one.gpu) and host in (one.host, one.instance, re.sub(r":\d+$", "", one.instance))
+    called = (one.host,) if host in hosts else (one.instance, re.sub(r":\d+$", "", one.instance))
+    return index == str(one.gpu) and host in called
+
+
+def _followed(lost: Sequence[Lost], asked: Container[str]) -> Iterator[Lost]:
+    """What is not known, with what would have followed from it."""
+    for one in lost:
+        yield one
+        if one.metric in (TOTAL, "memory_used") and "memory_free" not in asked:
+            yield one._replace(metric="memory_free")
 
 
 def _matchers(found: Sequence[Whose]) -> str:
@@ -293,16 +303,11 @@ def _left(total: Column, used: Column) -> Column:
 
 
 def _marks(series: Sequence[Series]) -> list[Mark]:
-    """Errors of the driver that came up; one that was there from the beginning is from before."""
-    return [mark for one in series if one.metric == "xid" for mark in _errors(one)]
-
-
-def _errors(series: Series) -> Iterator[Mark]:
-    known = ~np.isnan(series.mean)
-    at, codes = series.at[known], series.mean[known]
-    for place in np.flatnonzero(np.diff(codes)) + 1:
-        if codes[place]:
-            yield Mark(float(at[place]), f"XID {int(codes[place])}", subject=series.subject)
+    """Errors of the driver that came up."""
+    return [
+        Mark(at, f"XID {number}", subject=one.subject)
+        for one in series if one.metric == "xid" for at, number in errors(one)
+    ]  # fmt: skip
 
 
 def _nice(step: float) -> float:

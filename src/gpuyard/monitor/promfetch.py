@@ -9,12 +9,13 @@ repeats the last sample for five minutes, also where there was an outage.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from gpuyard.monitor.joining import beside, came_up, filled, highest, in_order, joined, single, usual_period
+from gpuyard.monitor.outages import Lost
 from gpuyard.monitor.promhttp import Prometheus, TooMuch, Unanswered
 from gpuyard.monitor.promnames import BY_NAME, COUNTED, LEVELS, TOTAL, Labels, Name, Whose, numbers, whose
 from gpuyard.monitor.track import Column, broken
@@ -39,8 +40,8 @@ class Way(Protocol):
         """Times to ask for, one after the other."""
         ...
 
-    def fetch(self, server: Prometheus, start: float, end: float) -> None:
-        """Ask for one of them."""
+    def fetch(self, server: Prometheus, start: float, end: float) -> list[Lost]:
+        """Ask for one of them; what there was no answer for."""
         ...
 
     def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
@@ -54,6 +55,7 @@ class Samples:
     def __init__(
         self, names: Sequence[Name], matchers: str, series: int, start: float, end: float, period: float
     ) -> None:
+        self._metrics = sorted({name.metric for name in names})
         self._selector = "{__name__=~" + f'"{"|".join(name.name for name in names)}"{matchers}' + "}"
         self._start, self._end, self.period = start, end, period
         self._width = max(60.0, period * min(POINTS, _VALUES // max(1, series)))
@@ -63,11 +65,18 @@ class Samples:
         """Times to ask for, one after the other."""
         return _pieces(self._start, self._end, self._width)
 
-    def fetch(self, server: Prometheus, start: float, end: float) -> None:
-        """Ask for one of them."""
+    def fetch(self, server: Prometheus, start: float, end: float) -> list[Lost]:
+        """Ask for one of them; what there was no answer for."""
         width = round((end - start) * 1000) + 1  # Prometheus 3 leaves out a sample at the very beginning
-        answer = server.ask("query", {"query": f"{self._selector}[{width}ms]", "time": f"{end:.3f}"})
-        for one in answer["result"]:
+        try:
+            answer = server.ask("query", {"query": f"{self._selector}[{width}ms]", "time": f"{end:.3f}"})
+        except Unanswered as error:
+            return [Lost(start, end, str(error), metric) for metric in self._metrics]
+        self._keep(answer["result"])
+        return []
+
+    def _keep(self, result: Sequence[Mapping[str, Any]]) -> None:
+        for one in result:
             labels: Labels = one["metric"]
             name, subject = BY_NAME.get(labels.get("__name__", "")), whose(labels)
             if name is None or subject is None:
@@ -125,18 +134,24 @@ class Spans:
         """Times to ask for, one after the other."""
         return _pieces(float(self._grid[0]), float(self._grid[-1]) + self.period, self._width)
 
-    def fetch(self, server: Prometheus, start: float, end: float) -> None:
-        """Ask for one of them."""
+    def fetch(self, server: Prometheus, start: float, end: float) -> list[Lost]:
+        """Ask for one of them; what there was no answer for."""
+        return [lost for name in self._names for lost in self._fetch(server, name, start, end)]
+
+    def _fetch(self, server: Prometheus, name: Name, start: float, end: float) -> Iterator[Lost]:
         step = self.period
         first, last = start + step - 0.001, end - 0.001  # a span is told at its last millisecond
-        for name in self._names:
-            for kind in (
-                ("max",) if name.metric in LEVELS else ("avg",) if name.metric == TOTAL else ("avg", "min", "max")
-            ):
-                query = f"{kind}_over_time({name.name}{self._matchers}[{round(step * 1000) - 1}ms])"
-                params = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
-                for one in server.ask("query_range", params)["result"]:
-                    self._keep(name, kind, {"__name__": name.name, **one["metric"]}, one["values"])
+        kinds = ("max",) if name.metric in LEVELS else ("avg",) if name.metric == TOTAL else ("avg", "min", "max")
+        for kind in kinds:
+            query = f"{kind}_over_time({name.name}{self._matchers}[{round(step * 1000) - 1}ms])"
+            params = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
+            try:
+                answer = server.ask("query_range", params)
+            except Unanswered as error:
+                yield Lost(start, end, str(error), name.metric, peaks=kind != kinds[0])
+                return  # what is least and most is of no use without the mean
+            for one in answer["result"]:
+                self._keep(name, kind, {"__name__": name.name, **one["metric"]}, one["values"])
 
     def _keep(self, name: Name, kind: str, labels: Labels, pairs: Sequence[tuple[float, str]]) -> None:
         subject = whose(labels)
@@ -181,31 +196,21 @@ class Spans:
         return single(self._grid, values)
 
 
-def fetch_all(way: Way, server: Prometheus) -> list[tuple[float, float, str]]:
-    """Ask for all pieces; those that there was no answer for, and why."""
-    lost: list[tuple[float, float, str]] = []
-    for start, end in way.pieces():
-        try:
-            _fetch(way, server, start, end)
-        except Unanswered as error:
-            if lost and lost[-1][1] == start:
-                lost[-1] = (lost[-1][0], end, lost[-1][2])
-            else:
-                lost.append((start, end, str(error)))
-    return lost
+def fetch_all(way: Way, server: Prometheus) -> list[Lost]:
+    """Ask for all pieces; what there was no answer for."""
+    return [lost for start, end in way.pieces() for lost in _fetch(way, server, start, end)]
 
 
-def _fetch(way: Way, server: Prometheus, start: float, end: float) -> None:
+def _fetch(way: Way, server: Prometheus, start: float, end: float) -> list[Lost]:
     """Ask for one piece, in halves if that is too much at once."""
     try:
-        way.fetch(server, start, end)
+        return way.fetch(server, start, end)
     except TooMuch:
         whole = round((end - start) / way.period)
         if whole < 2:
             raise
         middle = start + whole // 2 * way.period
-        _fetch(way, server, start, middle)
-        _fetch(way, server, middle, end)
+        return _fetch(way, server, start, middle) + _fetch(way, server, middle, end)
 
 
 def _pieces(start: float, end: float, width: float) -> Iterator[tuple[float, float]]:

@@ -104,9 +104,9 @@ class Whose(NamedTuple):
     """The job for whom the GPU works, by what dcgm-exporter was told."""
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Which GPU of which exporter."""
-        return self.instance, self.gpu
+    def place(self) -> tuple[str, str, int]:
+        """Which GPU of which machine, by which exporter: one may tell of several machines."""
+        return self.host, self.instance, self.gpu
 
 
 def whose(labels: Labels) -> Whose | None:

@@ -18,7 +18,7 @@ from gpuyard.monitor.plots import known
 from gpuyard.recordings.series import METRICS, Recording
 from gpuyard.shapes import Job
 from gpuyard.sim.page import page
-from gpuyard.units import format_duration, format_size
+from gpuyard.units import format_duration, format_plain, format_size
 
 DRAWN = ("utilization", "memory_used", "process_memory", "power", "temperature", "memcopy")
 """What a report draws; throttling and errors come on top of it where there were some."""
@@ -152,7 +152,7 @@ def _lead(story: Story) -> str:
         on = f" on GPU {gpus}" if job["gpus"] else ""
         parts.append(f"ran {format_duration(counted['run'])}{on}")
     if counted["energy_wh"]:
-        parts.append(f"used {counted['energy_wh']:,.4g} Wh")
+        parts.append(f"used {format_plain(counted['energy_wh'])} Wh")
     text = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 2 else parts)
     reason = escape(job["message"] or job["reason"] or "")
     simulated = ' <span class="soft">The GPUs are simulated.</span>' if story.recording.simulated else ""
@@ -192,7 +192,7 @@ def _course(story: Story) -> Iterator[tuple[str, str]]:
     yield "peak of GPU memory", "" if not counted["peak_memory"] else f"{format_size(counted['peak_memory'])} per GPU"
     yield "mean of GPU memory", "" if not counted["mean_memory"] else format_size(counted["mean_memory"])
     yield "mean utilization", "" if counted["utilization"] is None else f"{counted['utilization']:.0f} %"
-    yield "energy", "" if counted["energy_wh"] is None else f"{counted['energy_wh']:,.4g} Wh"
+    yield "energy", "" if counted["energy_wh"] is None else f"{format_plain(counted['energy_wh'])} Wh"
     yield "GPU-hours", _hours(counted["gpu_hours"])
 
 
@@ -263,7 +263,5 @@ def _clock(text: str | None) -> str:
 
 
 def _hours(value: float | None) -> str:
-    """GPU-hours, and never as a power of ten."""
-    if not value:
-        return ""
-    return f"{value:,.4g}" if value >= 0.001 else f"{value:.6f}"
+    """GPU-hours, if there are any."""
+    return format_plain(value) if value else ""

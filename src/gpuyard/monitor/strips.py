@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpuyard.monitor.lines import COLOURS, GREY, RED, Axis, Line, Note
-from gpuyard.monitor.throttling import REASONS, error_text, errors, throttled
+from gpuyard.monitor.throttling import REASONS, Error, error_text, throttled
 from gpuyard.recordings.series import Series
 from gpuyard.sim.figures import INK, clean, new_figure, shorten
 
@@ -130,13 +130,15 @@ def draw_throttling(pairs: Sequence[tuple[Line, Series]], origins: Mapping[str, 
     return figure
 
 
-def draw_errors(pairs: Sequence[tuple[Line, Series]], origins: Mapping[str, float], axis: Axis) -> Figure:
+def draw_errors(
+    lines: Sequence[Line], errors: Mapping[str, Sequence[Error]], origins: Mapping[str, float], axis: Axis
+) -> Figure:
     """A row for each GPU, with its errors as points with numbers."""
-    shown = pairs[:_MOST_ROWS]
+    shown = lines[:_MOST_ROWS]
     figure = new_figure(11.0, 1.2 + 0.32 * max(len(shown), 2))
     axes = figure.subplots()
-    for place, (line, series) in enumerate(shown):
-        for at, number in errors(series):
+    for place, line in enumerate(shown):
+        for at, number in errors[line.key]:
             left = at - origins[line.key]
             late = left > axis.left + 0.75 * (axis.right - axis.left)
             axes.plot(left, place, "X", color=RED, markersize=6)
@@ -144,9 +146,9 @@ def draw_errors(pairs: Sequence[tuple[Line, Series]], origins: Mapping[str, floa
                 error_text(number), (left, place), (-6 if late else 6, 0), textcoords="offset points",
                 ha="right" if late else "left", va="center", fontsize=8,
             )  # fmt: skip
-    cut = len(pairs) - len(shown)
-    _rows(axes, [line.name for line, _ in shown], f"{cut} more GPUs are not shown" if cut else "")
-    if not any(errors(series) for _, series in pairs):
+    cut = len(lines) - len(shown)
+    _rows(axes, [line.name for line in shown], f"{cut} more GPUs are not shown" if cut else "")
+    if not any(errors.values()):
         axes.text(0.5, 0.5, "There was no error.", transform=axes.transAxes, ha="center", va="center")
     return figure
 

@@ -57,13 +57,21 @@ def _spans(series: Series, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]) ->
         yield Span(float(series.at[first]), float(ends[after - 1]))
 
 
-def errors(series: Series) -> list[tuple[float, int]]:
-    """When a GPU had another XID error than before, and its number."""
+class Error(NamedTuple):
+    """An XID error of a GPU."""
+
+    at: float
+    """Seconds since the epoch."""
+    number: int
+
+
+def errors(series: Series) -> list[Error]:
+    """When a GPU had another XID error than before; one that is there from the beginning is from before that."""
     values = series.mean if series.high is None else series.high
     known = np.isfinite(values)  # what was before a gap may well be what is after it
     at, number = series.at[known], values[known]
-    new = (number != 0) & (number != np.concatenate([[0.0], number[:-1]]))
-    return [(float(when), int(what)) for when, what in zip(at[new], number[new], strict=True)]
+    new = np.flatnonzero((number[1:] != 0) & (number[1:] != number[:-1])) + 1
+    return [Error(float(at[place]), int(number[place])) for place in new]
 
 
 def error_text(number: int) -> str:

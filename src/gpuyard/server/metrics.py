@@ -123,8 +123,6 @@ _READINGS = {
     "gpuyard_gpu_power_watts": ("power", 1.0, "Power that a GPU draws."),
     "gpuyard_gpu_temperature_celsius": ("temperature", 1.0, "Temperature of a GPU."),
 }
-_MADE_UP = frozenset(("power", "temperature"))
-"""What only a model says of simulated GPUs: to look at, and no measurement to add up."""
 
 
 def _gpus(yard: Yard, views: list[JobView]) -> Iterator[Metric]:
@@ -135,8 +133,6 @@ def _gpus(yard: Yard, views: list[JobView]) -> Iterator[Metric]:
     for name, (field, factor, text) in _READINGS.items():
         family = GaugeMetricFamily(name, text, labels=labels)
         for gpu in answering:
-            if gpu["simulated"] and field in _MADE_UP:
-                continue
             if gpu[field] is not None and (field != "memory_total" or gpu[field]):
                 family.add_metric(_labels(gpu), gpu[field] * factor)
         yield family
@@ -165,12 +161,12 @@ _EXTRAS = {
 
 
 def _more_of_gpus(yard: Yard) -> Iterator[Metric]:
-    """What only real GPUs tell: of simulated ones a model says it, which is nothing to add up."""
+    """What else is recorded of GPUs; of simulated ones it is the model's, and `gpuyard_gpu_info` says which are."""
     looks = [] if yard.machine.age() > _OLD else list(yard.machine.readings())
-    real = [look for look in looks if not look.device.simulated and not look.reading.lost]
+    answering = [look for look in looks if not look.reading.lost]
     for name, (field, factor, text) in _EXTRAS.items():
         family = GaugeMetricFamily(name, text, labels=["uuid", "gpu", "name"])
-        for device, reading, _, _ in real:
+        for device, reading, _, _ in answering:
             if (value := getattr(reading, field)) is not None:
                 family.add_metric([device.uuid, str(device.index), device.name], value * factor)
         yield family
@@ -187,7 +183,7 @@ def _energy(yard: Yard, views: list[JobView]) -> Metric:
     family = CounterMetricFamily(
         "gpuyard_job_energy_joules", "Energy that GPUs drew for a running job, this attempt.", labels=["job"]
     )
-    for view in () if yard.machine.gpus.simulated else views:
+    for view in () if yard.machine.gpus.simulated else views:  # its labels could not say that a model made it up
         measure = yard.measures.of(view.id) if view.state == "running" else None
         if measure is not None and measure.energy_wh is not None:
             family.add_metric([view.id], measure.energy_wh * 3600)
