@@ -53,6 +53,10 @@ def test_long_tags_fit_on_a_phone(site: Site, page: Page) -> None:
     page.goto(f"{site.url}/history?span=1h")
     expect(page.get_by_role("table", name="GPU-hours by project")).to_contain_text("than-a-phone-is-wide")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for name in ("GPU-hours by project", "GPU-hours by user"):
+        cell = page.get_by_role("table", name=name).locator("tbody td").first
+        assert cell.evaluate("cell => cell.offsetWidth") >= 96  # room for words, not for a few letters
+        assert cell.evaluate("cell => cell.closest('table').scrollWidth") <= 390 - 24
 
 
 def test_the_chart_shows_who_was_on_which_gpu(site: Site, page: Page) -> None:

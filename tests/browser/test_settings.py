@@ -192,3 +192,16 @@ def test_all_pages_can_be_reached_at_the_width_of_a_phone(page: Page, site: Site
     page.goto(f"{site.url}/settings")
     for link in page.get_by_role("navigation", name="Pages").get_by_role("link").all():
         expect(link).to_be_in_viewport(ratio=1)
+
+
+def test_names_in_the_preview_of_a_policy_stay_on_one_line(page: Page, site: Site) -> None:
+    site.yard.submit("--gpus", "4", "--estimate", "1h", "--", "sleep", "600")
+    for hours in (3, 2, 1):
+        site.yard.submit(
+            "--name", "a-rather-long-name-of-a-job", "--gpus", "4", "--estimate", f"{hours}h", "--", "true"
+        )
+    _open(page, site, "policy")
+    page.get_by_role("radio", name="sjf").click()
+    name = page.get_by_role("region", name="Your choice").get_by_title("a-rather-long-name-of-a-job").first
+    expect(name).to_be_visible()
+    assert name.evaluate("name => name.closest('tr').offsetHeight") < 50
