@@ -194,6 +194,14 @@ def test_all_pages_can_be_reached_at_the_width_of_a_phone(page: Page, site: Site
         expect(link).to_be_in_viewport(ratio=1)
 
 
+def test_a_phone_shows_the_policy_in_force_without_scrolling_in_a_box(page: Page, site: Site) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    _open(page, site, "policy")
+    lists = page.locator(".gy-set-choices-list")
+    expect(lists).to_have_count(3)
+    assert lists.evaluate_all("lists => lists.every((list) => list.scrollHeight === list.clientHeight)")
+
+
 def test_names_in_the_preview_of_a_policy_stay_on_one_line(page: Page, site: Site) -> None:
     site.yard.submit("--gpus", "4", "--estimate", "1h", "--", "sleep", "600")
     for hours in (3, 2, 1):
