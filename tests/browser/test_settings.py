@@ -202,6 +202,15 @@ def test_a_phone_shows_the_policy_in_force_without_scrolling_in_a_box(page: Page
     assert lists.evaluate_all("lists => lists.every((list) => list.scrollHeight === list.clientHeight)")
 
 
+def test_the_keyboards_focus_is_seen_on_buttons(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/settings")
+    toggle = page.locator(".gy-who .q-btn").first
+    page.keyboard.press("Tab")
+    toggle.focus()
+    expect(toggle).to_have_css("outline-style", "solid")
+    expect(toggle).to_have_css("outline-width", "2px")
+
+
 def test_names_in_the_preview_of_a_policy_stay_on_one_line(page: Page, site: Site) -> None:
     site.yard.submit("--gpus", "4", "--estimate", "1h", "--", "sleep", "600")
     for hours in (3, 2, 1):
