@@ -134,6 +134,35 @@ def test_each_attempt_has_its_own_log_and_long_lines_are_wrapped(site: Site, pag
     expect(page.get_by_text("Attempt 1 on GPU 0: failed with exit code 1; retry 1 of 1")).to_be_visible()
 
 
+def test_a_match_in_a_long_line_is_scrolled_to(site: Site, page: Page) -> None:
+    script = (
+        "for n in range(200): print('x' * 20_000 + f'NEEDLE{n:03}')\n"
+        "print('y' * 1_500_000 + 'NEEDLE-deep' + 'y' * 1_500_000)\nprint('last')"
+    )
+    id = site.yard.submit("--", "python3", "-c", script)
+    site.yard.wait(id)
+    log = opened(page, site, id)
+    expect(log.get_by_text("last", exact=True)).to_be_visible()
+    log.focus()
+    log.press("/")
+    for wanted in ("NEEDLE150", "NEEDLE-deep"):
+        page.get_by_label("Search the output").fill(wanted)
+        expect(page.get_by_text("1 of 1 line", exact=True)).to_be_visible()
+        for _ in range(2):  # wrapped, and not
+            expect_seen(log)
+            button(page, "Wrap").click()
+        expect_seen(log)
+    tall = "log => log.clientHeight"
+    before = log.evaluate(tall)
+    button(page, "Wrap").click()
+    assert log.evaluate(tall) > before - 30  # there may be another scroll bar, but no box of two rows
+
+
+def expect_seen(log: Locator) -> None:
+    """Something that was searched for is marked, and in sight within the log."""
+    expect(log.locator(".gy-log-here .gy-log-mark").first).to_be_in_viewport(ratio=1)
+
+
 def test_who_does_not_own_a_job_gets_no_buttons_and_no_output(site: Site, page: Page) -> None:
     id = site.yard.submit("--", "sh", "-c", "echo secret words; sleep 600")
     site.yard.await_output(id, b"secret")

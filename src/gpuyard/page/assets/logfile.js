@@ -10,6 +10,7 @@ const FIRST = 2 ** 16; // of an end that nobody has seen yet: a thousand lines a
 const SEARCHED = 2 ** 20;
 const MOST_BYTES = 2 ** 24;
 const MOST_LINES = 400_000; // more would be higher than browsers can scroll
+const LONG = 2 ** 14; // bytes of a line in which it matters where something is
 const LONGEST = 2 ** 16; // bytes of a line that grows, before what was overwritten in it is forgotten
 const BLOCK = 4096;
 const HEAD = 2 ** 21; // more than is ever kept before a part that was left out
@@ -17,6 +18,7 @@ const NEWLINE = 10;
 const RETURN = 13;
 const ESC = 27;
 const decoder = new TextDecoder();
+const encoder = new TextEncoder();
 
 /** The daemon refused, with a sentence. */
 export class Refusal extends Error {
@@ -125,9 +127,9 @@ export class Window {
     const bytes = await this.source.range(begin, end, signal);
     const left = hole(bytes);
     const last = left && begin + left[1] > offset ? left[0] : end < size ? bytes.lastIndexOf(NEWLINE) + 1 : 0;
-    const kept = last ? bytes.subarray(0, last) : bytes;
+    const kept = begin + last > offset ? bytes.subarray(0, last) : bytes; // its line may be longer than all of this
     this.clear(begin + kept.length);
-    this.#prepend(begin, kept);
+    this.#prepend(begin, kept, offset);
   }
 
   /** Load what is before; how many lines that were, and how many were dropped at the other end. */
@@ -186,13 +188,14 @@ export class Window {
     return { added: 1, dropped: 0 };
   }
 
-  #prepend(begin, bytes) {
+  /** Add what is before; of a line that was begun earlier only what an offset, if there is one, is in. */
+  #prepend(begin, bytes, offset = Infinity) {
     const left = hole(bytes);
     if (left) {
       this.gap = left[0] > 0 ? begin + left[0] : "unknown";
       [begin, bytes] = [begin + left[1], bytes.subarray(left[1])];
     } else if (begin > 0) {
-      const first = startOfLine(bytes);
+      const first = startOfLine(bytes.subarray(0, offset - begin + 1));
       [begin, bytes] = [begin + first, bytes.subarray(first)];
     }
     const last = !this.lines.length;
@@ -274,7 +277,7 @@ function joined(one, other) {
 
 const COLOURS = /\x1b\[[0-?]*[ -/]*[@-~]/g;
 
-/** Offsets of the lines in these bytes that contain a text, the last first. */
+/** Offsets of the lines in these bytes that contain a text, of long ones that of the text, the last first. */
 export function matching(bytes, begin, text, anyCase) {
   const wanted = folded(text, anyCase);
   const has = (part) => folded(part, anyCase).includes(wanted);
@@ -285,10 +288,15 @@ export function matching(bytes, begin, text, anyCase) {
     const to = newline < 0 ? bytes.length : newline;
     const line = decoder.decode(bytes.subarray(from, to));
     const bare = line.replace(COLOURS, "");
-    if (has(bare) && (!/[\x1b\r\b]/.test(bare) || has(plain(line)))) found.push(begin + from);
+    if (has(bare) && (!/[\x1b\r\b]/.test(bare) || has(plain(line)))) found.push(begin + from + (to - from > LONG ? placeIn(line, wanted, anyCase) : 0));
     from = to + 1;
   }
   return found.reverse();
+}
+
+/** How many bytes of a line are before a text; none if there are colours amidst it. */
+function placeIn(line, wanted, anyCase) {
+  return encoder.encode(line.slice(0, Math.max(0, folded(line, anyCase).indexOf(wanted)))).length;
 }
 
 export function folded(text, anyCase) {
