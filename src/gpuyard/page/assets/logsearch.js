@@ -4,6 +4,7 @@ import { search } from "/page/assets/logfile.js";
 import { markIn } from "/page/assets/logrows.js";
 
 const MOST_HITS = 100_000;
+const NEAR = 10; // lines
 
 export const SEARCHING = {
   data: () => ({ searching: false, query: "", exact: false, hits: 0, hit: -1, hunting: false, progress: 0 }),
@@ -86,7 +87,17 @@ export const SEARCHING = {
       this.hit = Math.max(0, next);
       this.follow = false;
       const line = await this.goTo(this.found[this.hit]);
-      if (line >= 0) await this.showMatch(line);
+      if (line >= 0) await this.showMatch(this.nearest(line));
+    },
+
+    /** The nearest line that has a match: where bars are written over each other, an offset may be that of a neighbour. */
+    nearest(line) {
+      const has = (number) => this.file.lines[number] && markIn(this.rowsOfLine(number));
+      for (let far = 0; far < NEAR; far++) {
+        if (has(line - far)) return line - far;
+        if (has(line + far)) return line + far;
+      }
+      return line;
     },
 
     /** Scroll to the row and the column of a line's first match. */
