@@ -55,6 +55,10 @@ def test_long_tags_fit_on_a_phone(site: Site, page: Page) -> None:
     page.goto(f"{site.url}/history?span=1h")
     expect(page.get_by_role("table", name="GPU-hours by project")).to_contain_text("than-a-phone-is-wide")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for name in ("GPU-hours by project", "GPU-hours by user"):
+        cell = page.get_by_role("table", name=name).locator("tbody td").first
+        assert cell.evaluate("cell => cell.offsetWidth") >= 96  # room for words, not for a few letters
+        assert cell.evaluate("cell => cell.closest('table').scrollWidth") <= 390 - 24
 
 
 def test_the_chart_shows_who_was_on_which_gpu(site: Site, page: Page) -> None:
@@ -69,6 +73,23 @@ def test_the_chart_shows_who_was_on_which_gpu(site: Site, page: Page) -> None:
     expect(page.get_by_role("textbox", name="From")).not_to_have_value("")
     page.get_by_text("As a table").click()
     expect(page.get_by_role("rowheader", name="3")).to_be_visible()
+
+
+def test_the_wheel_scrolls_past_the_chart_and_zooms_with_ctrl(site: Site, page: Page) -> None:
+    id = over(site, "seen")
+    until(lambda: id in site.yard.client.usage()["columns"]["job"], "the job on its GPU")
+    page.set_viewport_size({"width": 1440, "height": 500})
+    page.goto(f"{site.url}/history?span=1h")
+    expect(page.get_by_text(re.compile(r"attempts? on 4 GPUs from .* to "))).to_be_visible()
+    page.locator(".gy-gantt canvas").hover()
+    before = page.evaluate("scrollY")
+    page.mouse.wheel(0, 120)
+    page.wait_for_function("before => scrollY === before + 120", arg=before)
+    page.locator(".gy-gantt canvas").hover()
+    expect(page.get_by_role("button", name="Show this span only")).to_be_disabled()
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -120)
+    expect(page.get_by_role("button", name="Show this span only")).to_be_enabled()
 
 
 def test_times_are_in_the_viewers_zone(site: Site, page: Page) -> None:

@@ -134,6 +134,54 @@ def test_each_attempt_has_its_own_log_and_long_lines_are_wrapped(site: Site, pag
     expect(page.get_by_text("Attempt 1 on GPU 0: failed with exit code 1; retry 1 of 1")).to_be_visible()
 
 
+def test_nested_progress_bars_stay_in_their_rows(site: Site, page: Page) -> None:
+    script = (
+        "import sys\nfor epoch in range(30):\n sys.stdout.write(f'\\r epoch {epoch}/30')\n"
+        " for n in range(900): sys.stdout.write(f'\\n\\r  batch {n:03}/900\\x1b[A')\n"
+        "print('\\n\\ndone')"
+    )
+    id = site.yard.submit("--", "python3", "-c", script)
+    site.yard.wait(id)
+    log = opened(page, site, id)
+    expect(log.get_by_text("done")).to_be_visible()
+    rows = log.locator(".gy-log-row:not(.gy-log-probe)")
+    assert rows.count() < 20  # two for each piece that was loaded
+    assert rows.all_inner_texts()[-3:] == [" epoch 29/30", "  batch 899/900", "done"]
+    log.focus()
+    log.press("/")
+    page.get_by_label("Search the output").fill("epoch 29")
+    expect(log.locator(".gy-log-here .gy-log-mark")).to_be_visible()
+
+
+def test_a_match_in_a_long_line_is_scrolled_to(site: Site, page: Page) -> None:
+    script = (
+        "for n in range(200): print('x' * 20_000 + f'NEEDLE{n:03}')\n"
+        "print('y' * 1_500_000 + 'NEEDLE-deep' + 'y' * 1_500_000)\nprint('last')"
+    )
+    id = site.yard.submit("--", "python3", "-c", script)
+    site.yard.wait(id)
+    log = opened(page, site, id)
+    expect(log.get_by_text("last", exact=True)).to_be_visible()
+    log.focus()
+    log.press("/")
+    for wanted in ("NEEDLE150", "NEEDLE-deep"):
+        page.get_by_label("Search the output").fill(wanted)
+        expect(page.get_by_text("1 of 1 line", exact=True)).to_be_visible()
+        for _ in range(2):  # wrapped, and not
+            expect_seen(log)
+            button(page, "Wrap").click()
+        expect_seen(log)
+    tall = "log => log.clientHeight"
+    before = log.evaluate(tall)
+    button(page, "Wrap").click()
+    assert log.evaluate(tall) > before - 30  # there may be another scroll bar, but no box of two rows
+
+
+def expect_seen(log: Locator) -> None:
+    """Something that was searched for is marked, and in sight within the log."""
+    expect(log.locator(".gy-log-here .gy-log-mark").first).to_be_in_viewport(ratio=1)
+
+
 def test_who_does_not_own_a_job_gets_no_buttons_and_no_output(site: Site, page: Page) -> None:
     id = site.yard.submit("--", "sh", "-c", "echo secret words; sleep 600")
     site.yard.await_output(id, b"secret")
@@ -211,6 +259,35 @@ def test_a_line_is_what_a_terminal_would_show(bench: Page) -> None:
         list(LINES),
     )
     assert [[tuple(run) for run in runs] for runs in found] == list(LINES.values())
+
+
+NESTED: dict[str, list[str]] = {
+    "plain\n\nlines\n": ["plain", "", "lines"],
+    "\r1/2\n\r  a\x1b[A\n\r  bc\x1b[A\r2/2\n\r  d\x1b[A\n\ndone": ["2/2", "  dc", "done"],  # as tqdm does
+    "one\ntwo\n\x1b[2A\x1b[2KONE\n\x1b[KTWO\nthree": ["ONE", "TWO", "three"],
+    "one\ntwo\nthree\x1b[2FONE\x1b[EtWo\x1b[9Bend": ["ONE", "tWo", "three", "end"],
+    "\x1b[5Atop\né\x1b[31m\x1b[1A\rTOP": ["TOP", "é"],
+}
+
+
+def test_bars_in_several_rows_are_written_over(bench: Page) -> None:
+    found = bench.evaluate(
+        """async (texts) => {
+            const { plain } = await import("/page/assets/ansi.js");
+            const { Window } = await import("/page/assets/logfile.js");
+            const shown = (text, step) => {
+                const window = new Window(null), file = new TextEncoder().encode(text);
+                for (let at = 0; at < file.length; at += step) {
+                    const bytes = file.slice(at, at + step);
+                    window.append({ begin: at, end: at + bytes.length, bytes });
+                }
+                return window.lines.map((line) => plain(window.text(line)));
+            };
+            return texts.map((text) => [shown(text, 1000), shown(text, 7), shown(text, 1)]);
+        }""",
+        list(NESTED),
+    )
+    assert found == [[rows] * 3 for rows in NESTED.values()]
 
 
 def test_every_colour_can_be_read_in_both_themes(bench: Page) -> None:

@@ -180,3 +180,12 @@ def test_on_a_phone_rows_are_cards_and_nothing_is_cut_off(busy: Site, page: Page
     expect(page.get_by_role("cell", name="waiting")).to_be_visible()
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(wide) == 0
+
+
+def test_a_phone_tells_what_is_left_of_a_job_without_progress(site: Site, page: Page) -> None:
+    id = site.yard.submit("--estimate", "1h", "--", "sleep", "600")
+    late = site.yard.submit("--estimate", "1s", "--", "sleep", "600")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{site.url}/queue")
+    expect(row(page, id).get_by_text(re.compile("left$"))).to_be_visible()
+    expect(row(page, late).get_by_text("longer than expected")).to_be_visible()

@@ -206,3 +206,33 @@ def test_all_pages_can_be_reached_at_the_width_of_a_phone(page: Page, site: Site
     page.goto(f"{site.url}/settings")
     for link in page.get_by_role("navigation", name="Pages").get_by_role("link").all():
         expect(link).to_be_in_viewport(ratio=1)
+
+
+def test_a_phone_shows_the_policy_in_force_without_scrolling_in_a_box(page: Page, site: Site) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    _open(page, site, "policy")
+    lists = page.locator(".gy-set-choices-list")
+    expect(lists).to_have_count(3)
+    assert lists.evaluate_all("lists => lists.every((list) => list.scrollHeight === list.clientHeight)")
+
+
+def test_the_keyboards_focus_is_seen_on_buttons(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/settings")
+    toggle = page.locator(".gy-who .q-btn").first
+    page.keyboard.press("Tab")
+    toggle.focus()
+    expect(toggle).to_have_css("outline-style", "solid")
+    expect(toggle).to_have_css("outline-width", "2px")
+
+
+def test_names_in_the_preview_of_a_policy_stay_on_one_line(page: Page, site: Site) -> None:
+    site.yard.submit("--gpus", "4", "--estimate", "1h", "--", "sleep", "600")
+    for hours in (3, 2, 1):
+        site.yard.submit(
+            "--name", "a-rather-long-name-of-a-job", "--gpus", "4", "--estimate", f"{hours}h", "--", "true"
+        )
+    _open(page, site, "policy")
+    page.get_by_role("radio", name="sjf").click()
+    name = page.get_by_role("region", name="Your choice").get_by_title("a-rather-long-name-of-a-job").first
+    expect(name).to_be_visible()
+    assert name.evaluate("name => name.closest('tr').offsetHeight") < 50

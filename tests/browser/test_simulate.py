@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import CDPSession, Page, expect
 from tests.browser.conftest import Site
 from tests.yard import until
 
@@ -51,6 +51,32 @@ def test_a_comparison_has_the_numbers_of_the_command_that_is_shown(page: Page, s
     assert numbers(page)["results"] == told["results"]
     page.get_by_role("link", name="Look at srtf@skip@pack in the settings").click()
     expect(page.get_by_text("gpuyard policy set srtf@skip@pack")).to_be_visible()
+
+
+def test_wheel_and_finger_scroll_past_the_schedule(page: Page, site: Site) -> None:
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setTouchEmulationEnabled", {"enabled": True})  # charts look for it when they are made
+    simulated(page, f"{site.url}/simulate?source=workload&jobs=40&policies=sjf&policies=fcfs", "40 jobs made up")
+    page.set_viewport_size({"width": 390, "height": 600})
+    expect(page.get_by_text("The schedule of").first).to_be_visible()
+    chart = page.get_by_role("img", name="The schedule of").locator("canvas")
+    chart.hover()
+    before = page.evaluate("scrollY")
+    page.mouse.wheel(0, -60)
+    page.wait_for_function("before => scrollY === before - 60", arg=before)
+    box = chart.bounding_box()
+    assert box is not None
+    swipe(session, box["x"] + box["width"] / 2, box["y"] + 40, 120)
+    page.wait_for_function("before => scrollY < before - 120", arg=before)
+
+
+def swipe(session: CDPSession, x: float, y: float, down: int) -> None:
+    """Draw a finger over the page."""
+    session.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for step in range(1, 11):
+        point = {"x": x, "y": y + down * step / 10}
+        session.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [point]})
+    session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
 def test_a_file_that_is_no_trace_gets_a_sentence_and_its_name_stays_text(page: Page, site: Site) -> None:

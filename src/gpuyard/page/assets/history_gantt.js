@@ -3,6 +3,7 @@
 // Jobs that share a GPU stand in lanes above each other. All that users wrote is drawn as text on a canvas, or bound.
 import { echarts } from "nicegui-echart";
 import { Load } from "/page/assets/history_load.js";
+import { leaveWheel } from "/page/assets/wheel.js";
 import { clock, count, duration, jobPath } from "/page/assets/words.js";
 
 const MOST = 5000; // spans
@@ -72,6 +73,7 @@ export default {
     };
   },
   mounted() {
+    leaveWheel(this.$refs.chart); // nobody would get past a chart that is as high as the window
     this.chart = echarts.init(this.$refs.chart);
     this.chart.on("click", (event) => location.assign(jobPath(this.bars[event.dataIndex].job)));
     this.chart.on("datazoom", () => {
@@ -197,7 +199,6 @@ export default {
           axisLabel: { color: soft }, axisTick: { show: false }, axisLine: { lineStyle: { color: edge } },
           splitArea: { show: true, interval: 0, areaStyle: { color: ["transparent", variable("--gy-sunk")] } } },
         dataZoom: [
-          // With the wheel alone, nobody would get past a chart that is as high as the window.
           { type: "inside", filterMode: "weakFilter", zoomOnMouseWheel: "ctrl", preventDefaultMouseMove: false, ...(anew ? { start: 0, end: 100 } : {}) },
           { type: "slider", filterMode: "weakFilter", height: 22, bottom: 14, borderColor: edge, textStyle: { color: soft },
             showDataShadow: false, ...(anew ? { start: 0, end: 100 } : {}) },

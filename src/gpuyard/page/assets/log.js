@@ -4,7 +4,7 @@ import { parse, plain, rowsOf, wrapped } from "/page/assets/ansi.js";
 import { PIECE, Refusal, Source, Window } from "/page/assets/logfile.js";
 import { SEARCHING } from "/page/assets/logsearch.js";
 import { TEMPLATE } from "/page/assets/logtemplate.js";
-import { copied, lineOf, looks, marked, sentence } from "/page/assets/logrows.js";
+import { copied, cutOut, lineOf, looks, marked, sentence } from "/page/assets/logrows.js";
 
 const OVER = ["succeeded", "failed", "cancelled", "timeout", "oom", "interrupted"];
 const WAIT = 20; // seconds that the daemon may take to answer if nothing comes
@@ -21,7 +21,7 @@ export default {
   data() {
     return {
       attempt: this.attempts, follow: true, wrap: true, problem: "", size: 0, opened: false, over: false, atEnd: true, height: 0, top: 0,
-      widest: 0, rows: [],
+      widest: 0, least: 0, rows: [],
     };
   },
 
@@ -316,13 +316,16 @@ export default {
 
     rowAt(number, part, key) {
       const line = this.file.lines[number];
+      const here = this.hit >= 0 && this.here === line.at;
+      return { key, runs: this.rowsOfLine(number)[part] ?? [], here, note: Boolean(line.note) };
+    },
+
+    rowsOfLine(number) {
       if (!this.parsed.has(number)) {
         if (this.parsed.size > 500) this.parsed.clear();
-        this.parsed.set(number, this.shownRows(line));
+        this.parsed.set(number, this.shownRows(this.file.lines[number]));
       }
-      const runs = this.parsed.get(number)[part] ?? [];
-      const here = this.hit >= 0 && this.found[this.hit] === line.at;
-      return { key, runs, here, note: Boolean(line.note) };
+      return this.parsed.get(number);
     },
 
     /** A line as rows of runs that are ready to be shown. */
@@ -331,22 +334,22 @@ export default {
       if (this.searching && this.query) runs = marked(runs, this.query, !this.exact);
       let rows = [runs];
       if (this.wrap) rows = wrapped(runs, this.columns);
-      else if (columns > WIDEST) {
-        const more = { text: ` … ${(columns - WIDEST).toLocaleString()} more; Wrap shows them`, style: { told: true } };
-        rows = [[...wrapped(runs, WIDEST)[0], more]];
-      }
-      if (!this.wrap) this.widest = Math.max(this.widest, Math.min(columns ?? 0, WIDEST + 40));
+      else if (columns > WIDEST) rows = [cutOut(runs, columns, WIDEST)];
+      if (!this.wrap) this.widest = Math.max(this.widest, Math.min(columns ?? 0, WIDEST + 60));
       const dark = this.$q.dark.isActive;
-      return rows.map((row) => row.map((run) => ({ text: run.text, ...looks(run.style, dark) })));
+      return rows.map((row) => row.map((run) => ({ ...run, ...looks(run.style, dark) })));
     },
 
     async toggleWrap() {
       const at = lineOf(this.tops, Math.floor(this.lastTop / this.rowHeight));
+      const match = this.rows.some((row) => row.here);
+      this.least = this.$refs.view.offsetHeight; // few lines that are long would leave a box of few rows
       this.wrap = !this.wrap;
       this.widest = 0;
       this.renew();
       await this.$nextTick();
-      this.scrollTo(this.follow ? Infinity : this.tops[at] * this.rowHeight);
+      if (match) await this.showMatch(this.file.find(this.here));
+      else this.scrollTo(this.follow ? Infinity : this.tops[at] * this.rowHeight);
     },
 
     // -- taking it along ---------------------------------------------------------------------------------

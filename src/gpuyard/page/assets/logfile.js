@@ -3,20 +3,21 @@
 // Lines stay bytes until somebody looks at them, so that megabytes cost little. Where the daemon left a part out to keep
 // to its limit, a range has zeros: they are found, skipped and told of.
 
-import { parse, plain } from "/page/assets/ansi.js";
+import { plain } from "/page/assets/ansi.js";
+import { Screen, START, screenOf } from "/page/assets/logscreen.js";
 
 export const PIECE = 2 ** 18;
 const FIRST = 2 ** 16; // of an end that nobody has seen yet: a thousand lines are there soon
 const SEARCHED = 2 ** 20;
 const MOST_BYTES = 2 ** 24;
 const MOST_LINES = 400_000; // more would be higher than browsers can scroll
-const LONGEST = 2 ** 16; // bytes of a line that grows, before what was overwritten in it is forgotten
+const LONG = 2 ** 14; // bytes of a line in which it matters where something is
 const BLOCK = 4096;
 const HEAD = 2 ** 21; // more than is ever kept before a part that was left out
 const NEWLINE = 10;
 const RETURN = 13;
-const ESC = 27;
 const decoder = new TextDecoder();
+const encoder = new TextEncoder();
 
 /** The daemon refused, with a sentence. */
 export class Refusal extends Error {
@@ -98,7 +99,7 @@ export class Window {
 
   /** Forget all lines, and stand at an offset. */
   clear(at) {
-    [this.begin, this.end, this.lines, this.style] = [at, at, [], undefined];
+    [this.begin, this.end, this.lines, this.cursor] = [at, at, [], START];
     this.gap = null; // of a part before `begin` that was left out: where it begins
   }
 
@@ -125,9 +126,9 @@ export class Window {
     const bytes = await this.source.range(begin, end, signal);
     const left = hole(bytes);
     const last = left && begin + left[1] > offset ? left[0] : end < size ? bytes.lastIndexOf(NEWLINE) + 1 : 0;
-    const kept = last ? bytes.subarray(0, last) : bytes;
+    const kept = begin + last > offset ? bytes.subarray(0, last) : bytes; // its line may be longer than all of this
     this.clear(begin + kept.length);
-    this.#prepend(begin, kept);
+    this.#prepend(begin, kept, offset);
   }
 
   /** Load what is before; how many lines that were, and how many were dropped at the other end. */
@@ -141,14 +142,13 @@ export class Window {
 
   /** Add what follows; how many lines were dropped at the beginning. */
   append({ begin, bytes, end }) {
-    if (begin > this.end) this.lines.push(leftOut(this.end, begin));
-    const open = this.lines.at(-1);
-    if (open && open.open) {
-      this.lines.pop();
-      this.style = open.style;
-      bytes = joined(shortened(open.bytes.subarray(open.from, open.to)), bytes);
+    if (begin > this.end) {
+      this.lines.push(leftOut(this.end, begin));
+      this.cursor = { ...START, style: this.cursor.style };
     }
-    this.lines = this.lines.concat(this.#split(bytes, end - bytes.length, true));
+    const screen = new Screen(this.lines, this.cursor);
+    screen.write(bytes, end - bytes.length);
+    this.cursor = screen.cursor;
     this.end = end;
     if (!this.full) return 0;
     const dropped = Math.max(this.#lineAt(end - MOST_BYTES / 2), this.lines.length - MOST_LINES / 2);
@@ -186,45 +186,30 @@ export class Window {
     return { added: 1, dropped: 0 };
   }
 
-  #prepend(begin, bytes) {
+  /** Add what is before; of a line that was begun earlier only what an offset, if there is one, is in. */
+  #prepend(begin, bytes, offset = Infinity) {
     const left = hole(bytes);
     if (left) {
       this.gap = left[0] > 0 ? begin + left[0] : "unknown";
       [begin, bytes] = [begin + left[1], bytes.subarray(left[1])];
     } else if (begin > 0) {
-      const first = startOfLine(bytes);
+      const first = startOfLine(bytes.subarray(0, offset - begin + 1));
       [begin, bytes] = [begin + first, bytes.subarray(first)];
     }
     const last = !this.lines.length;
-    const found = this.#split(bytes, begin, last);
+    const screen = screenOf(bytes, begin);
+    if (last) this.cursor = screen.cursor;
+    const found = screen.lines;
     this.lines = found.concat(this.lines);
     this.begin = begin;
     let dropped = 0;
     if (this.full && !last) {
       const keep = Math.max(found.length + 1, Math.min(this.#lineAt(begin + MOST_BYTES / 2), MOST_LINES / 2));
       dropped = Math.max(0, this.lines.length - keep);
-      if (dropped) [this.end, this.style] = [this.lines[keep].at, this.lines[keep].style];
+      if (dropped) [this.end, this.cursor] = [this.lines[keep].at, { ...START, style: this.lines[keep].style }];
       this.lines.length -= dropped;
     }
     return { added: found.length, dropped };
-  }
-
-  /** Bytes as lines; the last one may still be open. */
-  #split(bytes, begin, atEnd) {
-    const lines = [];
-    let style = atEnd ? this.style : undefined;
-    const coloured = style !== undefined || bytes.includes(ESC);
-    for (let from = 0; from < bytes.length; ) {
-      const found = bytes.indexOf(NEWLINE, from);
-      const to = found < 0 ? bytes.length : found;
-      const line = { at: begin + from, bytes, from, to, style };
-      if (found < 0 && atEnd) line.open = true;
-      if (coloured) style = after(line);
-      lines.push(line);
-      from = to + 1;
-    }
-    if (atEnd) this.style = style;
-    return lines;
   }
 }
 
@@ -232,17 +217,6 @@ export class Window {
 function leftOut(begin, end) {
   const note = `[${(end - begin).toLocaleString()} bytes were left out here, to keep to the limit of a job's output]`;
   return { at: begin, from: 0, to: 0, note };
-}
-
-/** The style with which the next line begins. */
-function after(line) {
-  const bytes = line.bytes.subarray(line.from, line.to);
-  const last = bytes.lastIndexOf(ESC);
-  if (last < 0) return line.style;
-  const code = decoder.decode(bytes.subarray(last + 1, last + 5));
-  if (code.startsWith("[0m") || code.startsWith("[m")) return undefined;
-  const { style } = parse(decoder.decode(bytes), line.style);
-  return Object.keys(style).length ? style : undefined;
 }
 
 /** Where the first whole line begins; in a line longer than all of this, where it was last written anew. */
@@ -256,39 +230,28 @@ function startOfLine(bytes) {
   return first;
 }
 
-/** A line that grows, without what it has written over long ago. */
-function shortened(bytes) {
-  if (bytes.length <= LONGEST) return bytes;
-  const from = bytes.indexOf(RETURN, bytes.length - LONGEST / 2);
-  return from < 0 ? bytes : bytes.slice(from);
-}
-
-function joined(one, other) {
-  const all = new Uint8Array(one.length + other.length);
-  all.set(one);
-  all.set(other, one.length);
-  return all;
-}
-
 // -- searching ------------------------------------------------------------------------------------
 
 const COLOURS = /\x1b\[[0-?]*[ -/]*[@-~]/g;
 
-/** Offsets of the lines in these bytes that contain a text, the last first. */
+/** Offsets of the lines in these bytes that contain a text, of long ones that of the text, the last first. */
 export function matching(bytes, begin, text, anyCase) {
   const wanted = folded(text, anyCase);
   const has = (part) => folded(part, anyCase).includes(wanted);
   if (!has(decoder.decode(bytes).replace(COLOURS, ""))) return []; // which is quick, and so for most pieces
   const found = [];
-  for (let from = 0; from < bytes.length; ) {
-    const newline = bytes.indexOf(NEWLINE, from);
-    const to = newline < 0 ? bytes.length : newline;
-    const line = decoder.decode(bytes.subarray(from, to));
+  for (const { at, bytes: held, from, to, again } of screenOf(bytes, begin, false).lines) {
+    const line = decoder.decode(held.subarray(from, to));
     const bare = line.replace(COLOURS, "");
-    if (has(bare) && (!/[\x1b\r\b]/.test(bare) || has(plain(line)))) found.push(begin + from);
-    from = to + 1;
+    if (!has(bare) || (/[\x1b\r\b]/.test(bare) && !has(plain(line)))) continue;
+    found.push(at + (to - from > LONG && !again ? placeIn(line, wanted, anyCase) : 0));
   }
   return found.reverse();
+}
+
+/** How many bytes of a line are before a text; none if there are colours amidst it. */
+function placeIn(line, wanted, anyCase) {
+  return encoder.encode(line.slice(0, Math.max(0, folded(line, anyCase).indexOf(wanted)))).length;
 }
 
 export function folded(text, anyCase) {

@@ -1,6 +1,6 @@
 // Rows of a log as they are shown: which line they are of, what is marked in them, how they look. Pure, but for copying.
 
-import { colours } from "/page/assets/ansi.js";
+import { colours, columnsOf, wrapped } from "/page/assets/ansi.js";
 import { folded } from "/page/assets/logfile.js";
 
 /** The line that a row is of. */
@@ -33,6 +33,32 @@ export function marked(runs, text, anyCase) {
     at += run.text.length;
   }
   return found;
+}
+
+/** Row and column of the first mark in these rows of runs; null if there is none. */
+export function markIn(rows) {
+  for (const [row, runs] of rows.entries()) {
+    let column = 0;
+    for (const { text, style } of runs) {
+      if (style.mark) return { row, column };
+      column += columnsOf(text);
+    }
+  }
+  return null;
+}
+
+/** As much of a line as is shown where it is not wrapped: its beginning, or what is around its first mark. */
+export function cutOut(runs, columns, most) {
+  const column = markIn([runs])?.column ?? 0;
+  const before = column > most / 2 ? column - most / 2 : 0;
+  const rest = before ? wrapped(runs, before).slice(1).flat() : runs;
+  const after = columns - before - most;
+  const told = (text) => ({ text, style: { told: true } });
+  return [
+    ...(before ? [told(`${before.toLocaleString()} before … `)] : []),
+    ...wrapped(rest, most)[0],
+    ...(after > 0 ? [told(` … ${after.toLocaleString()} more; Wrap shows them`)] : []),
+  ];
 }
 
 export function looks(style, dark) {

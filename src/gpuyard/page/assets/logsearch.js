@@ -1,9 +1,10 @@
 // The search of a log, as a part of its component: through the whole file, from its end on.
 
-import { columnsOf, plain } from "/page/assets/ansi.js";
-import { folded, search } from "/page/assets/logfile.js";
+import { search } from "/page/assets/logfile.js";
+import { markIn } from "/page/assets/logrows.js";
 
 const MOST_HITS = 100_000;
+const NEAR = 10; // lines
 
 export const SEARCHING = {
   data: () => ({ searching: false, query: "", exact: false, hits: 0, hit: -1, hunting: false, progress: 0 }),
@@ -21,7 +22,8 @@ export const SEARCHING = {
   },
 
   created() {
-    this.found = []; // offsets of lines, the last one of the file first
+    this.found = []; // offsets of lines, or of places within long ones, the last one of the file first
+    this.here = -1; // where the line begins that was shown last
   },
 
   methods: {
@@ -85,14 +87,27 @@ export const SEARCHING = {
       this.hit = Math.max(0, next);
       this.follow = false;
       const line = await this.goTo(this.found[this.hit]);
-      if (line < 0) return;
-      const { view } = this.$refs;
-      this.scrollTo(Math.max(0, this.tops[line] * this.rowHeight - view.clientHeight / 3));
-      if (!this.wrap) {
-        const text = folded(plain(this.file.text(this.file.lines[line])), !this.exact);
-        const column = columnsOf(text.slice(0, Math.max(0, text.indexOf(folded(this.query, !this.exact)))));
-        view.scrollLeft = Math.max(0, column * (this.$refs.probe.getBoundingClientRect().width / 20) - view.clientWidth / 3);
+      if (line >= 0) await this.showMatch(this.nearest(line));
+    },
+
+    /** The nearest line that has a match: where bars are written over each other, an offset may be that of a neighbour. */
+    nearest(line) {
+      const has = (number) => this.file.lines[number] && markIn(this.rowsOfLine(number));
+      for (let far = 0; far < NEAR; far++) {
+        if (has(line - far)) return line - far;
+        if (has(line + far)) return line + far;
       }
+      return line;
+    },
+
+    /** Scroll to the row and the column of a line's first match. */
+    async showMatch(line) {
+      const { view, probe } = this.$refs;
+      this.here = this.file.lines[line].at;
+      const { row, column } = markIn(this.rowsOfLine(line)) ?? { row: 0, column: 0 };
+      this.scrollTo(Math.max(0, (this.tops[line] + row) * this.rowHeight - view.clientHeight / 3));
+      await this.$nextTick(); // it may be wider only now
+      view.scrollLeft = Math.max(0, column * (probe.getBoundingClientRect().width / 20) - view.clientWidth / 3);
     },
   },
 };

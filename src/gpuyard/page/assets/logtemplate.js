@@ -33,7 +33,8 @@ export const TEMPLATE = `
   <p v-if="problem" class="gy-log-note gy-log-problem" role="status">{{ problem }}</p>
   <p v-if="!problem && empty" class="gy-log-note" role="status">{{ empty }}</p>
   <div v-show="size" class="gy-log-box">
-    <div ref="view" class="gy-log-view" tabindex="0" role="region" :aria-label="'What job ' + job + ' printed'" @scroll.passive="scrolled">
+    <div ref="view" class="gy-log-view" tabindex="0" role="region" :aria-label="'What job ' + job + ' printed'" @scroll.passive="scrolled"
+      :style="{ minHeight: wrap ? null : 'min(58vh, ' + least + 'px)' }">
       <div class="gy-log-space" :style="{ height: height + 'px', minWidth: wrap ? '0' : widest + 'ch' }">
         <div class="gy-log-rows" :style="{ transform: 'translateY(' + top + 'px)' }">
           <div v-for="row in rows" :key="row.key" class="gy-log-row" :class="{ 'gy-log-here': row.here, 'gy-log-told': row.note }"><span

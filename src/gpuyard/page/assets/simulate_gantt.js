@@ -1,6 +1,7 @@
 // Who held which GPU when under one policy: a row for each GPU, shares of a GPU above each other.
 import { echarts } from "nicegui-echart";
 import { colour, lasts, step } from "/page/assets/simulate_words.js";
+import { leaveWheel } from "/page/assets/wheel.js";
 
 const COLOURS = ["#4e79a7", "#f28e2b", "#76b7b2", "#e15759", "#edc948", "#59a14f", "#b07aa1", "#ff9da7", "#9c755f", "#a0cbe8", "#d4a6c8", "#8cd17d"];
 
@@ -16,6 +17,7 @@ export default {
   },
   async mounted() {
     this.drawn = null;
+    leaveWheel(this.$refs.chart);
     this.chart = echarts.init(this.$refs.chart);
     this.chart.on("datazoom", () => {
       const { startValue, endValue } = this.chart.getOption().dataZoom[0];
@@ -104,7 +106,7 @@ export default {
           yAxis: { type: "category", inverse: true, data: chart.labels, axisLabel: { color: soft, fontSize: size }, axisTick: { show: false } },
           dataZoom: [
             { type: "slider", bottom: 6, height: 20, filterMode: "weakFilter", labelFormatter: lasts, textStyle: { color: soft } },
-            { type: "inside", filterMode: "weakFilter", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false },
+            { type: "inside", filterMode: "weakFilter", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false, preventDefaultMouseMove: false },
           ],
           series: [
             {

@@ -100,7 +100,7 @@ const Row = {
   computed: {
     // One row at a time is on the way of the tab key; the arrows lead to the others.
     inner() { return this.tabbed ? 0 : -1; },
-    empty() { return (value) => value === null || value === "" || (value.fraction === null && !value.text); },
+    empty() { return (value) => value === null || value === "" || (value.fraction === null && !value.text && !value.end); },
     classes() { return ["gy-data-row", this.picked && "gy-data-picked", this.mark]; },
   },
 };

@@ -60,7 +60,7 @@ def use_rows(name: str, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
     found = []
     for entry in sorted(entries, key=lambda entry: -entry["gpu_hours"])[:_MOST]:
         hours = entry["gpu_hours"]
-        who = {"text": entry[name], "href": f"/history?{urlencode({name: entry[name]})}", "title": ""}
+        who = {"text": entry[name], "href": f"/history?{urlencode({name: entry[name]})}", "title": entry[name]}
         bar = {"fraction": hours / most, "text": amount(hours)}
         energy = (_energy(entry),) if name == "user" else ()
         cells = (who, bar, *energy, f"{entry['ended']:,}", f"{entry['submitted']:,}")

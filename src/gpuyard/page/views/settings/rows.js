@@ -14,7 +14,7 @@ export default {
         <tbody>
           <tr v-for="row in rows" :key="row.key" :class="{ 'gy-set-over': row.over }">
             <component v-for="(cell, n) in row.cells" :is="n ? 'td' : 'th'" :scope="n ? null : 'row'" :data-head="heads[n]">
-              <span v-if="typeof cell === 'string'">{{ cell }}</span>
+              <span v-if="typeof cell === 'string'" :title="cell">{{ cell }}</span>
               <template v-else>
                 <span v-if="cell.links"><a v-for="one in cell.links" class="gy-link" :href="one.href">{{ one.text }}</a></span>
                 <a v-else-if="cell.href" class="gy-link" :href="cell.href">{{ cell.text }}</a>
