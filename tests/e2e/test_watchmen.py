@@ -143,11 +143,17 @@ def _listens(port: int) -> bool:
 
 
 def test_wait_for_a_shell(box: Box) -> None:
-    try:
-        until(lambda: not _listens(62333), "port 62333 being free")  # other tests may have it for a while
-    except AssertionError:
-        pytest.skip("port 62333, which python -m watchmen.wait is bound to, is taken; end what listens there")
-    box.serve(62333)
+    for again in (True, True, False):  # other tests may have it for a while
+        try:
+            until(lambda: not _listens(62333), "port 62333 being free")
+        except AssertionError:
+            pytest.skip("port 62333, which python -m watchmen.wait is bound to, is taken; end what listens there")
+        try:
+            box.serve(62333)
+            break
+        except AssertionError as error:  # one of them was quicker
+            if not again or "Address already in use" not in str(error):
+                raise
     wait = "-m watchmen.wait --task_name T --cuda 0,1 --req_gpu_num 1 --wait schedule"
     script = f"X=$({sys.executable} {wait}); echo $X; exec sleep 1000"
     with subprocess.Popen(
