@@ -11,6 +11,8 @@ from nicegui import ui
 from nicegui.element import Element
 
 _NOTHING = object()
+_LOG_PARTS = ("ansi", "logfile", "logrows", "logscreen", "logsearch", "logtemplate")
+"""Scripts that `log.js` imports, and those import: asked for at once, and not one after the other."""
 
 
 class Section:
@@ -45,6 +47,7 @@ class Log(Element, component="../../assets/log.js"):
 
     def __init__(self, job: str, attempts: int, state: str, note: str) -> None:
         super().__init__()
+        ui.add_head_html("".join(f'<link rel="modulepreload" href="/page/assets/{name}.js">' for name in _LOG_PARTS))
         self._props |= {"job": job, "attempts": attempts, "state": state, "note": note}
 
     def show(self, attempts: int, state: str) -> None:
