@@ -17,6 +17,10 @@ class UserError(GpuyardError):
     """The input cannot be used as it is."""
 
 
+class Mistakes(UserError):
+    """Several things are wrong with the input; each is told in a line of its own."""
+
+
 class Bug(GpuyardError):
     """gpuyard broke one of its own rules; please report this."""
 

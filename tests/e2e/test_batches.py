@@ -356,6 +356,15 @@ def test_what_makes_no_sense_is_told_before_anything_is_queued(yard: Yard, argum
     assert yard.client.jobs() == []
 
 
+def test_each_mistake_has_a_line(yard: Yard) -> None:
+    (yard.cwd / "m.csv").write_text("nowhere,sh,a.sh,1,1\nneither,sh,b.sh,1,1\n")
+    done = yard("batch", "m.csv")
+    assert done.code == 2
+    assert [line.partition(")")[0] for line in done.err.splitlines()] == [
+        "gpuyard: error: m.csv:1, column 1 (Directory", "m.csv:2, column 1 (Directory",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("what", ["follow", "report", "cancel"])
 def test_a_batch_that_there_is_not(yard: Yard, what: str) -> None:
     done = yard("batch", what, "999999")

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from gpuyard.errors import UserError
+from gpuyard.errors import Mistakes, UserError
 
 _SEPARATORS = ",;\t"
 _MOST = 2**26
@@ -84,5 +84,5 @@ def each(items: Iterable[T], read: Callable[[T], R]) -> list[R]:
             wrong[str(error)] = None
     if wrong:
         more = [f"... and {len(wrong) - _TOLD} more such mistakes"] if len(wrong) > _TOLD else []
-        raise UserError("\n".join([*list(wrong)[:_TOLD], *more]))
+        raise Mistakes("\n".join([*list(wrong)[:_TOLD], *more]))
     return found

@@ -14,7 +14,7 @@ def main() -> None:
     """Run a command; a user's mistake ends in one sentence and exit code 2, never in a traceback."""
     gc.set_threshold(100_000, 50, 50)  # looking for cycles would take a tenth of a short command, and find none
     from gpuyard.cli.app import app
-    from gpuyard.errors import Bug, GpuyardError, UserError
+    from gpuyard.errors import Bug, GpuyardError, Mistakes, UserError
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
@@ -24,6 +24,9 @@ def main() -> None:
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code)
+    except Mistakes as error:
+        first, *more = str(error).splitlines()
+        _fail(first, 2, *more)
     except UserError as error:
         _fail(str(error), 2)
     except Bug as error:
@@ -39,6 +42,8 @@ def main() -> None:
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while a class was being made, in an import
+            _fail("interrupted", _INTERRUPTED)
         # By what it can do and not by its class: some versions of typer bring their own click.
         if not hasattr(error, "format_message"):
             raise
@@ -55,6 +60,6 @@ def _fail_usage(error: Any) -> None:
     _fail(f"{message.rstrip('.')} (see {command} --help)", error.exit_code)
 
 
-def _fail(message: str, code: int) -> None:
-    print(f"gpuyard: error: {' '.join(message.split())}", file=sys.stderr)
+def _fail(message: str, code: int, *more: str) -> None:
+    print(f"gpuyard: error: {' '.join(message.split())}", *more, sep="\n", file=sys.stderr)
     sys.exit(code)
