@@ -130,6 +130,7 @@ def _run(
 ) -> Results:  # fmt: skip
     """One policy: a yard that is there for as long as the batch lasts."""
     from gpuyard.cli.batchresults import keep_logs, write_files
+    from gpuyard.cli.batchscreen import summarise  # before anything runs: an import is no place to be interrupted in
     from gpuyard.cli.policy import absolute
     from gpuyard.experiments.ownyard import own_yard
 
@@ -140,8 +141,6 @@ def _run(
             raise typer.Exit(1)
         interrupted = _followed(client, id, json)
         if not json:
-            from gpuyard.cli.batchscreen import summarise
-
             summarise(client, id, False)
         found = write_files(client, id, folder, drawn, policy)
         keep_logs(client, [one["id"] for one in found.told["outcomes"]], folder / "logs")
@@ -152,13 +151,11 @@ def _run(
 
 def _followed(client: Client, id: str, quiet: bool) -> bool:
     """Follow a batch to its end, or end it for whoever has had enough; whether so."""
-    try:
-        from gpuyard.cli.batchscreen import follow  # it takes a while, in which somebody may give up
+    from gpuyard.cli.batchscreen import follow
 
+    try:
         follow(client, id, quiet)
     except KeyboardInterrupt:
-        from gpuyard.cli.batchscreen import follow
-
         output.say("interrupted: the jobs and their yard are ended")
         with suppress(GpuyardError):  # it is over by now
             client.cancel_batch(id)
