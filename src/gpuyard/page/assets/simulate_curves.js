@@ -1,5 +1,5 @@
 // Distributions and curves over time of all policies. They are fetched, not pushed, since there are thousands of points.
-import { echarts } from "nicegui-echart";
+import { FETCHED } from "/page/assets/simulate_chart.js";
 import { colour, lasts, step } from "/page/assets/simulate_words.js";
 
 const METRICS = {
@@ -13,6 +13,7 @@ const COLOURS = ["#3b7ddd", "#d9652b", "#2a9d6f", "#b0489b", "#c99a06", "#5b6bd6
 const DASHES = ["solid", [7, 4], [2, 3]];
 
 export default {
+  mixins: [FETCHED],
   template: `
     <div>
       <div class="gy-sim-tools">
@@ -24,7 +25,6 @@ export default {
       <p v-if="error" role="status" class="gy-refusal">{{ error }}</p>
       <div ref="chart" class="gy-sim-chart" role="img" :aria-label="about"></div>
     </div>`,
-  props: { url: String },
   data() {
     return { metric: "wait", log: true, curves: null, error: "", metrics: METRICS };
   },
@@ -35,19 +35,8 @@ export default {
     },
   },
   async mounted() {
-    this.chart = echarts.init(this.$refs.chart);
-    this.sizes = new ResizeObserver(() => this.chart.resize());
-    this.sizes.observe(this.$refs.chart);
-    this.theme = new MutationObserver(() => this.draw());
-    this.theme.observe(document.body, { attributes: true, attributeFilter: ["class"] });
     this.$watch(() => [this.metric, this.log], this.draw);
-    this.$watch("url", this.load);
     await this.load();
-  },
-  beforeUnmount() {
-    this.sizes?.disconnect();
-    this.theme?.disconnect();
-    this.chart?.dispose();
   },
   methods: {
     async load() {

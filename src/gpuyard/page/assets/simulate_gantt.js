@@ -1,39 +1,29 @@
 // Who held which GPU when under one policy: a row for each GPU, shares of a GPU above each other.
 import { echarts } from "nicegui-echart";
+import { FETCHED } from "/page/assets/simulate_chart.js";
 import { colour, lasts, step } from "/page/assets/simulate_words.js";
 import { leaveWheel } from "/page/assets/wheel.js";
 
 const COLOURS = ["#4e79a7", "#f28e2b", "#76b7b2", "#e15759", "#edc948", "#59a14f", "#b07aa1", "#ff9da7", "#9c755f", "#a0cbe8", "#d4a6c8", "#8cd17d"];
 
 export default {
+  mixins: [FETCHED],
   template: `
     <div>
       <p class="gy-soft" role="status">{{ words }}</p>
       <div ref="chart" class="gy-sim-chart" :style="{ height: height + 'px' }" role="img" :aria-label="words"></div>
     </div>`,
-  props: { url: String },
   data() {
     return { words: "", height: 240 };
   },
   async mounted() {
     this.drawn = null;
     leaveWheel(this.$refs.chart);
-    this.chart = echarts.init(this.$refs.chart);
     this.chart.on("datazoom", () => {
       const { startValue, endValue } = this.chart.getOption().dataZoom[0];
       this.chart.setOption({ xAxis: { interval: step(endValue - startValue) } });
     });
-    this.sizes = new ResizeObserver(() => this.chart.resize());
-    this.sizes.observe(this.$refs.chart);
-    this.theme = new MutationObserver(() => this.draw());
-    this.theme.observe(document.body, { attributes: true, attributeFilter: ["class"] });
-    this.$watch("url", this.load);
     await this.load();
-  },
-  beforeUnmount() {
-    this.sizes?.disconnect();
-    this.theme?.disconnect();
-    this.chart?.dispose();
   },
   methods: {
     async load() {
