@@ -33,7 +33,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from bench.month import MOST, month
-from bench.server import Address, Meter, Results, _load, beside, quantile
+from bench.server import Address, Filled, Results, _load, beside, quantile
 from gpuyard.client import Client, Refused
 
 GPUS = 64
@@ -251,19 +251,10 @@ class Eyes:
 # -- what is measured -----------------------------------------------------------------------------
 
 
-class Bench:
-    """One daemon, and who looks at it."""
+class Bench(Filled):
+    """Who looks at it."""
 
-    def __init__(self, pid: int, client: Client, address: Address, options: argparse.Namespace) -> None:
-        self._client, self._address, self._options = client, address, options
-        self._meter = Meter(address, pid)
-        self.found: Results = {}
-
-    def fill(self) -> None:
-        """Have the queue as long as it is to be."""
-        missing = int(self._options.jobs - self._meter.now()["queued"])
-        for begin in range(0, missing, 500):
-            self._client.submit_all([wanted(n) for n in range(begin, min(begin + 500, missing))])
+    wanted = staticmethod(wanted)
 
     def long_log(self) -> str:
         """A job that has written much."""

@@ -239,8 +239,11 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-class Bench:
-    """One daemon, and what is done to it."""
+class Filled:
+    """One daemon with a long queue, and what is found out of it."""
+
+    wanted: Callable[[int], dict[str, Any]] = staticmethod(wanted)
+    """The n-th job of the queue."""
 
     def __init__(self, pid: int, client: Client, address: Address, options: argparse.Namespace) -> None:
         self._client, self._address, self._options = client, address, options
@@ -251,7 +254,11 @@ class Bench:
         """Have the queue as long as it is to be on average."""
         missing = int(self._options.jobs - self._meter.now()["queued"])
         for begin in range(0, missing, 500):
-            self._client.submit_all([wanted(n) for n in range(begin, min(begin + 500, missing))])
+            self._client.submit_all([self.wanted(n) for n in range(begin, min(begin + 500, missing))])
+
+
+class Bench(Filled):
+    """What is done to it."""
 
     def shorten(self) -> None:
         """Make room for half of what will be submitted."""
