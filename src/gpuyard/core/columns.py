@@ -16,6 +16,7 @@ from gpuyard.core.formulas import attained, behind_all, remaining, waited
 from gpuyard.core.fragmentation import Kind, kind_of, typical
 from gpuyard.core.model import Cluster, Request, suits
 from gpuyard.core.pool import NO_TASKS, Demand, Flags, Floats, Ints, Tasks, mix, salted
+from gpuyard.core.surroundings import capacity, look_around, opening, shadow, shorter, suitable, usage_share
 
 if TYPE_CHECKING:
     from gpuyard.core.state import State
@@ -228,6 +229,11 @@ def _draw(state: State, rows: Ints, now: float) -> Floats:
     return (mix(salted(state.seed, state.starts), rows).astype(np.float64) + 0.5) / 2.0**64
 
 
+def _pooled(name: str, doc: str, number: Callable[[State, float], float]) -> Column:
+    """A column that is the same for every job of the queue."""
+    return Column(name, ALWAYS, doc, lambda state, rows, now: np.full(len(rows), float(number(state, now))))
+
+
 COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
@@ -263,5 +269,18 @@ COLUMNS: dict[str, Column] = {
         Column("wait", ALWAYS, "seconds spent waiting so far", _wait),
         Column("user_usage", ALWAYS, "GPU-seconds that the job's user has had so far", _user_usage),
         Column("draw", ALWAYS, "a seeded random number between 0 and 1, new after every start", _draw),
+        Column("usage_share", ALWAYS, "the share of all GPU time so far that the job's user has had", usage_share),
+        Column("opening", ALWAYS, "seconds until as many GPUs as it wants are expected to be idle; 0: now", opening),
+        Column("suitable", ALWAYS, "how many idle GPUs it may use: of a model that will do, or that it named", suitable),
+        Column("shorter", ALWAYS, "the share of the queue that is expected to be shorter", shorter),
+        _pooled("idle", "how many GPUs are idle", lambda state, now: look_around(state, now).idle),
+        _pooled("hole", "idle GPUs of the node that has most of them", lambda state, now: look_around(state, now).hole),
+        _pooled("queue", "how many jobs wait", lambda state, now: look_around(state, now).queue),
+        _pooled(
+            "queue_work", "GPU-seconds that all waiting jobs ask for, by their estimates",
+            lambda state, now: look_around(state, now).work,
+        ),
+        _pooled("shadow", "seconds until the job that was submitted first could start", shadow),
+        Column("capacity", NEVER, "how many GPUs the cluster has", capacity),
     )
 }  # fmt: skip

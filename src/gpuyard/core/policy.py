@@ -55,11 +55,14 @@ class Policy:
     """Seconds until a running job's rank changes by itself, as a function of the same kind; sooner it must not."""
     check: Callable[..., None] | None = None
     """Called with all settings; raises a UserError if they make no sense."""
+    weights: Floats | None = None
+    """A trained policy's numbers, which its function takes behind its columns; they never change."""
     source: str = ""
     """What it is called outside of its file, `path/to/file.py:function`; empty if it is built in."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **{**self.settings, **kwargs})
+        own = () if self.weights is None else (self.weights,)
+        return self.function(*args, *own, **{**self.settings, **kwargs})
 
     @property
     def doc(self) -> str:
@@ -110,7 +113,7 @@ class Policy:
         values = [COLUMNS[name].values(state, rows, now) for name in self.columns]
         try:
             with np.errstate(all="ignore"):
-                returned = np.asarray(self.function(*values, **self.settings))
+                returned = np.asarray(self(*values))
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # a user's own function may raise anything

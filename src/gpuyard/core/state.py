@@ -124,6 +124,8 @@ class State:
         """The group of each user; empty: none."""
         self.used: list[float] = []
         self.last_finish: list[float] = []
+        self.seen: tuple[int, float, Any] | None = None
+        """What was last found by looking around (`surroundings`), of which version and when."""
         self.ledger = Ledger()
         """What users have had lately, where there are rules to share by."""
 

@@ -96,8 +96,8 @@ LEAN = frozenset(
     (
         "choose_nodes", "wait_for", "backfill", "_start_heads", "_may_be_new", "_begin", "best_fit", "most_idle",
         "needs_one_node", "some_node_has", "add_gpus", "settle", "claim", "release", "bins_taken", "start", "fill",
-        "_book", "_number", "_plan_scored", "_renumber", "_best", "_best_by_bounds", "_remove", "_runs",
-        "_runs_no_more", "_take_in", "_plan", "displace", "before", "_next_victim", "_count", "_stays",
+        "book_events", "_number", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "runs",
+        "runs_no_more", "_take_in", "_plan", "displace", "before", "_next_victim", "_count", "_stays",
         "_limit_after", "_in_reach", "has_room", "whole_nodes_fit", "fits", "_add_bins",
         "_make_room", "_spare_by_count", "is_full", "add_piece", "next_end", "add_end", "remove_end", "_before",
         "_stand", "_rise", "_sink", "_lowest_bit", "_down", "next_row", "_set_front", "put_in", "take_out",
@@ -109,7 +109,8 @@ LEAN = frozenset(
         "_begin_all", "nobody_stops", "note_worst", "asks_for_at_most", "fill_up", "take_from", "_gather_work",
         "_sort_out", "_sort", "decide_anew", "forget_ended", "_part_from_victims", "anybody_fits", "_wake_at",
         "change_times", "ends_by", "enlist", "dismiss", "decide_standing", "_near", "_rank_due", "_dismiss_victims",
-        "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off", "_reserve", "_candidates",
+        "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off", "reserve_for", "_candidates",
+        "without_number", "look_around", "_look_at_jobs", "gather_around", "_opening", "_shorter", "_begin_best", "_keep_head", "_let_begin", "_judge",
     )
 )  # fmt: skip
 """Functions that allocate nothing and return no array: counting references would only cost time in them."""
@@ -118,9 +119,9 @@ INLINED = frozenset(
     (
         "next_instant", "is_time_to_plan", "_arrived", "_plan_in_order", "give_gpus", "take_gpus", "run_from", "fill",
         "settle", "start", "put_in", "take_out", "first_row",
-        "_book", "_plan_scored", "_renumber", "_best", "_best_by_bounds", "_remove", "_gather_one", "_changing",
+        "book_events", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "_gather_one", "_changing",
         "note_submitted", "note_started", "note_stopped", "note_finished", "_take_in", "_plan",
-        "_everybody_starts", "decide_standing",
+        "_everybody_starts", "decide_standing", "_opening", "_shorter",
     )
 )  # fmt: skip
 """Functions of every event, which are passed so many arrays that passing them costs more than what they do."""

@@ -30,14 +30,47 @@ def rank(values, n, out):
 """
 
 
+_JUDGE = """\
+import numba
+from gpuyard.sim.kernel.compiling import FUNCTIONS
+
+function = FUNCTIONS[{key!r}]
+
+
+@numba.cfunc("void(float64[:, ::1], int64, float64[::1], float64[::1])", nopython=True, cache=True)
+def rank(values, n, weights, out):
+    {body}
+"""
+_BY_JOB = "for i in range(n):\n        out[i] = function({arguments})"
+_AT_ONCE = "out[:n] = function({arguments})"
+
+
 def compiled(policy: Policy) -> Any:
     """The policy as a compiled function of columns; raises what numba raises where that cannot be done."""
+    arguments = ", ".join(_arguments(policy, ":n"))
+    return build.load("policy", _SOURCE.format(key=_known(policy), arguments=arguments)).rank
+
+
+def judge(policy: Policy) -> Any:
+    """The same, of columns and of numbers of its own; one that has some is compiled once, whatever they are."""
+    if policy.weights is None:
+        body = _AT_ONCE.format(arguments=", ".join(_arguments(policy, ":n")))
+    else:
+        body = _BY_JOB.format(arguments=", ".join([*_arguments(policy, "i"), "weights"]))
+    return build.load("judge", _JUDGE.format(key=_known(policy), body=body)).rank
+
+
+def _arguments(policy: Policy, index: str) -> list[str]:
     settings = [{**policy.defaults, **policy.settings}[name] for name in policy.defaults]
-    arguments = [f"values[{c}, :n]" for c in range(len(policy.columns))] + [repr(value) for value in settings]
+    return [f"values[{c}, {index}]" for c in range(len(policy.columns))] + [repr(value) for value in settings]
+
+
+def _known(policy: Policy) -> str:
+    """The fingerprint under which a policy's function can be had."""
     key = _fingerprint(policy.function)
     if key not in FUNCTIONS:
         FUNCTIONS[key] = _for_numba(policy.function, {})
-    return build.load("policy", _SOURCE.format(key=key, arguments=", ".join(arguments))).rank
+    return key
 
 
 def _for_numba(function: Callable[..., Any], seen: dict[Callable[..., Any], Any]) -> Any:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,18 @@ from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policy import Policy, PolicyError
 from gpuyard.core.pool import PACKING, Flags, Floats, Ints, Site
 from gpuyard.core.state import State
+from gpuyard.core.surroundings import length_of
 from gpuyard.errors import Bug
 from gpuyard.sim.kernel import (
     anew,
+    around,
     build,
     clock,
     compiling,
     desk,
     ends,
     facts,
+    judged,
     line,
     order,
     preempting,
@@ -43,8 +45,15 @@ MODULES = (
     pool, nodes, placement, formulas, discipline, displacement, reservation,
     ends, yard, clock, order, line, facts, ranked, scored, desk, standing, anew, preempting,
 )  # fmt: skip
+JUDGING = (
+    pool, nodes, placement, formulas, discipline, reservation, ends, yard, clock, order, facts, ranked, scored, around,
+    judged,
+)  # fmt: skip
+"""Of a module of its own: what trained policies need is not compiled with the rest."""
+JUDGED = "run_judged"
 ENTRIES = ("run_in_order", "run_backfilling", "run_scored", "run_preempting")
 _UNKNOWN_BEFOREHAND = frozenset({"virtual_finish", "turn", "requeued"})
+_USAGE = frozenset({"user_usage", "usage_share"})
 _DISCIPLINES = {
     "strict": ranked.STRICT,
     "commit": ranked.COMMIT,
@@ -68,8 +77,6 @@ def why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner) -> str | No
         return "GPU models count"
     if policy.preemptive and policy.changes == ALWAYS:
         return f"ranks of policy {policy.name} change at any time, and it preempts"
-    if entry_for(planner) == "run_scored" and planner.discipline not in ("strict", "skip"):
-        return f"ranks of policy {policy.name} change while jobs wait, under discipline {planner.discipline}"
     return None
 
 
@@ -78,15 +85,24 @@ def entry_for(planner: OrderedPlanner) -> str:
     policy = planner.policy
     if policy.preemptive:
         return "run_preempting"
+    if policy.weights is not None or around.AROUND_CODES.keys() & set(policy.columns) - {"capacity"}:
+        return JUDGED
     if not policy.static or _UNKNOWN_BEFOREHAND.intersection(policy.columns):
-        return "run_scored"
+        return "run_scored" if planner.discipline in ("strict", "skip") else JUDGED
     return "run_in_order" if planner.discipline in ("strict", "skip", "commit") else "run_backfilling"
 
 
+def _source(entry: str) -> tuple[str, str]:
+    """The module that an entry is in: its name and source."""
+    if entry == JUDGED:
+        return "judging", build.merged_source(JUDGING, (JUDGED,))
+    return "loops", build.merged_source(MODULES, ENTRIES)
+
+
 @cache
-def loops() -> ModuleType:
-    """The compiled loops; imports numba."""
-    return build.load("loops", build.merged_source(MODULES, ENTRIES))
+def loop(entry: str) -> Any:
+    """One of the compiled drivers; imports numba."""
+    return getattr(build.load(*_source(entry)), entry)
 
 
 _ON_DISK: set[str] = set()
@@ -95,7 +111,7 @@ _ON_DISK: set[str] = set()
 def is_compiled(planner: OrderedPlanner) -> bool:
     """Whether the driver for this planner is on disk, from this version of the source."""
     entry = entry_for(planner)
-    if entry not in _ON_DISK and build.is_compiled("loops", build.merged_source(MODULES, ENTRIES), entry):
+    if entry not in _ON_DISK and build.is_compiled(*_source(entry), entry):
         _ON_DISK.add(entry)
     return entry in _ON_DISK
 
@@ -195,7 +211,7 @@ class _Run:
                          "preemptible", "cpus", "host_memory")
         }  # fmt: skip
         columns["estimate"] = estimates
-        if {"user_usage", "virtual_finish"}.intersection(self.planner.policy.columns):
+        if {*_USAGE, "virtual_finish"}.intersection(self.planner.policy.columns):
             codes = self.users
             columns["user"] = np.array([codes.setdefault(u, len(codes)) for u in trace.users], dtype=np.int64)
         else:
@@ -220,14 +236,14 @@ class _Run:
         entry = entry_for(self.planner)
         wrong = -1
         if entry == "run_preempting":
-            wrong, self.pieces = self._preempting(getattr(loops(), entry))
+            wrong, self.pieces = self._preempting(loop(entry))
         elif entry == "run_scored":
-            wrong = self._scored(getattr(loops(), entry))
+            wrong = self._scored(loop(entry))
+        elif entry == JUDGED:
+            wrong = self._judged(loop(entry))
         else:
             kind = _DISCIPLINES[self.planner.discipline]
-            getattr(loops(), entry)(
-                self.work, self._order(), self.site, self.yard, self.clock, kind, self.seed, self.every
-            )
+            loop(entry)(self.work, self._order(), self.site, self.yard, self.clock, kind, self.seed, self.every)
         if wrong >= 0:
             name = self.planner.policy.name
             raise PolicyError(f"policy {name} returned 'not a number' for job {self.trace.ids[wrong]}")
@@ -260,6 +276,16 @@ class _Run:
             self.work, self.site, self.yard, self.clock, self._facts(), crowd, _codes(policy), _when(policy),
             "user_usage" in policy.columns, self.planner.discipline == "strict", self.every,
             compiling.compiled(policy),
+        )  # fmt: skip
+
+    def _judged(self, entry: Callable[..., int]) -> int:
+        policy, gpus = self.planner.policy, self.cluster.gpus
+        crowd = scored.new_crowd(len(self.trace), len(policy.columns), gpus, len(self.users))
+        length = length_of(self.state.table.estimate[: len(self.trace)])
+        return entry(
+            self.work, self.site, self.yard, self.clock, self._facts(), crowd, around.new_around(length, gpus),
+            _codes(policy), _DISCIPLINES[self.planner.discipline], bool(_USAGE.intersection(policy.columns)),
+            self.every, compiling.judge(policy), np.empty(0) if policy.weights is None else policy.weights,
         )  # fmt: skip
 
     def _preempting(self, entry: Callable[..., tuple[int, yard.Pieces]]) -> tuple[int, yard.Pieces]:
@@ -320,7 +346,7 @@ def _kinds(gpus: Ints) -> tuple[Ints, Ints]:
 
 
 def _codes(policy: Policy) -> Ints:
-    return np.array([facts.COLUMN_CODES[name] for name in policy.columns], dtype=np.int64)
+    return np.array([around.CODES[name] for name in policy.columns], dtype=np.int64)
 
 
 def _stands(policy: Policy) -> bool:

@@ -168,7 +168,7 @@ def run_backfilling(
             fill(np.sort(found[:n]), False, NO_LIMIT, site, starts)
         else:
             if known == 0 or is_any_late(expected, now):
-                shadow = _reserve(head, expected, yard.nodes, now, site, later)
+                shadow = reserve_for(head, expected, yard.nodes, now, site, later)
                 extra = sum(later.pool.idle) - site.demand.gpus[head]
                 known = 0
             if known > 0 and not _may_be_new(known, clock.counts[2], work, yard, now, shadow, extra, site.demand):
@@ -207,7 +207,7 @@ def _start_heads(
     return head
 
 
-def _reserve(head: int, expected: Expected, nodes: Ints, now: float, site: Site, later: Site) -> float:
+def reserve_for(head: int, expected: Expected, nodes: Ints, now: float, site: Site, later: Site) -> float:
     """What `core.discipline.reserve` does, on a site that is there already."""
     for n in range(len(site.pool.idle)):
         later.pool.idle[n] = site.pool.idle[n]

@@ -65,23 +65,27 @@ def run_scored(
         now = next_instant(clock, work, yard, site.pool.idle, False)
         if now == np.inf:
             return -1
-        wrong = _book(work, yard, clock, facts, crowd, columns, when, with_usage, rank, now)
+        before = crowd.counts[0]
+        book_events(work, yard, clock, facts, crowd, with_usage, now)
+        wrong = -1
+        if when != ALWAYS_ANEW:
+            _number(facts, crowd, columns, when, rank, now, before, crowd.counts[0])
+            wrong = without_number(crowd, before)
         if wrong < 0 and is_time_to_plan(clock, now, crowd.counts[4] > 0, every):
             wrong = _plan_scored(work, site, yard, facts, crowd, starts, columns, when, with_usage, strict, rank, now)
         if wrong >= 0:
             return wrong
 
 
-def _book(
-    work: Work, yard: Yard, clock: Clock, facts: Facts, crowd: Crowd, columns: Ints, when: int, with_usage: bool,
-    rank: Rank, now: float,
-) -> int:  # fmt: skip
-    """Book who has finished and who has arrived; returns a row without a number, or -1."""
+def book_events(
+    work: Work, yard: Yard, clock: Clock, facts: Facts, crowd: Crowd, with_usage: bool, now: float
+) -> None:
+    """Book who has finished and who has arrived."""
     for i in range(clock.counts[0]):
         row = clock.finished[i]
         note_finished(facts, row, now)
         if with_usage:
-            _runs_no_more(crowd, row)
+            runs_no_more(crowd, row)
     crowd.counts[4] = clock.counts[0]
     for row in range(clock.counts[1], clock.counts[2]):
         if work.rejected[row]:
@@ -94,10 +98,13 @@ def _book(
         crowd.counts[0] = i + 1
         crowd.counts[4] += 1
         crowd.waiting_of[facts.gpus[row]] += 1
-        if when != ALWAYS_ANEW:
-            _number(facts, crowd, columns, when, rank, now, i, i + 1)
-            if np.isnan(crowd.keys[i]):
-                return row
+
+
+def without_number(crowd: Crowd, begin: int) -> int:
+    """The first row, from this place on, that the policy had no number for; -1 if there is none."""
+    for i in range(begin, crowd.counts[0]):
+        if np.isnan(crowd.keys[i]):
+            return int(crowd.rows[i])
     return -1
 
 
@@ -132,17 +139,17 @@ def _plan_scored(
         if when == ONE_WAY:
             row = _best_by_bounds(facts, crowd, columns, rank, now, most)
         else:
-            row = _best(facts, crowd, most)
+            row = best_of(facts, crowd, most)
         starts.size[0] = 0
         crowd.near[0] = row
         limit = fill(crowd.near[:1], strict, limit, site, starts)
         if starts.size[0] > 0:
-            _remove(facts, crowd, row)
+            leave_crowd(facts, crowd, row)
             give_gpus(yard, row, starts.bins[: starts.ends[0]], site.code, site.salt)
             note_started(facts, row, now, 0.0)
             run_from(yard, row, now, now + work.run[row])
             if with_usage:
-                _runs(crowd, row)
+                runs(crowd, row)
         elif strict:
             break
     return wrong
@@ -166,13 +173,10 @@ def _renumber(facts: Facts, crowd: Crowd, columns: Ints, when: int, with_usage: 
         usage_now(facts, crowd.running[: crowd.counts[1]], now, crowd.usage)
     crowd.counts[2] = facts.numbers[1]
     _number(facts, crowd, columns, when, rank, now, 0, n)
-    for i in range(n):
-        if np.isnan(crowd.keys[i]):
-            return int(crowd.rows[i])
-    return -1
+    return without_number(crowd, 0)
 
 
-def _best(facts: Facts, crowd: Crowd, most: int) -> int:
+def best_of(facts: Facts, crowd: Crowd, most: int) -> int:
     """The waiting row with the smallest number, ties to the lower row, that asks for at most so many GPUs."""
     best, key = -1, np.inf
     for i in range(crowd.counts[0]):
@@ -186,7 +190,7 @@ def _best_by_bounds(facts: Facts, crowd: Crowd, columns: Ints, rank: Rank, now: 
     """The same where bounds are known: first the number of the last best, then all that could be better."""
     last = crowd.counts[5]
     if last < 0 or crowd.place[last] < 0 or facts.gpus[last] > most:
-        last = _best(facts, crowd, most)
+        last = best_of(facts, crowd, most)
     crowd.near[0] = last
     gather(facts, columns, crowd.near[:1], now, crowd.usage, crowd.values)
     rank(crowd.values, 1, crowd.near_keys)
@@ -210,7 +214,7 @@ def _best_by_bounds(facts: Facts, crowd: Crowd, columns: Ints, rank: Rank, now: 
     return best
 
 
-def _remove(facts: Facts, crowd: Crowd, row: int) -> None:
+def leave_crowd(facts: Facts, crowd: Crowd, row: int) -> None:
     """A job waits no longer; the last one takes its place."""
     i, last = crowd.place[row], crowd.counts[0] - 1
     crowd.rows[i] = crowd.rows[last]
@@ -221,7 +225,7 @@ def _remove(facts: Facts, crowd: Crowd, row: int) -> None:
     crowd.waiting_of[facts.gpus[row]] -= 1
 
 
-def _runs(crowd: Crowd, row: int) -> None:
+def runs(crowd: Crowd, row: int) -> None:
     """Put a row among those that run."""
     i = crowd.counts[1]
     while i > 0 and crowd.running[i - 1] > row:
@@ -231,7 +235,7 @@ def _runs(crowd: Crowd, row: int) -> None:
     crowd.counts[1] += 1
 
 
-def _runs_no_more(crowd: Crowd, row: int) -> None:
+def runs_no_more(crowd: Crowd, row: int) -> None:
     """Take a row out of those that run."""
     n = crowd.counts[1] - 1
     i = 0

@@ -1,0 +1,136 @@
+"""What surrounds a waiting job: how full the cluster is, who else waits, and when room for it is expected.
+
+The same for every job of the queue, or read off a few sums; worked out once for an instant, however many columns ask.
+Only GPUs are counted, not where they are: what a placement makes of them is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpuyard.core.formulas import ENDLESS, LENGTHS, OVERDUE
+from gpuyard.core.pool import BYTE, SLACK, Flags, Floats, Ints
+
+if TYPE_CHECKING:
+    from gpuyard.core.state import State
+
+
+class Surroundings(NamedTuple):
+    """A yard at one instant, in a few numbers."""
+
+    idle: int
+    """GPUs without anybody on them, and that something may be started on."""
+    hole: int
+    """Those of the node that has most."""
+    queue: int
+    """How many jobs wait."""
+    work: float
+    """GPU-seconds that they ask for, by estimates."""
+    lengths: Ints
+    """How many of them are so long, by powers of two (`length_of`)."""
+    room: Ints
+    """GPUs that are idle now, and after each of the expected ends."""
+    delay: Floats
+    """Seconds until then; the first is 0."""
+
+
+def length_of(estimate: Floats) -> Ints:
+    """Which power of two, of seconds, an estimate is below."""
+    return np.clip(np.frexp(np.minimum(estimate, ENDLESS))[1], 0, LENGTHS - 1).astype(np.int64)
+
+
+def look_around(state: State, now: float) -> Surroundings:
+    """The surroundings at this instant; kept until something happens or time goes on."""
+    seen = state.seen
+    if seen is None or seen[0] != state.version or seen[1] != now:
+        seen = state.seen = (state.version, now, _looked(state, now))
+    found: Surroundings = seen[2]
+    return found
+
+
+def _looked(state: State, now: float) -> Surroundings:
+    table, rows = state.table, state.waiting.array
+    estimate = np.minimum(table.estimate[rows], ENDLESS)
+    idle = _idle(state)
+    free = np.flatnonzero(idle)
+    hole = int(np.bincount(state.pool.node[free]).max()) if len(free) else 0
+    room, delay = _expected(state, now, len(free))
+    return Surroundings(
+        len(free), hole, len(rows), float((estimate * table.gpus[rows]).sum()),
+        np.bincount(length_of(estimate), minlength=LENGTHS), room, delay,
+    )  # fmt: skip
+
+
+def _idle(state: State) -> Flags:
+    """Which GPUs have nobody on them."""
+    idle: Flags = state.pool.tenants == 0
+    for gpu in (*state.withdrawn, *state.drained):
+        idle[gpu] = False
+    return idle
+
+
+def _expected(state: State, now: float, idle: int) -> tuple[Ints, Floats]:
+    """How many GPUs are idle after each expected end of a job that has some for itself, and in how many seconds."""
+    table, rows = state.table, state.running.array
+    rows = rows[table.compute[rows] >= 100]
+    left = np.minimum(table.estimate[rows], ENDLESS) - table.progress[rows] + table.overhead[rows]
+    until = np.where(table.started[rows] == np.inf, now, table.started[rows]) + left
+    order = until.argsort(kind="stable")
+    room = np.concatenate((np.array([idle]), idle + table.gpus[rows[order]].cumsum()))
+    return room, np.concatenate((np.zeros(1), np.maximum(until[order] - now, OVERDUE)))
+
+
+def opening(state: State, rows: Ints, now: float) -> Floats:
+    """Seconds until as many GPUs as a job wants are expected to be idle; 0: now."""
+    around = look_around(state, now)
+    at = around.room.searchsorted(state.table.gpus[rows])
+    found: Floats = np.append(around.delay, ENDLESS)[at]
+    shares = state.table.compute[rows] < 100
+    if shares.any():
+        soonest = around.delay[1] if len(around.delay) > 1 else OVERDUE
+        found = np.where(shares, np.where(_has_room(state, rows), 0.0, soonest), found)
+    return found
+
+
+def _has_room(state: State, rows: Ints) -> Flags:
+    """Whether some GPU that a job may use has as much memory left as its share."""
+    demand, pool = state.table.demand, state.pool
+    left = np.where(pool.compute >= -SLACK, pool.memory, -np.inf)
+    most = np.where(demand.scopes, left, -np.inf).max(axis=1)
+    return np.asarray(demand.memory[rows] - BYTE <= most[demand.scope[rows]])
+
+
+def suitable(state: State, rows: Ints, now: float) -> Floats:
+    """Idle GPUs that a job may use: of a model that will do, or that it named."""
+    scope = state.table.scope[rows]
+    if not scope.any():
+        return np.full(len(rows), float(look_around(state, now).idle))
+    found: Floats = (state.table.scopes & _idle(state)).sum(axis=1).astype(np.float64)[scope]
+    return found
+
+
+def shadow(state: State, now: float) -> float:
+    """Seconds until the job that was submitted first could start, if all GPUs that become idle were kept for it."""
+    rows = state.waiting.array
+    return float(opening(state, rows[:1], now)[0]) if len(rows) else 0.0
+
+
+def shorter(state: State, rows: Ints, now: float) -> Floats:
+    """The share of the queue that is expected to be shorter than a job; of those as long, half are counted."""
+    around = look_around(state, now)
+    length = length_of(state.table.estimate[rows])
+    below = around.lengths.cumsum() - around.lengths
+    return (below[length] + 0.5 * around.lengths[length]) / max(around.queue, 1)
+
+
+def usage_share(state: State, rows: Ints, now: float) -> Floats:
+    """The share of all GPU time so far that a job's user has had."""
+    usage = state.usage(now)
+    return usage[state.table.user[rows]] / max(float(usage.sum()), 1.0)
+
+
+def capacity(state: State, rows: Ints, now: float) -> Floats:
+    """GPUs of the cluster."""
+    return np.full(len(rows), float(state.cluster.gpus))
