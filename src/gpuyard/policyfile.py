@@ -11,15 +11,19 @@ from pathlib import Path
 
 from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.core.policies import ALIASES, POLICIES
-from gpuyard.core.policy import Policy, Spec, define, parse_spec
+from gpuyard.core.policy import LEARNED, Policy, Spec, define, parse_spec
 from gpuyard.errors import UserError, suggest
 
 
 def find_policy(name: str) -> Policy:
-    """A built-in policy, or the function in `path/to/file.py:function`."""
+    """A built-in policy, the function in `path/to/file.py:function`, or the trained one in `learned:FILE`."""
     if ".py:" in name:
         path, _, function = name.rpartition(":")
         return load_policy(Path(path), function)
+    if name.startswith(LEARNED):
+        from gpuyard.learn.file import learned_policy  # only where somebody has trained one
+
+        return learned_policy(name)
     if name in POLICIES:
         return POLICIES[name]
     if name.endswith(".py"):
@@ -59,7 +63,7 @@ def make_planner(
         policy = policy.with_settings({"quantum": quantum})
     if lenient and policy.preemptive and discipline not in ("strict", "skip"):
         discipline = None
-    return ordered(policy, spec.discipline or discipline, spec.placement or placement)
+    return ordered(policy, spec.discipline or discipline or policy.discipline or None, spec.placement or placement)
 
 
 def split_list(texts: Iterable[str]) -> list[str]:

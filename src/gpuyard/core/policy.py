@@ -27,6 +27,10 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration
 
 
+LEARNED = "learned:"
+"""Before the file that a trained policy is in."""
+
+
 class PolicyError(UserError):
     """This function cannot be used as a policy."""
 
@@ -57,6 +61,8 @@ class Policy:
     """Called with all settings; raises a UserError if they make no sense."""
     weights: Floats | None = None
     """A trained policy's numbers, which its function takes behind its columns; they never change."""
+    discipline: str = ""
+    """What it was trained for, and has if nothing else is said; empty: it does not matter to it."""
     source: str = ""
     """What it is called outside of its file, `path/to/file.py:function`; empty if it is built in."""
 
@@ -218,12 +224,14 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Take `name[:key=value,...][@discipline[@placement]]` apart; for a file, `path.py:function` is the name."""
+    """Take `name[:key=value,...][@discipline[@placement]]` apart; `path.py:function` and `learned:path` are names."""
     main, *rest = text.strip().split("@")
     if len(rest) > 2 or not main:
         raise UserError(f"'{text}' is not a policy; write name[:key=value,...][@discipline[@placement]]")
     head, colon, tail = main.partition(".py:")
-    if colon:
+    if main.startswith(LEARNED):
+        name, settings_text = main, ""
+    elif colon:
         function, _, settings_text = tail.partition(":")
         name = f"{head}.py:{function}"
     else:

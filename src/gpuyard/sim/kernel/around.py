@@ -48,7 +48,12 @@ def new_around(length: Ints, gpus: int) -> Around:
     numbers = np.zeros(8)
     numbers[5] = gpus
     return Around(
-        length, np.zeros(LENGTHS, np.int64), np.zeros(LENGTHS), np.zeros(gpus + 2, np.int64), np.zeros(gpus + 2), numbers
+        length,
+        np.zeros(LENGTHS, np.int64),
+        np.zeros(LENGTHS),
+        np.zeros(gpus + 2, np.int64),
+        np.zeros(gpus + 2),
+        numbers,
     )
 
 

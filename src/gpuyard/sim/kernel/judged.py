@@ -75,7 +75,9 @@ def run_judged(
             if stepwise:
                 _keep_head(work, site, yard, facts, crowd, expected, starts, with_usage, chosen, shadow, now)
             else:
-                head = _begin_best(work, site, yard, facts, crowd, expected, starts, with_usage, discipline == SKIP, now)
+                head = _begin_best(
+                    work, site, yard, facts, crowd, expected, starts, with_usage, discipline == SKIP, now
+                )
             if yard.free[0] == 0 or crowd.counts[0] < 2:
                 continue
             if discipline == EASY_SHADOW:
@@ -85,9 +87,7 @@ def run_judged(
         _let_begin(work, site, yard, facts, crowd, expected, starts, with_usage, now)
 
 
-def _judge(
-    facts: Facts, crowd: Crowd, around: Around, columns: Ints, judge: Judge, weights: Floats, now: float
-) -> int:
+def _judge(facts: Facts, crowd: Crowd, around: Around, columns: Ints, judge: Judge, weights: Floats, now: float) -> int:
     """Work out everybody's number; returns a row without one, or -1."""
     n = crowd.counts[0]
     rows = crowd.rows[:n]
@@ -168,9 +168,7 @@ def _by_number(facts: Facts, crowd: Crowd, most: int) -> Ints:
     return crowd.rows[places[np.argsort(crowd.keys[places], kind="mergesort")]]
 
 
-def _before_shadow(
-    crowd: Crowd, site: Site, yard: Yard, starts: Starts, head: int, shadow: float, now: float
-) -> None:
+def _before_shadow(crowd: Crowd, site: Site, yard: Yard, starts: Starts, head: int, shadow: float, now: float) -> None:
     """Start, first come first served, whoever fits and is done before the shadow time."""
     n = 0
     for i in range(crowd.counts[0]):

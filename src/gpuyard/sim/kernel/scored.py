@@ -77,9 +77,7 @@ def run_scored(
             return wrong
 
 
-def book_events(
-    work: Work, yard: Yard, clock: Clock, facts: Facts, crowd: Crowd, with_usage: bool, now: float
-) -> None:
+def book_events(work: Work, yard: Yard, clock: Clock, facts: Facts, crowd: Crowd, with_usage: bool, now: float) -> None:
     """Book who has finished and who has arrived."""
     for i in range(clock.counts[0]):
         row = clock.finished[i]
