@@ -13,6 +13,7 @@ from gpuyard.core.placement import claim, pick, place
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.pool import FGD, NO_TASKS, NOBODY, PACKING, Demand, Floats, Ints, Site, copy_pool
+from gpuyard.core.surroundings import foreseen
 
 if TYPE_CHECKING:
     from gpuyard.core.consideration import Company
@@ -69,8 +70,12 @@ class Draft:
         return int(sum(pool.idle))
 
     def rank(self, rows: Ints) -> Floats:
-        """The policy's numbers for these rows; the smallest goes first."""
-        return self.policy.rank(self.snapshot.state, rows, self.snapshot.now)
+        """The policy's numbers for these rows, once what was found so far has begun; the smallest goes first."""
+        state, now = self.snapshot.state, self.snapshot.now
+        if not self.found or not self.policy.looks_around:
+            return self.policy.rank(state, rows, now)
+        with foreseen(state, now, self.site.pool.idle, self.found_rows):
+            return self.policy.rank(state, rows, now)
 
     def run(self, loop: Callable[[Starts], int | None], *orders: Ints) -> int | None:
         """Let a discipline's loop decide on rows, and keep what it starts."""

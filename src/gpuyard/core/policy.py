@@ -23,6 +23,7 @@ from gpuyard.core.discipline import DISCIPLINES
 from gpuyard.core.placements import PLACEMENTS
 from gpuyard.core.pool import Floats, Ints
 from gpuyard.core.state import State
+from gpuyard.core.surroundings import AROUND
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration
 
@@ -79,6 +80,11 @@ class Policy:
     def static(self) -> bool:
         """Whether a job's rank never changes while it waits."""
         return all(COLUMNS[c].changes != ALWAYS for c in self.columns)
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether a job's rank depends on who else waits or runs: then every start changes it."""
+        return not AROUND.isdisjoint(self.columns)
 
     @property
     def changes(self) -> str:

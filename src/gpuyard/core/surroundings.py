@@ -6,15 +6,21 @@ Only GPUs are counted, not where they are: what a placement makes of them is not
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gpuyard.core.formulas import ENDLESS, LENGTHS, OVERDUE
-from gpuyard.core.pool import BYTE, SLACK, Flags, Floats, Ints
+from gpuyard.core.pool import BYTE, NOBODY, SLACK, Counts, Flags, Floats, Ints
 
 if TYPE_CHECKING:
     from gpuyard.core.state import State
+
+
+AROUND = frozenset({"usage_share", "opening", "suitable", "shorter", "idle", "hole", "queue", "queue_work", "shadow"})
+"""The columns that tell of it: whoever starts changes them for all others."""
 
 
 class Surroundings(NamedTuple):
@@ -28,6 +34,8 @@ class Surroundings(NamedTuple):
     """How many jobs wait."""
     work: float
     """GPU-seconds that they ask for, by estimates."""
+    first: int
+    """The row that was submitted first of them, -1 if nobody waits."""
     lengths: Ints
     """How many of them are so long, by powers of two (`length_of`)."""
     room: Ints
@@ -45,35 +53,40 @@ def look_around(state: State, now: float) -> Surroundings:
     """The surroundings at this instant; kept until something happens or time goes on."""
     seen = state.seen
     if seen is None or seen[0] != state.version or seen[1] != now:
-        seen = state.seen = (state.version, now, _looked(state, now))
+        seen = state.seen = (state.version, now, _surveyed(state, now, state.pool.idle, NOBODY))
     found: Surroundings = seen[2]
     return found
 
 
-def _looked(state: State, now: float) -> Surroundings:
+@contextmanager
+def foreseen(state: State, now: float, idle: Counts, begun: Ints) -> Iterator[None]:
+    """Let the surroundings be, for a while, as if these rows had begun, which leaves so many GPUs of each node idle."""
+    before = state.seen
+    state.seen = (state.version, now, _surveyed(state, now, idle, begun))
+    try:
+        yield
+    finally:
+        state.seen = before
+
+
+def _surveyed(state: State, now: float, idle: Counts, begun: Ints) -> Surroundings:
     table, rows = state.table, state.waiting.array
+    if len(begun):
+        rows = rows[~np.isin(rows, begun)]
     estimate = np.minimum(table.estimate[rows], ENDLESS)
-    idle = _idle(state)
-    free = np.flatnonzero(idle)
-    hole = int(np.bincount(state.pool.node[free]).max()) if len(free) else 0
-    room, delay = _expected(state, now, len(free))
+    free = int(sum(idle))
+    room, delay = _expected(state, now, free, begun)
     return Surroundings(
-        len(free), hole, len(rows), float((estimate * table.gpus[rows]).sum()),
-        np.bincount(length_of(estimate), minlength=LENGTHS), room, delay,
+        free, int(max(idle)), len(rows), float((estimate * table.gpus[rows]).sum()),
+        int(rows[0]) if len(rows) else -1, np.bincount(length_of(estimate), minlength=LENGTHS), room, delay,
     )  # fmt: skip
 
 
-def _idle(state: State) -> Flags:
-    """Which GPUs have nobody on them."""
-    idle: Flags = state.pool.tenants == 0
-    for gpu in (*state.withdrawn, *state.drained):
-        idle[gpu] = False
-    return idle
-
-
-def _expected(state: State, now: float, idle: int) -> tuple[Ints, Floats]:
+def _expected(state: State, now: float, idle: int, begun: Ints) -> tuple[Ints, Floats]:
     """How many GPUs are idle after each expected end of a job that has some for itself, and in how many seconds."""
     table, rows = state.table, state.running.array
+    if len(begun):
+        rows = np.concatenate((rows, begun))
     rows = rows[table.compute[rows] >= 100]
     left = np.minimum(table.estimate[rows], ENDLESS) - table.progress[rows] + table.overhead[rows]
     until = np.where(table.started[rows] == np.inf, now, table.started[rows]) + left
@@ -107,14 +120,14 @@ def suitable(state: State, rows: Ints, now: float) -> Floats:
     scope = state.table.scope[rows]
     if not scope.any():
         return np.full(len(rows), float(look_around(state, now).idle))
-    found: Floats = (state.table.scopes & _idle(state)).sum(axis=1).astype(np.float64)[scope]
+    found: Floats = (state.table.scopes & (state.pool.tenants == 0)).sum(axis=1).astype(np.float64)[scope]
     return found
 
 
 def shadow(state: State, now: float) -> float:
     """Seconds until the job that was submitted first could start, if all GPUs that become idle were kept for it."""
-    rows = state.waiting.array
-    return float(opening(state, rows[:1], now)[0]) if len(rows) else 0.0
+    first = look_around(state, now).first
+    return float(opening(state, np.array([first]), now)[0]) if first >= 0 else 0.0
 
 
 def shorter(state: State, rows: Ints, now: float) -> Floats:

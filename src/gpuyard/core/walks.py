@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuyard.core import discipline as d
 from gpuyard.core.draft import Draft, overdue_end_soon
-from gpuyard.core.pool import BYTE, SLACK, Flags, Ints, counts_host
+from gpuyard.core.pool import BYTE, SLACK, Flags, Floats, Ints, counts_host
 from gpuyard.core.ranking import Ranking
 from gpuyard.core.reservation import conserve
 
@@ -80,20 +80,53 @@ def _filled(draft: Draft, order: Ints, stop: bool, limit: int) -> int:
     return draft.run(lambda starts: d.fill(order, stop, limit, draft.site, starts), order) or 0
 
 
+def _one_by_one(draft: Draft, rows: Ints, stop: bool) -> tuple[Ints, Floats]:
+    """Start the best, and rank the others anew; with `stop`, the first that does not fit blocks. Returns who is left."""
+    rows = rows[~np.isin(rows, draft.found_rows)]
+    keys, passed = draft.rank(rows), np.zeros(len(rows), dtype=np.bool_)
+    while not passed.all():
+        best = int(np.argmin(np.where(passed, np.inf, keys)))
+        if draft.start(int(rows[best])):
+            rows, passed = np.delete(rows, best), np.delete(passed, best)
+            keys = draft.rank(rows)
+        elif stop:
+            break
+        else:
+            passed[best] = True
+            if not draft.fine:
+                passed |= draft.demand.gpus[rows] >= draft.demand.gpus[rows[best]]
+    return rows, keys
+
+
 def strict(draft: Draft) -> None:
     """The head of the queue blocks all behind it."""
+    if draft.policy.looks_around:
+        _one_by_one(draft, draft.snapshot.waiting, True)
+        return
     _in_order(draft, _ranking(draft, draft.snapshot.waiting), True)
 
 
 def skip(draft: Draft) -> None:
     """Whatever fits starts."""
     rows = _could_fit(draft, draft.snapshot.waiting)
-    if len(rows) and draft.fine:
+    if len(rows) and draft.policy.looks_around:
+        _one_by_one(draft, rows, False)
+    elif len(rows) and draft.fine:
         order, site = rows[np.argsort(draft.rank(rows), kind="stable")], draft.site
         late = np.zeros(len(order), dtype=np.bool_)
         _by_kinds(draft, order, late, lambda some, starts: d.fill(some, False, d.NO_LIMIT, site, starts))
     elif len(rows):
         _in_order(draft, _ranking(draft, rows), False)
+
+
+def _heads(draft: Draft, rows: Ints) -> tuple[Ints, Floats]:
+    """Start the first of the queue while they fit; returns who is left, with their ranks."""
+    if draft.policy.looks_around:
+        return _one_by_one(draft, rows, True)
+    keys = draft.rank(rows)
+    _in_order(draft, Ranking(keys, rows, draft.demand.gpus), True)
+    waiting = ~np.isin(rows, draft.found_rows)
+    return rows[waiting], keys[waiting]
 
 
 def easy(draft: Draft) -> None:
@@ -102,10 +135,7 @@ def easy(draft: Draft) -> None:
     rows = draft.snapshot.waiting
     if draft.fine and not len(_could_fit(draft, rows)):
         return
-    keys = draft.rank(rows)
-    _in_order(draft, Ranking(keys, rows, demand.gpus), True)
-    waiting = ~np.isin(rows, draft.found_rows)
-    rows, keys = rows[waiting], keys[waiting]
+    rows, keys = _heads(draft, rows)
     if len(rows) < 2 or not (draft.fine or draft.idle):
         return
     head = int(rows[np.argmin(keys)])
@@ -173,14 +203,25 @@ def _chosen_head(draft: Draft) -> tuple[int, float]:
         if not draft.start(state.head):
             return state.head, state.shadow
         rows = rows[rows != state.head]
+    head = _first_that_waits(draft, rows)
+    if head < 0:
+        return -1, np.inf
+    shadow = d.shadow_time(head, draft.holders_by_end(), draft.demand, draft.idle)
+    draft.plan.chosen = (state.ids[head], shadow)
+    return head, shadow
+
+
+def _first_that_waits(draft: Draft, rows: Ints) -> int:
+    """Start one after the other; returns the first that does not fit, -1 if all do."""
+    if draft.policy.looks_around:
+        rows, keys = _one_by_one(draft, rows, True)
+        return int(rows[np.argmin(keys)]) if len(rows) else -1
     ranking = _ranking(draft, rows)
     while len(order := ranking.next(d.NO_LIMIT)):
         for row in order.tolist():
             if not draft.start(row):
-                shadow = d.shadow_time(row, draft.holders_by_end(), draft.demand, draft.idle)
-                draft.plan.chosen = (state.ids[row], shadow)
-                return row, shadow
-    return -1, np.inf
+                return int(row)
+    return -1
 
 
 WALKS: Mapping[str, Walk] = {

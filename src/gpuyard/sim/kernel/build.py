@@ -110,7 +110,8 @@ LEAN = frozenset(
         "_sort_out", "_sort", "decide_anew", "forget_ended", "_part_from_victims", "anybody_fits", "_wake_at",
         "change_times", "ends_by", "enlist", "dismiss", "decide_standing", "_near", "_rank_due", "_dismiss_victims",
         "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off", "reserve_for", "_candidates",
-        "without_number", "look_around", "_look_at_jobs", "gather_around", "_opening", "_shorter", "_begin_best", "_keep_head", "_let_begin", "_judge",
+        "without_number", "look_around", "_look_at_jobs", "gather_around", "_opening", "_shorter", "_let_begin",
+        "_judge", "_begin_best", "_keep_head", "usage_into",
     )
 )  # fmt: skip
 """Functions that allocate nothing and return no array: counting references would only cost time in them."""
@@ -121,7 +122,8 @@ INLINED = frozenset(
         "settle", "start", "put_in", "take_out", "first_row",
         "book_events", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "_gather_one", "_changing",
         "note_submitted", "note_started", "note_stopped", "note_finished", "_take_in", "_plan",
-        "_everybody_starts", "decide_standing", "_opening", "_shorter",
+        "_everybody_starts", "decide_standing", "_opening", "_shorter", "_judge", "_begin_best", "_keep_head", "_let_begin",
+        "look_around", "_look_at_jobs", "gather_around", "gather", "best_of", "leave_crowd",
     )
 )  # fmt: skip
 """Functions of every event, which are passed so many arrays that passing them costs more than what they do."""

@@ -85,7 +85,7 @@ def entry_for(planner: OrderedPlanner) -> str:
     policy = planner.policy
     if policy.preemptive:
         return "run_preempting"
-    if policy.weights is not None or around.AROUND_CODES.keys() & set(policy.columns) - {"capacity"}:
+    if policy.looks_around:
         return JUDGED
     if not policy.static or _UNKNOWN_BEFOREHAND.intersection(policy.columns):
         return "run_scored" if planner.discipline in ("strict", "skip") else JUDGED
@@ -133,7 +133,7 @@ def drive(
     if not trace.in_order:
         by_arrival = trace.arrival_order()
         trace, estimates, restart_cost = trace.take(by_arrival), estimates[by_arrival], restart_cost[by_arrival]
-    run = _Run(trace, cluster, planner, estimates, restart_cost, round_length, seed)
+    run = Run(trace, cluster, planner, estimates, restart_cost, round_length, seed)
     with nullcontext() if is_compiled(planner) else build.alone():
         watched(run.call, run.yard.done, len(trace), progress)
     return run.result()
@@ -164,7 +164,7 @@ def _only(record: Any, *names: str) -> Any:
     return type(record)(*(value if name in names else None for name, value in record._asdict().items()))
 
 
-class _Run:
+class Run:
     """One simulation: its arrays, and which driver is called with them."""
 
     def __init__(
@@ -240,7 +240,7 @@ class _Run:
         elif entry == "run_scored":
             wrong = self._scored(loop(entry))
         elif entry == JUDGED:
-            wrong = self._judged(loop(entry))
+            wrong = loop(entry)(*self.judged_arguments())
         else:
             kind = _DISCIPLINES[self.planner.discipline]
             loop(entry)(self.work, self._order(), self.site, self.yard, self.clock, kind, self.seed, self.every)
@@ -278,11 +278,12 @@ class _Run:
             compiling.compiled(policy),
         )  # fmt: skip
 
-    def _judged(self, entry: Callable[..., int]) -> int:
+    def judged_arguments(self) -> tuple[Any, ...]:
+        """What `run_judged` is called with; a trained policy's weights come last."""
         policy, gpus = self.planner.policy, self.cluster.gpus
         crowd = scored.new_crowd(len(self.trace), len(policy.columns), gpus, len(self.users))
         length = length_of(self.state.table.estimate[: len(self.trace)])
-        return entry(
+        return (
             self.work, self.site, self.yard, self.clock, self._facts(), crowd, around.new_around(length, gpus),
             _codes(policy), _DISCIPLINES[self.planner.discipline], bool(_USAGE.intersection(policy.columns)),
             self.every, compiling.judge(policy), np.empty(0) if policy.weights is None else policy.weights,

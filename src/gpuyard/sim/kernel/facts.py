@@ -115,7 +115,13 @@ def note_renewed(facts: Facts, row: int, now: float) -> None:
 
 def usage_now(facts: Facts, running: Ints, now: float, usage: Floats) -> None:
     """GPU-seconds that each user has had up to now; running rows ascend."""
-    held = np.zeros(len(usage))
+    usage_into(facts, running, now, np.zeros(len(usage)), usage)
+
+
+def usage_into(facts: Facts, running: Ints, now: float, held: Floats, usage: Floats) -> None:
+    """The same, with room for what running jobs have had."""
+    for user in range(len(usage)):
+        held[user] = 0.0
     for row in running:
         held[facts.user[row]] += max(now - facts.started[row], 0.0) * facts.gpus[row]
     for user in range(len(usage)):

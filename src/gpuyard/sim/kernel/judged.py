@@ -1,13 +1,14 @@
 """The compiled driver for policies that judge the whole queue anew at every plan, and stop nobody: all disciplines.
 
 Whoever looks at what surrounds a job, as trained policies do, cannot rank beforehand, and neither can a policy whose
-ranks move while jobs wait where others may be started behind the head. As in `core.walks`, ranks are those of the
-instant at which a plan begins, whoever starts in it. Loops in numba's subset.
+ranks move while jobs wait where others may be started behind the head. As in `core.walks`, who looks around judges
+again after every start of a head. Loops in numba's subset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from gpuyard.core.pool import Floats, Ints, Site, on_copy
 from gpuyard.core.reservation import conserve
 from gpuyard.sim.kernel.around import FIRST_CODE, Around, gather_around, look_around
 from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
-from gpuyard.sim.kernel.facts import Facts, gather, note_started, usage_now
+from gpuyard.sim.kernel.facts import Facts, gather, note_started, usage_into
 from gpuyard.sim.kernel.ranked import COMMIT, CONSERVATIVE, EASY, EASY_SHADOW, SKIP, reserve_for
 from gpuyard.sim.kernel.scored import Crowd, best_of, book_events, leave_crowd, runs, without_number
 from gpuyard.sim.kernel.yard import (
@@ -24,6 +25,7 @@ from gpuyard.sim.kernel.yard import (
     Work,
     Yard,
     as_holders,
+    asks_for_at_most,
     expect,
     expect_no_more,
     give_gpus,
@@ -36,161 +38,186 @@ Judge = Callable[[Floats, int, Floats, Floats], None]
 """A compiled policy: columns, how many rows, its own numbers (a trained one's weights), and where to write."""
 
 
+class Bench(NamedTuple):
+    """Everything that a judge looks at, and what is kept from plan to plan."""
+
+    work: Work
+    yard: Yard
+    facts: Facts
+    crowd: Crowd
+    around: Around
+    expected: Expected
+    starts: Starts
+    columns: Ints
+    surrounded: bool
+    """Whether the policy looks around, and so must look again after every start."""
+    with_usage: bool
+    held: Floats
+    """Of every user: room for what is being had."""
+    chosen: Ints
+    """The head that is kept until it fits, -1 if there is none."""
+    shadow: Floats
+    begun: Ints
+    """How many have been started in this plan."""
+    wrong: Ints
+    """A row that the policy had no number for, -1 if there is none."""
+
+
 def run_judged(
     work: Work, site: Site, yard: Yard, clock: Clock, facts: Facts, crowd: Crowd, around: Around, columns: Ints,
     discipline: int, with_usage: bool, every: float, judge: Judge, weights: Floats,
 ) -> int:  # fmt: skip
     """Simulate any discipline; returns the row that the policy had no number for, or -1."""
-    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
-    expected = new_expected(yard.free[0] + 1)
+    bench = Bench(
+        work, yard, facts, crowd, around, new_expected(yard.free[0] + 1),
+        new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1), columns,
+        len(columns) > 0 and columns.max() >= FIRST_CODE, with_usage, np.zeros(len(crowd.usage)),
+        np.full(1, -1, np.int64), np.full(1, np.inf), np.zeros(1, np.int64), np.full(1, -1, np.int64),
+    )  # fmt: skip
     later = on_copy(site)
-    chosen, shadow = np.full(1, -1, np.int64), np.full(1, np.inf)
     stepwise = discipline == COMMIT or discipline == EASY_SHADOW
-    surrounded = len(columns) > 0 and columns.max() >= FIRST_CODE
     while True:
         now = next_instant(clock, work, yard, site.pool.idle, stepwise)
-        if now == np.inf:
-            return -1
+        if now == np.inf or bench.wrong[0] >= 0:
+            return bench.wrong[0]
         for i in range(clock.counts[0]):
             row = clock.finished[i]
-            expect_no_more(expected, yard.start[row] + site.demand.estimate[row], row)
+            expect_no_more(bench.expected, yard.start[row] + site.demand.estimate[row], row)
         book_events(work, yard, clock, facts, crowd, with_usage, now)
         if not is_time_to_plan(clock, now, crowd.counts[4] > 0, every) or crowd.counts[0] == 0:
             continue
-        if (yard.free[0] == 0 and not stepwise) or (yard.free[0] == 0 and chosen[0] >= 0):
+        if (bench.chosen[0] >= 0 or not stepwise) and not asks_for_at_most(yard.free[0], crowd.waiting_of):
             continue
+        bench.begun[0] = 0
         salt = plan_salt(site, facts.numbers[2], facts.numbers[1])
         site = Site(site.demand, site.pool, site.code, salt, site.fine, site.tasks)
-        if chosen[0] < 0 or site.demand.gpus[chosen[0]] <= yard.free[0]:
-            if with_usage:
-                usage_now(facts, crowd.running[: crowd.counts[1]], now, crowd.usage)
-            if surrounded:
-                look_around(around, facts, crowd, site, yard, expected, now)
-            wrong = _judge(facts, crowd, around, columns, judge, weights, now)
-            if wrong >= 0:
-                return wrong
         if discipline == CONSERVATIVE:
-            conserve(_by_number(facts, crowd, NO_LIMIT), now, as_holders(expected, yard.nodes, now), site, starts)
+            _judge(bench, site, judge, weights, now)
+            crowd.near[: crowd.counts[0]] = crowd.rows[: crowd.counts[0]]
+            order = _by_number(crowd, crowd.counts[0])
+            conserve(order, now, as_holders(bench.expected, yard.nodes, now), site, bench.starts)
+        elif stepwise:
+            _keep_head(bench, site, judge, weights, now)
+            if discipline == EASY_SHADOW and bench.chosen[0] >= 0:
+                _before_shadow(bench, site, now)
         else:
-            if stepwise:
-                _keep_head(work, site, yard, facts, crowd, expected, starts, with_usage, chosen, shadow, now)
-            else:
-                head = _begin_best(
-                    work, site, yard, facts, crowd, expected, starts, with_usage, discipline == SKIP, now
-                )
-            if yard.free[0] == 0 or crowd.counts[0] < 2:
-                continue
-            if discipline == EASY_SHADOW:
-                _before_shadow(crowd, site, yard, starts, chosen[0], shadow[0], now)
-            elif discipline == EASY:
-                _behind(head, crowd, facts, site, later, yard, expected, starts, now)
-        _let_begin(work, site, yard, facts, crowd, expected, starts, with_usage, now)
+            head = _begin_best(bench, site, discipline == SKIP, judge, weights, now)
+            if discipline == EASY and head >= 0:
+                _behind(head, bench, site, later, now)
+        _let_begin(bench, site, now)
 
 
-def _judge(facts: Facts, crowd: Crowd, around: Around, columns: Ints, judge: Judge, weights: Floats, now: float) -> int:
-    """Work out everybody's number; returns a row without one, or -1."""
+def _judge(bench: Bench, site: Site, judge: Judge, weights: Floats, now: float) -> None:
+    """Work out everybody's number."""
+    facts, crowd, columns = bench.facts, bench.crowd, bench.columns
+    if bench.with_usage:
+        usage_into(facts, crowd.running[: crowd.counts[1]], now, bench.held, crowd.usage)
+    if bench.surrounded:
+        look_around(bench.around, facts, crowd, site, bench.yard, bench.expected, now)
     n = crowd.counts[0]
-    rows = crowd.rows[:n]
+    facts.numbers[1] -= bench.begun[0]  # lots are drawn once for a plan, whoever starts in it
     for c in range(len(columns)):
         if columns[c] >= FIRST_CODE:
-            gather_around(around, facts, crowd, columns[c], crowd.values[c])
+            gather_around(bench.around, facts, crowd, columns[c], crowd.values[c])
         else:
-            gather(facts, columns[c : c + 1], rows, now, crowd.usage, crowd.values[c : c + 1])
+            gather(facts, columns[c : c + 1], crowd.rows[:n], now, crowd.usage, crowd.values[c : c + 1])
+    facts.numbers[1] += bench.begun[0]
     judge(crowd.values, n, weights, crowd.keys)
-    return without_number(crowd, 0)
+    bench.wrong[0] = without_number(crowd, 0)
 
 
-def _let_begin(
-    work: Work, site: Site, yard: Yard, facts: Facts, crowd: Crowd, expected: Expected, starts: Starts,
-    with_usage: bool, now: float,
-) -> None:  # fmt: skip
+def _let_begin(bench: Bench, site: Site, now: float) -> None:
     """Let everybody begin whom a loop has started."""
+    starts, yard = bench.starts, bench.yard
     begin = 0
     for i in range(starts.size[0]):
         row = starts.rows[i]
-        leave_crowd(facts, crowd, row)
+        leave_crowd(bench.facts, bench.crowd, row)
         give_gpus(yard, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)
         begin = starts.ends[i]
-        note_started(facts, row, now, 0.0)
-        run_from(yard, row, now, now + work.run[row])
-        expect(expected, now + site.demand.estimate[row], row, yard.offset[row], yard.offset[row + 1])
-        if with_usage:
-            runs(crowd, row)
+        note_started(bench.facts, row, now, 0.0)
+        run_from(yard, row, now, now + bench.work.run[row])
+        expect(bench.expected, now + site.demand.estimate[row], row, yard.offset[row], yard.offset[row + 1])
+        if bench.with_usage:
+            runs(bench.crowd, row)
+    bench.begun[0] += starts.size[0]
     starts.size[0] = 0
 
 
-def _begin_best(
-    work: Work, site: Site, yard: Yard, facts: Facts, crowd: Crowd, expected: Expected, starts: Starts,
-    with_usage: bool, skip: bool, now: float,
-) -> int:  # fmt: skip
+def _begin_best(bench: Bench, site: Site, skip: bool, judge: Judge, weights: Floats, now: float) -> int:
     """Start the best while they fit; returns the one that does not, -1 if all did. With `skip`, whoever fits."""
+    crowd, yard, starts = bench.crowd, bench.yard, bench.starts
     limit = NO_LIMIT
-    while crowd.counts[0] > 0:
-        row = best_of(facts, crowd, min(yard.free[0], limit - 1) if skip else NO_LIMIT)
+    judged = False
+    while crowd.counts[0] > 0 and bench.wrong[0] < 0:
+        if not judged:
+            _judge(bench, site, judge, weights, now)
+            judged = True
+        row = best_of(bench.facts, crowd, min(yard.free[0], limit - 1) if skip else NO_LIMIT)
         if row < 0:
             return -1
         crowd.near[0] = row
         if site.demand.gpus[row] <= yard.free[0]:
             limit = fill(crowd.near[:1], not skip, limit, site, starts)
         if starts.size[0] > 0:
-            _let_begin(work, site, yard, facts, crowd, expected, starts, with_usage, now)
+            _let_begin(bench, site, now)
+            judged = not bench.surrounded
         elif not skip:
             return row
     return -1
 
 
-def _keep_head(
-    work: Work, site: Site, yard: Yard, facts: Facts, crowd: Crowd, expected: Expected, starts: Starts,
-    with_usage: bool, chosen: Ints, shadow: Floats, now: float,
-) -> None:  # fmt: skip
+def _keep_head(bench: Bench, site: Site, judge: Judge, weights: Floats, now: float) -> None:
     """Start heads while they fit; the one that does not is kept until it does, with the shadow time of this instant."""
+    chosen, crowd = bench.chosen, bench.crowd
     if chosen[0] >= 0:
         crowd.near[0] = chosen[0]
-        if site.demand.gpus[chosen[0]] <= yard.free[0]:
-            fill(crowd.near[:1], True, NO_LIMIT, site, starts)
-        if starts.size[0] == 0:
+        if site.demand.gpus[chosen[0]] <= bench.yard.free[0]:
+            fill(crowd.near[:1], True, NO_LIMIT, site, bench.starts)
+        if bench.starts.size[0] == 0:
             return
-        _let_begin(work, site, yard, facts, crowd, expected, starts, with_usage, now)
-    chosen[0] = _begin_best(work, site, yard, facts, crowd, expected, starts, with_usage, False, now)
+        _let_begin(bench, site, now)
+    chosen[0] = _begin_best(bench, site, False, judge, weights, now)
     if chosen[0] >= 0:
-        shadow[0] = shadow_time(chosen[0], as_holders(expected, yard.nodes, -np.inf), site.demand, yard.free[0])
+        holders = as_holders(bench.expected, bench.yard.nodes, -np.inf)
+        bench.shadow[0] = shadow_time(chosen[0], holders, site.demand, bench.yard.free[0])
 
 
-def _by_number(facts: Facts, crowd: Crowd, most: int) -> Ints:
-    """Who waits for at most so many GPUs, by number, ties by row."""
-    n = 0
-    for i in range(crowd.counts[0]):
-        if facts.gpus[crowd.rows[i]] <= most:
-            crowd.near[n] = i
-            n += 1
-    places = crowd.near[:n]
-    places = places[np.argsort(crowd.rows[places])]
-    return crowd.rows[places[np.argsort(crowd.keys[places], kind="mergesort")]]
+def _by_number(crowd: Crowd, n: int) -> Ints:
+    """The first n rows in `near` by number, ties by row."""
+    rows = np.sort(crowd.near[:n])
+    for i in range(n):
+        crowd.near_keys[i] = crowd.keys[crowd.place[rows[i]]]
+    return rows[np.argsort(crowd.near_keys[:n], kind="mergesort")] if n > 1 else rows
 
 
-def _before_shadow(crowd: Crowd, site: Site, yard: Yard, starts: Starts, head: int, shadow: float, now: float) -> None:
-    """Start, first come first served, whoever fits and is done before the shadow time."""
+def _before_shadow(bench: Bench, site: Site, now: float) -> None:
+    """Start, first come first served, whoever fits and is done before the head's shadow time."""
+    crowd, demand, free = bench.crowd, site.demand, bench.yard.free[0]
     n = 0
     for i in range(crowd.counts[0]):
         row = crowd.rows[i]
-        if row != head and site.demand.gpus[row] <= yard.free[0] and now + site.demand.estimate[row] < shadow:
+        if row != bench.chosen[0] and demand.gpus[row] <= free and now + demand.estimate[row] < bench.shadow[0]:
             crowd.near[n] = row
             n += 1
     if n > 0:
-        fill(np.sort(crowd.near[:n]), False, NO_LIMIT, site, starts)
+        fill(np.sort(crowd.near[:n]), False, NO_LIMIT, site, bench.starts)
 
 
-def _behind(
-    head: int, crowd: Crowd, facts: Facts, site: Site, later: Site, yard: Yard, expected: Expected, starts: Starts,
-    now: float,
-) -> None:  # fmt: skip
+def _behind(head: int, bench: Bench, site: Site, later: Site, now: float) -> None:
     """Start, by number, whoever fits and leaves the head its reservation."""
-    shadow = reserve_for(head, expected, yard.nodes, now, site, later)
-    extra = sum(later.pool.idle) - site.demand.gpus[head]
-    order = _by_number(facts, crowd, yard.free[0])
+    crowd, demand, free = bench.crowd, site.demand, bench.yard.free[0]
+    if not asks_for_at_most(free, crowd.waiting_of):
+        return
+    shadow = reserve_for(head, bench.expected, bench.yard.nodes, now, site, later)
+    extra = sum(later.pool.idle) - demand.gpus[head]
     n = 0
-    for row in order:
-        if row != head and (now + site.demand.estimate[row] <= shadow or site.demand.gpus[row] <= extra):
-            order[n] = row
+    for i in range(crowd.counts[0]):
+        row = crowd.rows[i]
+        if row != head and demand.gpus[row] <= free and (
+            now + demand.estimate[row] <= shadow or demand.gpus[row] <= extra
+        ):  # fmt: skip
+            crowd.near[n] = row
             n += 1
-    backfill(order[:n], head, shadow, later, now, site, starts)
+    if n > 0:
+        backfill(_by_number(crowd, n), head, shadow, later, now, site, bench.starts)

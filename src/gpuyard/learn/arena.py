@@ -1,0 +1,104 @@
+"""Windows in which policies are tried, many times over, on the compiled simulator; and what they achieve there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.planner import ordered
+from gpuyard.errors import UserError, suggest
+from gpuyard.learn.network import BASES, Network, untrained
+from gpuyard.learn.windows import Window
+from gpuyard.sim.kernel.rerun import Rerun
+from gpuyard.sim.metrics import SHORT, Power
+from gpuyard.sim.trace import Floats
+
+OBJECTIVES = {
+    "slowdown": "the mean bounded slowdown",
+    "jct": "the mean time from submission to end",
+    "wait": "the mean wait",
+    "utilization": "GPU time that is left unused until all jobs are done",
+    "energy": "energy, which GPUs need also while they are idle",
+}
+"""What a policy may be trained for: less is better."""
+NEVER = 1e9
+"""Seconds that a job counts as waiting for which a policy has no number."""
+TRIFLE = 10.0
+"""Seconds by which waits are made longer before they are compared: nobody minds a wait of a second instead of none."""
+
+
+class Outcome(NamedTuple):
+    """What became of the jobs that count."""
+
+    cost: float
+    """By the objective; less is better."""
+    p99: float
+    """The wait that one in a hundred exceeds."""
+
+
+def check_objective(name: str) -> str:
+    """The name as given, if there is such an objective."""
+    if name not in OBJECTIVES:
+        raise UserError(f"there is no objective '{name}'{suggest(name, OBJECTIVES)} ({', '.join(OBJECTIVES)})")
+    return name
+
+
+class Arena:
+    """One window, ready to be simulated again and again."""
+
+    def __init__(self, window: Window, objective: str) -> None:
+        self.window, self._objective = window, objective
+        problem, counted = window.problem, window.counted
+        network = untrained("fcfs", 0, NEVER, np.random.default_rng(0))
+        planner = ordered(network.policy(), problem.discipline, problem.placement)
+        self._rerun = Rerun(problem.trace, problem.cluster, planner, problem.estimates)
+        self._counted = counted
+        self._submit, self._run = problem.trace.submit[counted], problem.trace.run[counted]
+        self._gpus = problem.trace.gpus[counted]
+        self._capacity = problem.cluster.gpus
+
+    def waits(self, weights: Floats) -> Floats:
+        """How long each job that counts waits."""
+        waits = self._rerun.starts(weights)[self._counted] - self._submit
+        return np.where(np.isnan(waits), NEVER, np.maximum(waits, 0.0))
+
+    def outcome(self, weights: Floats) -> Outcome:
+        """What a policy with these weights achieves."""
+        waits = self.waits(weights)
+        return Outcome(self.cost(waits), p99(waits))
+
+    def cost(self, waits: Floats) -> float:
+        """What waits of all jobs that count come to, by the objective."""
+        run = self._run
+        if self._objective == "slowdown":
+            return float(np.maximum((waits + run) / np.maximum(run, SHORT), 1.0).mean())
+        if self._objective == "jct":
+            return float((waits + run).mean())
+        if self._objective == "wait":
+            return float(waits.mean()) + TRIFLE
+        span = float((self._submit + waits + run).max() - self._submit[0])
+        if self._objective == "utilization":
+            return span * self._capacity - float((run * self._gpus).sum())
+        power = Power()
+        return span * self._capacity * power.idle + float((run * self._gpus).sum()) * (power.busy - power.idle)
+
+    def heuristics(self) -> dict[str, Outcome]:
+        """What every heuristic achieves that a network may be added to."""
+        return {name: self.outcome(heuristic_weights(name)) for name in BASES}
+
+
+def p99(waits: Floats) -> float:
+    """The wait that one in a hundred exceeds."""
+    at = min(int(0.99 * len(waits)), len(waits) - 1)
+    return float(np.partition(waits, at)[at])
+
+
+def heuristic_weights(name: str) -> Floats:
+    """A heuristic as weights of a network that adds nothing to it."""
+    return untrained(name, 0, NEVER, np.random.default_rng(0)).weights
+
+
+def weights_of(network: Network) -> Floats:
+    """All weights of a network."""
+    return network.weights

@@ -1,0 +1,128 @@
+"""The search itself: a population of weights (CMA-ES), tried on all windows in parallel processes.
+
+Every candidate is paired with the best heuristic of each window. Its fitness is the mean logarithm of the ratio of their
+costs, and a tail: the ratio of the means, which a few bad windows decide, and that of the waits which one job in a
+hundred exceeds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuyard.learn.arena import TRIFLE, Arena, Outcome, heuristic_weights
+from gpuyard.learn.network import BASES
+from gpuyard.learn.windows import Window
+from gpuyard.sim.parallel import available_cpus, start_method
+from gpuyard.sim.trace import Floats
+
+MEAN_COUNTS, P99_COUNTS = 0.3, 0.1
+"""What the tail counts beside the mean logarithm of the ratios."""
+
+
+class Fitness(NamedTuple):
+    """How a candidate fares against the best heuristic of each window; below 1, or 0, it is better."""
+
+    value: float
+    """What is searched by; less is better."""
+    ratio: float
+    """The geometric mean of the ratios of costs."""
+    mean_ratio: float
+    """The ratio of the means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What heuristics achieve in each window, by name; and the best of each window."""
+
+    costs: dict[str, Floats]
+    p99s: dict[str, Floats]
+
+    @property
+    def best(self) -> str:
+        """The heuristic that is best over all windows."""
+        return min(self.costs, key=lambda name: float(np.log(self.costs[name]).mean()))
+
+    @property
+    def cost(self) -> Floats:
+        """The least cost in each window."""
+        return np.min(list(self.costs.values()), axis=0)
+
+    @property
+    def p99(self) -> Floats:
+        """The 99th percentile of waits in each window, under its best heuristic."""
+        names = list(self.costs)
+        best = np.argmin([self.costs[name] for name in names], axis=0)
+        return np.array([self.p99s[names[b]][i] for i, b in enumerate(best)])
+
+
+def fitness(outcomes: Sequence[Outcome], cost: Floats, p99: Floats) -> Fitness:
+    """How well outcomes are, window by window, beside these costs and waits."""
+    costs, waits = np.array([o.cost for o in outcomes]), np.array([o.p99 for o in outcomes])
+    logs = float(np.log(costs / cost).mean())
+    mean_ratio = float(costs.sum() / cost.sum())
+    tail = float(np.log((waits + TRIFLE) / (p99 + TRIFLE)).mean())
+    return Fitness(logs + MEAN_COUNTS * np.log(mean_ratio) + P99_COUNTS * tail, float(np.exp(logs)), mean_ratio)
+
+
+_arenas: list[Arena] = []
+
+
+def _begin(windows: Sequence[Window], objective: str) -> None:
+    global _arenas
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _arenas = [Arena(window, objective) for window in windows]
+
+
+def _try(task: tuple[Floats, range]) -> list[Outcome]:
+    weights, which = task
+    return [_arenas[i].outcome(weights) for i in which]
+
+
+class Trials:
+    """Windows in several processes, in which weights are tried. To be used in a `with`."""
+
+    def __init__(self, windows: Sequence[Window], objective: str, processes: int | None = None) -> None:
+        self.count = len(windows)
+        self._processes = min(processes or available_cpus(), 8)
+        self._pool: Any = None
+        if self._processes > 1:
+            # What is compiled must be loaded before there are several: else each of them would.
+            Arena(windows[0], objective).outcome(heuristic_weights("fcfs"))
+            context = multiprocessing.get_context(start_method())
+            self._pool = context.Pool(self._processes, _begin, (windows, objective))
+        else:
+            self._arenas = [Arena(window, objective) for window in windows]
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._pool is not None:
+            self._pool.terminate() if error is not None else self._pool.close()
+            self._pool.join()
+
+    def outcomes(self, candidates: Sequence[Floats]) -> list[list[Outcome]]:
+        """What each of these achieves in each window."""
+        if self._pool is None:
+            return [[arena.outcome(weights) for arena in self._arenas] for weights in candidates]
+        # In parts, so that no process waits long for the last.
+        part = max(1, -(-self.count // max(1, -(-4 * self._processes // len(candidates)))))
+        tasks = [(w, range(b, min(b + part, self.count))) for w in candidates for b in range(0, self.count, part)]
+        found = iter(self._pool.map(_try, tasks, chunksize=1))
+        per = len(range(0, self.count, part))
+        return [[outcome for _ in range(per) for outcome in next(found)] for _ in candidates]
+
+    def baseline(self) -> Baseline:
+        """What every heuristic achieves."""
+        found = dict(zip(BASES, self.outcomes([heuristic_weights(name) for name in BASES]), strict=True))
+        return Baseline(
+            {name: np.array([o.cost for o in outcomes]) for name, outcomes in found.items()},
+            {name: np.array([o.p99 for o in outcomes]) for name, outcomes in found.items()},
+        )
