@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from gpuyard.core.planner import ordered
 from gpuyard.errors import UserError, suggest
-from gpuyard.learn.network import BASES, Network, untrained
+from gpuyard.learn.network import untrained
 from gpuyard.learn.windows import Window
 from gpuyard.sim.kernel.rerun import Rerun
-from gpuyard.sim.metrics import SHORT, Power
+from gpuyard.sim.metrics import SHORT, Power, by_user, jain
+from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Floats
 
 OBJECTIVES = {
@@ -37,6 +39,18 @@ class Outcome(NamedTuple):
     """The wait that one in a hundred exceeds."""
 
 
+class Stats(NamedTuple):
+    """The same, more closely."""
+
+    cost: float
+    wait_mean: float
+    wait_median: float
+    wait_p99: float
+    wait_max: float
+    fairness: float | None
+    """Jain's index over users of their mean run / JCT; None where the trace names none."""
+
+
 def check_objective(name: str) -> str:
     """The name as given, if there is such an objective."""
     if name not in OBJECTIVES:
@@ -55,6 +69,7 @@ class Arena:
         self._rerun = Rerun(problem.trace, problem.cluster, planner, problem.estimates)
         self._counted = counted
         self._submit, self._run = problem.trace.submit[counted], problem.trace.run[counted]
+        self._users = [problem.trace.users[i] for i in counted]
         self._gpus = problem.trace.gpus[counted]
         self._capacity = problem.cluster.gpus
 
@@ -67,6 +82,25 @@ class Arena:
         """What a policy with these weights achieves."""
         waits = self.waits(weights)
         return Outcome(self.cost(waits), p99(waits))
+
+    def stats(self, waits: Floats) -> Stats:
+        """What waits of all jobs that count come to, closely."""
+        users = self._users
+        fairness = None
+        if any(users):
+            fairness = jain(by_user(users, self._run / (waits + self._run)))
+        return Stats(
+            self.cost(waits), float(waits.mean()), float(np.median(waits)), p99(waits), float(waits.max()), fairness
+        )
+
+    def simulated(self, policy: str) -> Floats:
+        """How long each job that counts waits under any policy, also one that stops jobs."""
+        problem = self.window.problem
+        options = Options(discipline=problem.discipline, placement=problem.placement, lenient=True, engine="kernel")
+        trace = replace(problem.trace, requested=problem.estimates)
+        result, _ = simulate(trace, problem.cluster, policy, replace(options, estimate="requested"))
+        waits = result.end[self._counted] - self._submit - self._run
+        return np.where(np.isnan(waits), NEVER, np.maximum(waits, 0.0))
 
     def cost(self, waits: Floats) -> float:
         """What waits of all jobs that count come to, by the objective."""
@@ -83,10 +117,6 @@ class Arena:
         power = Power()
         return span * self._capacity * power.idle + float((run * self._gpus).sum()) * (power.busy - power.idle)
 
-    def heuristics(self) -> dict[str, Outcome]:
-        """What every heuristic achieves that a network may be added to."""
-        return {name: self.outcome(heuristic_weights(name)) for name in BASES}
-
 
 def p99(waits: Floats) -> float:
     """The wait that one in a hundred exceeds."""
@@ -97,8 +127,3 @@ def p99(waits: Floats) -> float:
 def heuristic_weights(name: str) -> Floats:
     """A heuristic as weights of a network that adds nothing to it."""
     return untrained(name, 0, NEVER, np.random.default_rng(0)).weights
-
-
-def weights_of(network: Network) -> Floats:
-    """All weights of a network."""
-    return network.weights

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuyard.learn.arena import TRIFLE, Arena, Outcome, heuristic_weights
+from gpuyard.learn.arena import TRIFLE, Arena, Outcome, Stats, heuristic_weights
 from gpuyard.learn.network import BASES
 from gpuyard.learn.windows import Window
 from gpuyard.sim.parallel import available_cpus, start_method
@@ -52,7 +52,8 @@ class Baseline:
     @property
     def cost(self) -> Floats:
         """The least cost in each window."""
-        return np.min(list(self.costs.values()), axis=0)
+        least: Floats = np.min(list(self.costs.values()), axis=0)
+        return least
 
     @property
     def p99(self) -> Floats:
@@ -80,9 +81,21 @@ def _begin(windows: Sequence[Window], objective: str) -> None:
     _arenas = [Arena(window, objective) for window in windows]
 
 
-def _try(task: tuple[Floats, range]) -> list[Outcome]:
-    weights, which = task
-    return [_arenas[i].outcome(weights) for i in which]
+def _outcome(arena: Arena, weights: Floats) -> Outcome:
+    return arena.outcome(weights)
+
+
+def _stats(arena: Arena, weights: Floats) -> Stats:
+    return arena.stats(arena.waits(weights))
+
+
+def _simulated(arena: Arena, policy: str) -> Stats:
+    return arena.stats(arena.simulated(policy))
+
+
+def _try(task: tuple[Callable[[Arena, Any], Any], Any, range]) -> list[Any]:
+    function, candidate, which = task
+    return [function(_arenas[i], candidate) for i in which]
 
 
 class Trials:
@@ -110,14 +123,24 @@ class Trials:
 
     def outcomes(self, candidates: Sequence[Floats]) -> list[list[Outcome]]:
         """What each of these achieves in each window."""
+        return self._all(_outcome, candidates)
+
+    def stats(self, candidates: Sequence[Floats]) -> list[list[Stats]]:
+        """The same, closely."""
+        return self._all(_stats, candidates)
+
+    def simulated(self, policies: Sequence[str]) -> list[list[Stats]]:
+        """The same of any policies."""
+        return self._all(_simulated, policies)
+
+    def _all(self, function: Callable[[Arena, Any], Any], candidates: Sequence[Any]) -> list[list[Any]]:
         if self._pool is None:
-            return [[arena.outcome(weights) for arena in self._arenas] for weights in candidates]
+            return [[function(arena, candidate) for arena in self._arenas] for candidate in candidates]
         # In parts, so that no process waits long for the last.
         part = max(1, -(-self.count // max(1, -(-4 * self._processes // len(candidates)))))
-        tasks = [(w, range(b, min(b + part, self.count))) for w in candidates for b in range(0, self.count, part)]
-        found = iter(self._pool.map(_try, tasks, chunksize=1))
-        per = len(range(0, self.count, part))
-        return [[outcome for _ in range(per) for outcome in next(found)] for _ in candidates]
+        parts = [range(begin, min(begin + part, self.count)) for begin in range(0, self.count, part)]
+        found = iter(self._pool.map(_try, [(function, c, which) for c in candidates for which in parts], chunksize=1))
+        return [[one for _ in parts for one in next(found)] for _ in candidates]
 
     def baseline(self) -> Baseline:
         """What every heuristic achieves."""

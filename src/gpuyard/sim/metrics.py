@@ -73,7 +73,7 @@ def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
         "makespan": makespan,
         "throughput": len(done) / makespan if makespan else None,
         **_usage(result, makespan, power or Power()),
-        "fairness": _jain(_by_user([trace.users[i] for i in done], run / jct)) if any(trace.users) else None,
+        "fairness": jain(by_user([trace.users[i] for i in done], run / jct)) if any(trace.users) else None,
         "preemptions": int(result.preemptions.sum()),
     }
 
@@ -111,12 +111,14 @@ def _held(result: Result) -> float:
     return float((np.maximum(level, 0.0) * span).sum())
 
 
-def _by_user(users: list[str], values: Floats) -> Floats:
+def by_user(users: list[str], values: Floats) -> Floats:
+    """The mean of each user's values."""
     names, index = np.unique(np.array(users, dtype=object).astype(str), return_inverse=True)
     if not len(names):
         return np.empty(0)
     return np.asarray(np.bincount(index, weights=values) / np.bincount(index))
 
 
-def _jain(values: Floats) -> float | None:
+def jain(values: Floats) -> float | None:
+    """Jain's index: 1 if all are equal, 1/n if one has everything."""
     return float(values.sum() ** 2 / (len(values) * (values**2).sum())) if len(values) else None

@@ -1,0 +1,145 @@
+"""Evaluation: a trained policy against every heuristic, on windows that nothing was chosen by.
+
+Windows are the held-out part of a trace as it is, one behind the other, on a cluster that jobs before them made warm; every
+seed begins them at another place. All policies get the same windows. How sure a ratio is comes from a bootstrap over
+blocks of time: windows of several seeds overlap, and those of one time are drawn or left out together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuyard.errors import UserError
+from gpuyard.learn.arena import Stats, heuristic_weights
+from gpuyard.learn.file import Learned
+from gpuyard.learn.network import BASES
+from gpuyard.learn.problem import Problem
+from gpuyard.learn.search import Trials
+from gpuyard.learn.windows import Window, cut
+from gpuyard.sim.trace import Floats
+
+LEARNED, TUNED = "learned", "tuned linear"
+PREEMPTIVE = ("rr", "las")
+"""Heuristics that stop running jobs: shown, but another game, in which a policy that stops nobody cannot be the best."""
+DRAWS = 2000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What every policy achieved in every window of one trace."""
+
+    problem: Problem
+    objective: str
+    windows: list[Window]
+    blocks: list[int]
+    """Which stretch of time each window is of."""
+    stats: dict[str, list[Stats]]
+    """By policy, one for each window."""
+
+    @property
+    def heuristics(self) -> list[str]:
+        """Those that the best is chosen from: published ones that stop nobody."""
+        return [name for name in BASES if name in self.stats]
+
+    @property
+    def best_heuristic(self) -> str:
+        """The one that was best over all windows, as is known afterwards."""
+        return min(self.heuristics, key=lambda name: float(np.log(self.costs(name)).mean()))
+
+    def costs(self, name: str) -> Floats:
+        """What a policy cost in each window."""
+        return np.array([stats.cost for stats in self.stats[name]])
+
+    def ratio(self, name: str, other: str) -> float:
+        """The geometric mean over windows of what one costs relative to another."""
+        return float(np.exp(np.log(self.costs(name) / self.costs(other)).mean()))
+
+    def interval(self, name: str, other: str, seed: int = 0) -> tuple[float, float]:
+        """Where that ratio is with 95 % confidence."""
+        logs = np.log(self.costs(name) / self.costs(other))
+        return _bootstrapped(logs, np.array(self.blocks), seed)
+
+    def mean_ratio(self, name: str, other: str) -> float:
+        """The mean cost of one relative to another's."""
+        return float(self.costs(name).sum() / self.costs(other).sum())
+
+    def p99_ratio(self, name: str, other: str) -> float:
+        """How the wait that one job in a hundred exceeds compares, in the mean of the windows."""
+        ours, theirs = (np.mean([s.wait_p99 for s in self.stats[n]]) for n in (name, other))
+        return float((ours + 1.0) / (theirs + 1.0))
+
+    def hindsight(self, name: str) -> float:
+        """The ratio to whichever heuristic was best in each window by itself: nobody could have known which."""
+        best = np.min([self.costs(other) for other in self.heuristics], axis=0)
+        return float(np.exp(np.log(self.costs(name) / best).mean()))
+
+    def row(self, name: str) -> dict[str, Any]:
+        """What is told of one policy."""
+        stats = self.stats[name]
+        best = self.best_heuristic
+        return {
+            "policy": name,
+            "mean": float(self.costs(name).mean()),
+            "geometric_mean": float(np.exp(np.log(self.costs(name)).mean())),
+            "ratio": self.ratio(name, best),
+            "wait_mean": float(np.mean([s.wait_mean for s in stats])),
+            "wait_median": float(np.median([s.wait_median for s in stats])),
+            "wait_p99": float(np.mean([s.wait_p99 for s in stats])),
+            "wait_max": float(max(s.wait_max for s in stats)),
+            "fairness": _mean([s.fairness for s in stats]),
+        }
+
+
+def evaluate(
+    learned: Learned,
+    problem: Problem,
+    *,
+    objective: str | None = None,
+    seeds: int = 5,
+    size: int = 256,
+    processes: int | None = None,
+    preemptive: bool = True,
+) -> Evaluation:
+    """Try a trained policy and all heuristics on the held-out part of a trace."""
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {seeds}")
+    objective = objective or str(learned.training.get("recipe", {}).get("objective", "slowdown"))
+    windows, blocks = held_out_windows(problem, seeds, size)
+    candidates = {LEARNED: learned.network.weights, **{name: heuristic_weights(name) for name in BASES}}
+    if tuned := learned.training.get("tuned"):
+        candidates[TUNED] = np.array(tuned)
+    with Trials(windows, objective, processes) as trials:
+        found = dict(zip(candidates, trials.stats(list(candidates.values())), strict=True))
+        if preemptive:
+            found |= dict(zip(PREEMPTIVE, trials.simulated(PREEMPTIVE), strict=True))
+    return Evaluation(problem, objective, windows, blocks, found)
+
+
+def held_out_windows(problem: Problem, seeds: int, size: int) -> tuple[list[Window], list[int]]:
+    """The windows of each seed, and of which stretch of time they are."""
+    span = problem.held_out
+    size = int(np.clip(len(span) // 6, min(8, len(span)), size))
+    windows = [w for seed in range(seeds) for w in cut(problem, span, size, size, seed * size // seeds)]
+    return windows, [(window.start - span.begin) // size for window in windows]
+
+
+def _bootstrapped(logs: Floats, blocks: np.ndarray[Any, Any], seed: int) -> tuple[float, float]:
+    """An interval for the mean of logarithms, by drawing blocks of windows anew."""
+    names = np.unique(blocks)
+    sums = np.array([logs[blocks == b].sum() for b in names])
+    counts = np.array([(blocks == b).sum() for b in names])
+    drawn = np.random.default_rng(seed).integers(0, len(names), (DRAWS, len(names)))
+    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+    tail = (1.0 - CONFIDENCE) / 2.0
+    low, high = np.quantile(means, [tail, 1.0 - tail])
+    return float(np.exp(low)), float(np.exp(high))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

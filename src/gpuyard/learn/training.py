@@ -1,0 +1,274 @@
+"""Training: from traces to the file of a policy, by evolution of weights on the simulator.
+
+1. Draw windows of the first part of each trace, most of them altered (`windows`).
+2. See what every heuristic achieves in each of them; the best of each window is what candidates are compared with.
+3. Start from a heuristic's own key, with nothing added, or from a likeness of the best heuristic (`cloning`).
+4. Let CMA-ES search (`search`). Now and then try the mean of the population on windows of the next part of the trace,
+   and keep the best that was seen there; if nothing gets better for long, stop.
+5. What is kept in the end is whatever did best there: also nothing, which is the heuristic itself.
+
+Budgets are generations, never seconds, and all that is random has a seed: the same training gives the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from cmaes import CMA
+
+from gpuyard.errors import UserError
+from gpuyard.learn.cloning import cloned
+from gpuyard.learn.features import COLUMNS, features
+from gpuyard.learn.file import Learned
+from gpuyard.learn.network import BASES, SIZES, Network, untrained
+from gpuyard.learn.problem import Problem, Span
+from gpuyard.learn.sampling import queues
+from gpuyard.learn.search import Baseline, Fitness, Trials, fitness
+from gpuyard.learn.windows import Window, cut, draw
+from gpuyard.sim.trace import Floats
+
+LOG_KEYS = ("sjf", "saf")
+"""Heuristics whose keys are logarithms: what is added to those counts as much for a short job as for a long one."""
+SAMPLED = 6
+"""Windows from which queues are sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a policy is trained."""
+
+    objective: str = "slowdown"
+    hidden: int = 4
+    generations: int = 40
+    population: int = 20
+    windows: int = 160
+    window: int = 512
+    """Jobs of a window that count."""
+    warm: int = 64
+    """Jobs before them."""
+    altered: float = 0.5
+    """Which part of the windows is altered."""
+    sigma: float = 0.3
+    base: str = "auto"
+    starvation: float = 20.0
+    check_every: int = 4
+    patience: int = 5
+    """How many checks without anything better end a training."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden not in SIZES:
+            raise UserError(f"a network has {', '.join(map(str, SIZES))} hidden units (0: linear), not {self.hidden}")
+        if self.base != "auto" and self.base not in BASES:
+            raise UserError(f"--base takes auto or one of {', '.join(BASES)}, not '{self.base}'")
+        for name in ("generations", "population", "windows"):
+            if getattr(self, name) < (4 if name == "population" else 1):
+                raise UserError(f"--{name} must be at least {4 if name == 'population' else 1}")
+
+
+class Step(NamedTuple):
+    """Where a training stands after a generation."""
+
+    generation: int
+    ratio: float
+    """The best candidate's, on the windows that are trained on."""
+    checked: float | None
+    """The mean's, on windows of the next part of the trace, if it was tried there."""
+    best: float
+    """The least of those so far; 1 is the best heuristic of each window."""
+
+
+@dataclass
+class Course:
+    """A training under way: all that is needed to go on with it."""
+
+    search: CMA
+    best: Floats
+    best_value: float
+    steps: list[Step] = field(default_factory=list)
+    unimproved: int = 0
+
+
+Watch = Callable[[Step, int], None]
+"""Called after every generation, with the number of all."""
+
+
+def train(
+    problems: Sequence[Problem],
+    recipe: Recipe,
+    *,
+    processes: int | None = None,
+    watch: Watch | None = None,
+    checkpoint: Path | None = None,
+) -> tuple[Learned, list[Step]]:
+    """Train a policy; returns what goes into its file, not judged yet, and how the training went.
+
+    With a checkpoint, every generation is kept there, and what is found there is gone on with.
+    """
+    rng = np.random.default_rng(recipe.seed)
+    training, validation = _windows(problems, recipe, rng)
+    with (
+        Trials(training, recipe.objective, processes) as trials,
+        Trials(validation, recipe.objective, processes) as checks,
+    ):
+        baseline, reference = trials.baseline(), checks.baseline()
+        start = _start(problems, training, recipe, baseline, trials, rng)
+        course = _resumed(checkpoint, problems, recipe) or _begun(start, recipe, checks, reference)
+        _search(course, start, recipe, trials, baseline, checks, reference, watch, checkpoint, problems)
+    network = replace(start, parameters=course.best)
+    samples = queues(network, training[:SAMPLED], 100, rng)
+    learned = Learned(
+        network, *_ranges(samples), problems[0].discipline, _record(problems, recipe, course, baseline, samples)
+    )
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return learned, course.steps
+
+
+def window_size(span: Span, most: int) -> int:
+    """How many jobs a window of this span has: so many, or fewer, so that there are some windows."""
+    return int(np.clip(len(span) // 4, min(8, len(span)), most))
+
+
+def _windows(
+    problems: Sequence[Problem], recipe: Recipe, rng: np.random.Generator
+) -> tuple[list[Window], list[Window]]:
+    """Windows to train on, of all traces in turn; and windows to choose by."""
+    training: list[Window] = []
+    for i in range(recipe.windows):
+        problem = problems[i % len(problems)]
+        size = window_size(problem.training, recipe.window)
+        training.append(draw(problem, problem.training, size, recipe.warm, rng, rng.random() < recipe.altered))
+    validation: list[Window] = []
+    for problem in problems:
+        span, size = problem.validation, window_size(problem.validation, recipe.window // 2)
+        for phase in range(0, size, max(size // 2, 1)):
+            validation += cut(problem, span, size, recipe.warm, phase)
+        share = max(8, recipe.windows // 4 // len(problems))
+        validation += [draw(problem, span, size, recipe.warm, rng) for _ in range(share)]
+    return training, validation
+
+
+def _start(
+    problems: Sequence[Problem], training: Sequence[Window], recipe: Recipe, baseline: Baseline, trials: Trials,
+    rng: np.random.Generator,
+) -> Network:  # fmt: skip
+    """What the search starts from: the heuristic, or a likeness of the best one if that does better."""
+    base = recipe.base
+    if base == "auto":
+        base = min(LOG_KEYS, key=lambda name: float(np.log(baseline.costs[name]).mean()))
+    plain = untrained(base, recipe.hidden, recipe.starvation, rng)
+    if baseline.best == base:
+        return plain
+    sample = queues(plain, training[:SAMPLED], 100, rng)
+    alike = cloned(plain, baseline.best, sample)
+    found = trials.outcomes([plain.weights, alike.weights])
+    values = [fitness(outcomes, baseline.cost, baseline.p99).value for outcomes in found]
+    return alike if values[1] < values[0] else plain
+
+
+def _begun(start: Network, recipe: Recipe, checks: Trials, reference: Baseline) -> Course:
+    search = CMA(start.parameters, recipe.sigma, seed=recipe.seed, population_size=recipe.population)
+    value = _checked(start, start.parameters, checks, reference).value
+    return Course(search, start.parameters, value)
+
+
+def _search(
+    course: Course, start: Network, recipe: Recipe, trials: Trials, baseline: Baseline, checks: Trials,
+    reference: Baseline, watch: Watch | None, checkpoint: Path | None, problems: Sequence[Problem],
+) -> None:  # fmt: skip
+    """Let generations pass."""
+    cost, p99 = baseline.cost, baseline.p99
+    while len(course.steps) < recipe.generations and course.unimproved < recipe.patience:
+        asked = [course.search.ask() for _ in range(recipe.population)]
+        tried = trials.outcomes([replace(start, parameters=x).weights for x in asked])
+        found = [fitness(outcomes, cost, p99) for outcomes in tried]
+        course.search.tell([(x, f.value) for x, f in zip(asked, found, strict=True)])
+        generation, checked = len(course.steps) + 1, None
+        if generation % recipe.check_every == 0 or generation == recipe.generations:
+            seen = _checked(start, course.search.mean, checks, reference)
+            checked = seen.ratio
+            course.unimproved += 1
+            if seen.value < course.best_value:
+                course.best, course.best_value, course.unimproved = course.search.mean.copy(), seen.value, 0
+        best = min([s.best for s in course.steps] + ([] if checked is None else [checked]), default=1.0)
+        course.steps.append(Step(generation, min(found).ratio, checked, best))
+        if checkpoint is not None:
+            _keep(checkpoint, course, problems, recipe)
+        if watch is not None:
+            watch(course.steps[-1], recipe.generations)
+
+
+def _checked(start: Network, parameters: Floats, checks: Trials, reference: Baseline) -> Fitness:
+    weights = replace(start, parameters=parameters).weights
+    return fitness(checks.outcomes([weights])[0], reference.cost, reference.p99)
+
+
+def _ranges(samples: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """Between which values each feature nearly always is."""
+    seen = np.concatenate([np.stack(features(*queue)) for queue in samples], axis=1)
+    return np.quantile(seen, 0.001, axis=1), np.quantile(seen, 0.999, axis=1)
+
+
+def _record(
+    problems: Sequence[Problem], recipe: Recipe, course: Course, baseline: Baseline, samples: Sequence[Floats]
+) -> dict[str, Any]:
+    """What stands in the file of how a policy came about; no times."""
+    typical = np.median(np.concatenate(samples, axis=1), axis=1)
+    return {
+        "recipe": asdict(recipe),
+        "traces": [_described(problem) for problem in problems],
+        "generations": len(course.steps),
+        "best_heuristic": baseline.best,
+        "curve": [[s.generation, round(s.ratio, 6), s.checked and round(s.checked, 6)] for s in course.steps],
+        "typical": dict(zip(COLUMNS, typical.tolist(), strict=True)),
+    }
+
+
+def _described(problem: Problem) -> dict[str, Any]:
+    trace = problem.trace
+    digest = hashlib.sha256()
+    for column in (trace.submit, trace.run, trace.gpus):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return {
+        "name": problem.name,
+        "jobs": len(trace),
+        "trained_on": len(problem.training),
+        "gpus": problem.cluster.gpus,
+        "estimate": problem.estimate,
+        "digest": digest.hexdigest()[:16],
+    }
+
+
+def _fingerprint(problems: Sequence[Problem], recipe: Recipe) -> str:
+    """What a training depends on, in a few letters."""
+    facts = [asdict(recipe), *({**_described(p), "discipline": p.discipline} for p in problems)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _keep(path: Path, course: Course, problems: Sequence[Problem], recipe: Recipe) -> None:
+    """Write where a training stands; all of it or nothing."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(pickle.dumps((_fingerprint(problems, recipe), course)))
+    os.replace(draft, path)
+
+
+def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> Course | None:
+    """The training that was interrupted, if it is this one."""
+    if path is None or not path.is_file():
+        return None
+    try:
+        fingerprint, course = pickle.loads(path.read_bytes())
+    except Exception:  # whatever is wrong with it, there is nothing to go on with
+        raise UserError(f"{path} cannot be read, so that training cannot go on; remove it to begin anew") from None
+    if fingerprint != _fingerprint(problems, recipe) or not isinstance(course, Course):
+        raise UserError(f"{path} is of another training: other traces or options; remove it, or choose another --out")
+    return course
