@@ -100,7 +100,7 @@ def first_end(held: Ints) -> int:
             tick += 1
         if 0 < tick < soonest:
             soonest = tick
-    return soonest
+    return int(soonest)
 
 
 def choose_gpu(weights: Floats, held: Ints, tasks: Ints, ahead: int, scratch: Ints, features: Floats) -> int:
