@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -198,9 +199,20 @@ def test_letting_time_pass() -> None:
     assert env.starts()[0] == 5.0
 
 
+def test_gpus_may_be_kept_from_being_idle() -> None:
+    """Without `may_idle`, time passes only where no job in view fits."""
+    trace = Trace.of([0.0, 0.0, 1.0], [10.0, 10.0, 1.0], [1, 2, 2])
+    env = QueueEnv(trace=trace, gpus=2, discipline="commit", max_queue=4, may_idle=False)
+    env.reset()
+    assert env.action_masks().tolist() == [True, False, False, False, False]
+    env.step(np.int64(4))  # so the first job is meant
+    assert env.starts()[0] == 0.0
+    assert env.action_masks().tolist() == [True, False, False, False, True]
+
+
 def test_vector_is_single_ones_side_by_side() -> None:
     """Copy k with seed s is the single environment with seed s + k, episode after episode."""
-    settings = {"gpus": 8, "window": 15, "max_queue": 6}
+    settings: dict[str, Any] = {"gpus": 8, "window": 15, "max_queue": 6}
     many = gymnasium.make_vec("gpuyard/Queue-v0", num_envs=3, vectorization_mode="vector_entry_point", **settings)
     ones = [gymnasium.make("gpuyard/Queue-v0", **settings) for _ in range(3)]
     seen, _ = many.reset(seed=11)
@@ -255,4 +267,4 @@ def test_mistakes_are_told() -> None:
         ({"trace": shares, "gpus": 2}, "jobs share GPUs"),
     ):
         with pytest.raises(UserError, match=words):
-            QueueEnv(**options)  # type: ignore[arg-type]
+            QueueEnv(**options)

@@ -61,6 +61,7 @@ class Clusters:
         placement: str = "first",
         estimate: str | None = None,
         load: float = LOAD,
+        may_idle: bool = True,
     ) -> None:
         for name, value, known in (("discipline", discipline, DISCIPLINES), ("objective", objective, OBJECTIVES)):
             if value not in known:
@@ -71,7 +72,7 @@ class Clusters:
         self.source = new_source(trace, gpus, planner, window, load, estimate)
         self.objective, self.visible = objective, max_queue
         least = 1.0 if objective == "slowdown" else 0.0
-        self.rules = Rules(DISCIPLINES[discipline], planner.code, least)
+        self.rules = Rules(DISCIPLINES[discipline], planner.code, least, may_idle)
         self.fleet = _new_fleet(count, self.source.size, self.source.cluster, self.source.most_gpus)
         most = self.source.cluster.gpus
         found = np.empty(max(self.source.size, 1), dtype=np.int64)
@@ -105,7 +106,8 @@ class Clusters:
 
     def starts(self, b: int) -> Floats:
         """When each job of a cluster's episode started, by submission; NaN before."""
-        return self.fleet.start[b].copy()
+        found: Floats = self.fleet.start[b].copy()
+        return found
 
     def metrics(self, b: int) -> dict[str, float]:
         """How an episode went whose jobs have all started: the definitions are those of `gpuyard simulate`."""
@@ -143,7 +145,8 @@ def _new_fleet(count: int, jobs: int, cluster: Cluster, most: int) -> Fleet:
         "marks": (3, np.int64),
     }  # fmt: skip
     same = {name: np.asarray(getattr(full, name), dtype=np.int64) for name in ("size", "first", "node")}
-    return Fleet(**same, **{name: np.zeros((count, length), kind) for name, (length, kind) in shapes.items()})
+    own: dict[str, Any] = {name: np.zeros((count, length), kind) for name, (length, kind) in shapes.items()}
+    return Fleet(**(own | same))
 
 
 def _clear(fleet: Fleet, b: int, cluster: Cluster) -> None:

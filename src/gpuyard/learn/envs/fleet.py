@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuyard.core.discipline import NO_LIMIT, Starts, backfill, fill, shadow_time, wait_for
+from gpuyard.core.nodes import has_room
 from gpuyard.core.pool import Demand, Flags, Floats, Ints, Pool, Site
 from gpuyard.sim.kernel.clock import Clock, next_instant
 from gpuyard.sim.kernel.ends import Ends, next_end
@@ -87,6 +88,8 @@ class Rules(NamedTuple):
     """Of the placement."""
     least: float
     """What a job costs at least."""
+    may_idle: bool
+    """Whether time may be let pass although a job in view would fit."""
 
 
 class Scratch(NamedTuple):
@@ -157,7 +160,7 @@ def begin_jobs(copy: Copy, starts: Starts, least: float) -> int:
         copy.numbers[COST] += max(least, waited_for + copy.lump[row]) - waited_for
     begun = starts.size[0]
     starts.size[0] = 0
-    return begun
+    return int(begun)
 
 
 def _unqueue(copy: Copy, row: int) -> None:
@@ -211,8 +214,12 @@ def overtake(copy: Copy, rules: Rules, scratch: Scratch) -> None:
     begin_jobs(copy, scratch.starts, rules.least)
 
 
-def can_wait(copy: Copy) -> bool:
-    """Whether anything will ever happen by itself."""
+def can_wait(copy: Copy, visible: int, may_idle: bool) -> bool:
+    """Whether time may be let pass: whether anything will ever happen by itself, and GPUs may stay idle for it."""
+    if not may_idle:
+        for i in range(min(copy.marks[WAITING], visible)):
+            if has_room(copy.site.code, copy.site.pool.size, copy.site.pool.idle, copy.site.demand.gpus[copy.queue[i]]):
+                return False
     return bool(copy.clock.counts[2] < len(copy.work.submit) or next_end(copy.yard.ends) < np.inf)
 
 
@@ -251,13 +258,12 @@ def until_asked(copy: Copy, rules: Rules, scratch: Scratch) -> None:
 def choose_job(copy: Copy, action: int, visible: int, rules: Rules, scratch: Scratch) -> None:
     """Do what was chosen: start a job, reserve it, or let time pass; then go on until the next decision.
 
-    An action that stands for nobody lets time pass, too; where nothing will ever happen by itself, the first job is
-    meant. An episode that is over stays so.
+    An action that stands for nobody lets time pass, too; where that is not possible, the first job is meant. An episode that is over stays so.
     """
     if copy.marks[OVER] == 1:
         return
     if action >= min(copy.marks[WAITING], visible):
-        if can_wait(copy):
+        if can_wait(copy, visible, rules.may_idle):
             pass_time(copy, rules.discipline != EASY)
             until_asked(copy, rules, scratch)
             return

@@ -41,7 +41,8 @@ class QueueEnv(gymnasium.Env[Observations, np.int64]):
 
     def action_masks(self) -> Flags:
         """What is possible: the jobs in view, and to let time pass if anything will ever happen by itself."""
-        return self.clusters.masks[0].copy()
+        masks: Flags = self.clusters.masks[0].copy()
+        return masks
 
     def starts(self) -> Floats:
         """When each job of the episode started, by submission; NaN before."""

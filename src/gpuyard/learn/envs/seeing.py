@@ -43,7 +43,7 @@ _SOON = (600.0, 3600.0, 21600.0)
 
 def level(value: float, most: float) -> float:
     """A number of any size, 0 or more, as one from 0 to 1 by its logarithm."""
-    return min(np.log1p(max(value, 0.0)) / most, 1.0)
+    return float(min(np.log1p(max(value, 0.0)) / most, 1.0))
 
 
 def see_jobs(copy: Copy, visible: int, seen: Floats) -> None:
@@ -82,13 +82,13 @@ def see_cluster(copy: Copy, visible: int, seen: Floats) -> None:
         seen[5 + s] = free / total
 
 
-def see(copy: Copy, visible: int, seen: Floats, mask: Flags) -> None:
+def see(copy: Copy, visible: int, may_idle: bool, seen: Floats, mask: Flags) -> None:
     """Write an observation, and which actions are possible."""
     see_jobs(copy, visible, seen)
     see_cluster(copy, visible, seen[visible * _JOB :])
     for i in range(visible):
         mask[i] = i < copy.marks[WAITING]
-    mask[visible] = can_wait(copy)
+    mask[visible] = can_wait(copy, visible, may_idle)
 
 
 def go_on(
@@ -107,4 +107,4 @@ def go_on(
             choose_job(copy, actions[b], visible, rules, scratch)
         rewards[b] = -copy.numbers[COST] / len(copy.work.submit)
         over[b] = copy.marks[OVER] == 1
-        see(copy, visible, seen[b], masks[b])
+        see(copy, visible, rules.may_idle, seen[b], masks[b])
