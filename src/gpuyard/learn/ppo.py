@@ -147,7 +147,8 @@ class Scale:
         self.count += len(rewards)
         self.squares += float((self.returns**2).sum())
         self.returns[over] = 0.0
-        return rewards / max(np.sqrt(self.squares / self.count), 1e-8)
+        scaled: Floats = rewards / max(np.sqrt(self.squares / self.count), 1e-8)
+        return scaled
 
 
 # -- training ---------------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ def _learn(agent: Agent, optimizer: torch.optim.Optimizer, data: Rollout, settin
             wrong = nn.functional.smooth_l1_loss(values, returns[rows])
             loss = -surrogate - settings.entropy * entropy + 0.5 * wrong
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
             optimizer.step()
 

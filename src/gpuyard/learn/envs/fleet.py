@@ -258,7 +258,8 @@ def until_asked(copy: Copy, rules: Rules, scratch: Scratch) -> None:
 def choose_job(copy: Copy, action: int, visible: int, rules: Rules, scratch: Scratch) -> None:
     """Do what was chosen: start a job, reserve it, or let time pass; then go on until the next decision.
 
-    An action that stands for nobody lets time pass, too; where that is not possible, the first job is meant. An episode that is over stays so.
+    An action that stands for nobody lets time pass, too; where that is not possible, the first job is
+    meant. An episode that is over stays so.
     """
     if copy.marks[OVER] == 1:
         return
