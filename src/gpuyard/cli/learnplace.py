@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli import output
+from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
     from gpuyard.learn.place.methods import Score
@@ -28,7 +29,7 @@ def place(
     from gpuyard.learn.place.placer import FIRST_TRAINING_SEED, train
 
     if seeds > FIRST_TRAINING_SEED:
-        raise typer.BadParameter(f"at most {FIRST_TRAINING_SEED:,}: the others are for training")
+        raise UserError(f"--seeds takes at most {FIRST_TRAINING_SEED:,}: those beyond are trained on")
     with output.progress_bar("training") as bars:
         placer = train(seed, generations, progress=bars.get(""))
     if out:
