@@ -1,0 +1,27 @@
+"""Environments for Gymnasium. Importing this registers `gpuyard/Place-v0` and `gpuyard/Queue-v0`."""
+
+from __future__ import annotations
+
+from gpuyard.errors import UserError
+
+try:
+    import gymnasium
+except ImportError:
+    raise UserError("environments need gymnasium: pip install 'gpuyard[rl]'") from None
+
+PLACE, QUEUE = "gpuyard/Place-v0", "gpuyard/Queue-v0"
+_PATIENCE = 2000
+"""Ticks after which the placing of tasks is cut short: who only ever delays would go on for ever."""
+
+
+def register() -> None:
+    """Make the environments known, unless they are."""
+    if PLACE not in gymnasium.registry:
+        gymnasium.register(PLACE, "gpuyard.learn.envs.place:PlaceEnv", max_episode_steps=_PATIENCE)
+    if QUEUE not in gymnasium.registry:
+        gymnasium.register(
+            QUEUE, "gpuyard.learn.envs.queue:QueueEnv", vector_entry_point="gpuyard.learn.envs.vector:QueueVectorEnv"
+        )
+
+
+register()

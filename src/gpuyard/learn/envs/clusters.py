@@ -1,0 +1,172 @@
+"""The arrays of a fleet, and the compiled calls on them: what both environments of the queue are made of."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuyard.core import discipline as core_discipline
+from gpuyard.core import nodes, placement, pool
+from gpuyard.core.discipline import new_starts
+from gpuyard.core.model import Cluster
+from gpuyard.core.state import State
+from gpuyard.errors import UserError, suggest
+from gpuyard.learn.envs import fleet as loops_of_fleet
+from gpuyard.learn.envs import seeing
+from gpuyard.learn.envs.fleet import COMMIT, EASY, EASY_SHADOW, HEAD, Fleet, Rules, Scratch
+from gpuyard.learn.envs.seeing import BEGIN, CHOOSE, CLUSTER_FEATURES, JOB_FEATURES, LEAVE
+from gpuyard.learn.envs.windows import LOAD, WINDOW, Jobs, new_source, planner_for
+from gpuyard.sim.kernel import build, clock, ends, yard
+from gpuyard.sim.metrics import SHORT
+from gpuyard.sim.trace import Flags, Floats, Trace
+
+MAX_QUEUE = 128
+DISCIPLINES = {"commit": COMMIT, "easy-shadow": EASY_SHADOW, "easy": EASY}
+OBJECTIVES = ("slowdown", "jct", "wait")
+_MODULES = (pool, nodes, placement, core_discipline, ends, yard, clock, loops_of_fleet, seeing)
+
+Observations = npt.NDArray[np.float32]
+
+
+@cache
+def loops() -> ModuleType:
+    """The compiled loops; imports numba."""
+    source = build.merged_source(_MODULES, ("go_on",))
+    # What the drivers inline for speed would take a minute to compile here, for a few percent of a step.
+    return build.load("fleet", source.replace(", forceinline=True", ""))
+
+
+def width_of(max_queue: int) -> int:
+    """How many numbers an observation has."""
+    return max_queue * len(JOB_FEATURES) + len(CLUSTER_FEATURES)
+
+
+class Clusters:
+    """So many simulated clusters, all waiting for decisions."""
+
+    def __init__(
+        self,
+        count: int,
+        trace: str | Path | Trace | None = None,
+        gpus: int | Cluster | None = None,
+        window: int = WINDOW,
+        discipline: str = "easy-shadow",
+        objective: str = "slowdown",
+        max_queue: int = MAX_QUEUE,
+        placement: str = "first",
+        estimate: str | None = None,
+        load: float = LOAD,
+        may_idle: bool = True,
+    ) -> None:
+        for name, value, known in (("discipline", discipline, DISCIPLINES), ("objective", objective, OBJECTIVES)):
+            if value not in known:
+                raise UserError(f"unknown {name} '{value}'{suggest(value, known)} ({', '.join(known)})")
+        if max_queue < 1:
+            raise UserError(f"at least 1 job must be in view, not {max_queue}")
+        planner = planner_for(discipline, placement)
+        self.source = new_source(trace, gpus, planner, window, load, estimate)
+        self.objective, self.visible = objective, max_queue
+        least = 1.0 if objective == "slowdown" else 0.0
+        self.rules = Rules(DISCIPLINES[discipline], planner.code, least, may_idle)
+        self.fleet = _new_fleet(count, self.source.size, self.source.cluster, self.source.most_gpus)
+        most = self.source.cluster.gpus
+        found = np.empty(max(self.source.size, 1), dtype=np.int64)
+        self.scratch = Scratch(new_starts(most + 1, 2 * most + 1), found, np.empty_like(self.fleet.idle[0]))
+        self.seen = np.zeros((count, width_of(max_queue)), dtype=np.float32)
+        self.masks = np.ones((count, max_queue + 1), dtype=np.bool_)
+        self.what = np.zeros(count, dtype=np.int64)
+        self.rewards, self.over = np.zeros(count), np.zeros(count, dtype=np.bool_)
+
+    def begin(self, b: int, rng: np.random.Generator, start: int | None = None) -> None:
+        """A new episode for one cluster, up to its first decision."""
+        jobs = self.source.draw(rng, start)
+        _clear(self.fleet, b, self.source.cluster)
+        _load(self.fleet, b, jobs, self.objective)
+        self.what[:] = LEAVE
+        self.what[b] = BEGIN
+        self._go_on(np.zeros(len(self.what), dtype=np.int64))
+
+    def step(self, actions: npt.NDArray[np.int64], active: Flags) -> None:
+        """Decide for each active cluster; what comes of it is in `seen`, `masks`, `rewards` and `over`."""
+        self.rewards[~active] = 0.0
+        self.over[~active] = False
+        self.what[:] = np.where(active, CHOOSE, LEAVE)
+        self._go_on(actions)
+
+    def _go_on(self, actions: npt.NDArray[np.int64]) -> None:
+        loops().go_on(
+            self.fleet, actions, self.what, self.rules, self.scratch, self.visible, self.seen, self.masks, self.rewards,
+            self.over,
+        )  # fmt: skip
+
+    def starts(self, b: int) -> Floats:
+        """When each job of a cluster's episode started, by submission; NaN before."""
+        found: Floats = self.fleet.start[b].copy()
+        return found
+
+    def metrics(self, b: int) -> dict[str, float]:
+        """How an episode went whose jobs have all started: the definitions are those of `gpuyard simulate`."""
+        of = self.fleet
+        submit, run, start = of.submit[b], of.run[b], of.start[b]
+        jct = start + run - submit
+        makespan = float((start + run).max() - submit.min())
+        return {
+            "jobs": float(len(run)),
+            "slowdown": float(np.maximum(jct / np.maximum(run, SHORT), 1.0).mean()),
+            "jct": float(jct.mean()),
+            "wait": float((start - submit).mean()),
+            "makespan": makespan,
+            "utilization": float(run @ of.gpus[b]) / (makespan * self.source.cluster.gpus),
+        }
+
+
+def _new_fleet(count: int, jobs: int, cluster: Cluster, most: int) -> Fleet:
+    full = State(cluster, 0).pool
+    gpus, size = cluster.gpus + 1, len(full.size)
+    span = 2 * gpus + 4
+    shapes: dict[str, tuple[Any, Any]] = dict.fromkeys(
+        ("submit", "run", "estimate", "pace", "lump", "start", "end"), (jobs, float)
+    )
+    shapes |= dict.fromkeys(("gpus", "end_place", "queue"), (jobs, np.int64))
+    shapes |= dict.fromkeys(("spots", "nodes"), (most, np.int64))
+    shapes |= dict.fromkeys(("free", "end_size", "done"), (1, np.int64))
+    shapes |= dict.fromkeys(("end_row", "finished"), (gpus, np.int64))
+    shapes |= dict.fromkeys(("expected_rows", "expected_begins", "expected_ends"), (span, np.int64))
+    shapes |= dict.fromkeys(("expected_until", "expected_late"), (span, float))
+    shapes |= {
+        "rejected": (jobs, np.bool_), "idle": (size, np.int64), "tenants": (gpus - 1, np.int64),
+        "lowest": (size, np.int64), "end_time": (gpus, float), "offset": (jobs + 1, np.int64),
+        "counts": (3, np.int64), "due": (1, float), "expected_span": (2, np.int64), "numbers": (4, float),
+        "marks": (3, np.int64),
+    }  # fmt: skip
+    same = {name: np.asarray(getattr(full, name), dtype=np.int64) for name in ("size", "first", "node")}
+    own: dict[str, Any] = {name: np.zeros((count, length), kind) for name, (length, kind) in shapes.items()}
+    return Fleet(**(own | same))
+
+
+def _clear(fleet: Fleet, b: int, cluster: Cluster) -> None:
+    """An empty cluster before its first job."""
+    fleet.idle[b] = fleet.size
+    fleet.lowest[b] = fleet.first[:-1]
+    fleet.free[b] = cluster.gpus
+    fleet.end_place[b] = -1
+    fleet.start[b] = fleet.end[b] = np.nan
+    fleet.due[b] = np.inf
+    fleet.expected_span[b] = cluster.gpus + 1
+    fleet.tenants[b] = fleet.end_size[b] = fleet.done[b] = fleet.counts[b] = fleet.marks[b] = 0
+    fleet.numbers[b] = 0.0
+    fleet.marks[b, HEAD] = -1
+
+
+def _load(fleet: Fleet, b: int, jobs: Jobs, objective: str) -> None:
+    """The jobs of an episode, and what it costs to let them wait."""
+    fleet.submit[b], fleet.run[b], fleet.estimate[b], fleet.gpus[b] = jobs
+    fleet.offset[b, 1:] = np.cumsum(jobs.gpus)
+    length = np.maximum(jobs.run, SHORT) if objective == "slowdown" else np.ones(len(jobs.run))
+    fleet.pace[b] = 1.0 / length
+    fleet.lump[b] = 0.0 if objective == "wait" else jobs.run / length

@@ -1,0 +1,279 @@
+"""Many simulated clusters at once, each waiting for somebody to say which job is next. Loops in numba's subset.
+
+Time passes, GPUs are given and taken, and jobs start and are overtaken by the loops of `core` and of `sim.kernel`; here
+is only what stands between two decisions. A decision is due whenever jobs wait and none of them is reserved. A chosen
+job that fits starts, and the next decision is due at that very instant. One that does not fit is reserved: nobody is
+asked before it has started, and meanwhile the discipline alone says who may go ahead of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.discipline import NO_LIMIT, Starts, backfill, fill, shadow_time, wait_for
+from gpuyard.core.nodes import has_room
+from gpuyard.core.pool import Demand, Flags, Floats, Ints, Pool, Site
+from gpuyard.sim.kernel.clock import Clock, next_instant
+from gpuyard.sim.kernel.ends import Ends, next_end
+from gpuyard.sim.kernel.yard import (
+    Expected,
+    Work,
+    Yard,
+    as_holders,
+    expect,
+    expect_no_more,
+    give_gpus,
+    run_from,
+)
+
+COMMIT, EASY_SHADOW, EASY = range(3)
+NOW, SHADOW, COST, RATE = range(4)
+HEAD, WAITING, OVER = range(3)
+
+
+class Fleet(NamedTuple):
+    """All clusters, a line of every array for each."""
+
+    submit: Floats
+    run: Floats
+    estimate: Floats
+    gpus: Ints
+    pace: Floats
+    """What a second of waiting costs, of each job."""
+    lump: Floats
+    """What it costs besides, once it starts."""
+    rejected: Flags
+    size: Ints
+    """GPUs of each node; like `first` and `node` the same for all clusters."""
+    first: Ints
+    node: Ints
+    idle: Ints
+    tenants: Ints
+    lowest: Ints
+    free: Ints
+    end_time: Floats
+    end_row: Ints
+    end_place: Ints
+    end_size: Ints
+    start: Floats
+    end: Floats
+    offset: Ints
+    spots: Ints
+    nodes: Ints
+    done: Ints
+    finished: Ints
+    counts: Ints
+    due: Floats
+    expected_rows: Ints
+    expected_begins: Ints
+    expected_ends: Ints
+    expected_until: Floats
+    expected_late: Floats
+    expected_span: Ints
+    queue: Ints
+    """Rows that wait, by submission."""
+    numbers: Floats
+    """Time; the reserved job's shadow time; what it has cost since the last decision; what a second costs now."""
+    marks: Ints
+    """The reserved row, -1 if there is none; how many wait; whether all have started."""
+
+
+class Rules(NamedTuple):
+    """What is the same for all clusters."""
+
+    discipline: int
+    code: int
+    """Of the placement."""
+    least: float
+    """What a job costs at least."""
+    may_idle: bool
+    """Whether time may be let pass although a job in view would fit."""
+
+
+class Scratch(NamedTuple):
+    """Arrays to work with."""
+
+    starts: Starts
+    found: Ints
+    later: Ints
+
+
+class Copy(NamedTuple):
+    """One of the clusters."""
+
+    work: Work
+    site: Site
+    yard: Yard
+    clock: Clock
+    expected: Expected
+    pace: Floats
+    lump: Floats
+    queue: Ints
+    numbers: Floats
+    marks: Ints
+
+
+def copy_at(fleet: Fleet, b: int, code: int) -> Copy:
+    """The b-th cluster, as views of its lines."""
+    demand = Demand(fleet.gpus[b], None, None, None, None, fleet.estimate[b], None, None)  # type: ignore[arg-type]
+    pool = Pool(
+        fleet.first, fleet.size, fleet.node, fleet.idle[b], fleet.tenants[b],
+        None, None, None, None, None, None, None, None,  # type: ignore[arg-type]
+    )  # fmt: skip
+    ends = Ends(fleet.end_time[b], fleet.end_row[b], fleet.end_place[b], fleet.end_size[b])
+    yard = Yard(
+        pool, fleet.lowest[b], fleet.free[b], ends, fleet.start[b], fleet.end[b], fleet.offset[b], fleet.offset[b],
+        fleet.spots[b], fleet.nodes[b], fleet.done[b],
+    )  # fmt: skip
+    expected = Expected(
+        fleet.expected_rows[b], fleet.expected_begins[b], fleet.expected_ends[b], fleet.expected_until[b],
+        fleet.expected_late[b], fleet.expected_span[b],
+    )  # fmt: skip
+    return Copy(
+        Work(fleet.submit[b], fleet.run[b], fleet.run[b], fleet.rejected[b]),
+        Site(demand, pool, code, 0, False, None),  # type: ignore[arg-type]
+        yard,
+        Clock(fleet.finished[b], fleet.counts[b], fleet.due[b]),
+        expected,
+        fleet.pace[b],
+        fleet.lump[b],
+        fleet.queue[b],
+        fleet.numbers[b],
+        fleet.marks[b],
+    )
+
+
+def begin_jobs(copy: Copy, starts: Starts, least: float) -> int:
+    """Let everybody begin whom a loop has started; returns how many that were."""
+    now, begin = copy.numbers[NOW], 0
+    for i in range(starts.size[0]):
+        row = starts.rows[i]
+        give_gpus(copy.yard, row, starts.bins[begin : starts.ends[i]], copy.site.code, 0)
+        begin = starts.ends[i]
+        run_from(copy.yard, row, now, now + copy.work.run[row])
+        until = now + copy.site.demand.estimate[row]
+        expect(copy.expected, until, row, copy.yard.offset[row], copy.yard.offset[row + 1])
+        _unqueue(copy, row)
+        waited_for = (now - copy.work.submit[row]) * copy.pace[row]
+        copy.numbers[COST] += max(least, waited_for + copy.lump[row]) - waited_for
+    begun = starts.size[0]
+    starts.size[0] = 0
+    return int(begun)
+
+
+def _unqueue(copy: Copy, row: int) -> None:
+    queue, marks = copy.queue, copy.marks
+    at = 0
+    while queue[at] != row:
+        at += 1
+    for i in range(at + 1, marks[WAITING]):
+        queue[i - 1] = queue[i]
+    marks[WAITING] -= 1
+    copy.numbers[RATE] -= copy.pace[row]
+    if marks[WAITING] == 0:
+        copy.numbers[RATE] = 0.0
+
+
+def try_row(copy: Copy, row: int, least: float, scratch: Scratch) -> bool:
+    """Start a job if it fits."""
+    if copy.site.demand.gpus[row] > copy.yard.free[0]:
+        return False
+    scratch.found[0] = row
+    fill(scratch.found[:1], True, NO_LIMIT, copy.site, scratch.starts)
+    return begin_jobs(copy, scratch.starts, least) > 0
+
+
+def overtake(copy: Copy, rules: Rules, scratch: Scratch) -> None:
+    """Start those whom the discipline lets go ahead of the reserved job, by submission."""
+    if rules.discipline == COMMIT or copy.marks[WAITING] < 2 or copy.yard.free[0] == 0:
+        return
+    now, head, free = copy.numbers[NOW], copy.marks[HEAD], copy.yard.free[0]
+    demand, shadow, n = copy.site.demand, copy.numbers[SHADOW], 0
+    for i in range(copy.marks[WAITING]):
+        row = copy.queue[i]
+        early = rules.discipline == EASY or now + demand.estimate[row] < shadow
+        if row != head and demand.gpus[row] <= free and early:
+            scratch.found[n] = row
+            n += 1
+    if n == 0:
+        return
+    if rules.discipline == EASY_SHADOW:
+        fill(scratch.found[:n], False, NO_LIMIT, copy.site, scratch.starts)
+    else:
+        pool = copy.site.pool
+        scratch.later[:] = pool.idle
+        idle = Pool(
+            pool.first, pool.size, pool.node, scratch.later, pool.tenants,
+            None, None, None, None, None, None, None, None,  # type: ignore[arg-type]
+        )  # fmt: skip
+        later = Site(demand, idle, copy.site.code, 0, False, None)  # type: ignore[arg-type]
+        at = wait_for(head, as_holders(copy.expected, copy.yard.nodes, now), later)
+        backfill(scratch.found[:n], head, at, later, now, copy.site, scratch.starts)
+    begin_jobs(copy, scratch.starts, rules.least)
+
+
+def can_wait(copy: Copy, visible: int, may_idle: bool) -> bool:
+    """Whether time may be let pass: whether anything will ever happen by itself, and GPUs may stay idle for it."""
+    if not may_idle:
+        for i in range(min(copy.marks[WAITING], visible)):
+            if has_room(copy.site.code, copy.site.pool.size, copy.site.pool.idle, copy.site.demand.gpus[copy.queue[i]]):
+                return False
+    return bool(copy.clock.counts[2] < len(copy.work.submit) or next_end(copy.yard.ends) < np.inf)
+
+
+def pass_time(copy: Copy, stepwise: bool) -> None:
+    """Let the next events happen; what waiting costs meanwhile is added up."""
+    now = next_instant(copy.clock, copy.work, copy.yard, copy.site.pool.idle, stepwise)
+    numbers, marks, counts = copy.numbers, copy.marks, copy.clock.counts
+    numbers[COST] += numbers[RATE] * (now - numbers[NOW])
+    numbers[NOW] = now
+    for i in range(counts[0]):
+        row = copy.clock.finished[i]
+        expect_no_more(copy.expected, copy.yard.start[row] + copy.site.demand.estimate[row], row)
+    for row in range(counts[1], counts[2]):
+        copy.queue[marks[WAITING]] = row
+        marks[WAITING] += 1
+        numbers[RATE] += copy.pace[row]
+
+
+def until_asked(copy: Copy, rules: Rules, scratch: Scratch) -> None:
+    """Go on until somebody has to be chosen, or all have started."""
+    marks = copy.marks
+    while True:
+        if marks[HEAD] >= 0:
+            if try_row(copy, marks[HEAD], rules.least, scratch):
+                marks[HEAD] = -1
+            else:
+                overtake(copy, rules, scratch)
+        if marks[HEAD] < 0 and marks[WAITING] > 0:
+            return
+        if marks[WAITING] == 0 and copy.clock.counts[2] == len(copy.work.submit):
+            marks[OVER] = 1
+            return
+        pass_time(copy, rules.discipline != EASY)
+
+
+def choose_job(copy: Copy, action: int, visible: int, rules: Rules, scratch: Scratch) -> None:
+    """Do what was chosen: start a job, reserve it, or let time pass; then go on until the next decision.
+
+    An action that stands for nobody lets time pass, too; where that is not possible, the first job is
+    meant. An episode that is over stays so.
+    """
+    if copy.marks[OVER] == 1:
+        return
+    if action >= min(copy.marks[WAITING], visible):
+        if can_wait(copy, visible, rules.may_idle):
+            pass_time(copy, rules.discipline != EASY)
+            until_asked(copy, rules, scratch)
+            return
+        action = 0
+    row = copy.queue[action]
+    if not try_row(copy, row, rules.least, scratch):
+        copy.marks[HEAD] = row
+        holders = as_holders(copy.expected, copy.yard.nodes, -np.inf)
+        copy.numbers[SHADOW] = shadow_time(row, holders, copy.site.demand, copy.yard.free[0])
+        overtake(copy, rules, scratch)
+        pass_time(copy, rules.discipline != EASY)
+    until_asked(copy, rules, scratch)
