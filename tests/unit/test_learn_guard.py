@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpuyard.core.columns import COLUMNS
 from gpuyard.core.events import Cancelled, Submitted
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.plan import Snapshot
@@ -22,10 +23,11 @@ from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon.serving import details_of, forced_hash, guard_of, served
 from gpuyard.errors import UserError
-from gpuyard.learn.features import NAMES
+from gpuyard.learn.features import COLUMNS as INPUTS
+from gpuyard.learn.features import NAMES, features
 from gpuyard.learn.file import Learned, load
 from gpuyard.learn.guard import KINDS, LONGEST_REST, SHARE, Guarded, NotPassed, guarded
-from gpuyard.learn.network import BASES, Network, parameter_count, untrained
+from gpuyard.learn.network import BASES, SIZES, Network, parameter_count, score_queue, untrained
 from gpuyard.policytext import absolute, describe_learned
 
 NOW = 50_000.0
@@ -298,3 +300,15 @@ def test_serving_needs_numpy_alone() -> None:
     code = "import sys, gpuyard.daemon.serving; print([m for m in ('torch', 'numba', 'gymnasium') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("hidden", SIZES)
+def test_a_whole_queue_is_scored_to_the_last_digit(base: str, hidden: int) -> None:
+    parameters = np.random.default_rng(hidden).normal(0.0, 1.0, parameter_count(hidden))
+    net = Network(base, hidden, 0.1, parameters)  # with some that starve
+    for jobs in (1, 7, 1001):
+        state, now = queue(jobs, seed=jobs), NOW + 100.0 * jobs
+        rows = state.waiting.array
+        values = [COLUMNS[name].values(state, rows, now) for name in INPUTS]
+        assert (score_queue(values, features(*values), net.weights) == net.policy().rank(state, rows, now)).all()

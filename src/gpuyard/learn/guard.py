@@ -32,7 +32,7 @@ from gpuyard.core.state import State
 from gpuyard.errors import UserError
 from gpuyard.learn import features
 from gpuyard.learn.file import Learned
-from gpuyard.learn.network import ALL_FEATURES, JOB_FEATURES, starves
+from gpuyard.learn.network import ALL_FEATURES, JOB_FEATURES, score_queue, starves
 from gpuyard.policytext import describe_gate
 
 log = logging.getLogger("gpuyard")
@@ -94,7 +94,7 @@ class Guard:
         self.counts = Counts()
         self._clock, self._limit = clock, limit or math.inf
         self._base = POLICIES[learned.network.base]
-        self._policy = learned.policy(name)
+        self._weights = learned.network.weights
         margin = np.maximum(MARGIN * (learned.high - learned.low), LEAST_MARGIN)
         self._low, self._high = learned.low - margin, learned.high + margin
         self._instant: tuple[int, float] | None = None
@@ -124,10 +124,11 @@ class Guard:
         """The network's numbers, and what speaks against them."""
         values = [COLUMNS[name].values(state, rows, now) for name in features.COLUMNS]
         with np.errstate(all="ignore"):
-            scores: Floats = self._policy(*values)
+            found = features.features(*values)
+            scores = score_queue(values, found, self._weights)
             if not np.isfinite(scores).all():
                 return scores, NOT_A_NUMBER
-            if self._is_unusual(np.array(features.features(*values))):
+            if self._is_unusual(np.array(found)):
                 return scores, UNUSUAL
         self._count_starving(state, rows, dict(zip(features.COLUMNS, values, strict=True)))
         return scores, ""
