@@ -45,10 +45,10 @@ def queue(waiting: int) -> State:
     """A cluster of 64 GPUs with two that are idle, and a queue."""
     state, draw = State(Cluster((8,) * 8)), np.random.default_rng(0)
     for n in range(8):
-        gpus = tuple(range(8 * n, 8 * n + (8 if n else 6)))
-        request = Request(gpus=len(gpus), estimate=float(draw.uniform(1e4, 1e5)))
+        spot = tuple(range(8 * n, 8 * n + (8 if n else 6)))
+        request = Request(gpus=len(spot), estimate=float(draw.uniform(1e4, 1e5)))
         apply(state, Submitted(float(n), f"r{n}", request))
-        apply(state, Placed(float(n), f"r{n}", 1, gpus))
+        apply(state, Placed(float(n), f"r{n}", 1, spot))
         apply(state, Started(float(n), f"r{n}", 1))
     for n in range(waiting):
         gpus, estimate = int(draw.choice((1, 1, 2, 4, 8))), float(draw.lognormal(7.5, 1.5))

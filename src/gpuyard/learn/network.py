@@ -112,7 +112,8 @@ def score_queue(columns: Sequence[Floats], found: Sequence[Floats], weights: Flo
     for unit, said in zip(units, sums, strict=True):
         total += unit[-1] * said
     starving = 1.0 * starves(length, of["wait"], of["opening"], of["queue_work"], of["capacity"], weights[STARVATION])
-    return total - starving * FAR_AHEAD * (1.0 + of["wait"])
+    total -= starving * FAR_AHEAD * (1.0 + of["wait"])
+    return total
 
 
 @dataclass(frozen=True, slots=True)
