@@ -49,6 +49,7 @@ REST, LONGEST_REST = 1.0, 600.0
 """Seconds for which nothing is tried after a ranking that was late: the first time, and at most."""
 DIGITS = 12
 """Of its hash, which tell one policy from another."""
+_LARGE = 2**23  # bytes
 _MANY = 10_000  # jobs that were put ahead: then those that are gone are forgotten
 
 _WHY = {
@@ -103,6 +104,9 @@ class Guard:
         self._rest, self._until = REST, -math.inf
         self._starving: set[str] = set()
         self._told: set[str] = set()
+        # After each ranking glibc gives what it took back to the system, and to fetch it again takes longer than the
+        # network does; not so once something larger has been given back.
+        np.empty(_LARGE, dtype=np.uint8)
 
     def rank(self, state: State, rows: Ints, now: float) -> Floats:
         """A number for each row; the smallest runs first."""
