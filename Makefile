@@ -8,7 +8,7 @@ ARGS ?=
 # Tests mostly wait, for daemons, jobs and browsers: two for each core keep it busy.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording screenshots chaos clean
+.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned screenshots chaos clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
@@ -22,7 +22,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: bench-simulator bench-queue bench-sharing bench-recording bench-server bench-page
+bench: bench-simulator bench-queue bench-sharing bench-learned bench-recording bench-server bench-page
 
 bench-simulator: $(VENV)/.installed-dev
 	$(BIN)/python bench/simulator.py $(ARGS)
@@ -35,6 +35,9 @@ bench-server: $(VENV)/.installed-dev
 
 bench-sharing: $(VENV)/.installed-dev
 	$(BIN)/python bench/sharing.py $(ARGS)
+
+bench-learned: $(VENV)/.installed-dev
+	$(BIN)/python bench/learned.py $(ARGS)
 
 bench-recording: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.recording $(ARGS)

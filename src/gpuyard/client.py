@@ -336,9 +336,12 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         """The policy that decides, and since when."""
         return self._get("/policy")
 
-    def set_policy(self, policy: str, *, discipline: str | None = None, placement: str | None = None) -> dict[str, Any]:
-        """Let another policy decide from now on."""
-        return self._ask("PUT", "/policy", {"policy": policy, "discipline": discipline, "placement": placement})
+    def set_policy(
+        self, policy: str, *, discipline: str | None = None, placement: str | None = None, force: bool = False
+    ) -> dict[str, Any]:
+        """Let another policy decide from now on; `force`: also a trained one that has not passed its gate."""
+        wish = {"policy": policy, "discipline": discipline, "placement": placement}
+        return self._ask("PUT", "/policy", wish | ({"force": True} if force else {}))
 
     def preview_policy(
         self, policy: str, *, discipline: str | None = None, placement: str | None = None

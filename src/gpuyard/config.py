@@ -26,6 +26,7 @@ DURATIONS = (
     "grace",
     "half_life",
     "lease_idle",
+    "learned_limit",
     "queue_timeout",
     "keep_logs",
     "keep_history",
@@ -35,7 +36,7 @@ DURATIONS = (
     "keep_hours",
 )
 SIZES = ("output_limit", "gpu_buffer")
-_SWITCHES = ("cgroups", "page", "preempt", "record", "single_user")
+_SWITCHES = ("cgroups", "force_policy", "page", "preempt", "record", "single_user")
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _NUMBERS = ("max_priority", "memory_margin", "oom_retries")
 _RANGES = {"memory_margin": (1, "a part from 0 to 1, as in 0.05"), "oom_retries": (100, "a whole number from 0 to 100")}
@@ -46,7 +47,7 @@ _CHOICES = {
     "admission": ("requests", "usage"),
 }
 TOKENS = ("auto", "required", "none")
-FLAGS = {"bind": "--host", "tokens": "--token"}
+FLAGS = {"bind": "--host", "force_policy": "--force", "tokens": "--token"}
 """Settings whose flags have other names: those that people know."""
 PORT = 62333
 """Where the daemon listens on TCP if nobody says otherwise, and nobody else does."""
@@ -83,6 +84,10 @@ class Settings:
     discipline: str = ""
     """How strictly the policy's order is kept; easy, unless the policy preempts."""
     placement: str = "pack"
+    force_policy: bool = False
+    """Whether the configured policy, a trained one, decides though it has not passed its gate."""
+    learned_limit: float = 0.05
+    """Seconds that a trained policy may take to rank the queue; 0: as long as it likes."""
     default_estimate: float = 86400.0
     """Seconds that a job is taken to run if it has neither an estimate nor a time limit."""
     grace: float = 10.0

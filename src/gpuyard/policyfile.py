@@ -66,6 +66,15 @@ def make_planner(
     return ordered(policy, spec.discipline or discipline or policy.discipline or None, spec.placement or placement)
 
 
+def check_passed(text: str) -> None:
+    """Refuse a trained policy that has not passed its gate, as every daemon does."""
+    if (name := parse_spec(text).name).startswith(LEARNED):
+        from gpuyard.learn.file import load
+        from gpuyard.learn.guard import check_gate
+
+        check_gate(name, load(name.removeprefix(LEARNED)))
+
+
 def split_list(texts: Iterable[str]) -> list[str]:
     """Policies from options: separated by spaces, or by commas where those are not part of settings."""
     policies: list[str] = []

@@ -133,6 +133,42 @@ class Rules(TypedDict):
     users: list[Standing]
 
 
+class Gate(TypedDict):
+    """How a trained policy fared against the best heuristic where it was held out."""
+
+    passed: bool
+    ratio: float | None
+    """Below 1 it was better."""
+    ratio_low: float | None
+    ratio_high: float | None
+    """Between these the ratio is, with confidence."""
+    mean_ratio: float | None
+    p99_ratio: float | None
+    best_heuristic: str | None
+    reasons: list[str]
+    """Why it did not pass."""
+
+
+class LearnedInForce(TypedDict):
+    """The trained policy that decides, and what its guard counted since it does."""
+
+    file: str
+    hash: str
+    """The first digits of the hash of what was loaded."""
+    base: str
+    """The heuristic that it builds on, and that ranks where it cannot be trusted."""
+    forced: bool
+    """Whether somebody had it decide though its gate is not passed."""
+    gate: Gate | None
+    """null: nobody has evaluated it."""
+    plans: int
+    """How often the queue was ranked."""
+    fallbacks: dict[str, int]
+    """How often the base heuristic did that: `not-a-number`, `unusual`, `late`."""
+    starved: int
+    """Jobs that were put ahead for having waited too long."""
+
+
 class PolicyInForce(TypedDict):
     """What makes the plans."""
 
@@ -144,6 +180,8 @@ class PolicyInForce(TypedDict):
     since: str
     admission: str
     """`requests`: GPUs are shared by what jobs ask for; `usage`: by what they and their like use."""
+    learned: LearnedInForce | None
+    """null: what decides is no trained policy."""
 
 
 class KnownPolicy(TypedDict):
@@ -206,11 +244,13 @@ class Status(TypedDict):
     url: str | None
     """Where the API is on TCP, if it is."""
     warnings: list[str]
-    """What is risky or missing in how it can be reached."""
+    """What is risky or missing in how it can be reached, and whether another policy decides than is wanted."""
     simulated: bool
     gpus: dict[str, int]
     """How many GPUs are in each state."""
     policy: str
+    learned: LearnedInForce | None
+    """null: what decides is no trained policy."""
     admission: str
     """`requests`: GPUs are shared by what jobs ask for; `usage`: by what they and their like use."""
     jobs: dict[str, int]

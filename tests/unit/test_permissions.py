@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -69,6 +71,19 @@ def test_rules() -> None:
         permissions.check(May.OWNER, ann, "cancel job 1", lambda: "root")
     with pytest.raises(Forbidden, match="only an admin may drain: ask root, or a member of the group wheels"):
         permissions.check(May.ADMIN, ann, "drain", lambda: "ann")
+
+
+def test_files_of_policies_are_the_daemons_users_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuyard.server.permissions.shipped", lambda: ["week"])
+    permissions = Permissions(Settings(Path("/x"), Path("/x/s")))
+    me, boss = Caller(os.geteuid(), "me", True), Caller(os.geteuid() + 1, "boss", True)
+    for policy in ("sjf", "learned:week", " learned:week@easy@pack"):
+        permissions.check_policy(boss, policy)
+    for policy in ("/x/mine.py:mine", "learned:/x/p.json", " learned:/x/p@easy", "learned:./week", "learned:"):
+        permissions.check_policy(me, policy)
+        for other in (boss, replace(me, via="token 1")):
+            with pytest.raises(Forbidden, match="may set a policy from a file, and not by a token"):
+                permissions.check_policy(other, policy)
 
 
 def test_nobody_is_trusted_whom_the_kernel_does_not_name() -> None:

@@ -46,6 +46,9 @@ class Own:
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="A,B", help="What is drawn: utilization, memory, power, all ...")
     ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="With --policy: also a trained one that has not passed its gate.")
+    ] = False
     no_plots: Annotated[
         bool, typer.Option("--no-plots", help="Draw only who had which GPU when, and how policies compare.")
     ] = False
@@ -57,6 +60,8 @@ class Own:
                 "--simulate-gpus is for a yard of the batch's own: give --policy with it, as in --policy fcfs; a "
                 "daemon that is up has its GPUs already"
             )
+        if self.force and not self.policy:
+            raise UserError("--force is for a trained policy: give --policy with it, as in --policy learned:FILE")
         if (self.metrics is not None or self.no_plots) and not self.policy and self.out is None:
             raise UserError("nothing is drawn without --out DIR: give that, or leave out --metrics and --no-plots")
         for option, given in others.items():
@@ -89,6 +94,7 @@ def run_under_policies(own: Own, submit: Submit, json: bool) -> int:
     policies, drawn = _policies(own), own.drawn()
     simulated = settings({"simulate_gpus": own.simulate_gpus}).simulate_gpus or None
     open_gpus((simulated, "")).close()
+    given = {"simulate_gpus": simulated or "", "record": "true", "force_policy": "true" if own.force else ""}
     out = own.folder()
     found: dict[str, Results] = {}
     folder = out
@@ -98,7 +104,7 @@ def run_under_policies(own: Own, submit: Submit, json: bool) -> int:
                 output.say(f"policy {policy}:")
             folder = out if len(policies) == 1 else out / policy.replace("/", "-")
             folder.mkdir(exist_ok=True)
-            found[policy] = _run(policy, simulated, folder, submit, drawn, json)
+            found[policy] = _run(policy, given, folder, submit, drawn, json)
     except KeyboardInterrupt:
         with suppress(OSError):  # there is something in it, which stays
             folder.rmdir()
@@ -115,27 +121,28 @@ def run_under_policies(own: Own, submit: Submit, json: bool) -> int:
 
 def _policies(own: Own) -> list[str]:
     """Those that are named, each once; a mistake is told before anything runs."""
-    from gpuyard.policyfile import make_planner, split_list
+    from gpuyard.policyfile import check_passed, make_planner, split_list
 
     found = list(dict.fromkeys(split_list(own.policy or [])))
     if not found:
         raise UserError("--policy names none; write for example --policy fcfs (gpuyard policies lists them)")
     for policy in found:
         make_planner(policy)
+        if not own.force:
+            check_passed(policy)
     return found
 
 
 def _run(
-    policy: str, simulated: str | None, folder: Path, submit: Submit, drawn: list[str], json: bool
+    policy: str, settings: dict[str, str], folder: Path, submit: Submit, drawn: list[str], json: bool
 ) -> Results:  # fmt: skip
     """One policy: a yard that is there for as long as the batch lasts."""
     from gpuyard.cli.batchresults import keep_logs, write_files
     from gpuyard.cli.batchscreen import summarise  # before anything runs: an import is no place to be interrupted in
-    from gpuyard.cli.policy import absolute
     from gpuyard.experiments.ownyard import own_yard
+    from gpuyard.policytext import absolute
 
-    settings = {"policy": absolute(policy), "simulate_gpus": simulated or "", "record": "true"}
-    with own_yard(folder / _YARD, settings) as client:
+    with own_yard(folder / _YARD, {**settings, "policy": absolute(policy)}) as client:
         id = submit(client)
         if id is None:
             raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ from gpuyard.cli import output
 from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
+from gpuyard.policytext import absolute, describe_learned
 
 if TYPE_CHECKING:
     from gpuyard.client import PolicyPreview
@@ -44,11 +44,15 @@ def set_(
     yard: Yard,
     text: Annotated[
         str,
-        typer.Argument(metavar="POLICY", help="name[:key=value,...][@discipline[@placement]], or ./mine.py:my_policy."),
+        typer.Argument(
+            metavar="POLICY",
+            help="name[:key=value,...][@discipline[@placement]], ./mine.py:my_policy or learned:./trained.json.",
+        ),
     ],
     discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead.")] = None,
     placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: tell what would change now.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also a trained policy that has not passed its gate.")] = False,
     json: Json = False,
 ) -> None:
     """Let another policy decide from now on."""
@@ -57,18 +61,13 @@ def set_(
     if dry_run:
         _show_preview(client.preview_policy(wanted, discipline=discipline, placement=placement), json)
         return
-    client.set_policy(wanted, discipline=discipline, placement=placement)
+    client.set_policy(wanted, discipline=discipline, placement=placement, force=force)
     now = client.policy()
     if json:
         output.print_json(now)
     else:
-        output.say(f"from now on, {now['policy']} decides")
-
-
-def absolute(text: str) -> str:
-    """The policy's text with the whole path of its file, if it has one: the daemon is somewhere else."""
-    path, ending, rest = text.partition(".py:")
-    return os.path.abspath(os.path.expanduser(path)) + ending + rest if ending else text
+        forced = ", though its gate is not passed" if (now.get("learned") or {}).get("forced") else ""
+        output.say(f"from now on, {now['policy']} decides{forced}")
 
 
 def _show_preview(found: PolicyPreview, json: bool) -> None:
@@ -97,3 +96,5 @@ def _show(yard: Yard, json: bool) -> None:
     else:
         by = "; GPU memory is given away by usage" if now.get("admission") == "usage" else ""
         print((f"{now['policy']} (since {clock(now['since'])})" if now.get("since") else now["policy"]) + by)
+        if now.get("learned"):
+            print(f"trained: {describe_learned(now['learned'])}")

@@ -7,6 +7,7 @@ from typing import Any
 from gpuyard.cli import output
 from gpuyard.cli.sharing import Json, shared
 from gpuyard.cli.yard import Yard
+from gpuyard.policytext import describe_learned
 
 
 @shared
@@ -35,6 +36,8 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("jobs", _counts(found["jobs"]) or "none"),
         ("policy", found["policy"] + (", admission by usage" if found.get("admission") == "usage" else "")),
     ]
+    if found.get("learned"):
+        facts.append(("trained", describe_learned(found["learned"])))
     if plan.get("last_ms") is not None:
         times = ", ".join(f"{name} {plan[f'{name}_ms']:.3g} ms" for name in ("last", "mean", "max"))
         facts.append(("planning", times))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from gpuyard.cli import output
-from gpuyard.cli.policy import absolute
 from gpuyard.cli.sharing import shared
 from gpuyard.cli.yard import Here, OnlyHere
 from gpuyard.client import Client, NoDaemon
 from gpuyard.config import FLAGS
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.policytext import absolute
 
 if TYPE_CHECKING:
     from gpuyard.config import Settings
@@ -64,17 +64,21 @@ class Rules:
     page: Annotated[
         str | None, typer.Option("--page", metavar="on|off", help="Whether there is a page, on TCP (on).")
     ] = None
+    force: Annotated[bool, typer.Option("--force", help="Also with a trained policy that has not passed its gate.")] = (
+        False
+    )
 
     def flags(self) -> dict[str, str]:
         """What is given, by the setting's name."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
+        given = {name: value for name, value in asdict(self).items() if value is not None and name != "force"}
         if "://" in given.get("bind", ""):
             raise UserError(
                 f"--host is here the address to listen at, as in 127.0.0.1, and {self.bind} is none; a daemon is "
                 "started on the machine that it is to run on"
             )
         files = {name: os.path.abspath(given[name]) for name in ("tls_cert", "tls_key") if given.get(name)}
-        return given | files | ({"policy": absolute(self.policy)} if self.policy else {})
+        force = {"force_policy": "true"} if self.force else {}
+        return given | files | force | ({"policy": absolute(self.policy)} if self.policy else {})
 
 
 @shared
@@ -141,7 +145,8 @@ def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, A
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
     for name, value in rules.flags().items():
-        command += [FLAGS.get(name, f"--{name.replace('_', '-')}"), value]
+        command.append(FLAGS.get(name, f"--{name.replace('_', '-')}"))
+        command += [] if name == "force_policy" else [value]
     return begin(Former(command, None, "/"), settings, client)
 
 

@@ -23,11 +23,11 @@ from gpuyard.daemon.batches import Together
 from gpuyard.daemon.described import NoSuchJob
 from gpuyard.daemon.intake import Intake, Taken, Wanted
 from gpuyard.daemon.preview import Preview, Previews
+from gpuyard.daemon.serving import guard_of, served
 from gpuyard.daemon.sizing import never, seated
 from gpuyard.daemon.views import Work
 from gpuyard.daemon.yard import Yard
 from gpuyard.errors import UserError
-from gpuyard.policyfile import make_planner
 
 _DEAR = 0.003  # seconds: what takes longer to find is kept for a moment, so that many who ask do not hold up the yard
 _WORTH = 30  # times as long
@@ -163,29 +163,38 @@ class Desk:
         if self._phase(job) is Phase.HELD:
             self._yard.record(Released(self._yard.clock.now(), job))
 
-    def set_policy(self, text: str, discipline: str | None, placement: str | None, by: str = "") -> str:
+    def set_policy(
+        self, text: str, discipline: str | None, placement: str | None, by: str = "", force: bool = False
+    ) -> str:
         """Plan by another policy from now on; what is not said stays as it is. Returns it in full."""
-        yard, planner = self._yard, self._another(text, discipline, placement)
+        yard, planner = self._yard, self._another(text, discipline, placement, force)
         yard.planning.use(planner, yard.clock.now(), **({"by": by} if by else {}))
         return planner.text
 
     def preview(self, text: str, discipline: str | None, placement: str | None) -> Preview:
         """What another policy would change now."""
-        return self._previews.of(self._another(text, discipline, placement))
+        return self._previews.of(self._another(text, discipline, placement, force=True))
 
-    def _another(self, text: str, discipline: str | None, placement: str | None) -> OrderedPlanner:
+    def _another(self, text: str, discipline: str | None, placement: str | None, force: bool) -> OrderedPlanner:
         """Another policy; what is not said is as it is now."""
         yard = self._yard
         former = yard.planner
         kept = former.discipline
         if former.policy.preemptive:  # it could not have another, so nobody may have wanted this one
             kept = yard.settings.discipline or "easy"
-        return make_planner(
+        return served(
             text,
             discipline=discipline or kept,
             placement=placement or former.placement,
             lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
+            force=force,
+            limit=yard.settings.learned_limit,
         )
+
+    def learned(self) -> dict[str, Any] | None:
+        """What there is to tell of a trained policy that decides; None: another kind does."""
+        guard = guard_of(self._yard.planner)
+        return guard.told() if guard is not None else None
 
     def policy(self) -> tuple[OrderedPlanner, float]:
         """What makes the plans, and since when."""
@@ -231,7 +240,10 @@ class Desk:
         yard = self._yard
         spans = [1000 * seconds for seconds in yard.planning.seconds]
         plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
-        return {"policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn)}
+        return {
+            "policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn),
+            "learned": self.learned(), "warnings": [yard.planning.trouble] if yard.planning.trouble else [],
+        }  # fmt: skip
 
     def _is_lease(self, job: str) -> bool:
         view = self._yard.store.open.get(job)

@@ -13,6 +13,7 @@ from gpuyard.core.events import Cancelled, Exited, Placed, Preempted, Requeued, 
 from gpuyard.core.model import Phase
 from gpuyard.daemon.journal import Record
 from gpuyard.daemon.views import JobView
+from gpuyard.learn.guard import Counts
 
 _LONG = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
 _SHORT = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -57,6 +58,8 @@ class Meters:
         self.plan_cpu = 0.0
         """Seconds of CPU time that planning took."""
         self.commits = Histogram(_SHORT)
+        self.learned = Counts()
+        """What trained policies did that decided before; the present one's guard has its own."""
         self._since = {
             view.id: latest_at(view.id) if view.attempt and view.state != "running" else view.submitted
             for view in opened.values()

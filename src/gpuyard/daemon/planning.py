@@ -13,6 +13,8 @@ from gpuyard.core.engine import validate
 from gpuyard.core.events import Chosen, PolicySet, Renewed
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
+from gpuyard.daemon.opening import configured_policy
+from gpuyard.daemon.serving import details_of, guard_of
 from gpuyard.daemon.stops import Stops
 from gpuyard.policyfile import make_planner
 
@@ -30,13 +32,13 @@ class Planning:
 
     def __init__(self, yard: Yard, stops: Stops) -> None:
         self._yard, self._stops = yard, stops
-        settings = yard.settings
-        self.planner = make_planner(
-            settings.policy,
-            discipline=settings.discipline or "easy",
-            placement=settings.placement,
-            lenient=not settings.discipline,
-        )
+        self.configured = configured_policy(yard.store, yard.settings)
+        self.planner = self.configured.planner
+        self.trouble = ""
+        """What to tell people of the policy: another than they want decides; empty: all is well."""
+        if self.configured.in_place_of:
+            wanted, because = self.configured.in_place_of, self.configured.because
+            self.trouble = f"policy {wanted} cannot be used any more, so {self.planner.text} decides: {because}"
         self.seconds: deque[float] = deque(maxlen=1000)
         """What the latest plans took."""
         self._planned = -1
@@ -104,6 +106,8 @@ class Planning:
 
     def use(self, planner: OrderedPlanner, now: float, **details: Any) -> None:
         """Plan by another policy from now on."""
-        self.planner = planner
+        if (guard := guard_of(self.planner)) is not None:
+            self._yard.meters.learned.add(guard.counts)
+        self.planner, self.trouble = planner, ""
         self._stops.take_back(now)
-        self._yard.record(PolicySet(now, planner.text), **details)
+        self._yard.record(PolicySet(now, planner.text), **details, **details_of(planner))

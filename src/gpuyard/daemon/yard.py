@@ -32,7 +32,6 @@ from gpuyard.core.events import (
     MemoryTaken,
     Opened,
     Placed,
-    PolicySet,
     RulesSet,
     Started,
     Submitted,
@@ -56,7 +55,7 @@ from gpuyard.daemon.measuring import Measures, Seen, seen_on
 from gpuyard.daemon.meters import Meters
 from gpuyard.daemon.offences import Offences
 from gpuyard.daemon.ooms import Ooms
-from gpuyard.daemon.opening import check_gpus, policy_in_force, rules_to_set
+from gpuyard.daemon.opening import check_gpus, rules_to_set, take_up_policy
 from gpuyard.daemon.outcomes import Outcomes
 from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.reader import Answered
@@ -302,10 +301,7 @@ class Yard:
         self.recover(now)
         check_gpus(self.store, self.state, cluster, gpus)
         self.record(Opened(now, cluster, gpus), **details)
-        if (former := policy_in_force(self.store, self.planner.text)) is not None:
-            self.planning.planner = former
-        else:
-            self.record(PolicySet(now, self.planner.text), configured=True)
+        take_up_policy(self, now)
         if (rules := rules_to_set(self.state, self.settings)) is not None:
             self.record(RulesSet(now, rules))
         if not self._commit([]):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from gpuyard import __version__, service
 from gpuyard.config import config_file, unknown_variables
+from gpuyard.daemon.serving import configured
 from gpuyard.doctor.finding import Finding, Patient, bad, ok, warn
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.cgroups import find_cgroups
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import GpusUnavailable
 from gpuyard.gpus.find import driver_version, open_gpus
-from gpuyard.policyfile import make_planner
 from gpuyard.units import format_size
 
 
@@ -65,12 +65,7 @@ def policy(patient: Patient) -> Finding:
     """Whether the configured policy is one."""
     chosen = patient.settings
     try:
-        found = make_planner(
-            chosen.policy,
-            discipline=chosen.discipline or "easy",
-            placement=chosen.placement,
-            lenient=not chosen.discipline,
-        )
+        found = configured(chosen)
     except UserError as error:
         return bad("policy", str(error), "set another; gpuyard policies lists them")
     return ok("policy", f"{found.text} is configured")

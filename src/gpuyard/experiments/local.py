@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -24,6 +23,8 @@ from gpuyard.gpus.base import GpusUnavailable
 from gpuyard.gpus.find import open_gpus
 from gpuyard.monitor.edges import HELD, to_edges
 from gpuyard.monitor.recorded import Recorded
+from gpuyard.policyfile import check_passed
+from gpuyard.policytext import absolute
 from gpuyard.recordings.series import Mark, Recording, Subject, names_of
 
 Progress = Callable[[int, int], None]
@@ -79,6 +80,8 @@ def check(experiment: Experiment, scheduler: Scheduler) -> None:
         if not one.command:
             raise UserError(f"workload '{one.name}' has no command, so it can only be simulated: add --simulate")
     yard_settings(experiment, scheduler)
+    if not scheduler.options.get("force_policy"):
+        check_passed(scheduler.policy)
     if not experiment.gpus:
         try:
             open_gpus().close()
@@ -99,7 +102,7 @@ def yard_settings(experiment: Experiment, scheduler: Scheduler) -> dict[str, str
     return {
         **{name: _setting(value) for name, value in scheduler.options.items()},
         "simulate_gpus": experiment.gpus,
-        "policy": _absolute(scheduler.policy),
+        "policy": absolute(scheduler.policy),
         "admission": "usage" if scheduler.sharing == "usage" else "requests",
         "record_period": str(experiment.period),
     }
@@ -252,11 +255,6 @@ def _seconds(at: str) -> float:
 
 def _setting(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _absolute(policy: str) -> str:
-    """The policy's text; of a file, from the root on: the daemon is elsewhere."""
-    return os.path.abspath(policy) if ".py:" in policy else policy
 
 
 def _nobody(done: int, total: int) -> None:

@@ -20,6 +20,8 @@ from gpuyard.learn import features
 from gpuyard.learn.network import Network
 
 FORMAT = "gpuyard-policy"
+LARGEST = 10_000_000
+"""Bytes that a file may have; those of the largest networks are far smaller."""
 _REQUIRED = (
     "format", "features", "base", "hidden", "starvation", "parameters", "low", "high", "discipline", "training", "gate",
     "hash",
@@ -91,13 +93,16 @@ def _hash(facts: dict[str, Any]) -> str:
 def load(name: str) -> Learned:
     """A trained policy from a file, or the one of that name that comes with gpuyard."""
     try:
-        text = _find(name).read_text()
-    except (UnicodeDecodeError, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        path = _find(name)
+        if path.stat().st_size > LARGEST:  # a daemon must not choke on it
+            raise UserError(f"{name} is too large to be a trained policy; name another file")
+        text = path.read_text()
+    except (UnicodeDecodeError, OSError, RuntimeError) as error:  # the last: no such user's home
+        why = "it is not text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
         raise UserError(f"{name} cannot be read: {why}") from None
     try:
         facts = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{name} is damaged, or no trained policy: {_anew()}") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise UserError(f"{name} is no trained policy of gpuyard; gpuyard learn train makes one")
@@ -108,7 +113,10 @@ def load(name: str) -> Learned:
         )
     if facts.pop("hash", None) != _hash(facts) or any(key not in facts for key in _REQUIRED[:-1]):
         raise UserError(f"{name} is damaged: what it holds is not what was written ({_anew()})")
-    return _read(facts)
+    try:
+        return _read(facts)
+    except (TypeError, ValueError, OverflowError):  # the hash is right, so somebody wrote it so
+        raise UserError(f"{name} is no trained policy: what it holds is of other kinds ({_anew()})") from None
 
 
 def _read(facts: dict[str, Any]) -> Learned:

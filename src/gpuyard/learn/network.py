@@ -9,6 +9,7 @@ weights as one array behind its columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,32 @@ def score(
         at += UNIT
     starving = 1.0 * starves(length, wait, opening, queue_work, capacity, weights[STARVATION])
     return total - starving * FAR_AHEAD * (1.0 + wait)
+
+
+def score_queue(columns: Sequence[Floats], found: Sequence[Floats], weights: Floats) -> Floats:
+    """The same as `score`, to the last digit, for a whole queue whose features are known: units side by side.
+
+    For the daemon, which has no compiler: it takes little more than half as long. What is added up, in which order, is
+    as there; features that are the same for all jobs are multiplied once.
+    """
+    of = dict(zip(COLUMNS, columns, strict=True))
+    length = np.minimum(of["estimate"], ENDLESS)
+    total: Floats = key(weights[BASE], length, of["gpus"], of["submit"], of["wait"])
+    for j in range(JOB_FEATURES):
+        total += weights[LINEAR + j] * found[j]
+    units = weights[LINEAR + JOB_FEATURES :].reshape(-1, UNIT)
+    sums = np.repeat(units[:, :1], len(length), axis=1)
+    product = np.empty_like(sums)
+    for j in range(JOB_FEATURES):
+        sums += np.multiply(units[:, j + 1, None], found[j], out=product)
+    for j in range(JOB_FEATURES, ALL_FEATURES):
+        sums += units[:, j + 1, None] * found[j][:1]
+    np.maximum(sums, np.multiply(LEAK, sums, out=product), out=sums)
+    for unit, said in zip(units, sums, strict=True):
+        total += unit[-1] * said
+    starving = 1.0 * starves(length, of["wait"], of["opening"], of["queue_work"], of["capacity"], weights[STARVATION])
+    total -= starving * FAR_AHEAD * (1.0 + of["wait"])
+    return total
 
 
 @dataclass(frozen=True, slots=True)

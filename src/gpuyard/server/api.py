@@ -243,9 +243,9 @@ class Api:
             {
                 "version": __version__, "pid": os.getpid(), "since": iso(self.since),
                 "data_dir": str(self.settings.data_dir), "socket": str(self.settings.socket),
-                "url": self.url or None, "warnings": exposure(self.settings, self.url),
+                "url": self.url or None, "warnings": facts["warnings"] + exposure(self.settings, self.url),
                 "simulated": self.yard.machine.gpus.simulated, "gpus": states, "policy": self.yard.planner.text,
-                "admission": self.settings.admission,
+                "learned": facts["learned"], "admission": self.settings.admission,
                 "jobs": counts, "plan": facts["plan"],
                 "store": {"state": "failing" if failing else "ok", "problem": failing or None},
                 "page": self.page.facts(),

@@ -159,9 +159,17 @@ RULES: dict[str, Any] = {
         }
     ],
 }  # fmt: skip
+LEARNED: dict[str, Any] = {
+    "file": "/srv/policies/week.json", "hash": "9f2b6c01d4aa", "base": "saf", "forced": False,
+    "gate": {
+        "passed": True, "ratio": 0.91, "ratio_low": 0.88, "ratio_high": 0.95, "mean_ratio": 0.93, "p99_ratio": 0.97,
+        "best_heuristic": "saf", "reasons": [],
+    },
+    "plans": 5120, "fallbacks": {"not-a-number": 0, "unusual": 3, "late": 0}, "starved": 1,
+}  # fmt: skip
 POLICY: dict[str, Any] = {
     "policy": "multifactor@easy@pack", "name": "multifactor", "discipline": "easy", "placement": "pack", "since": _AT,
-    "admission": "requests",
+    "admission": "requests", "learned": None,
 }  # fmt: skip
 PREVIEW: dict[str, Any] = {
     "policy": "sjf@easy@pack", "starts": ["18"], "stops": [],
@@ -186,7 +194,8 @@ POLICIES: dict[str, Any] = {
 STATUS: dict[str, Any] = {
     "version": "0.6.0", "pid": 812, "since": _AT, "data_dir": "/var/lib/gpuyard", "socket": "/run/gpuyard/gpuyard.sock",
     "url": "http://127.0.0.1:62333", "warnings": [], "simulated": False, "gpus": {"free": 3, "ours": 1},
-    "policy": "multifactor@easy@pack", "admission": "requests", "jobs": {"running": 1, "queued": 7, "succeeded": 950},
+    "policy": "learned:/srv/policies/week.json@easy@pack", "learned": LEARNED, "admission": "requests",
+    "jobs": {"running": 1, "queued": 7, "succeeded": 950},
     "plan": {"last_ms": 0.4, "mean_ms": 0.3, "max_ms": 2.1}, "store": {"state": "ok", "problem": None},
     "page": {"url": "http://127.0.0.1:62333/", "pid": 813, "starts": 1, "state": "running"},
 }  # fmt: skip
@@ -278,6 +287,7 @@ QUOTAS: dict[str, Any] = {"four at once": {"gpus": 4}, "no more by the week": {"
 SHARES: dict[str, Any] = {"twice as much": {"weight": 2}}
 POLICY_CHOICES: dict[str, Any] = {
     "by name": {"policy": "sjf"}, "with all that can be said": {"policy": "priority:ageing=2@easy@pack"},
+    "a trained one, whatever its gate says": {"policy": "learned:/srv/policies/week.json", "force": True},
 }  # fmt: skip
 REPORTS: dict[str, Any] = {"a third": {"done": 30, "total": 90}}
 SUBSCRIPTION_WISHES: dict[str, Any] = {

@@ -22,8 +22,10 @@ from prometheus_client.registry import Collector
 
 from gpuyard import __version__
 from gpuyard.daemon.meters import Histogram, Meters
+from gpuyard.daemon.serving import guard_of
 from gpuyard.daemon.views import JobView
 from gpuyard.daemon.yard import Yard
+from gpuyard.learn.guard import Counts
 from gpuyard.server.gpus import gpus_json
 
 _OPEN = ("queued", "held", "running")
@@ -51,6 +53,7 @@ class YardCollector(Collector):
         yield from _daemon(self._since, self._yard)
         yield from _queue(views)
         yield from _work(self._yard.meters)
+        yield from _learned(self._yard)
         followers: Followers = self._followers()
         yield GaugeMetricFamily("gpuyard_event_followers", "Clients that follow events now.", followers.events)
         yield GaugeMetricFamily("gpuyard_streams", "Streams of events and of logs now.", followers.streams)
@@ -105,6 +108,22 @@ def _work(meters: Meters) -> Iterator[Metric]:
     for kind, count in sorted(meters.events.copy().items()):
         events.add_metric([kind], count)
     yield events
+
+
+def _learned(yard: Yard) -> Iterator[Metric]:
+    counts = Counts()
+    counts.add(yard.meters.learned)
+    if (guard := guard_of(yard.planner)) is not None:
+        counts.add(guard.counts)
+    text = "How often trained policies were asked to rank the queue."
+    yield CounterMetricFamily("gpuyard_learned_plans", text, counts.plans)
+    text = "How often the base heuristic ranked it instead, by why."
+    fallbacks = CounterMetricFamily("gpuyard_learned_fallbacks", text, labels=["kind"])
+    for kind, count in counts.fallbacks.items():
+        fallbacks.add_metric([kind], count)
+    yield fallbacks
+    text = "Jobs that trained policies put ahead for having waited too long."
+    yield CounterMetricFamily("gpuyard_learned_starved", text, counts.starved)
 
 
 def _histogram(name: str, text: str, values: Iterable[tuple[dict[str, str], Histogram]], *labels: str) -> Metric:

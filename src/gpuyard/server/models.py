@@ -308,3 +308,6 @@ class PolicyChoice(BaseModel):
     policy: Annotated[Word, Field(description="`NAME[:SETTING=VALUE,...][@DISCIPLINE[@PLACEMENT]]`.")]
     discipline: Annotated[Word | None, Field(description="As before, if not said.")] = None
     placement: Annotated[Word | None, Field(description="As before, if not said.")] = None
+    force: Annotated[
+        bool, Field(description="Also a trained policy that has not passed its gate; who did so is remembered.")
+    ] = False

@@ -18,8 +18,10 @@ from fastapi import Request
 
 from gpuyard.config import Settings
 from gpuyard.core.model import Rules
+from gpuyard.core.policy import LEARNED, parse_spec
 from gpuyard.engines.accounts import group_names, groups_of, name_of
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.learn.file import shipped
 
 _KEEP = 2.0  # seconds for which it is remembered who somebody is
 _MOST = 1000
@@ -140,8 +142,14 @@ class Permissions:
     def check_policy(self, caller: Caller, policy: str) -> None:
         """Refuse to load a file for somebody: it would run as the daemon, with all that it may do."""
         named = caller.via in ("socket", "loopback")  # who comes from elsewhere has their files elsewhere
-        if ".py" in policy and not (named and caller.uid in (0, os.geteuid())):
+        if _names_file(policy) and not (named and caller.uid in (0, os.geteuid())):
             me = name_of(os.geteuid())
             raise Forbidden(
                 f"only {me} may set a policy from a file, and not by a token, since it becomes part of {me}'s daemon"
             )
+
+
+def _names_file(policy: str) -> bool:
+    """Whether a policy's text has the daemon open a file; trained policies that come with gpuyard are everybody's."""
+    trained = policy.strip().startswith(LEARNED)
+    return ".py" in policy or (trained and parse_spec(policy).name.removeprefix(LEARNED) not in shipped())

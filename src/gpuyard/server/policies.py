@@ -59,11 +59,13 @@ class PolicyRoutes:
 
     async def policy(self) -> Response:
         """How plans are made, and since when."""
-        planner, since = await self._api.look(self._api.desk.policy)
+        desk = self._api.desk
+        planner, since, learned = await self._api.look(lambda: (*desk.policy(), desk.learned()))
         return reply(
             {
                 "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
                 "placement": planner.placement, "since": iso(since), "admission": self._api.settings.admission,
+                "learned": learned,
             }
         )  # fmt: skip
 
@@ -73,7 +75,7 @@ class PolicyRoutes:
         caller = api.permissions.caller(request)
         api.permissions.check_policy(caller, given.policy)
         user = caller.name
-        await api.ask(lambda: api.desk.set_policy(given.policy, given.discipline, given.placement, user))
+        await api.ask(lambda: api.desk.set_policy(given.policy, given.discipline, given.placement, user, given.force))
         return await self.policy()
 
     async def preview(self, request: Request, given: PolicyChoice) -> Response:

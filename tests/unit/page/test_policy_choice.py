@@ -17,7 +17,7 @@ from gpuyard.policyfile import make_planner
 @pytest.mark.parametrize(
     "text",
     ["fcfs@easy@pack", "multifactor:ageing=2,fairness=0.5@skip@spread", "las:queues=10/20@skip@first",
-     "./mine.py:mine:power=2@easy@pack"],
+     "./mine.py:mine:power=2@easy@pack", "learned:/srv/a=b,c.json@easy@pack"],
 )  # fmt: skip
 def test_a_policy_is_taken_apart_and_put_together_again(text: str) -> None:
     assert parse(text).text == text

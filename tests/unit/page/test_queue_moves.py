@@ -32,6 +32,11 @@ def test_a_policy_that_does_not_look_at_priorities_is_known_as_such() -> None:
     assert not order_of({"name": "fcfs"}, KNOWN).counts
 
 
+def test_a_trained_policy_does_not_look_at_priorities() -> None:
+    order = order_of({"name": "learned:/srv/week.json"}, KNOWN)
+    assert (order.name, order.counts, order.known) == ("learned:/srv/week.json", False, False)
+
+
 def test_of_a_policy_from_a_file_nothing_is_known() -> None:
     assert not order_of({"name": "mine.py:rank"}, KNOWN).known
 

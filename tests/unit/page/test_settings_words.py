@@ -130,6 +130,8 @@ def test_the_daemon_says_what_it_is_and_what_is_wrong() -> None:
     assert told["GPUs"] == "3 free, 1 in use"
     assert told["Jobs"] == "1 running, 7 waiting, 950 succeeded"
     assert told["Runs since"] == "9:30, as process 812"
+    assert told["Trained"].startswith("9f2b6c01d4aa, on top of saf; its gate is passed (0.91 times saf, 0.88 to 0.95)")
+    assert "Trained" not in dict(facts({**STATUS, "learned": None}, "9:30"))
     assert warnings(STATUS) == []
     failing = {**STATUS, "warnings": ["no TLS"], "store": {"state": "failing", "problem": "the disk is full"}}
     assert warnings(failing) == ["What happens cannot be written down: the disk is full", "No TLS"]

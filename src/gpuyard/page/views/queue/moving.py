@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuyard.policytext import LEARNED
+
 _HOUR = 3600.0
 _LEAST = 1e-9  # what two ranks must differ by, so that something comes between them
 
@@ -50,6 +52,8 @@ class Standing:
 
 def order_of(policy: Mapping[str, Any], known: Mapping[str, Any]) -> Order:
     """What the API's answers say of the policy in force."""
+    if str(policy["name"]).startswith(LEARNED):
+        return Order(str(policy["name"]), "A trained policy.", counts=False, known=False)
     name, _, given = str(policy["name"]).partition(":")
     found = next((one for one in known["policies"] if one["name"] == name), None)
     if found is None:

@@ -9,6 +9,7 @@ from nicegui import ui
 
 from gpuyard.page.parts import STATES, command, heading
 from gpuyard.page.visit import Visit
+from gpuyard.policytext import describe_learned
 
 _END = "That is for the command line, on its machine. Jobs go on, and the next daemon takes them up:"
 _STANDINGS = {"ours": "in use", "foreign": "in use by somebody else"}
@@ -87,6 +88,7 @@ def facts(status: Mapping[str, Any], since: str) -> list[tuple[str, str]]:
         ("GPUs", _counted(status["gpus"], _STANDINGS) + (", all of them simulated" if status["simulated"] else "")),
         ("Jobs", _counted(status["jobs"], STATES)),
         ("Policy", status["policy"]),
+        *([("Trained", describe_learned(status["learned"]))] if status.get("learned") else []),
         ("Planning takes", f"{_ms(status['plan']['mean_ms'])} on average, {_ms(status['plan']['max_ms'])} at most"),
         ("Address", status["url"] or "none: it does not listen on TCP"),
         ("Socket", status["socket"]),

@@ -17,6 +17,7 @@ from gpuyard.page.views.settings import spec
 from gpuyard.page.views.settings.change import order_rows, sentences
 from gpuyard.page.views.settings.tables import Choices, Rows
 from gpuyard.page.visit import Visit
+from gpuyard.policytext import describe_learned
 
 _AGAIN = 5.0  # seconds after which what would change is asked for again, if something happened
 _PARTS = {"name": "Policy", "discipline": "Discipline", "placement": "Placement"}
@@ -36,6 +37,8 @@ class _Policy:
         self.free = may(visit.viewer, Deed.SET_POLICY)
         self.present: spec.Draft | None = None
         self._since = ""
+        self._trained = ""
+        """What there is to tell of it, if it is a trained one."""
         self.draft: spec.Draft | None = None
         self.discipline = ""
         """The one in force, or chosen since: a policy that cannot have it does not make it forgotten."""
@@ -131,10 +134,11 @@ class _Policy:
         told = await self.visit.feed.ask("/policy")
         present = spec.parse(told["policy"])
         since = self.visit.when(told["since"])
-        if self.draft is None or (present, since) != (self.present, self._since):
+        trained = describe_learned(told["learned"]) if told.get("learned") else ""
+        if self.draft is None or (present, since, trained) != (self.present, self._since, self._trained):
             if self.draft in (None, self.present):
                 self.draft, self.discipline = present, present.discipline
-            moved, self.present, self._since = present != self.present, present, since
+            moved, self.present, self._since, self._trained = present != self.present, present, since, trained
             self._show_in_force(present, since)
             if moved:
                 self._show_draft()
@@ -151,7 +155,7 @@ class _Policy:
                     with ui.element("dt"):
                         ui.label(f"{_PARTS[part]} {name}")
                     with ui.element("dd"):
-                        ui.label(sentence(docs.get(name, "A policy of this yard's own.")))
+                        ui.label(sentence(docs.get(name, self._trained or "A policy of this yard's own.")))
 
     async def _drafted(self, draft: spec.Draft) -> None:
         self.draft, self.wrong = draft, {}

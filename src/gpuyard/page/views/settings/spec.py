@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuyard.errors import UserError
+from gpuyard.policytext import LEARNED
 from gpuyard.units import parse_duration
 
 Known = Mapping[str, Mapping[str, Any]]
@@ -60,6 +61,9 @@ class Draft:
 def parse(text: str, discipline: str = "", placement: str = "") -> Draft:
     """A policy's text, taken apart; what it does not say is as given."""
     main, *rest = text.split("@")
+    if main.startswith(LEARNED):
+        discipline, placement = (*(part for part in rest), *(discipline, placement)[len(rest) :])[:2]
+        return Draft(main, discipline, placement)
     head, is_file, tail = main.partition(".py:")
     name, _, settings = tail.partition(":") if is_file else main.partition(":")
     pairs = (part.partition("=") for part in settings.split(",") if part)
