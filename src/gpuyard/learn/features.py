@@ -26,7 +26,7 @@ COLUMNS = (
 
 OF_JOBS = {
     "length": "how long it is expected to run (log)",
-    "width": "how many GPUs it wants (log, relative to the cluster)",
+    "width": "how many GPUs it wants (log)",
     "part": "the part of the cluster that it wants",
     "patience": "how long it has waited, relative to its own length",
     "standing": "how long it has waited, relative to the work that waits",
@@ -66,7 +66,7 @@ def features(
     mean_area = queue_work / np.maximum(queue, 1.0)
     return (
         (np.log(length) - 7.0) / 3.0,
-        np.log(gpus) / np.log(capacity + 1.0),
+        np.log(gpus) / 6.0,
         gpus / capacity,
         wait / (wait + length + MINUTE),
         wait / (wait + drain + 10.0 * MINUTE),

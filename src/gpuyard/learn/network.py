@@ -77,13 +77,21 @@ def score(
     )  # fmt: skip
     length = np.minimum(estimate, ENDLESS)
     total = key(weights[BASE], length, gpus, submit, wait)
-    for j in range(JOB_FEATURES):
+    # Even and odd features apart: a processor adds two short rows of numbers sooner than one long one.
+    other = 0.0
+    for j in range(0, JOB_FEATURES, 2):
         total = total + weights[LINEAR + j] * x[j]
+        other = other + weights[LINEAR + j + 1] * x[j + 1]
+    total = total + other
     at = LINEAR + JOB_FEATURES
     for _ in range(int(weights[HIDDEN])):
-        unit = weights[at]
-        for j in range(ALL_FEATURES):
+        unit, other, shared = weights[at], 0.0, 0.0
+        for j in range(0, JOB_FEATURES, 2):
             unit = unit + weights[at + 1 + j] * x[j]
+            other = other + weights[at + 2 + j] * x[j + 1]
+        for j in range(JOB_FEATURES, ALL_FEATURES):
+            shared = shared + weights[at + 1 + j] * x[j]
+        unit = unit + other + shared
         total = total + weights[at + 1 + ALL_FEATURES] * np.maximum(unit, LEAK * unit)
         at += UNIT
     starving = 1.0 * starves(length, wait, opening, queue_work, capacity, weights[STARVATION])
@@ -99,15 +107,22 @@ def score_queue(columns: Sequence[Floats], found: Sequence[Floats], weights: Flo
     of = dict(zip(COLUMNS, columns, strict=True))
     length = np.minimum(of["estimate"], ENDLESS)
     total: Floats = key(weights[BASE], length, of["gpus"], of["submit"], of["wait"])
-    for j in range(JOB_FEATURES):
+    other = np.zeros(len(length))
+    for j in range(0, JOB_FEATURES, 2):
         total += weights[LINEAR + j] * found[j]
+        other += weights[LINEAR + j + 1] * found[j + 1]
+    total += other
     units = weights[LINEAR + JOB_FEATURES :].reshape(-1, UNIT)
     sums = np.repeat(units[:, :1], len(length), axis=1)
-    product = np.empty_like(sums)
-    for j in range(JOB_FEATURES):
+    odd, product = np.zeros_like(sums), np.empty_like(sums)
+    for j in range(0, JOB_FEATURES, 2):
         sums += np.multiply(units[:, j + 1, None], found[j], out=product)
+        odd += np.multiply(units[:, j + 2, None], found[j + 1], out=product)
+    shared = np.zeros((len(units), 1))
     for j in range(JOB_FEATURES, ALL_FEATURES):
-        sums += units[:, j + 1, None] * found[j][:1]
+        shared += units[:, j + 1, None] * found[j][:1]
+    sums += odd
+    sums += shared
     np.maximum(sums, np.multiply(LEAK, sums, out=product), out=sums)
     for unit, said in zip(units, sums, strict=True):
         total += unit[-1] * said

@@ -60,7 +60,7 @@ class Recipe:
     base: str = "auto"
     starvation: float = 20.0
     check_every: int = 4
-    patience: int = 5
+    patience: int = 8
     """How many checks without anything better end a training."""
     seed: int = 0
 
@@ -152,8 +152,9 @@ def _windows(
         span, size = problem.validation, window_size(problem.validation, recipe.window // 2)
         for phase in range(0, size, max(size // 2, 1)):
             validation += cut(problem, span, size, recipe.warm, phase)
-        share = max(8, recipe.windows // 4 // len(problems))
-        validation += [draw(problem, span, size, recipe.warm, rng) for _ in range(share)]
+        # The part to choose by is short: windows of the part before that nobody was trained on help to be sure.
+        seen, share = Span(0, problem.validation.end), max(8, recipe.windows // 3 // len(problems))
+        validation += [draw(problem, seen, size, recipe.warm, rng) for _ in range(share)]
     return training, validation
 
 

@@ -65,7 +65,8 @@ def _as_it_is(problem: Problem, begin: int, size: int, warm: int) -> Window:
 
 
 def _of(problem: Problem, jobs: Ints, submit: Floats, known: Floats, cluster: Cluster, warm: int, begin: int) -> Window:
-    trace = replace(problem.trace.take(jobs), submit=submit, in_order=True)
+    ids = [str(i) for i in range(len(jobs))]  # a job may be there more than once
+    trace = replace(problem.trace.take(jobs), ids=ids, submit=submit, in_order=True)
     altered = replace(problem, trace=trace, estimates=known, cluster=cluster)
     return Window(altered, np.arange(warm, len(jobs)), begin)
 
