@@ -122,7 +122,12 @@ def _on_whole_gpus(trace: Trace, cluster: Cluster) -> Trace:
 
 
 def _fitting_size(trace: Trace) -> int:
-    """As many GPUs as are busy with these jobs at a load of `BUSY`, and enough for the largest."""
-    span = max(float(np.quantile(trace.submit, 0.99) - np.quantile(trace.submit, 0.01)) / 0.98, 1.0)
-    wanted = float((trace.run * trace.gpus).sum()) / span / BUSY
-    return max(int(np.ceil(wanted)), int(trace.gpus.max()), 1)
+    """As many GPUs as jobs that arrive would find in use, on average, if there were any number; enough for the largest.
+
+    Not what all jobs want over the whole time: a trace may begin with a quiet month.
+    """
+    ends = np.sort(trace.submit + trace.run)
+    of_ends = np.cumsum(trace.gpus[np.argsort(trace.submit + trace.run)])
+    gone = np.searchsorted(ends, trace.submit, side="right")
+    in_use = np.cumsum(trace.gpus) - np.where(gone > 0, of_ends[np.maximum(gone - 1, 0)], 0)
+    return max(round(float(in_use.mean()) / BUSY), int(trace.gpus.max()), 1)

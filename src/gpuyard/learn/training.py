@@ -28,7 +28,7 @@ from gpuyard.errors import UserError
 from gpuyard.learn.cloning import cloned
 from gpuyard.learn.features import COLUMNS, features
 from gpuyard.learn.file import Learned
-from gpuyard.learn.network import BASES, SIZES, Network, untrained
+from gpuyard.learn.network import BASES, JOB_FEATURES, SIZES, Network, untrained
 from gpuyard.learn.problem import Problem, Span
 from gpuyard.learn.sampling import queues
 from gpuyard.learn.search import Baseline, Fitness, Trials, fitness
@@ -57,6 +57,9 @@ class Recipe:
     altered: float = 0.5
     """Which part of the windows is altered."""
     sigma: float = 0.3
+    """How far apart the first candidates are."""
+    linear: float = 0.5
+    """Which part of the generations only the linear part is searched in, before hidden units join it."""
     base: str = "auto"
     starvation: float = 20.0
     check_every: int = 4
@@ -177,7 +180,8 @@ def _start(
 
 
 def _begun(start: Network, recipe: Recipe, checks: Trials, reference: Baseline) -> Course:
-    search = CMA(start.parameters, recipe.sigma, seed=recipe.seed, population_size=recipe.population)
+    mean = start.parameters if recipe.linear <= 0 else start.parameters[:JOB_FEATURES]
+    search = CMA(mean, recipe.sigma, seed=recipe.seed, population_size=recipe.population)
     value = _checked(start, start.parameters, checks, reference).value
     return Course(search, start.parameters, value)
 
@@ -189,8 +193,10 @@ def _search(
     """Let generations pass."""
     cost, p99 = baseline.cost, baseline.p99
     while len(course.steps) < recipe.generations and course.unimproved < recipe.patience:
+        if len(course.steps) >= recipe.linear * recipe.generations and course.search.dim < len(start.parameters):
+            course.search = _widened(course, start, recipe)
         asked = [course.search.ask() for _ in range(recipe.population)]
-        tried = trials.outcomes([replace(start, parameters=x).weights for x in asked])
+        tried = trials.outcomes([_with(start, x).weights for x in asked])
         found = [fitness(outcomes, cost, p99) for outcomes in tried]
         course.search.tell([(x, f.value) for x, f in zip(asked, found, strict=True)])
         generation, checked = len(course.steps) + 1, None
@@ -199,7 +205,8 @@ def _search(
             checked = seen.ratio
             course.unimproved += 1
             if seen.value < course.best_value:
-                course.best, course.best_value, course.unimproved = course.search.mean.copy(), seen.value, 0
+                course.best = _with(start, course.search.mean).parameters
+                course.best_value, course.unimproved = seen.value, 0
         best = min([s.best for s in course.steps] + ([] if checked is None else [checked]), default=1.0)
         course.steps.append(Step(generation, min(found).ratio, checked, best))
         if checkpoint is not None:
@@ -208,8 +215,19 @@ def _search(
             watch(course.steps[-1], recipe.generations)
 
 
+def _widened(course: Course, start: Network, recipe: Recipe) -> CMA:
+    """A search that goes on from where the linear one is, with hidden units, which say nothing yet."""
+    mean = _with(start, course.search.mean).parameters
+    return CMA(mean, recipe.sigma / 2.0, seed=recipe.seed + 1, population_size=recipe.population)
+
+
+def _with(start: Network, found: Floats) -> Network:
+    """The network with these parameters, of the linear part at least."""
+    return replace(start, parameters=np.concatenate((found, start.parameters[len(found) :])))
+
+
 def _checked(start: Network, parameters: Floats, checks: Trials, reference: Baseline) -> Fitness:
-    weights = replace(start, parameters=parameters).weights
+    weights = _with(start, parameters).weights
     return fitness(checks.outcomes([weights])[0], reference.cost, reference.p99)
 
 

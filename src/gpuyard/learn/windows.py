@@ -44,7 +44,7 @@ def draw(problem: Problem, span: Span, size: int, warm: int, rng: np.random.Gene
     """A window from anywhere in the span; altered or not."""
     begin = int(rng.integers(span.begin, max(span.end - size, span.begin) + 1))
     if not alter:
-        return _as_it_is(problem, begin, min(size, span.end - begin), min(warm, begin - span.begin))
+        return _as_it_is(problem, begin, min(size, span.end - begin), warm, span.begin)
     n = min(size + warm, len(span))
     jobs, gaps = _pieces(span, n, rng), _pieces(span, n, rng)
     cluster, load = _another_size(problem, jobs, rng), float(np.exp(rng.uniform(*np.log(LOADS))))
@@ -52,23 +52,49 @@ def draw(problem: Problem, span: Span, size: int, warm: int, rng: np.random.Gene
     between[0] = 0.0
     faster = load * problem.cluster.gpus / cluster.gpus
     submit = problem.trace.submit[span.begin] + np.cumsum(between) / faster
+    there, left = _residents(problem, span, round(min(load, 1.0) * cluster.gpus), rng)
+    jobs = np.concatenate((there, jobs))
+    submit = np.concatenate((np.full(len(there), submit[0]), submit))
     known = problem.estimates[jobs]
     if rng.random() < 0.5:
-        known = known * rng.lognormal(0.0, rng.uniform(0.0, NOISE), n)
-    return _of(problem, jobs, submit, known, cluster, n - min(size, n), begin)
+        known = known * rng.lognormal(0.0, rng.uniform(0.0, NOISE), len(jobs))
+    return _of(problem, jobs, submit, known, cluster, begin, min(size, n), np.append(left, np.ones(n)))
 
 
-def _as_it_is(problem: Problem, begin: int, size: int, warm: int) -> Window:
-    jobs = np.arange(max(begin - warm, 0), begin + size)
+def _as_it_is(problem: Problem, begin: int, size: int, warm: int, since: int = 0) -> Window:
+    """Jobs as they came, behind the last few before them and behind those that would still be running."""
     trace = problem.trace
-    return _of(problem, jobs, trace.submit[jobs], problem.estimates[jobs], problem.cluster, len(jobs) - size, begin)
+    recent = max(begin - warm, since)
+    before = np.arange(since, recent)
+    going_on = before[trace.submit[before] + trace.run[before] > trace.submit[recent]] if len(before) else before
+    room = np.cumsum(trace.gpus[going_on][::-1])[::-1] <= problem.cluster.gpus  # the latest first
+    jobs = np.concatenate((going_on[room], np.arange(recent, begin + size)))
+    return _of(problem, jobs, trace.submit[jobs], problem.estimates[jobs], problem.cluster, begin, size)
 
 
-def _of(problem: Problem, jobs: Ints, submit: Floats, known: Floats, cluster: Cluster, warm: int, begin: int) -> Window:
+def _residents(problem: Problem, span: Span, gpus: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
+    """Jobs that a busy cluster is found with, on so many GPUs; and the part of each that is left to do.
+
+    A long job is met more often than a short one, and anywhere between its start and its end.
+    """
+    trace = problem.trace
+    held = (trace.run * trace.gpus)[span.begin : span.end]
+    found = span.begin + rng.choice(len(span), min(gpus, len(span)), p=held / held.sum())
+    found = found[np.cumsum(trace.gpus[found]) <= gpus]
+    return found, rng.uniform(0.0, 1.0, len(found))
+
+
+def _of(
+    problem: Problem, jobs: Ints, submit: Floats, known: Floats, cluster: Cluster, begin: int, size: int,
+    left: Floats | None = None,
+) -> Window:  # fmt: skip
+    """A window in which the last `size` of these jobs count, of each of which so much is left to do."""
+    part = np.ones(len(jobs)) if left is None else left
     ids = [str(i) for i in range(len(jobs))]  # a job may be there more than once
-    trace = replace(problem.trace.take(jobs), ids=ids, submit=submit, in_order=True)
-    altered = replace(problem, trace=trace, estimates=known, cluster=cluster)
-    return Window(altered, np.arange(warm, len(jobs)), begin)
+    taken = problem.trace.take(jobs)
+    trace = replace(taken, ids=ids, submit=submit, run=np.maximum(taken.run * part, 1.0), in_order=True)
+    altered = replace(problem, trace=trace, estimates=np.maximum(known * part, 1.0), cluster=cluster)
+    return Window(altered, np.arange(len(jobs) - size, len(jobs)), begin)
 
 
 def _pieces(span: Span, n: int, rng: np.random.Generator) -> Ints:
