@@ -124,6 +124,11 @@ class Commands(LazyGroup):
             "login": Entry("login:login", "Store a token for a daemon elsewhere, so that --host reaches it."),
             "logout": Entry("login:logout", "Forget the token for a daemon elsewhere."),
         },
+        "Learning": {
+            "learn": Entry(
+                "learn:app", "Train policies on traces, judge them where they were held out, and see what they prefer."
+            ),
+        },
         "The simulator": {
             "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),
             "compare": Entry(

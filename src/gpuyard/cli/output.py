@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,27 @@ def progress_bar(title: str, steps: Sequence[str] = ("",)) -> Iterator[dict[str,
     if not sys.stderr.isatty():
         yield {}
         return
+    with _counting(title) as update:
+
+        def updater(position: int, step: str) -> Progress:
+            return lambda done, total: update(position * total + done, len(steps) * total, f"{title} {step}".strip())
+
+        yield {step: updater(position, step) for position, step in enumerate(steps)}
+
+
+@contextmanager
+def told_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar that also tells something of every step; where stderr is no terminal, the first and the last line do."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, what: say(f"{title} {done}/{total}: {what}") if done in (1, total) else None
+        return
+    with _counting(title) as update:
+        yield lambda done, total, what: update(done, total, f"{title}, {what}")
+
+
+@contextmanager
+def _counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr that counts: how many are done, of how many, and what is told beside it."""
     from rich import progress as rich_progress
     from rich.console import Console
 
@@ -103,15 +124,7 @@ def progress_bar(title: str, steps: Sequence[str] = ("",)) -> Iterator[dict[str,
     )
     with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
-
-        def updater(position: int, step: str) -> Progress:
-            def update(done: int, total: int) -> None:
-                name = f"{title} {step}".strip()
-                bar.update(task, description=name, completed=position * total + done, total=len(steps) * total)
-
-            return update
-
-        yield {step: updater(position, step) for position, step in enumerate(steps)}
+        yield lambda done, total, what: bar.update(task, description=what, completed=done, total=total)
 
 
 @contextmanager

@@ -271,7 +271,7 @@ COLUMNS: dict[str, Column] = {
         Column("draw", ALWAYS, "a seeded random number between 0 and 1, new after every start", _draw),
         Column("usage_share", ALWAYS, "the share of all GPU time so far that the job's user has had", usage_share),
         Column("opening", ALWAYS, "seconds until as many GPUs as it wants are expected to be idle; 0: now", opening),
-        Column("suitable", ALWAYS, "how many idle GPUs it may use: of a model that will do, or that it named", suitable),
+        Column("suitable", ALWAYS, "idle GPUs that it may use: of a model that will do, or that it named", suitable),
         Column("shorter", ALWAYS, "the share of the queue that is expected to be shorter", shorter),
         _pooled("idle", "how many GPUs are idle", lambda state, now: look_around(state, now).idle),
         _pooled("hole", "idle GPUs of the node that has most of them", lambda state, now: look_around(state, now).hole),

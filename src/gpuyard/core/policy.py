@@ -27,7 +27,6 @@ from gpuyard.core.surroundings import AROUND
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration
 
-
 LEARNED = "learned:"
 """Before the file that a trained policy is in."""
 

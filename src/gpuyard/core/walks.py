@@ -81,7 +81,7 @@ def _filled(draft: Draft, order: Ints, stop: bool, limit: int) -> int:
 
 
 def _one_by_one(draft: Draft, rows: Ints, stop: bool) -> tuple[Ints, Floats]:
-    """Start the best, and rank the others anew; with `stop`, the first that does not fit blocks. Returns who is left."""
+    """Start the best, rank the others anew, and so on; with `stop`, one that does not fit blocks. Who is left."""
     rows = rows[~np.isin(rows, draft.found_rows)]
     keys, passed = draft.rank(rows), np.zeros(len(rows), dtype=np.bool_)
     while not passed.all():

@@ -1,8 +1,8 @@
 """Evaluation: a trained policy against every heuristic, on windows that nothing was chosen by.
 
-Windows are the held-out part of a trace as it is, one behind the other, on a cluster that jobs before them made warm; every
-seed begins them at another place. All policies get the same windows. How sure a ratio is comes from a bootstrap over
-blocks of time: windows of several seeds overlap, and those of one time are drawn or left out together.
+Windows are the held-out part of a trace as it is, one behind the other, on a cluster that jobs before them made warm;
+every seed begins them at another place. All policies get the same windows. How sure a ratio is comes from a bootstrap
+over blocks of time: windows of several seeds overlap, and those of one time are drawn or left out together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuyard.sim.trace import Floats
 
 LEARNED, TUNED = "learned", "tuned linear"
 PREEMPTIVE = ("rr", "las")
-"""Heuristics that stop running jobs: shown, but another game, in which a policy that stops nobody cannot be the best."""
+"""Heuristics that stop running jobs: shown, but another game, which who stops nobody cannot win."""
 DRAWS = 2000
 CONFIDENCE = 0.95
 

@@ -1,8 +1,8 @@
 """What a trained policy sees of a job: columns of the queue, made comparable between jobs, clusters and traces.
 
 One function for training, evaluation and the live queue. It is written for single numbers and for arrays alike, so the
-daemon runs it with numpy on a whole queue, and the compiled simulator job by job. Nearly every feature is between 0 and 1:
-a time t becomes t / (t + scale), which is even near the scale and never runs away.
+daemon runs it with numpy on a whole queue, and the compiled simulator job by job. Nearly every feature is between 0 and
+1: a time t becomes t / (t + scale), which is even near the scale and never runs away.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ GIB = 2.0**30
 
 
 def features(
-    estimate: A, gpus: A, submit: A, wait: A, memory: A, usage_share: A, attained: A, opening: A, suitable: A, shorter: A,
-    idle: A, hole: A, queue: A, queue_work: A, shadow: A, capacity: A,
+    estimate: A, gpus: A, submit: A, wait: A, memory: A, usage_share: A, attained: A, opening: A, suitable: A,
+    shorter: A, idle: A, hole: A, queue: A, queue_work: A, shadow: A, capacity: A,
 ) -> tuple[A, ...]:  # fmt: skip
     """The features by `NAMES`, from the columns by `COLUMNS`."""
     length = np.minimum(estimate, ENDLESS)

@@ -1,4 +1,4 @@
-"""A trained policy as one small file: weights, what it was trained on, how it fared where it was held out, and a hash."""
+"""A trained policy as one small file: weights, what it was trained on, how it fared where held out, and a hash."""
 
 from __future__ import annotations
 

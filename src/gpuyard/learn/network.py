@@ -31,7 +31,7 @@ SIZES = (0, 4, 8, 32)
 _fcfs, _sjf, _saf, _f1, _f2, _f3, _f4, _wfp3, _unicep = (POLICIES[name].function for name in BASES)
 
 BASE, HIDDEN, STARVATION, LINEAR = 0, 1, 2, 3
-"""Where in the array of weights things stand: first some settings, then the linear part, then one unit after another."""
+"""Where in the array of weights things stand: some settings, then the linear part, then one unit after another."""
 JOB_FEATURES, ALL_FEATURES = len(OF_JOBS), len(NAMES)
 UNIT = ALL_FEATURES + 2
 """Numbers of a hidden unit: its bias, a weight for each feature, and what it counts."""
@@ -67,8 +67,8 @@ def starves(estimate: A, wait: A, opening: A, queue_work: A, capacity: A, bound:
 
 
 def score(
-    estimate: A, gpus: A, submit: A, wait: A, memory: A, usage_share: A, attained: A, opening: A, suitable: A, shorter: A,
-    idle: A, hole: A, queue: A, queue_work: A, shadow: A, capacity: A, weights: Floats,
+    estimate: A, gpus: A, submit: A, wait: A, memory: A, usage_share: A, attained: A, opening: A, suitable: A,
+    shorter: A, idle: A, hole: A, queue: A, queue_work: A, shadow: A, capacity: A, weights: Floats,
 ) -> A:  # fmt: skip
     """A job's number; the smallest runs first."""
     x = features(

@@ -1,4 +1,4 @@
-"""Run times as a queue would predict them: by what the same user's jobs of the same size took before (Tsafrir et al. 2007)."""
+"""Run times as a queue would predict them, by what the same user's jobs of that size took (Tsafrir et al. 2007)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REMEMBERED = 2
 def predicted(trace: Trace) -> Floats:
     """Expected run times, knowing only jobs that were submitted before; jobs are in the order of arrival.
 
-    A job counts from its own submission plus its run time on: as if it had not waited, since when it ran is not known here.
+    A job is known from its submission and its run time on: as if it had not waited; when it ran is not known here.
     Who is new gets the median of all who have ended, and the first of all an hour.
     """
     known: dict[tuple[str, int], list[float]] = {}

@@ -1,4 +1,4 @@
-"""What is learned from: a trace as a cluster would see it, cut in time into parts to train on and one to be judged by."""
+"""What is learned from: a trace as a cluster would see it, cut in time into parts to train on and to be judged by."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The search itself: a population of weights (CMA-ES), tried on all windows in parallel processes.
 
-Every candidate is paired with the best heuristic of each window. Its fitness is the mean logarithm of the ratio of their
-costs, and a tail: the ratio of the means, which a few bad windows decide, and that of the waits which one job in a
-hundred exceeds.
+Every candidate is paired with the best heuristic of each window. Its fitness is the mean logarithm of the ratio of
+their costs, and a tail: the ratio of the means, which a few bad windows decide, and that of the waits which one job in
+a hundred exceeds, once it is beyond a limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What surrounds the waiting jobs, for compiled policies: the columns of `core.surroundings`. Loops in numba's subset."""
+"""What surrounds waiting jobs, for compiled policies: the columns of `core.surroundings`. Loops in numba's subset."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def gather_around(around: Around, facts: Facts, crowd: Crowd, column: int, out: 
             out[i] = crowd.usage[facts.user[crowd.rows[i]]] / total
     else:
         number = 0.0
-        if column == IDLE or column == SUITABLE:
+        if column in (IDLE, SUITABLE):
             number = around.numbers[0]
         elif column == HOLE:
             number = around.numbers[1]

@@ -120,10 +120,11 @@ INLINED = frozenset(
     (
         "next_instant", "is_time_to_plan", "_arrived", "_plan_in_order", "give_gpus", "take_gpus", "run_from", "fill",
         "settle", "start", "put_in", "take_out", "first_row",
-        "book_events", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "_gather_one", "_changing",
+        "book_events", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "_gather_one",
+        "_changing",
         "note_submitted", "note_started", "note_stopped", "note_finished", "_take_in", "_plan",
-        "_everybody_starts", "decide_standing", "_opening", "_shorter", "_judge", "_begin_best", "_keep_head", "_let_begin",
-        "look_around", "_look_at_jobs", "gather_around", "gather", "best_of", "leave_crowd",
+        "_everybody_starts", "decide_standing", "_opening", "_shorter", "_judge", "_begin_best", "_let_begin",
+        "look_around", "_look_at_jobs", "gather_around", "gather", "_before_shadow", "_keep_head",
     )
 )  # fmt: skip
 """Functions of every event, which are passed so many arrays that passing them costs more than what they do."""

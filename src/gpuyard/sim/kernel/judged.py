@@ -75,7 +75,7 @@ def run_judged(
         np.full(1, -1, np.int64), np.full(1, np.inf), np.zeros(1, np.int64), np.full(1, -1, np.int64),
     )  # fmt: skip
     later = on_copy(site)
-    stepwise = discipline == COMMIT or discipline == EASY_SHADOW
+    stepwise = discipline in (COMMIT, EASY_SHADOW)
     while True:
         now = next_instant(clock, work, yard, site.pool.idle, stepwise)
         if now == np.inf or bench.wrong[0] >= 0:
@@ -91,19 +91,19 @@ def run_judged(
         bench.begun[0] = 0
         salt = plan_salt(site, facts.numbers[2], facts.numbers[1])
         site = Site(site.demand, site.pool, site.code, salt, site.fine, site.tasks)
+        head = _keep_head(bench, site, now) if stepwise else -1
+        if head < 0:
+            head = _begin_best(bench, site, discipline, judge, weights, now)
+            if stepwise and head >= 0:
+                _choose(bench, site, head)
         if discipline == CONSERVATIVE:
-            _judge(bench, site, judge, weights, now)
             crowd.near[: crowd.counts[0]] = crowd.rows[: crowd.counts[0]]
             order = _by_number(crowd, crowd.counts[0])
             conserve(order, now, as_holders(bench.expected, yard.nodes, now), site, bench.starts)
-        elif stepwise:
-            _keep_head(bench, site, judge, weights, now)
-            if discipline == EASY_SHADOW and bench.chosen[0] >= 0:
-                _before_shadow(bench, site, now)
-        else:
-            head = _begin_best(bench, site, discipline == SKIP, judge, weights, now)
-            if discipline == EASY and head >= 0:
-                _behind(head, bench, site, later, now)
+        elif discipline == EASY_SHADOW and head >= 0:
+            _before_shadow(bench, site, now)
+        elif discipline == EASY and head >= 0:
+            _behind(head, bench, site, later, now)
         _let_begin(bench, site, now)
 
 
@@ -144,15 +144,21 @@ def _let_begin(bench: Bench, site: Site, now: float) -> None:
     starts.size[0] = 0
 
 
-def _begin_best(bench: Bench, site: Site, skip: bool, judge: Judge, weights: Floats, now: float) -> int:
-    """Start the best while they fit; returns the one that does not, -1 if all did. With `skip`, whoever fits."""
+def _begin_best(bench: Bench, site: Site, discipline: int, judge: Judge, weights: Floats, now: float) -> int:
+    """Start the best while they fit, or whoever fits; returns the one that does not, -1 if all did.
+
+    Where everybody has a reservation nobody is started here, but all are judged.
+    """
     crowd, yard, starts = bench.crowd, bench.yard, bench.starts
+    skip = discipline == SKIP
     limit = NO_LIMIT
     judged = False
     while crowd.counts[0] > 0 and bench.wrong[0] < 0:
         if not judged:
             _judge(bench, site, judge, weights, now)
             judged = True
+        if discipline == CONSERVATIVE:
+            return -1
         row = best_of(bench.facts, crowd, min(yard.free[0], limit - 1) if skip else NO_LIMIT)
         if row < 0:
             return -1
@@ -167,20 +173,25 @@ def _begin_best(bench: Bench, site: Site, skip: bool, judge: Judge, weights: Flo
     return -1
 
 
-def _keep_head(bench: Bench, site: Site, judge: Judge, weights: Floats, now: float) -> None:
-    """Start heads while they fit; the one that does not is kept until it does, with the shadow time of this instant."""
-    chosen, crowd = bench.chosen, bench.crowd
-    if chosen[0] >= 0:
-        crowd.near[0] = chosen[0]
-        if site.demand.gpus[chosen[0]] <= bench.yard.free[0]:
-            fill(crowd.near[:1], True, NO_LIMIT, site, bench.starts)
-        if bench.starts.size[0] == 0:
-            return
-        _let_begin(bench, site, now)
-    chosen[0] = _begin_best(bench, site, False, judge, weights, now)
-    if chosen[0] >= 0:
-        holders = as_holders(bench.expected, bench.yard.nodes, -np.inf)
-        bench.shadow[0] = shadow_time(chosen[0], holders, site.demand, bench.yard.free[0])
+def _keep_head(bench: Bench, site: Site, now: float) -> int:
+    """Start the head that was kept if it fits now; returns it if it does not, -1 if there is none any more."""
+    row = bench.chosen[0]
+    if row < 0 or site.demand.gpus[row] > bench.yard.free[0]:
+        return row
+    bench.crowd.near[0] = row
+    fill(bench.crowd.near[:1], True, NO_LIMIT, site, bench.starts)
+    if bench.starts.size[0] == 0:
+        return row
+    _let_begin(bench, site, now)
+    bench.chosen[0] = -1
+    return -1
+
+
+def _choose(bench: Bench, site: Site, head: int) -> None:
+    """Keep a head until it fits, with the shadow time of this instant."""
+    bench.chosen[0] = head
+    holders = as_holders(bench.expected, bench.yard.nodes, -np.inf)
+    bench.shadow[0] = shadow_time(head, holders, site.demand, bench.yard.free[0])
 
 
 def _by_number(crowd: Crowd, n: int) -> Ints:
