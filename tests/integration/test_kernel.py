@@ -17,6 +17,7 @@ from gpuyard.core.model import Cluster
 from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import PolicyError, policy
+from gpuyard.learn.network import untrained
 from gpuyard.policyfile import make_planner
 from gpuyard.sim.engines import choose
 from gpuyard.sim.replay import in_rounds, replay
@@ -30,6 +31,7 @@ PLACEMENTS = ("first", "pack", "spread", "consolidate", "random")
 STATIC = ("fcfs", "sjf", "saf", "f1", "priority", "edf")
 MOVING = ("wfp3", "unicep", "fair", "lottery", "random", "wfq", "wfp3:power=-1")
 PREEMPTIVE = ("srtf", "srsf", "las:queues=5/20/60", "rr:quantum=3", "rr:quantum=3,arrivals=first", "las:quantum=4")
+JUDGED = ("commit", "easy", "easy-shadow", "conservative")
 PLANS = (
     *(
         f"{name}@{way}"
@@ -37,6 +39,7 @@ PLANS = (
         for way in ("strict", "skip", "commit", "easy", "easy-shadow", "conservative")
     ),
     *(f"{name}@{way}" for name in MOVING for way in ("strict", "skip")),
+    *(f"{name}@{way}" for name in ("wfp3", "fair", "lottery", "wfq") for way in JUDGED),
     *(f"{name}@{way}" for name in PREEMPTIVE for way in ("strict", "skip")),
 )
 CLUSTERS = ((4, 2, 3), (8,), (4, 4, 4), (2, 2, 8, 1))
@@ -102,6 +105,27 @@ def test_all_placements(text: str) -> None:
             planner = make_planner(text, placement=name)
             cost = 1.5 if seed % 2 else 0.0
             both(trace, Cluster(CLUSTERS[seed % 4]), planner, estimates, cost, 7.0 if seed % 3 == 2 else 0.0, seed)
+
+
+@policy
+def looking_around(
+    wait, estimate, gpus, opening, shorter, idle, hole, queue, queue_work, shadow, capacity, usage_share, suitable
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """All that can be seen around a job, in one number."""
+    room = opening * idle / capacity + shadow * gpus / (1 + suitable) - wait * hole / (1 + queue)
+    return estimate * (1 + shorter) + room + queue_work * gpus / 1000 + usage_share * 30
+
+
+@pytest.mark.parametrize("way", ["strict", "skip", *JUDGED])
+def test_policies_that_look_around(way: str) -> None:
+    network = untrained("saf", 4, 3.0, np.random.default_rng(1))
+    network = replace(network, parameters=np.random.default_rng(2).normal(0.0, 1.0, len(network.parameters)))
+    for seed in range(8):
+        trace = workload(seed)
+        for name in PLACEMENTS:
+            for one in (looking_around, network.policy()):
+                every = 7.0 if seed % 3 == 2 else 0.0
+                both(trace, Cluster(CLUSTERS[seed % 4]), ordered(one, way, name), trace.requested, 0.0, every, seed)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -175,6 +175,12 @@ def evaluate(
             "--estimates", metavar="A,B", help="Of oracle, requested, predicted and noisy:S (as in training)."
         ),
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--protocol", metavar="NAME", help="rlscheduler: ten sequences of 1,024 jobs, as it is published."
+        ),
+    ] = None,
     record: Annotated[
         bool, typer.Option("--record", help="Write the outcome into the policy's file: the gate goes by it.")
     ] = False,
@@ -193,6 +199,9 @@ def evaluate(
     learned = load(name)
     if record and not Path(name).is_file():
         raise UserError(f"{name} comes with gpuyard and is not written to; copy it first")
+    if protocol is not None:
+        _follow(protocol, learned, name, traces, world, json)
+        return
     kinds: list[str | None] = [None] if estimates is None else [k.strip() for k in estimates.split(",") if k.strip()]
     found: list[Evaluation] = []
     for kind in kinds:
@@ -213,6 +222,26 @@ def evaluate(
     for one, verdict in zip(found, verdicts, strict=True):
         _print(one)
         output.say(_verdict(verdict))
+
+
+def _follow(protocol: str, learned: Learned, name: str, traces: list[str], world: World, json: bool) -> None:
+    """Judge by somebody else's protocol."""
+    from gpuyard.cli.table import print_table
+    from gpuyard.learn.protocol import slowdowns
+
+    if protocol != "rlscheduler":
+        raise UserError(f"--protocol takes rlscheduler, not '{protocol}'")
+    found = [slowdowns(learned, load_trace(path, world.format)) for path in traces]
+    if json:
+        rows = [
+            {"trace": path, "protocol": protocol, "slowdown": one["learned"], "policies": one}
+            for path, one in zip(traces, found, strict=True)
+        ]
+        output.print_json({"policy": name, "hash": learned.hash, **(rows[0] if len(rows) == 1 else {}), "traces": rows})
+        return
+    for path, one in zip(traces, found, strict=True):
+        output.say(f"{path}: mean bounded slowdown over ten sequences of 1,024 jobs, {protocol}'s way")
+        print_table(("POLICY", "SLOWDOWN"), [(n, f"{v:.2f}") for n, v in sorted(one.items(), key=lambda kv: kv[1])])
 
 
 app.command("explain", cls=QuickCommand)(explain)

@@ -32,6 +32,7 @@ from gpuyard.learn.network import BASES, JOB_FEATURES, SIZES, Network, untrained
 from gpuyard.learn.problem import Problem, Span
 from gpuyard.learn.sampling import queues
 from gpuyard.learn.search import Baseline, Fitness, Trials, fitness
+from gpuyard.learn.tuning import tuned_rule
 from gpuyard.learn.windows import Window, cut, draw
 from gpuyard.sim.trace import Floats
 
@@ -125,11 +126,12 @@ def train(
         baseline, reference = trials.baseline(), checks.baseline()
         start = _start(problems, training, recipe, baseline, trials, rng)
         course = _resumed(checkpoint, problems, recipe) or _begun(start, recipe, checks, reference)
+        rule = tuned_rule(trials, baseline, recipe.starvation, recipe.seed)
         _search(course, start, recipe, trials, baseline, checks, reference, watch, checkpoint, problems)
     network = replace(start, parameters=course.best)
     samples = queues(network, training[:SAMPLED], 100, rng)
     learned = Learned(
-        network, *_ranges(samples), problems[0].discipline, _record(problems, recipe, course, baseline, samples)
+        network, *_ranges(samples), problems[0].discipline, _record(problems, recipe, course, baseline, samples, rule)
     )
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
@@ -238,7 +240,12 @@ def _ranges(samples: Sequence[Floats]) -> tuple[Floats, Floats]:
 
 
 def _record(
-    problems: Sequence[Problem], recipe: Recipe, course: Course, baseline: Baseline, samples: Sequence[Floats]
+    problems: Sequence[Problem],
+    recipe: Recipe,
+    course: Course,
+    baseline: Baseline,
+    samples: Sequence[Floats],
+    rule: Network,
 ) -> dict[str, Any]:
     """What stands in the file of how a policy came about; no times."""
     typical = np.median(np.concatenate(samples, axis=1), axis=1)
@@ -247,6 +254,7 @@ def _record(
         "traces": [_described(problem) for problem in problems],
         "generations": len(course.steps),
         "best_heuristic": baseline.best,
+        "tuned": rule.weights.tolist(),
         "curve": [[s.generation, round(s.ratio, 6), s.checked and round(s.checked, 6)] for s in course.steps],
         "typical": dict(zip(COLUMNS, typical.tolist(), strict=True)),
     }
