@@ -13,7 +13,7 @@ from gpuyard.sim.trace import Floats, Trace
 
 TRAINED, VALIDATED = 0.5, 0.6
 """Where, among the jobs by arrival, the part to train on ends, and the part to choose by; the rest is held out."""
-LEAST = 100
+LEAST = 50
 """Jobs without which nothing can be learned, nor judged."""
 BUSY = 1.0
 """The load that a cluster is made for, where nobody says how large it was."""

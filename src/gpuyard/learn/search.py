@@ -24,7 +24,7 @@ from gpuyard.sim.trace import Floats
 
 MEAN_COUNTS = 0.3
 """What the ratio of the means counts beside the mean logarithm of the ratios."""
-P99_FREE = 1.1
+P99_FREE = 1.3
 """How much longer the waits that one job in a hundred exceeds may be at no cost; beyond that all of it counts."""
 
 

@@ -31,7 +31,7 @@ from gpuyard.learn.file import Learned
 from gpuyard.learn.network import BASES, JOB_FEATURES, SIZES, Network, untrained
 from gpuyard.learn.problem import Problem, Span
 from gpuyard.learn.sampling import queues
-from gpuyard.learn.search import Baseline, Fitness, Trials, fitness
+from gpuyard.learn.search import Baseline, Trials, fitness
 from gpuyard.learn.tuning import tuned_rule
 from gpuyard.learn.windows import Window, cut, draw
 from gpuyard.sim.trace import Floats
@@ -48,9 +48,9 @@ class Recipe:
 
     objective: str = "slowdown"
     hidden: int = 4
-    generations: int = 40
-    population: int = 20
-    windows: int = 160
+    generations: int = 36
+    population: int = 16
+    windows: int = 128
     window: int = 512
     """Jobs of a window that count."""
     warm: int = 64
@@ -125,7 +125,7 @@ def train(
     ):
         baseline, reference = trials.baseline(), checks.baseline()
         start = _start(problems, training, recipe, baseline, trials, rng)
-        course = _resumed(checkpoint, problems, recipe) or _begun(start, recipe, checks, reference)
+        course = _resumed(checkpoint, problems, recipe) or _begun(start, recipe, trials, baseline, checks, reference)
         rule = tuned_rule(trials, baseline, recipe.starvation, recipe.seed)
         _search(course, start, recipe, trials, baseline, checks, reference, watch, checkpoint, problems)
     network = replace(start, parameters=course.best)
@@ -181,11 +181,12 @@ def _start(
     return alike if values[1] < values[0] else plain
 
 
-def _begun(start: Network, recipe: Recipe, checks: Trials, reference: Baseline) -> Course:
+def _begun(
+    start: Network, recipe: Recipe, trials: Trials, baseline: Baseline, checks: Trials, reference: Baseline
+) -> Course:
     mean = start.parameters if recipe.linear <= 0 else start.parameters[:JOB_FEATURES]
     search = CMA(mean, recipe.sigma, seed=recipe.seed, population_size=recipe.population)
-    value = _checked(start, start.parameters, checks, reference).value
-    return Course(search, start.parameters, value)
+    return Course(search, start.parameters, _checked(start, trials, baseline, checks, reference)[1])
 
 
 def _search(
@@ -203,12 +204,11 @@ def _search(
         course.search.tell([(x, f.value) for x, f in zip(asked, found, strict=True)])
         generation, checked = len(course.steps) + 1, None
         if generation % recipe.check_every == 0 or generation == recipe.generations:
-            seen = _checked(start, course.search.mean, checks, reference)
-            checked = seen.ratio
+            mean = _with(start, course.search.mean)
+            checked, value = _checked(mean, trials, baseline, checks, reference)
             course.unimproved += 1
-            if seen.value < course.best_value:
-                course.best = _with(start, course.search.mean).parameters
-                course.best_value, course.unimproved = seen.value, 0
+            if value < course.best_value:
+                course.best, course.best_value, course.unimproved = mean.parameters, value, 0
         best = min([s.best for s in course.steps] + ([] if checked is None else [checked]), default=1.0)
         course.steps.append(Step(generation, min(found).ratio, checked, best))
         if checkpoint is not None:
@@ -228,9 +228,16 @@ def _with(start: Network, found: Floats) -> Network:
     return replace(start, parameters=np.concatenate((found, start.parameters[len(found) :])))
 
 
-def _checked(start: Network, parameters: Floats, checks: Trials, reference: Baseline) -> Fitness:
-    weights = _with(start, parameters).weights
-    return fitness(checks.outcomes([weights])[0], reference.cost, reference.p99)
+def _checked(
+    network: Network, trials: Trials, baseline: Baseline, checks: Trials, reference: Baseline
+) -> tuple[float, float]:
+    """The ratio on windows to choose by, and what is chosen by: how it does there and where it was trained, together.
+
+    Windows differ so much that the few of the part to choose by cannot tell two networks apart by themselves.
+    """
+    there = fitness(checks.outcomes([network.weights])[0], reference.cost, reference.p99)
+    here = fitness(trials.outcomes([network.weights])[0], baseline.cost, baseline.p99)
+    return there.ratio, (there.value * checks.count + here.value * trials.count) / (checks.count + trials.count)
 
 
 def _ranges(samples: Sequence[Floats]) -> tuple[Floats, Floats]:

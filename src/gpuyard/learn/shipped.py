@@ -1,0 +1,121 @@
+"""The trained policies that come with gpuyard: how they are made, so that anybody can make them again.
+
+    python -m gpuyard.learn.shipped [NAME...]     # writes policies/NAME.json, and NAME.md, what it achieves
+
+The jobs are made up, since no trace may be passed on: on a shared box or a small cluster most jobs are short tries of
+one GPU, few are trainings that take hours and several GPUs; days are busy and nights are not; people ask for round
+numbers of hours and mostly for too many. Who has a history of their own should train on that.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuyard.core.model import Cluster
+from gpuyard.errors import UserError
+from gpuyard.learn.evaluation import Evaluation, evaluate
+from gpuyard.learn.gate import judge, together
+from gpuyard.learn.problem import Problem, make_problem
+from gpuyard.learn.training import Recipe, train
+from gpuyard.sim.trace import Trace
+
+HOUR, DAY = 3600.0, 86400.0
+JOBS = 8_000
+
+
+class Shape(NamedTuple):
+    """A kind of machine that people share."""
+
+    nodes: tuple[int, ...]
+    users: int
+    loads: tuple[float, ...]
+    """How busy it is, in the traces that are trained on."""
+    widths: tuple[float, ...]
+    """How many jobs want 1, 2, 4, 8, ... GPUs."""
+
+
+SHAPES = {
+    "single-box": Shape((8,), 8, (0.8, 1.0, 1.2), (0.78, 0.12, 0.07, 0.03)),
+    "small-cluster": Shape((8,) * 4, 30, (0.8, 1.0, 1.2), (0.72, 0.11, 0.08, 0.07, 0.02)),
+}
+
+
+def workload(shape: Shape, load: float, seed: int, n: int = JOBS) -> Trace:
+    """Jobs as such a machine may see them."""
+    rng = np.random.default_rng(seed)
+    gpus = rng.choice(2 ** np.arange(len(shape.widths)), n, p=np.array(shape.widths) / sum(shape.widths))
+    user = rng.zipf(1.6, n) % shape.users
+    try_out = rng.random(n) < 0.55
+    run = np.where(try_out, rng.lognormal(np.log(180.0), 1.2, n), rng.lognormal(np.log(2.5 * HOUR), 1.3, n))
+    run = np.clip(run * gpus**0.2, 5.0, 5 * DAY)
+    asked = np.ceil(run * rng.lognormal(0.7, 0.5, n) / HOUR) * HOUR
+    rate = load * sum(shape.nodes) / float((run * gpus).mean())
+    time = np.cumsum(rng.exponential(1.0 / rate, n))
+    # Stretched by the time of day: most comes in the afternoon, little at night.
+    submit = time + 0.35 * DAY / (2 * np.pi) * np.sin(2 * np.pi * time / DAY)
+    return Trace.of(
+        np.maximum.accumulate(submit), run, gpus, requested=np.maximum(asked, run), users=[f"user{u}" for u in user],
+        source=f"made-up-load-{load:g}", capacity=sum(shape.nodes),
+    )  # fmt: skip
+
+
+def problems(shape: Shape) -> list[Problem]:
+    """What such a policy is trained and judged on."""
+    cluster = Cluster(shape.nodes)
+    placement = "first" if len(shape.nodes) == 1 else "consolidate"
+    return [make_problem(workload(shape, load, i), cluster, placement=placement) for i, load in enumerate(shape.loads)]
+
+
+def make(name: str, folder: Path, recipe: Recipe | None = None) -> dict[str, Any]:
+    """Train a policy, judge it, and write both its file and what it achieves; returns the verdict."""
+    if name not in SHAPES:
+        raise UserError(f"there is no shape {name} ({', '.join(SHAPES)})")
+    given = problems(SHAPES[name])
+    learned, _ = train(given, recipe or Recipe())
+    found = [evaluate(learned, problem) for problem in given]
+    verdict = together([judge(one) for one in found])
+    learned.with_gate(verdict).save(folder / f"{name}.json")
+    (folder / f"{name}.md").write_text(_told(name, found, verdict))
+    return verdict
+
+
+def _told(name: str, found: list[Evaluation], verdict: dict[str, Any]) -> str:
+    """What a policy achieves, as a text."""
+    shape = SHAPES[name]
+    lines = [
+        f"# {name}",
+        "",
+        f"Trained on made-up jobs for {' + '.join(map(str, shape.nodes))} GPUs, {len(found)} traces of {JOBS:,} jobs "
+        f"at loads of {', '.join(f'{load:g}' for load in shape.loads)}; judged on the last part of each, which nothing "
+        "was chosen by. Made by `python -m gpuyard.learn.shipped`.",
+        "",
+        "It passes the gate." if verdict["passed"] else "It does not pass the gate: " + "; ".join(verdict["reasons"]),
+        "",
+    ]
+    for one in found:
+        best = one.best_heuristic
+        low, high = one.interval("learned", best)
+        lines += [
+            f"## {one.problem.name}: {one.ratio('learned', best):.3f} ({low:.3f} to {high:.3f}) of {best}",
+            "",
+            "| policy | ratio | mean slowdown | mean wait | p99 wait | longest | fairness |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for row in sorted((one.row(policy) for policy in one.stats), key=lambda row: float(row["ratio"])):
+            hours = " | ".join(f"{row[key] / HOUR:.2f} h" for key in ("wait_mean", "wait_p99", "wait_max"))
+            lines.append(
+                f"| {row['policy']} | {row['ratio']:.3f} | {row['mean']:.2f} | {hours} | {row['fairness']:.3f} |"
+            )
+        lines.append("")
+    lines.append("rr and las stop running jobs, at no cost here; they are no match for who stops nobody.")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or SHAPES:
+        outcome = make(wanted, Path(__file__).parent / "policies")
+        print(wanted, "passes" if outcome["passed"] else outcome["reasons"])

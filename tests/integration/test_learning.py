@@ -1,0 +1,255 @@
+"""Training on small traces: the same again, interrupted and gone on with, judged, refused where it makes no sense."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuyard.core.model import Cluster
+from gpuyard.errors import UserError
+from gpuyard.learn import training
+from gpuyard.learn.arena import Arena, heuristic_weights
+from gpuyard.learn.evaluation import evaluate
+from gpuyard.learn.file import load
+from gpuyard.learn.gate import judge, together
+from gpuyard.learn.network import BASES
+from gpuyard.learn.predicted import predicted
+from gpuyard.learn.problem import Problem, make_problem
+from gpuyard.learn.protocol import slowdowns
+from gpuyard.learn.training import Recipe, Step, train
+from gpuyard.learn.windows import cut, draw
+from gpuyard.sim.simulate import Options, simulate
+from gpuyard.sim.trace import Trace
+from gpuyard.sim.traces.writing import write as write_trace
+
+pytest.importorskip("numba", reason="numba is not installed, so there is no kernel to train on")
+
+SMALL = Recipe(generations=4, population=6, windows=8, window=60, warm=10, check_every=2, seed=3)
+
+
+def jobs(n: int = 900, seed: int = 0) -> Trace:
+    """Many short jobs of one GPU and few long ones of several, on a cluster of eight that they keep busy."""
+    rng = np.random.default_rng(seed)
+    long = rng.random(n) < 0.1
+    run = np.where(long, rng.uniform(500, 3000, n), rng.uniform(5, 60, n))
+    gpus = np.where(long, rng.integers(2, 8, n), rng.integers(1, 3, n))
+    gaps = rng.exponential(float((run * gpus).mean()) / 8 / 1.05, n)
+    return Trace.of(np.cumsum(gaps), run, gpus, users=[f"u{u}" for u in rng.integers(0, 5, n)], source="made.csv")
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return make_problem(jobs(), Cluster((8,)))
+
+
+def test_the_same_seed_gives_the_same_file(problem: Problem, tmp_path: Path) -> None:
+    first, steps = train([problem], SMALL, processes=1)
+    again, _ = train([problem], SMALL, processes=2)
+    other, _ = train([problem], replace(SMALL, seed=4), processes=1)
+    assert first.hash == again.hash != other.hash
+    assert [step.generation for step in steps] == [1, 2, 3, 4]
+    first.save(tmp_path / "a.json")
+    again.save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert load(str(tmp_path / "a.json")).hash == first.hash
+
+
+def test_an_interrupted_training_goes_on(problem: Problem, tmp_path: Path) -> None:
+    def stop(step: Step, total: int) -> None:
+        if step.generation == 2:
+            raise KeyboardInterrupt
+
+    whole, _ = train([problem], SMALL, processes=1)
+    kept = tmp_path / "kept"
+    with pytest.raises(KeyboardInterrupt):
+        train([problem], SMALL, processes=1, watch=stop, checkpoint=kept)
+    with pytest.raises(UserError, match="is of another training"):
+        train([problem], replace(SMALL, window=50), processes=1, checkpoint=kept)
+    rest: list[int] = []
+    resumed, _ = train([problem], SMALL, processes=1, watch=lambda s, _: rest.append(s.generation), checkpoint=kept)
+    assert rest == [3, 4]
+    assert resumed.hash == whole.hash
+    assert not kept.exists()
+
+
+def test_nothing_is_trained_on_what_is_held_out(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = problem.trace.submit[problem.held_out.begin]
+    seen: list[float] = []
+    inner = draw
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        window = inner(*args, **kwargs)
+        known = set(problem.trace.run[: problem.held_out.begin].round(6))
+        counted = window.problem.trace.run[window.counted].round(6)
+        seen.append(float(np.isin(counted, list(known)).mean()))
+        return window
+
+    monkeypatch.setattr(training, "draw", watched)
+    train([problem], replace(SMALL, generations=1), processes=1)
+    assert seen
+    assert min(seen) == 1.0
+    assert late > problem.trace.submit[problem.training.end]
+
+
+def test_windows_are_what_the_simulator_simulates(problem: Problem) -> None:
+    window = cut(problem, problem.held_out, 60, 60)[1]
+    part = window.problem
+    arena = Arena(window, "slowdown")
+    for name in BASES:
+        options = Options(discipline="easy", engine="replay", estimate="actual")
+        result, _ = simulate(replace(part.trace, requested=part.estimates), part.cluster, name, options)
+        waits = result.start[window.counted] - part.trace.submit[window.counted]
+        np.testing.assert_allclose(arena.waits(heuristic_weights(name)), waits, atol=1e-6)
+
+
+def test_altered_windows_keep_to_the_cluster(problem: Problem) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        window = draw(problem, problem.training, 60, 10, rng)
+        trace = window.problem.trace
+        assert (np.diff(trace.submit) >= 0).all()
+        assert trace.gpus.max() <= window.problem.cluster.gpus
+        assert len(window.counted) == 60
+
+
+@pytest.fixture(scope="module")
+def evaluated(problem: Problem) -> tuple[Any, Any]:
+    learned, _ = train([problem], replace(SMALL, generations=8, population=10, windows=24), processes=2)
+    return learned, evaluate(learned, problem, seeds=5, size=60, processes=2)
+
+
+def test_every_heuristic_is_compared_with(evaluated: tuple[Any, Any]) -> None:
+    _, found = evaluated
+    assert {*BASES, "learned", "tuned linear", "rr", "las"} == set(found.stats)
+    assert found.ratio(found.best_heuristic, found.best_heuristic) == 1.0
+    assert all(found.ratio(name, found.best_heuristic) >= 1.0 for name in BASES)
+    low, high = found.interval("learned", found.best_heuristic)
+    assert low <= found.ratio("learned", found.best_heuristic) <= high
+    row = found.row("learned")
+    assert row["wait_median"] <= row["wait_p99"] <= row["wait_max"]
+    assert 0 < row["fairness"] <= 1
+
+
+def test_the_gate_needs_a_bound_below_one(evaluated: tuple[Any, Any]) -> None:
+    learned, found = evaluated
+    verdict = judge(found)
+    passes = verdict["ratio_high"] < 1 and verdict["mean_ratio"] <= 1 and verdict["p99_ratio"] <= 1.5
+    assert verdict["passed"] is passes
+    assert bool(verdict["reasons"]) is not passes
+    assert learned.with_gate(verdict).deployable is passes
+    worse = {**verdict, "passed": False, "ratio_high": 2.0, "reasons": ["no"], "trace": "other"}
+    both = together([verdict, worse])
+    assert (both["passed"], both["ratio_high"]) == (False, 2.0)
+    assert "other: no" in both["reasons"]
+
+
+def test_predictions_know_the_past_only() -> None:
+    trace = make_problem(jobs(), Cluster((8,))).trace
+    changed = trace.run.copy()
+    changed[500:] *= 7.0
+    before, after = predicted(trace), predicted(replace(trace, run=changed))
+    np.testing.assert_array_equal(before[:501], after[:501])
+    assert not np.array_equal(before, after)
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_a_trace_of_hardly_any_jobs_is_refused(count: int) -> None:
+    with pytest.raises(UserError, match=r"that could be learned from; at least \d+ are needed"):
+        make_problem(jobs().take(slice(0, count)), Cluster((8,)))
+
+
+def test_the_published_protocol(traces: Path) -> None:
+    from gpuyard.sim.traces import read
+
+    lublin = read(traces / "swf" / "lublin_256.swf")
+    small = make_problem(lublin, discipline="easy-shadow")
+    learned, _ = train([small], Recipe(hidden=0, generations=2, population=4, windows=4, window=100), processes=2)
+    found = slowdowns(learned, lublin)
+    assert {name: round(found[name], 2) for name in ("sjf", "f1", "f4")} == {"sjf": 73.31, "f1": 75.07, "f4": 53.64}
+    with pytest.raises(UserError, match="the protocol needs"):
+        slowdowns(learned, lublin.take(slice(0, 3000)))
+
+
+def gpuyard(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuyard", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+
+
+BUDGET = ("--generations", "2", "--population", "4", "--windows", "6", "--window", "60", "--network", "linear")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of some jobs, and a policy that was trained on it by the command."""
+    path = tmp_path_factory.mktemp("learning")
+    write_trace(jobs(), str(path / "jobs.csv"))
+    done = gpuyard("learn", "train", "jobs.csv", "--gpus", "8", "--out", "p.json", *BUDGET, "--plot", "c.png", cwd=path)
+    assert done.returncode == 0, done.stderr
+    assert "held out, the slowdown is" in done.stderr
+    assert (path / "c.png").read_bytes().startswith(b"\x89PNG")
+    return path
+
+
+def test_what_evaluate_prints(folder: Path) -> None:
+    done = gpuyard("learn", "evaluate", "p.json", "jobs.csv", "--gpus", "8", "--window", "60", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for row in (found, *found["traces"]):
+        assert {"ratio", "ratio_low", "ratio_high", "mean_ratio", "best_heuristic", "gate"} <= set(row)
+        assert row["gate"] in ("pass", "fail")
+        assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+        assert row["gated_ratio"] <= 1.0
+    table = gpuyard("learn", "evaluate", "p.json", "jobs.csv", "--gpus", "8", "--out", "report", cwd=folder)
+    assert table.returncode == 0, table.stderr
+    assert "tuned linear" in table.stdout
+    assert (folder / "report" / "report.html").is_file()
+
+
+def test_what_is_recorded_is_in_the_file(folder: Path) -> None:
+    before = load(str(folder / "p.json"))
+    copy = folder / "copy.json"
+    before.save(copy)
+    kinds = ("--estimates", "oracle,predicted", "--record")
+    done = gpuyard("learn", "evaluate", copy, "jobs.csv", "--gpus", "8", *kinds, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert len(load(str(copy)).gate["traces"]) == 2
+    assert load(str(copy)).hash != before.hash
+
+
+def test_it_can_be_simulated_and_compared(folder: Path) -> None:
+    policies = ("--policies", "learned:p.json,sjf", "--discipline", "easy")
+    done = gpuyard("compare", "jobs.csv", "--gpus", "8", *policies, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert {row["policy"] for row in json.loads(done.stdout)["results"]} == {"learned:p.json", "sjf"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("evaluate", "p.json", "one.csv", "--gpus", "8"), "one.csv has one job that could be learned from"),
+        (("train", "one.csv", "--gpus", "8"), "give a longer trace"),
+        (("evaluate", "broken.json", "jobs.csv"), "is damaged"),
+        (("evaluate", "old.json", "jobs.csv"), "was trained on version 0 of the features"),
+        (("evaluate", "nobody.json", "jobs.csv"), "there is no trained policy nobody.json"),
+        (("train", "jobs.csv", "--gpus", "8", "--objective", "fame"), "there is no objective 'fame'"),
+        (("train", "jobs.csv", "--gpus", "8", "--network", "mlp-5"), "--network takes linear"),
+        (("train", "jobs.csv", "--gpus", "8", "--resume", "--out", "x.json"), "no interrupted training"),
+        (("evaluate", "p.json", "jobs.csv", "--protocol", "rlscheduler"), "the protocol needs"),
+        (("explain", "broken.json"), "is damaged"),
+    ],
+)
+def test_mistakes_are_told(folder: Path, arguments: tuple[str, ...], says: str) -> None:
+    (folder / "one.csv").write_text("job,submit,run,gpus\n1,0,5,1\n")
+    whole = (folder / "p.json").read_text()
+    (folder / "broken.json").write_text(whole.replace("7", "6", 1))
+    (folder / "old.json").write_text(whole.replace('"features": 1', '"features": 0'))
+    done = gpuyard("learn", *arguments, cwd=folder)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert says in done.stderr
