@@ -15,6 +15,7 @@ from gpuyard.learn.arena import OBJECTIVES
 from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation
 from gpuyard.learn.explaining import UNSEEN, Explanation, Preference
 from gpuyard.learn.features import GIB
+from gpuyard.learn.findings import CLEARLY
 from gpuyard.sim.figures import Tick, capital, clean, label_x, new_figure, room_for, shorten, styled
 from gpuyard.sim.plots import COLOURS, TIME_TICKS
 from gpuyard.sim.trace import Floats
@@ -22,8 +23,6 @@ from gpuyard.units import format_duration
 
 BLUE, RED, GREEN = COLOURS[:3]
 PALE, GREY, DARK = "#a9bfd4", "#8d949c", "#333333"
-CLEARLY = 1.02
-"""A ratio of costs beyond which one policy is said to beat another."""
 SHOWN_FEATURES = 12
 _STATISTICS = (
     ("wait_median", "median", "|", DARK), ("wait_mean", "mean", "o", BLUE),
@@ -42,13 +41,20 @@ def learning_curve(training: dict[str, Any]) -> Figure:
         axes.axhline(1.0, color=DARK, linewidth=1, linestyle=(0, (4, 1.5)), label="the best heuristic of each window")
         if curve:
             axes.plot([g for g, _, _ in curve], [r for _, r, _ in curve], color=PALE, linewidth=1.2,
-                      label="best candidate, windows trained on")  # fmt: skip
+                      label="the best candidate of a generation, on windows trained on")  # fmt: skip
         checks = [(g, c) for g, _, c in curve if c is not None]
         if checks:
             at, ratios = np.array(checks, dtype=float).T
             axes.plot(at, np.minimum.accumulate(ratios), drawstyle="steps-post", color=GREEN, linewidth=1.5,
-                      label="least of those so far")  # fmt: skip
-            axes.plot(at, ratios, "o", color=BLUE, markersize=4.5, label="mean candidate, windows to choose by")
+                      label="the least check so far")  # fmt: skip
+            axes.plot(
+                at,
+                ratios,
+                "o",
+                color=BLUE,
+                markersize=4.5,
+                label="a check: the mean candidate, on windows to choose by",
+            )
         axes.set_yscale("log")
         _ratio_ticks(axes.yaxis, [1.0, *(r for _, r, _ in curve), *(c for _, c in checks)])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -128,11 +134,11 @@ def waits(found: Evaluation) -> Figure:
         axes = figure.subplots()
         places = _rows(axes, names, apart)
         for name, y in places.items():
-            values = [rows[name][key] for key, *_ in _STATISTICS]
+            values = [_or_none(rows[name][key]) for key, *_ in _STATISTICS]
             axes.plot([min(values), max(values)], [y, y], color="#d5d9de", linewidth=2.5, zorder=1)
             for (_, _, marker, colour), value in zip(_STATISTICS, values, strict=True):
                 axes.plot(value, y, linestyle="none", color=colour, zorder=3, clip_on=False, **_marker(marker))
-        times = np.array([row[key] for row in rows.values() for key, *_ in _STATISTICS])
+        times = np.array([_or_none(row[key]) for row in rows.values() for key, *_ in _STATISTICS])
         _time_axis(axes, times, 480.0)
         axes.grid(axis="x")
         axes.set_xlabel("Wait (log scale)")
@@ -143,6 +149,11 @@ def waits(found: Evaluation) -> Figure:
         ]  # fmt: skip
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         return figure
+
+
+def _or_none(wait: float) -> float:
+    """A wait of less than a second is none: sums of times leave traces far behind the point."""
+    return wait if wait >= 1.0 else 0.0
 
 
 def _marker(marker: str) -> dict[str, Any]:
