@@ -105,6 +105,11 @@ class Importance:
     changes no order: the most by which it changes what another feature counts."""
     ahead: str
 
+    @property
+    def shared(self) -> bool:
+        """Whether it is the same for all who wait."""
+        return self.feature in OF_ALL
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -130,7 +135,7 @@ class Explanation:
         kinds = [
             {
                 "feature": i.feature, "about": i.about, "low": i.low, "high": i.high, "importance": i.importance,
-                "ahead": i.ahead,
+                "ahead": i.ahead, "shared": i.shared,
             }
             for i in self.importances
         ]  # fmt: skip
@@ -169,7 +174,8 @@ def _scores(network: Network, typical: Mapping[str, float], **changed: Floats) -
     columns = {name: np.full(n, value) for name, value in typical.items()} | changed
     if "wait" in changed:  # who has waited longer came sooner
         columns["submit"] = np.maximum(typical["submit"] + typical["wait"] - changed["wait"], 1.0)
-    return np.asarray(score(*(columns[name] for name in COLUMNS), weights=network.weights), dtype=float)
+    found: Floats = score(**columns, weights=network.weights)
+    return found
 
 
 def _preference(
