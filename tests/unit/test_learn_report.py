@@ -154,6 +154,12 @@ def test_words_tell_whether_it_knows_the_trace(learned: Learned, evaluations: li
     assert "not trained on any part" in verdict_lines(stranger, evaluations[0], judge(evaluations[0]))[-1]
 
 
+def test_windows_that_tell_nobody_apart_are_said_to(learned: Learned, evaluations: list[Evaluation]) -> None:
+    same = with_costs(evaluations[0], 1.0, 1.0)
+    assert "cannot tell them apart" in verdict_lines(learned, same, judge(same))[0]
+    assert "apart" not in verdict_lines(learned, evaluations[0], judge(evaluations[0]))[0]
+
+
 def test_few_stretches_of_time_are_said_to_be_few(learned: Learned, evaluations: list[Evaluation]) -> None:
     found = replace(evaluations[0], blocks=[0] * len(evaluations[0].windows))
     assert "too few" in " ".join(verdict_lines(learned, found, judge(found)))

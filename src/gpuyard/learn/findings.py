@@ -16,6 +16,8 @@ from gpuyard.learn.file import Learned
 
 CLEARLY = 1.02
 """A ratio of costs beyond which one policy is said to beat another."""
+ALIKE = 1.001
+"""A ratio of costs below which policies are said to cost the same."""
 FEW = 5
 """Stretches of time below which an interval says little."""
 KNOWN = {
@@ -78,7 +80,7 @@ def verdict_lines(learned: Learned, found: Evaluation, verdict: dict[str, Any]) 
     """How it fares on one trace: whether it passes, by how much, and where it loses."""
     best = verdict["best_heuristic"]
     return [
-        _passes(verdict),
+        _passes(verdict) + _alike(found),
         f"Over {_windows(found)}, {OBJECTIVES[found.objective]} under it is {verdict['ratio']:.3f} times that under "
         f"{best}, which of the heuristics that stop nobody turned out to be the best here (geometric mean; with 95% "
         f"confidence from {verdict['ratio_low']:.3f} to {verdict['ratio_high']:.3f}). The ratio of the plain means is "
@@ -95,6 +97,14 @@ def _passes(verdict: dict[str, Any]) -> str:
     if verdict["passed"]:
         return "It passes the gate."
     return f"It does not pass the gate: {'; '.join(verdict['reasons'])}."
+
+
+def _alike(found: Evaluation) -> str:
+    """Whether the windows can tell policies apart at all."""
+    costs = np.array([found.costs(name) for name in (LEARNED, *found.heuristics)])
+    if float((costs.max(axis=0) / costs.min(axis=0)).max()) > ALIKE:
+        return ""
+    return " All policies that stop nobody cost the same in every window: this trace cannot tell them apart."
 
 
 def _windows(found: Evaluation) -> str:

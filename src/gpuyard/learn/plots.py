@@ -76,7 +76,7 @@ def ratios(found: Evaluation) -> Figure:
     span = max(values) / min(values)
     least, most = min(values) / span**0.12, max(values) * span**0.3
     with styled():
-        figure = new_figure(9, 1.3 + 0.29 * (len(rows) + (0.8 if apart else 0)))
+        figure = new_figure(9, 1.5 + 0.29 * (len(rows) + (0.8 if apart else 0)))
         axes = figure.subplots()
         axes.axvline(1.0, color=DARK, linewidth=1, linestyle=(0, (4, 1.5)), zorder=1)
         places = _rows(axes, names, apart)
@@ -89,8 +89,8 @@ def ratios(found: Evaluation) -> Figure:
         _ratio_ticks(axes.xaxis, (least, most), 480.0, axes)
         axes.grid(axis="x")
         axes.set_xlabel(f"Cost relative to {found.best_heuristic}, geometric mean of windows (log scale)")
-        title = f"{_which(found)}: {OBJECTIVES[found.objective]}, less is better; whisker: 95% confidence"
-        axes.set_title(title, loc="left")
+        what = f"{capital(OBJECTIVES[found.objective])}, less is better; whisker: 95% confidence"
+        axes.set_title(f"{_which(found)}\n{what}", loc="left")
         return figure
 
 
