@@ -151,7 +151,8 @@ def train(
     if plot is not None:
         from gpuyard.learn.plots import learning_curve
 
-        learning_curve(learned, plot)
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        learning_curve(learned.training).savefig(plot)
     if json:
         output.print_json({"file": str(out), "hash": learned.hash, "gate": learned.gate, "training": learned.training})
         return

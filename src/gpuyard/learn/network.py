@@ -20,7 +20,7 @@ from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import Policy
 from gpuyard.core.pool import Floats
 from gpuyard.errors import UserError, suggest
-from gpuyard.learn.features import COLUMNS, NAMES, OF_JOBS, features
+from gpuyard.learn.features import COLUMNS, HOUR, NAMES, OF_JOBS, features
 
 A = Any  # a number or an array of numbers
 
@@ -63,7 +63,7 @@ def key(base: float, estimate: A, gpus: A, submit: A, wait: A) -> A:
 
 def starves(estimate: A, wait: A, opening: A, queue_work: A, capacity: A, bound: float) -> A:
     """Whether a job has waited so long, as the work that waits and its own length go, that it goes ahead of all."""
-    return wait > bound * (queue_work / capacity + opening + estimate)
+    return wait > bound * (queue_work / capacity + opening + estimate + HOUR)
 
 
 def score(

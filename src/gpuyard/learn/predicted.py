@@ -31,6 +31,6 @@ def predicted(trace: Trace) -> Floats:
             if ended & (ended - 1) == 0:  # at powers of two: a median need not be of this very minute
                 usual = float(np.median(everybody))
         past = known.get((trace.users[row], int(trace.gpus[row])), [])
-        guesses[row] = float(np.mean(past[-REMEMBERED:])) if past and trace.users[row] else usual
+        guesses[row] = float(np.mean(past[-REMEMBERED:])) if past else usual
     asked = np.where(np.isnan(trace.requested), np.inf, trace.requested)
     return np.maximum(np.minimum(guesses, asked), 1.0)

@@ -3,9 +3,9 @@
 1. Draw windows of the first part of each trace, most of them altered (`windows`).
 2. See what every heuristic achieves in each of them; the best of each window is what candidates are compared with.
 3. Start from a heuristic's own key, with nothing added, or from a likeness of the best heuristic (`cloning`).
-4. Let CMA-ES search (`search`). Now and then try the mean of the population on windows of the next part of the trace,
-   and keep the best that was seen there; if nothing gets better for long, stop.
-5. What is kept in the end is whatever did best there: also nothing, which is the heuristic itself.
+4. Let CMA-ES search (`search`), first the linear part, then hidden units too. Now and then try the mean of the
+   population on other windows, of the next part of the trace and some new ones; if nothing gets better for long, stop.
+5. What is kept in the end is whatever did best on all windows together: it may be the start, which is a heuristic.
 
 Budgets are generations, never seconds, and all that is random has a seed: the same training gives the same file.
 """
@@ -87,7 +87,7 @@ class Step(NamedTuple):
     checked: float | None
     """The mean's, on windows of the next part of the trace, if it was tried there."""
     best: float
-    """The least of those so far; 1 is the best heuristic of each window."""
+    """The least of those so far, infinite before the first; 1 is the best heuristic of each window."""
 
 
 @dataclass
@@ -209,7 +209,7 @@ def _search(
             course.unimproved += 1
             if value < course.best_value:
                 course.best, course.best_value, course.unimproved = mean.parameters, value, 0
-        best = min([s.best for s in course.steps] + ([] if checked is None else [checked]), default=1.0)
+        best = min([s.best for s in course.steps[-1:]] + ([] if checked is None else [checked]), default=np.inf)
         course.steps.append(Step(generation, min(found).ratio, checked, best))
         if checkpoint is not None:
             _keep(checkpoint, course, problems, recipe)

@@ -145,7 +145,7 @@ def write_report(
         _notes(notes),
         *_figures(comparison, draw(comparison) if figures is None else figures),
         _legend(comparison.rows),
-        _reproduce(command, when),
+        reproduce(command, when),
     ]
     write_atomically(target, page(title, "\n".join(part for part in parts if part)).encode())
     return target
@@ -203,7 +203,7 @@ def _facts(trace_facts: dict[str, Any], comparison: Comparison) -> str:
     if comparison.seeds > 1:
         facts["seed"] = f"{comparison.seeds} seeds, for what is random"
     items = "".join(
-        f"<div><dt>{escape(str(key).replace('_', ' '))}</dt><dd>{escape(_fact_text(value))}</dd></div>"
+        f"<div><dt>{escape(str(key).replace('_', ' '))}</dt><dd>{escape(fact_text(value))}</dd></div>"
         for key, value in facts.items()
     )
     return f'<h2>What was simulated</h2>\n<dl class="facts">{items}</dl>' if items else ""
@@ -216,11 +216,12 @@ def cluster_text(cluster: Cluster) -> str:
     return f"{shape} GPUs, {format_size(cluster.memory)} each"
 
 
-def _fact_text(value: Any) -> str:
+def fact_text(value: Any) -> str:
+    """A plain value as people read it."""
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_fact_text(item)}" for key, item in value.items()) or "none"
+        return ", ".join(f"{key}: {fact_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, (list, tuple)):
-        return ", ".join(_fact_text(item) for item in value) or "none"
+        return ", ".join(fact_text(item) for item in value) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not set"}[value]
     if isinstance(value, int):
@@ -298,7 +299,8 @@ def _legend(rows: Sequence[dict[str, Any]]) -> str:
     return f'<h2>What the metrics mean</h2>\n<dl class="legend">{items}</dl>' if items else ""
 
 
-def _reproduce(command: str, when: datetime | None) -> str:
+def reproduce(command: str, when: datetime | None) -> str:
+    """The end of a page: how to make it again, and with what it was made."""
     versions = (
         f"gpuyard {gpuyard.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
         f"matplotlib {matplotlib.__version__}"
