@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,8 +110,9 @@ def test_all_placements(text: str) -> None:
 
 @policy
 def looking_around(
-    wait, estimate, gpus, opening, shorter, idle, hole, queue, queue_work, shadow, capacity, usage_share, suitable
-):  # type: ignore[no-untyped-def]  # fmt: skip
+    wait: Any, estimate: Any, gpus: Any, opening: Any, shorter: Any, idle: Any, hole: Any, queue: Any, queue_work: Any,
+    shadow: Any, capacity: Any, usage_share: Any, suitable: Any,
+) -> Any:  # fmt: skip
     """All that can be seen around a job, in one number."""
     room = opening * idle / capacity + shadow * gpus / (1 + suitable) - wait * hole / (1 + queue)
     return estimate * (1 + shorter) + room + queue_work * gpus / 1000 + usage_share * 30

@@ -32,6 +32,11 @@ def queue(seed: int, n: int = 40) -> Queue:
     return columns
 
 
+def scored(columns: Queue, weights: np.ndarray) -> np.ndarray:
+    found: np.ndarray = score(*(*columns.values(), weights))
+    return found
+
+
 def trained(seed: int, hidden: int, base: str = "saf") -> Network:
     parameters = np.random.default_rng(seed).normal(0.0, 1.0, parameter_count(hidden))
     return Network(base, hidden, 1e9, parameters)
@@ -47,7 +52,7 @@ def learned(network: Network | None = None) -> Learned:
 def test_with_nothing_added_it_is_the_heuristic(base: str, hidden: int) -> None:
     columns = queue(1)
     network = untrained(base, hidden, 1e12, np.random.default_rng(0))
-    ours = score(*columns.values(), network.weights)
+    ours = scored(columns, network.weights)
     theirs = POLICIES[base](*(columns[name] for name in POLICIES[base].columns))
     if base == "fcfs":
         theirs = -columns["wait"]
@@ -58,9 +63,9 @@ def test_with_nothing_added_it_is_the_heuristic(base: str, hidden: int) -> None:
 def test_numbers_and_arrays_alike(hidden: int) -> None:
     columns = queue(2)
     weights = trained(3, hidden).weights
-    together = score(*columns.values(), weights)
+    together = scored(columns, weights)
     for i in range(len(together)):
-        one = score(*(float(values[i]) for values in columns.values()), weights)
+        one = score(*(*(float(values[i]) for values in columns.values()), weights))
         assert one == pytest.approx(together[i], rel=1e-12)
 
 
@@ -78,9 +83,9 @@ def test_who_starves_goes_first_by_load() -> None:
     columns = queue(4)
     columns["wait"][7] = 1e9
     weights = Network("saf", 0, 5.0, np.zeros(parameter_count(0))).weights
-    assert int(np.argmin(score(*columns.values(), weights))) == 7
+    assert int(np.argmin(scored(columns, weights))) == 7
     busy = dict(columns, queue_work=np.full(len(columns["wait"]), 1e12))
-    patient = score(*busy.values(), weights)
+    patient = scored(busy, weights)
     assert patient[7] > patient.min()
 
 

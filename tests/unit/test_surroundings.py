@@ -28,7 +28,7 @@ def yard() -> Engine:
 
 
 def column(engine: Engine, name: str, now: float) -> list[float]:
-    return COLUMNS[name].values(engine.state, engine.state.waiting.array, now).tolist()
+    return [float(v) for v in COLUMNS[name].values(engine.state, engine.state.waiting.array, now)]
 
 
 def test_what_is_seen() -> None:

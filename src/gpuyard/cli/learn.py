@@ -66,6 +66,7 @@ class World:
 
     def problems(self, traces: list[str], estimate: str | None, trained_for: str = "easy") -> list[Problem]:
         """What the traces are made into."""
+        from gpuyard.core.model import DEFAULT_GPU_MEMORY, Cluster
         from gpuyard.core.policy import check_discipline, check_placement
         from gpuyard.learn.problem import make_problem
         from gpuyard.sim.cluster import read_cluster
@@ -74,9 +75,9 @@ class World:
             raise UserError("give one of --gpus and --nodes, not both")
         discipline = check_discipline(self.discipline) or trained_for
         placement = check_placement(self.placement) or ("first" if self.nodes is None else "consolidate")
-        cluster = None if self.nodes is None else read_cluster(self.nodes)
+        cluster = None if self.nodes is None else read_cluster(self.nodes, DEFAULT_GPU_MEMORY)
         if self.gpus is not None:
-            cluster = read_cluster(f"1x{self.gpus}")
+            cluster = Cluster((self.gpus,))
         found = []
         for path in traces:
             jobs = load_trace(path, self.format, self.where, self.since, self.until, self.slice_)
