@@ -65,8 +65,8 @@ def test_numbers_and_arrays_alike(hidden: int) -> None:
     weights = trained(3, hidden).weights
     together = scored(columns, weights)
     for i in range(len(together)):
-        one = score(*(*(float(values[i]) for values in columns.values()), weights))
-        assert one == pytest.approx(together[i], rel=1e-12)
+        one = scored({name: values[i] for name, values in columns.items()}, weights)
+        assert float(one) == pytest.approx(together[i], rel=1e-12)
 
 
 def test_features_are_finite_and_bounded() -> None:

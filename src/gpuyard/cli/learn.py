@@ -100,7 +100,7 @@ def train(
     objective: Annotated[
         str, typer.Option("--objective", help="slowdown, jct, wait, utilization or energy.")
     ] = "slowdown",
-    network: Annotated[str, typer.Option("--network", help="linear, mlp-4, mlp-8 or mlp-32.")] = "mlp-4",
+    network: Annotated[str, typer.Option("--network", help="linear, mlp-4, mlp-8 or mlp-32.")] = "linear",
     base: Annotated[
         str,
         typer.Option("--base", metavar="POLICY", help="The heuristic that it is added to (the better of sjf and saf)."),

@@ -30,6 +30,10 @@ TRIFLE = 10.0
 """Seconds by which waits are made longer before they are compared: nobody minds a wait of a second instead of none."""
 
 
+PATIENCE = 600.0
+"""The same of the longest waits of a window: nobody minds those that are shorter."""
+
+
 class Outcome(NamedTuple):
     """What became of the jobs that count."""
 
@@ -122,6 +126,11 @@ def p99(waits: Floats) -> float:
     """The wait that one in a hundred exceeds."""
     at = min(int(0.99 * len(waits)), len(waits) - 1)
     return float(np.partition(waits, at)[at])
+
+
+def longer_waits(ours: Floats, theirs: Floats) -> float:
+    """How much longer the longest waits are, window by window, as a geometric mean; short ones do not matter."""
+    return float(np.exp(np.log((ours + PATIENCE) / (theirs + PATIENCE)).mean()))
 
 
 def heuristic_weights(name: str) -> Floats:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.errors import UserError
-from gpuyard.learn.arena import Stats, heuristic_weights
+from gpuyard.learn.arena import Stats, heuristic_weights, longer_waits
 from gpuyard.learn.file import Learned
 from gpuyard.learn.network import BASES
 from gpuyard.learn.problem import Problem
@@ -69,9 +69,9 @@ class Evaluation:
         return float(self.costs(name).sum() / self.costs(other).sum())
 
     def p99_ratio(self, name: str, other: str) -> float:
-        """How the wait that one job in a hundred exceeds compares, in the mean of the windows."""
-        ours, theirs = (np.mean([s.wait_p99 for s in self.stats[n]]) for n in (name, other))
-        return float((ours + 1.0) / (theirs + 1.0))
+        """How the waits that one job in a hundred exceeds compare, as a geometric mean over windows."""
+        ours, theirs = (np.array([s.wait_p99 for s in self.stats[n]]) for n in (name, other))
+        return longer_waits(ours, theirs)
 
     def hindsight(self, name: str) -> float:
         """The ratio to whichever heuristic was best in each window by itself: nobody could have known which."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuyard.learn.arena import TRIFLE, Arena, Outcome, Stats, heuristic_weights
+from gpuyard.learn.arena import Arena, Outcome, Stats, heuristic_weights, longer_waits
 from gpuyard.learn.network import BASES
 from gpuyard.learn.windows import Window
 from gpuyard.sim.parallel import available_cpus, start_method
@@ -68,8 +68,7 @@ def fitness(outcomes: Sequence[Outcome], cost: Floats, p99: Floats) -> Fitness:
     costs, waits = np.array([o.cost for o in outcomes]), np.array([o.p99 for o in outcomes])
     logs = float(np.log(costs / cost).mean())
     mean_ratio = float(costs.sum() / cost.sum())
-    longer = float((waits + TRIFLE).sum() / (p99 + TRIFLE).sum()) / P99_FREE
-    value = logs + MEAN_COUNTS * np.log(mean_ratio) + max(np.log(longer), 0.0)
+    value = logs + MEAN_COUNTS * np.log(mean_ratio) + max(np.log(longer_waits(waits, p99) / P99_FREE), 0.0)
     return Fitness(float(value), float(np.exp(logs)), mean_ratio)
 
 

@@ -47,9 +47,9 @@ class Recipe:
     """How a policy is trained."""
 
     objective: str = "slowdown"
-    hidden: int = 4
-    generations: int = 36
-    population: int = 16
+    hidden: int = 0
+    generations: int = 24
+    population: int = 20
     windows: int = 128
     window: int = 512
     """Jobs of a window that count."""
