@@ -8,7 +8,7 @@ ARGS ?=
 # Tests mostly wait, for daemons, jobs and browsers: two for each core keep it busy.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned screenshots chaos clean
+.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned bench-learning screenshots chaos clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
@@ -38,6 +38,9 @@ bench-sharing: $(VENV)/.installed-dev
 
 bench-learned: $(VENV)/.installed-dev
 	$(BIN)/python bench/learned.py $(ARGS)
+
+bench-learning: $(VENV)/.installed-dev
+	$(BIN)/python bench/learning.py $(ARGS)
 
 bench-recording: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.recording $(ARGS)

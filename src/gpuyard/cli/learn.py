@@ -136,10 +136,11 @@ def train(
 ) -> None:
     """Train a policy on the first part of traces, and judge it on their last part; about a minute and a half."""
     from gpuyard.learn.arena import check_objective
-    from gpuyard.learn.training import Recipe
+    from gpuyard.learn.training import recipe_for
 
     given = {"generations": generations, "population": population, "windows": windows, "window": window}
-    recipe = Recipe(
+    recipe = recipe_for(
+        world.discipline or "easy",
         objective=check_objective(objective), hidden=_hidden(network), base=base, seed=seed,
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip

@@ -14,7 +14,7 @@ from gpuyard.learn.search import Baseline, Trials, fitness
 from gpuyard.sim.trace import Floats
 
 TUNED = ("length", "width", "patience", "standing")
-GENERATIONS, POPULATION = 6, 8
+GENERATIONS, POPULATION = 4, 8
 
 
 def tuned_rule(trials: Trials, baseline: Baseline, starvation: float, seed: int) -> Network:
