@@ -207,10 +207,13 @@ def _search(
     while len(course.steps) < recipe.generations and course.unimproved < recipe.patience:
         if len(course.steps) >= recipe.linear * recipe.generations and course.search.dim < len(start.parameters):
             course.search = _widened(course, start, recipe)
+        # The package leaves its random numbers out of what it pickles: with these, a checkpoint is gone on with alike.
+        course.search._rng = np.random.RandomState([recipe.seed, len(course.steps)])
         asked = [course.search.ask() for _ in range(recipe.population)]
         tried = trials.outcomes([_with(start, x).weights for x in asked])
         found = [fitness(outcomes, cost, p99) for outcomes in tried]
         course.search.tell([(x, f.value) for x, f in zip(asked, found, strict=True)])
+        course.search = pickle.loads(pickle.dumps(course.search))  # rounds it, as a checkpoint would
         generation, checked = len(course.steps) + 1, None
         if generation % recipe.check_every == 0 or generation == recipe.generations:
             mean = _with(start, course.search.mean)
