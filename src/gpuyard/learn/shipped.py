@@ -24,7 +24,7 @@ from gpuyard.learn.training import Recipe, train
 from gpuyard.sim.trace import Trace
 
 HOUR, DAY = 3600.0, 86400.0
-JOBS = 8_000
+JOBS = 12_000
 
 
 class Shape(NamedTuple):
@@ -39,8 +39,8 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "single-box": Shape((8,), 8, (0.8, 1.0, 1.2), (0.78, 0.12, 0.07, 0.03)),
-    "small-cluster": Shape((8,) * 4, 30, (0.8, 1.0, 1.2), (0.72, 0.11, 0.08, 0.07, 0.02)),
+    "single-box": Shape((8,), 8, (0.8, 0.95, 1.1), (0.78, 0.12, 0.07, 0.03)),
+    "small-cluster": Shape((8,) * 4, 30, (0.8, 0.95, 1.1), (0.72, 0.11, 0.08, 0.07, 0.02)),
 }
 
 
@@ -50,8 +50,8 @@ def workload(shape: Shape, load: float, seed: int, n: int = JOBS) -> Trace:
     gpus = rng.choice(2 ** np.arange(len(shape.widths)), n, p=np.array(shape.widths) / sum(shape.widths))
     user = rng.zipf(1.6, n) % shape.users
     try_out = rng.random(n) < 0.55
-    run = np.where(try_out, rng.lognormal(np.log(180.0), 1.2, n), rng.lognormal(np.log(2.5 * HOUR), 1.3, n))
-    run = np.clip(run * gpus**0.2, 5.0, 5 * DAY)
+    run = np.where(try_out, rng.lognormal(np.log(180.0), 1.2, n), rng.lognormal(np.log(1.5 * HOUR), 1.0, n))
+    run = np.clip(run * gpus**0.2, 5.0, DAY)
     asked = np.ceil(run * rng.lognormal(0.7, 0.5, n) / HOUR) * HOUR
     rate = load * sum(shape.nodes) / float((run * gpus).mean())
     time = np.cumsum(rng.exponential(1.0 / rate, n))
