@@ -111,6 +111,16 @@ def train(
             "--estimate", help="What is known of run times: actual (oracle), requested, predicted or noisy:S."
         ),
     ] = None,
+    longest: Annotated[
+        float | None,
+        typer.Option(
+            "--longest-waits",
+            min=1.0,
+            metavar="X",
+            help="How much longer the longest waits may get at no cost (1.3).",
+            show_default=False,
+        ),
+    ] = None,
     generations: Annotated[
         int | None, typer.Option("--generations", min=1, metavar="N", help="How long to search.", show_default=False)
     ] = None,
@@ -138,7 +148,13 @@ def train(
     from gpuyard.learn.arena import check_objective
     from gpuyard.learn.training import recipe_for
 
-    given = {"generations": generations, "population": population, "windows": windows, "window": window}
+    given = {
+        "longest": longest,
+        "generations": generations,
+        "population": population,
+        "windows": windows,
+        "window": window,
+    }
     recipe = recipe_for(
         world.discipline or "easy",
         objective=check_objective(objective), hidden=_hidden(network), base=base, seed=seed,

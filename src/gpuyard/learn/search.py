@@ -24,7 +24,7 @@ from gpuyard.sim.trace import Floats
 
 MEAN_COUNTS = 0.3
 """What the ratio of the means counts beside the mean logarithm of the ratios."""
-P99_FREE = 1.3
+LONGEST = 1.3
 """How much longer the waits that one job in a hundred exceeds may be at no cost; beyond that all of it counts."""
 
 
@@ -63,12 +63,12 @@ class Baseline:
         return self.p99s[self.best]
 
 
-def fitness(outcomes: Sequence[Outcome], cost: Floats, p99: Floats) -> Fitness:
+def fitness(outcomes: Sequence[Outcome], cost: Floats, p99: Floats, longest: float = LONGEST) -> Fitness:
     """How well outcomes are, window by window, beside these costs and waits."""
     costs, waits = np.array([o.cost for o in outcomes]), np.array([o.p99 for o in outcomes])
     logs = float(np.log(costs / cost).mean())
     mean_ratio = float(costs.sum() / cost.sum())
-    value = logs + MEAN_COUNTS * np.log(mean_ratio) + max(np.log(longer_waits(waits, p99) / P99_FREE), 0.0)
+    value = logs + MEAN_COUNTS * np.log(mean_ratio) + max(np.log(longer_waits(waits, p99) / longest), 0.0)
     return Fitness(float(value), float(np.exp(logs)), mean_ratio)
 
 

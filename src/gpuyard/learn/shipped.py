@@ -18,13 +18,13 @@ import numpy as np
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
 from gpuyard.learn.evaluation import Evaluation, evaluate
-from gpuyard.learn.gate import judge, together
+from gpuyard.learn.gate import judge
 from gpuyard.learn.problem import Problem, make_problem
 from gpuyard.learn.training import Recipe, train
 from gpuyard.sim.trace import Trace
 
 HOUR, DAY = 3600.0, 86400.0
-JOBS = 12_000
+JOBS = 24_000
 
 
 class Shape(NamedTuple):
@@ -32,15 +32,15 @@ class Shape(NamedTuple):
 
     nodes: tuple[int, ...]
     users: int
-    loads: tuple[float, ...]
-    """How busy it is, in the traces that are trained on."""
+    load: float
+    """How busy it is; windows that are trained on are altered to be more and less so."""
     widths: tuple[float, ...]
     """How many jobs want 1, 2, 4, 8, ... GPUs."""
 
 
 SHAPES = {
-    "single-box": Shape((8,), 8, (0.8, 0.95, 1.1), (0.78, 0.12, 0.07, 0.03)),
-    "small-cluster": Shape((8,) * 4, 30, (0.8, 0.95, 1.1), (0.72, 0.11, 0.08, 0.07, 0.02)),
+    "single-box": Shape((8,), 8, 0.95, (0.78, 0.12, 0.07, 0.03)),
+    "small-cluster": Shape((8,) * 4, 30, 0.95, (0.72, 0.11, 0.08, 0.07, 0.02)),
 }
 
 
@@ -63,54 +63,51 @@ def workload(shape: Shape, load: float, seed: int, n: int = JOBS) -> Trace:
     )  # fmt: skip
 
 
-def problems(shape: Shape) -> list[Problem]:
+def problem_of(shape: Shape) -> Problem:
     """What such a policy is trained and judged on."""
-    cluster = Cluster(shape.nodes)
     placement = "first" if len(shape.nodes) == 1 else "consolidate"
-    return [make_problem(workload(shape, load, i), cluster, placement=placement) for i, load in enumerate(shape.loads)]
+    return make_problem(workload(shape, shape.load, 0), Cluster(shape.nodes), placement=placement)
 
 
 def make(name: str, folder: Path, recipe: Recipe | None = None) -> dict[str, Any]:
     """Train a policy, judge it, and write both its file and what it achieves; returns the verdict."""
     if name not in SHAPES:
         raise UserError(f"there is no shape {name} ({', '.join(SHAPES)})")
-    given = problems(SHAPES[name])
-    learned, _ = train(given, recipe or Recipe())
-    found = [evaluate(learned, problem) for problem in given]
-    verdict = together([judge(one) for one in found])
+    given = problem_of(SHAPES[name])
+    # Who takes a policy as it comes has less of a say in how long the longest may wait.
+    learned, _ = train([given], recipe or Recipe(longest=1.15))
+    found = evaluate(learned, given)
+    verdict = judge(found)
     learned.with_gate(verdict).save(folder / f"{name}.json")
     (folder / f"{name}.md").write_text(_told(name, found, verdict))
     return verdict
 
 
-def _told(name: str, found: list[Evaluation], verdict: dict[str, Any]) -> str:
+def _told(name: str, one: Evaluation, verdict: dict[str, Any]) -> str:
     """What a policy achieves, as a text."""
     shape = SHAPES[name]
     lines = [
         f"# {name}",
         "",
-        f"Trained on made-up jobs for {' + '.join(map(str, shape.nodes))} GPUs, {len(found)} traces of {JOBS:,} jobs "
-        f"at loads of {', '.join(f'{load:g}' for load in shape.loads)}; judged on the last part of each, which nothing "
-        "was chosen by. Made by `python -m gpuyard.learn.shipped`.",
+        f"Trained on made-up jobs for {' + '.join(map(str, shape.nodes))} GPUs, {JOBS:,} jobs "
+        f"at a load of {shape.load:g}; judged on the last part, which nothing was chosen by. "
+        "Made by `python -m gpuyard.learn.shipped`.",
         "",
         "It passes the gate." if verdict["passed"] else "It does not pass the gate: " + "; ".join(verdict["reasons"]),
         "",
     ]
-    for one in found:
-        best = one.best_heuristic
-        low, high = one.interval("learned", best)
-        lines += [
-            f"## {one.problem.name}: {one.ratio('learned', best):.3f} ({low:.3f} to {high:.3f}) of {best}",
-            "",
-            "| policy | ratio | mean slowdown | mean wait | p99 wait | longest | fairness |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for row in sorted((one.row(policy) for policy in one.stats), key=lambda row: float(row["ratio"])):
-            hours = " | ".join(f"{row[key] / HOUR:.2f} h" for key in ("wait_mean", "wait_p99", "wait_max"))
-            lines.append(
-                f"| {row['policy']} | {row['ratio']:.3f} | {row['mean']:.2f} | {hours} | {row['fairness']:.3f} |"
-            )
-        lines.append("")
+    best = one.best_heuristic
+    low, high = one.interval("learned", best)
+    lines += [
+        f"## {one.problem.name}: {one.ratio('learned', best):.3f} ({low:.3f} to {high:.3f}) of {best}",
+        "",
+        "| policy | ratio | mean slowdown | mean wait | p99 wait | longest | fairness |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted((one.row(policy) for policy in one.stats), key=lambda row: float(row["ratio"])):
+        hours = " | ".join(f"{row[key] / HOUR:.2f} h" for key in ("wait_mean", "wait_p99", "wait_max"))
+        lines.append(f"| {row['policy']} | {row['ratio']:.3f} | {row['mean']:.2f} | {hours} | {row['fairness']:.3f} |")
+    lines.append("")
     lines.append("rr and las stop running jobs, at no cost here; they are no match for who stops nobody.")
     return "\n".join(lines) + "\n"
 

@@ -31,7 +31,7 @@ from gpuyard.learn.file import Learned
 from gpuyard.learn.network import BASES, JOB_FEATURES, SIZES, Network, untrained
 from gpuyard.learn.problem import Problem, Span
 from gpuyard.learn.sampling import queues
-from gpuyard.learn.search import Baseline, Trials, fitness
+from gpuyard.learn.search import LONGEST, Baseline, Trials, fitness
 from gpuyard.learn.tuning import tuned_rule
 from gpuyard.learn.windows import Window, cut, draw
 from gpuyard.sim.trace import Floats
@@ -62,6 +62,8 @@ class Recipe:
     linear: float = 0.5
     """Which part of the generations only the linear part is searched in, before hidden units join it."""
     base: str = "auto"
+    longest: float = LONGEST
+    """How much longer the longest waits may be at no cost."""
     starvation: float = 20.0
     check_every: int = 4
     patience: int = 8
@@ -186,7 +188,7 @@ def _start(
     sample = queues(plain, training[:SAMPLED], 100, rng)
     alike = cloned(plain, baseline.best, sample)
     found = trials.outcomes([plain.weights, alike.weights])
-    values = [fitness(outcomes, baseline.cost, baseline.p99).value for outcomes in found]
+    values = [fitness(outcomes, baseline.cost, baseline.p99, recipe.longest).value for outcomes in found]
     return alike if values[1] < values[0] else plain
 
 
@@ -195,7 +197,7 @@ def _begun(
 ) -> Course:
     mean = start.parameters if recipe.linear <= 0 else start.parameters[:JOB_FEATURES]
     search = CMA(mean, recipe.sigma, seed=recipe.seed, population_size=recipe.population)
-    return Course(search, start.parameters, _checked(start, trials, baseline, checks, reference)[1])
+    return Course(search, start.parameters, _checked(start, trials, baseline, checks, reference, recipe.longest)[1])
 
 
 def _search(
@@ -211,13 +213,13 @@ def _search(
         course.search._rng = np.random.RandomState([recipe.seed, len(course.steps)])
         asked = [course.search.ask() for _ in range(recipe.population)]
         tried = trials.outcomes([_with(start, x).weights for x in asked])
-        found = [fitness(outcomes, cost, p99) for outcomes in tried]
+        found = [fitness(outcomes, cost, p99, recipe.longest) for outcomes in tried]
         course.search.tell([(x, f.value) for x, f in zip(asked, found, strict=True)])
         course.search = pickle.loads(pickle.dumps(course.search))  # rounds it, as a checkpoint would
         generation, checked = len(course.steps) + 1, None
         if generation % recipe.check_every == 0 or generation == recipe.generations:
             mean = _with(start, course.search.mean)
-            checked, value = _checked(mean, trials, baseline, checks, reference)
+            checked, value = _checked(mean, trials, baseline, checks, reference, recipe.longest)
             course.unimproved += 1
             if value < course.best_value:
                 course.best, course.best_value, course.unimproved = mean.parameters, value, 0
@@ -241,14 +243,14 @@ def _with(start: Network, found: Floats) -> Network:
 
 
 def _checked(
-    network: Network, trials: Trials, baseline: Baseline, checks: Trials, reference: Baseline
+    network: Network, trials: Trials, baseline: Baseline, checks: Trials, reference: Baseline, longest: float
 ) -> tuple[float, float]:
     """The ratio on windows to choose by, and what is chosen by: how it does there and where it was trained, together.
 
     Windows differ so much that the few of the part to choose by cannot tell two networks apart by themselves.
     """
-    there = fitness(checks.outcomes([network.weights])[0], reference.cost, reference.p99)
-    here = fitness(trials.outcomes([network.weights])[0], baseline.cost, baseline.p99)
+    there = fitness(checks.outcomes([network.weights])[0], reference.cost, reference.p99, longest)
+    here = fitness(trials.outcomes([network.weights])[0], baseline.cost, baseline.p99, longest)
     return there.ratio, (there.value * checks.count + here.value * trials.count) / (checks.count + trials.count)
 
 
