@@ -240,6 +240,7 @@ def test_it_can_be_simulated_and_compared(folder: Path) -> None:
         (("evaluate", "nobody.json", "jobs.csv"), "there is no trained policy nobody.json"),
         (("train", "jobs.csv", "--gpus", "8", "--objective", "fame"), "there is no objective 'fame'"),
         (("train", "jobs.csv", "--gpus", "8", "--network", "mlp-5"), "--network takes linear"),
+        (("train", "jobs.csv", "--nodes", "2x4", "--placement", "fgd"), "looks at single GPUs"),
         (("train", "jobs.csv", "--gpus", "8", "--resume", "--out", "x.json"), "no interrupted training"),
         (("evaluate", "p.json", "jobs.csv", "--protocol", "rlscheduler"), "the protocol needs"),
         (("explain", "broken.json"), "is damaged"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from gpuyard.core.policies import POLICIES
 from gpuyard.errors import UserError
 from gpuyard.learn import features as f
-from gpuyard.learn.file import Learned, load
+from gpuyard.learn.file import Learned, load, shipped
 from gpuyard.learn.network import BASES, SIZES, Network, parameter_count, score, untrained
 from gpuyard.policyfile import make_planner, resolve
 
@@ -116,6 +117,17 @@ def test_features_of_another_version_are_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(f, "VERSION", 2)
     with pytest.raises(UserError, match=r"version 1 of the features, and this gpuyard has version 2: train it anew"):
         load(str(path))
+
+
+@pytest.mark.parametrize("name", ["single-box", "small-cluster"])
+def test_what_comes_with_gpuyard_is_whole(name: str) -> None:
+    assert name in shipped()
+    policy = load(name)
+    assert policy.gate["passed"] is policy.deployable
+    report = Path(str(resources.files("gpuyard.learn") / "policies" / f"{name}.md")).read_text()
+    assert ("It passes the gate." in report) is policy.deployable
+    assert f"{policy.gate['ratio']:.3f}" in report
+    assert make_planner(f"learned:{name}").discipline == policy.discipline
 
 
 def test_what_is_no_policy_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuyard.core.model import Cluster
 from gpuyard.core.planner import OrderedPlanner
-from gpuyard.errors import Bug
+from gpuyard.errors import Bug, UserError
 from gpuyard.sim.kernel import drive
 from gpuyard.sim.trace import Floats, Trace
 
@@ -22,6 +22,8 @@ class Rerun:
     def __init__(self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats) -> None:
         if drive.entry_for(planner) != drive.JUDGED:
             raise Bug(f"policy {planner.policy.name} is not judged anew at every plan")
+        if reason := drive.why_not(trace, cluster, planner):
+            raise UserError(f"this cannot be learned on: {reason}, which the compiled simulator does not do")
         run = drive.Run(trace, cluster, planner, estimates, np.zeros(len(trace)), 0.0, 0)
         self._entry, self._arguments = drive.loop(drive.JUDGED), run.judged_arguments()
         self._start, self._done, self._jobs = run.yard.start, run.yard.done, len(trace)
