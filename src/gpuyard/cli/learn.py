@@ -144,7 +144,7 @@ def train(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train a policy on the first part of traces, and judge it on their last part; about a minute and a half."""
+    """Train a policy on the first part of traces, and judge it on their last part; takes a minute or two."""
     from gpuyard.learn.arena import check_objective
     from gpuyard.learn.training import recipe_for
 
