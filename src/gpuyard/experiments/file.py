@@ -14,9 +14,9 @@ from gpuyard.gpus.simulated import SimulatedGpus
 from gpuyard.policyfile import make_planner
 from gpuyard.recordings.series import OF_GPUS
 
-ENGINES = ("local",)
+ENGINES = ("local", "kubernetes")
 """Where experiments can run."""
-LATER = ("kubernetes", "slurm", "ray")
+LATER = ("slurm", "ray")
 SHARING = ("exclusive", "requests", "usage")
 PROCESSES: dict[str, tuple[str, ...]] = {
     "uniform": ("min", "max"), "exponential": ("mean",), "fixed": ("every",), "at-once": (),
@@ -51,6 +51,7 @@ def parse_experiment(value: Any, file: Path) -> Experiment:
         metrics=top.take("metrics", keys.many(_metric), METRICS),
         repeat=top.take("repeat", keys.whole(1, 1000), 1),
         period=top.take("period", _period, 1.0),
+        kubernetes=top.take("kubernetes", keys.as_it_is, {}),
     )
     top.done()
     _check(experiment, top)
@@ -132,6 +133,7 @@ def _scheduler(given: Keys) -> Scheduler:
         policy=given.take("policy", _policy, "fcfs"),
         engine=given.take("engine", _engine, "local"),
         options=given.take("options", keys.as_it_is, {}),
+        kubernetes=given.take("kubernetes", keys.as_it_is, {}),
     )
     given.done()
     return found
@@ -198,7 +200,7 @@ def _policy(value: Any) -> str:
 def _engine(value: Any) -> str:
     if value in ENGINES:
         return str(value)
-    there = f"there {'is' if len(ENGINES) == 1 else 'are'} {', '.join(ENGINES)}"
+    there = f"there are {', '.join(ENGINES)}"
     if value in LATER:
         raise UserError(f"experiments do not run on {value} yet; {there}")
     word = value if isinstance(value, str) else ""

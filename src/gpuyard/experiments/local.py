@@ -76,6 +76,11 @@ def run(
 
 def check(experiment: Experiment, scheduler: Scheduler) -> None:
     """Refuse what cannot be run for real, before anything is."""
+    if scheduler.engine != "local":
+        raise UserError(
+            f"scheduler '{scheduler.name}' is one of {scheduler.engine}: gpuyard {scheduler.engine} experiment FILE "
+            "runs it, or add --simulate"
+        )
     for one in experiment.workloads:
         if not one.command:
             raise UserError(f"workload '{one.name}' has no command, so it can only be simulated: add --simulate")

@@ -52,7 +52,7 @@ class Workload:
     image: str = ""
     """For clusters that run containers."""
     kubernetes: Mapping[str, Any] = field(default_factory=dict)
-    """What is merged into a pod as it is; other engines ignore it."""
+    """What its pods are on a cluster (`kubernetes.experiment.settings`); other engines ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,19 @@ class Scheduler:
     sharing: Sharing = "requests"
     policy: str = "fcfs"
     engine: str = "local"
-    """Where it runs: `local`, later `kubernetes` and others."""
+    """Where it can run: `local`, this machine, and whatever else reads the file; `kubernetes`, a cluster alone."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What only its engine understands."""
+    """What only the engine `local` understands."""
+    kubernetes: Mapping[str, Any] = field(default_factory=dict)
+    """How pods ask for GPUs, and whom; other engines ignore it."""
 
 
 METRICS = ("utilization", "memory_used", "power", "temperature")
 """What is plotted if nobody says otherwise."""
+LAYOUTS = ("overlay", "stacked")
+"""How that is drawn over time: all schedulers in one panel, and above each other."""
+MORE_LAYOUTS = (*LAYOUTS, "each", "beside")
+"""Also each run by itself, and all over-provisionings side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,8 @@ class Experiment:
     repeat: int = 1
     period: float = 1.0
     """Seconds between samples."""
+    kubernetes: Mapping[str, Any] = field(default_factory=dict)
+    """What only a cluster understands; other engines ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,10 @@ class JobResult:
     """`fit`, `history`, `cbp` or `pp`, where that is known."""
     reported: Mapping[str, float] = field(default_factory=dict)
     """Numbers that the job told of itself, such as p90 and p99 of its latencies, in seconds."""
+    bound: float | None = None
+    """When a cluster's scheduler had chosen a node for it."""
+    where: str = ""
+    """`node:0,2`: the node and its GPUs, on a cluster."""
 
 
 @dataclass(slots=True)

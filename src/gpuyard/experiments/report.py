@@ -9,13 +9,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gpuyard.experiments.model import Experiment, RunResult
+from gpuyard.experiments.model import LAYOUTS, Experiment, RunResult
 from gpuyard.experiments.results import Results, Run
 from gpuyard.experiments.table import jobs_csv, lines, summary_csv
 from gpuyard.sim.figures import write_atomically
 from gpuyard.units import format_number
 
-LAYOUTS = ("overlay", "stacked")
 _FILES = ("jobs.csv", "summary.csv", "summary.json", "table.txt")
 _MEANING = (
     "Duration: from the first arrival to the last end. Wait: from arrival to start, the longest in brackets. Job: from "
@@ -31,9 +30,9 @@ def write_outputs(
     rows: Sequence[dict[str, Any]],
     warn: Callable[[str], None],
     *,
-    plots: bool = True,
+    layouts: Sequence[str] = LAYOUTS,
 ) -> list[Path]:
-    """Write tables, plots and the page; returns what was written, the page last."""
+    """Write tables, plots and the page; returns what was written, the page last. No layouts: numbers only."""
     texts = {
         "jobs.csv": jobs_csv([result for _, result in done]),
         "summary.csv": summary_csv(rows),
@@ -44,10 +43,10 @@ def write_outputs(
     for name, text in texts.items():
         write_atomically(results.folder / name, text.encode())
         written.append(results.folder / name)
-    if not plots or not rows:
+    if not layouts or not rows:
         return written
     shutil.rmtree(results.folder / "plots", ignore_errors=True)
-    drawn = [*_comparison(experiment, results.folder, rows), *_series(experiment, results.folder, done, warn)]
+    drawn = [*_comparison(experiment, results.folder, rows), *_series(experiment, results.folder, done, layouts, warn)]
     page = results.folder / "report.html"
     write_atomically(page, _page(experiment, results.folder, rows, drawn).encode())
     return [*written, *drawn, page]
@@ -61,13 +60,17 @@ def _comparison(experiment: Experiment, folder: Path, rows: Sequence[Mapping[str
 
 
 def _series(
-    experiment: Experiment, folder: Path, done: Sequence[tuple[Run, RunResult]], warn: Callable[[str], None]
+    experiment: Experiment,
+    folder: Path,
+    done: Sequence[tuple[Run, RunResult]],
+    layouts: Sequence[str],
+    warn: Callable[[str], None],
 ) -> list[Path]:
     """What GPUs did over time."""
     from gpuyard.experiments.drawing import draw_all
 
     written: list[Path] = []
-    for sheet in draw_all(experiment, folder, [run for run, _ in done]):
+    for sheet in draw_all(experiment, folder, [run for run, _ in done], layouts):
         written += sheet.written
         if sheet.warning:
             warn(sheet.warning)
@@ -108,9 +111,15 @@ def _figures(folder: Path, drawn: Sequence[Path]) -> list[str]:
         found.append(f"<h2>{escape(percent)} % over-provisioning</h2>")
         curves = [path for path in paths if path.suffix == ".svg"]
         found += [image(path.read_bytes(), f"{path.stem.replace('_', ' ')}, all schedulers") for path in curves]
-        links = (_link(str(path.relative_to(folder)), f"{path.parent.name}/{path.name}") for path in paths)
-        found.append(f'<p class="soft">{", ".join(links)}</p>')
+        found.append(_links(folder, paths))
+    if others := [path for path in drawn if path.parent.name == "beside" or path.parent.name.startswith("each-")]:
+        found += ["<h2>Side by side, and each by itself</h2>", _links(folder, others)]
     return found
+
+
+def _links(folder: Path, paths: Sequence[Path]) -> str:
+    links = (_link(str(path.relative_to(folder)), f"{path.parent.name}/{path.name}") for path in paths)
+    return f'<p class="soft">{", ".join(links)}</p>'
 
 
 def _lead(experiment: Experiment) -> str:

@@ -52,6 +52,9 @@ def meaning(experiment: Experiment, run: Run, simulate: bool) -> str:
     for key in ("name", "schedulers", "over_provisioning", "repeat"):
         del said[key]
     said |= {"scheduler": asdict(run.scheduler), "percent": run.percent, "turn": run.turn, "simulate": simulate}
+    for part in (said, said["scheduler"]):
+        if not part["kubernetes"]:
+            del part["kubernetes"]  # as in results from before there was any
     text = json.dumps(said, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gpuyard.errors import UserError, suggest
 from gpuyard.experiments.measures import summaries
-from gpuyard.experiments.model import Experiment, RunResult
+from gpuyard.experiments.model import LAYOUTS, Experiment, RunResult
 from gpuyard.experiments.ownyard import clear_remains
 from gpuyard.experiments.results import Results, Run, meaning, planned
 from gpuyard.recordings.series import Recording
@@ -35,6 +35,24 @@ class Watcher(Protocol):
 
     def draws(self) -> None:
         """The runs are done, and figures are drawn, which takes a while."""
+        ...
+
+
+class Engine(Protocol):
+    """Where runs of an experiment take place."""
+
+    def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
+        """Refuse what can never run before anything does."""
+        ...
+
+    def clear(self, results: Results) -> None:
+        """End what was left by an experiment in this folder that nobody could end."""
+        ...
+
+    def run(
+        self, experiment: Experiment, run: Run, results: Results, on_progress: Callable[[int, int], None]
+    ) -> tuple[RunResult, Recording]:
+        """One run; `on_progress` is told how many jobs of how many are over."""
         ...
 
 
@@ -78,28 +96,36 @@ class Outcome:
 
 
 def run_experiment(
-    experiment: Experiment, out: Path, choice: Choice, watcher: Watcher, *, plots: bool = True
+    experiment: Experiment,
+    out: Path,
+    choice: Choice,
+    watcher: Watcher,
+    *,
+    engine: Engine | None = None,
+    plots: bool = True,
+    layouts: Sequence[str] = LAYOUTS,
 ) -> Outcome:
-    """Do what is not done yet, and write everything down."""
+    """Do what is not done yet, and write everything down; on this machine, if no other engine is given."""
     from gpuyard.experiments.report import write_outputs
 
+    engine = engine or (_Simulated() if choice.simulate else _Local())
     runs, results = choice.runs(experiment), Results(out)
-    _check(experiment, runs, choice.simulate)
+    engine.check(experiment, runs)
     with results.opened(choice.fresh):
-        clear_remains(results.yard)
+        engine.clear(results)
         there = [run.name for run, _ in results.done(experiment, choice.simulate)]
         results.claim(experiment, choice.simulate)
         missing = [run for run in runs if run.name not in there]
         for number, run in enumerate(missing, 1):
             watcher.begins(number, len(missing), run)
-            result, recording = _do(experiment, run, results, choice.simulate, watcher.progress)
+            result, recording = engine.run(experiment, run, results, watcher.progress)
             _warn(watcher, run, recording.warnings)
             results.save(run, meaning(experiment, run, choice.simulate), result, recording)
         done = results.done(experiment, choice.simulate)
         rows = summaries(result for _, result in done)
         if plots:
             watcher.draws()
-        written = write_outputs(experiment, results, done, rows, watcher.warn, plots=plots)
+        written = write_outputs(experiment, results, done, rows, watcher.warn, layouts=layouts if plots else ())
     return Outcome(rows, [result for _, result in done], written, len(runs) - len(missing))
 
 
@@ -111,26 +137,41 @@ def _warn(watcher: Watcher, run: Run, warnings: Sequence[str]) -> None:
         watcher.warn(f"{run.name}: and {len(warnings) - _TOLD} more (its recording has all)")
 
 
-def _check(experiment: Experiment, runs: Sequence[Run], simulate: bool) -> None:
-    """Refuse what can never run before anything does."""
-    if simulate:
-        return
-    from gpuyard.experiments import local
+class _Simulated:
+    """On a virtual clock."""
 
-    for run in runs:
-        local.check(experiment, run.scheduler)
+    def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
+        pass  # what cannot be simulated is told by the run itself, at once
 
+    def clear(self, results: Results) -> None:
+        clear_remains(results.yard)  # of a run for real in the same folder
 
-def _do(
-    experiment: Experiment, run: Run, results: Results, simulate: bool, on_progress: Callable[[int, int], None]
-) -> tuple[RunResult, Recording]:
-    if simulate:
+    def run(
+        self, experiment: Experiment, run: Run, results: Results, on_progress: Callable[[int, int], None]
+    ) -> tuple[RunResult, Recording]:
         from gpuyard.experiments import simulated
 
         return simulated.run(experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress)
-    from gpuyard.experiments import local
 
-    return local.run(
-        experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress,
-        folder=results.yard, logs=results.folder / "logs" / run.name,
-    )  # fmt: skip
+
+class _Local:
+    """For real, on this machine."""
+
+    def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
+        from gpuyard.experiments import local
+
+        for run in runs:
+            local.check(experiment, run.scheduler)
+
+    def clear(self, results: Results) -> None:
+        clear_remains(results.yard)
+
+    def run(
+        self, experiment: Experiment, run: Run, results: Results, on_progress: Callable[[int, int], None]
+    ) -> tuple[RunResult, Recording]:
+        from gpuyard.experiments import local
+
+        return local.run(
+            experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress,
+            folder=results.yard, logs=results.folder / "logs" / run.name,
+        )  # fmt: skip

@@ -72,18 +72,20 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def jobs_csv(results: Sequence[RunResult]) -> str:
-    """A line for each job of each run; numbers that jobs reported are columns."""
-    names = list(dict.fromkeys([*REPORTED, *(key for run in results for job in run.jobs for key in job.reported)]))
+    """A line for each job of each run; numbers that jobs reported are columns, and so is what only clusters know."""
+    jobs = [job for run in results for job in run.jobs]
+    cluster = ["bound", "where"] if any(job.bound is not None for job in jobs) else []
+    names = list(dict.fromkeys([*REPORTED, *(key for job in jobs for key in job.reported)]))
     rows = [
         [
             run.scheduler, run.percent, run.turn, job.name, job.workload, job.arrived, waited(job), job.started,
             job.ran if job.started is not None else None, job.ended, job.restarts, job.ooms, job.state, job.admitted_by,
-            *(job.reported.get(name) for name in names),
+            *(getattr(job, name) for name in cluster), *(job.reported.get(name) for name in names),
         ]
         for run in results
         for job in run.jobs
     ]  # fmt: skip
-    return _csv([*JOB_COLUMNS, *names], rows)
+    return _csv([*JOB_COLUMNS, *cluster, *names], rows)
 
 
 def summary_csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -108,7 +108,8 @@ def draw(recordings: Named, metric: str, *, layout: str = "overlay", title: str 
         return _curves(recordings, found, axis, title)
 
 
-def _heading(recordings: Named, metric: Metric, title: str) -> str:
+def heading(recordings: Named, metric: Metric, title: str) -> str:
+    """What a figure is called."""
     told = [metric.title, title or (recordings[0][0] if len(recordings) == 1 else "")]
     made_up = " (simulated GPUs)" if any(recording.simulated for _, recording in recordings) else ""
     return clean(shorten(": ".join(part for part in told if part), 110)) + made_up
@@ -150,8 +151,8 @@ def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Fi
         if strip is not None:
             draw_notes(strip, axes, panel.notes, axis)
         for line in panel.lines:
-            _draw_line(axes, line, scale, points)
-        _value_axis(axes, metric, scale, found)
+            draw_line(axes, line, scale, points)
+        value_axis(axes, metric, scale, found)
         if panel.title:
             (strip or axes).set_title(clean(shorten(panel.title, 60)), loc="left", fontsize=9)
         axes.grid()
@@ -159,12 +160,13 @@ def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Fi
     _outer(grid, columns)
     top = next(axes for axes in figure.axes)
     if columns == 1 and not found[0].title:
-        top.set_title(_heading(recordings, metric, title), loc="left")
+        top.set_title(heading(recordings, metric, title), loc="left")
     else:
-        figure.suptitle(_heading(recordings, metric, title), x=0.01, ha="left", fontsize=10.5)
+        figure.suptitle(heading(recordings, metric, title), x=0.01, ha="left", fontsize=10.5)
     if columns > 1 or len(found) > _MANY:
         figure.supylabel(_value_label(metric, scale), fontsize=9)
-    _legend(figure, recordings, found)
+    if len(found) == 1 or any(len(panel.lines) > 1 for panel in found):  # else the panels' titles tell all
+        legend(figure, recordings, found)
     return figure
 
 
@@ -207,7 +209,8 @@ def _outer(grid: Sequence[tuple[Axes | None, Axes]], columns: int) -> None:
             axes.tick_params(axis="y", labelleft=False)
 
 
-def _draw_line(axes: Axes, line: Line, scale: Scale, points: int) -> None:
+def draw_line(axes: Axes, line: Line, scale: Scale, points: int) -> None:
+    """Draw one line, with the band of what it was at least and at most; `points` are enough of it."""
     if line.faint:
         at, mean = smooth(line.at, line.mean, _FAINT)
         axes.plot(at, mean / scale.divisor, color=line.colour, linewidth=0.5, alpha=0.4, zorder=2)
@@ -232,7 +235,8 @@ def _single(values: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return single
 
 
-def _value_axis(axes: Axes, metric: Metric, scale: Scale, found: Sequence[Panel]) -> None:
+def value_axis(axes: Axes, metric: Metric, scale: Scale, found: Sequence[Panel]) -> None:
+    """Name the vertical axis, and let it hold all values of some panels."""
     axes.set_ylabel(_value_label(metric, scale))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -249,10 +253,8 @@ def _value_label(metric: Metric, scale: Scale) -> str:
     return f"{metric.title} ({scale.unit})" if scale.unit else metric.title
 
 
-def _legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
-    """Names beside the figure, where the title or the panels' titles do not tell them already."""
-    if len(found) > 1 and all(len(panel.lines) == 1 for panel in found):
-        return
+def legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
+    """Names of lines beside the figure."""
     groups: dict[str, Line] = {}
     for panel in found:
         for line in panel.lines:
@@ -283,6 +285,6 @@ def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, titl
         errors = {key: several for panel in found for key, several in panel.errors.items()}
         figure = draw_errors([line for line, _ in pairs], errors, origins, axis)
     axes = figure.axes[0]
-    axes.set_title(_heading(recordings, METRICS[metric], title), loc="left")
+    axes.set_title(heading(recordings, METRICS[metric], title), loc="left")
     label_time(axes, axis)
     return figure
