@@ -10,22 +10,16 @@ from fastapi import FastAPI, Request
 from fastapi.responses import RedirectResponse, Response
 from nicegui import app as pages
 from nicegui import ui
-from nicegui.translations import translations
 
 from gpuyard.page import exporting
 from gpuyard.page.api import Api, Away, Refused
-from gpuyard.page.crowd import Crowd
 from gpuyard.page.feed import Feed
-from gpuyard.page.files import Files
 from gpuyard.page.frame import frame
-from gpuyard.page.lines import Lines, guard
+from gpuyard.page.furnishing import PATIENCE, furnish, theme
 from gpuyard.page.login import CAME_IN, login
 from gpuyard.page.simulations.bench import Bench
 from gpuyard.page.views import VIEWS, View
 from gpuyard.page.visit import Viewer, Visit
-
-_PATIENCE = 20.0  # seconds that a view may take to be built, on a machine that has much else to do
-_THEMES = {"dark": True, "light": False}
 
 
 def make_app(socket: str, traces: str = "") -> FastAPI:
@@ -42,32 +36,22 @@ def make_app(socket: str, traces: str = "") -> FastAPI:
         await feed.stop()
 
     app = FastAPI(openapi_url=None, lifespan=living)
-    files = Files()
-    files.add_to(app)
     exporting.add_to(app, api)
     bench.add_to(app, api)
-    translations["en-US"] |= {
-        "connection_lost": "The daemon does not answer; it may be restarting.",
-        "trying_to_reconnect": "Jobs go on meanwhile. This page tries again by itself.",
-    }
-    ui.add_head_html(files.head, shared=True)
-    pages.config.quasar_config["loadingBar"]["skipHijack"] = True  # a page that is followed live would load for ever
     for view in VIEWS:
         _add(view, api, feed)
     ui.page("/login", title="Log in · gpuyard")(_log_in)
-    ui.run_with(
-        app, title="gpuyard", language="en-US", dark=None, tailwind=False, show_welcome_message=False,
-        binding_refresh_interval=None, reconnect_timeout=5.0, message_history_length=100,
-    )  # fmt: skip
-    pages.on_exception(_tell)
-    app.add_middleware(Crowd)
-    app.add_middleware(Lines)
-    guard()
+    furnish(
+        app,
+        "The daemon does not answer; it may be restarting.",
+        "Jobs go on meanwhile. This page tries again by itself.",
+        "The page made a mistake, which the daemon's log tells of.",
+    )
     return app
 
 
 def _log_in(request: Request) -> None:
-    _theme(request)
+    theme(request)
     login(request.query_params.get("reason", ""))
 
 
@@ -84,13 +68,13 @@ def _add(view: View, api: Api, feed: Feed) -> None:
             return _to_login(request)
         except Away:
             return Response("The daemon does not answer at the moment; reload in a second.", 503, {"Retry-After": "1"})
-        _theme(request)
+        theme(request)
         visit = Visit(viewer, asking, feed, request.cookies)
         with frame(visit, view.path, view.title if view.headed else ""):
             status = await view.build(visit, **request.path_params)
         return visit.client.build_response(request, status) if status else None
 
-    ui.page(view.path, title=f"{view.title} · gpuyard", response_timeout=_PATIENCE)(build)
+    ui.page(view.path, title=f"{view.title} · gpuyard", response_timeout=PATIENCE)(build)
 
 
 def _to_login(request: Request) -> Response:
@@ -102,12 +86,3 @@ def _to_login(request: Request) -> Response:
     if ended:
         answer.delete_cookie(CAME_IN)  # it is told once
     return answer
-
-
-def _theme(request: Request) -> None:
-    ui.dark_mode(_THEMES.get(request.cookies.get("gpuyard_theme", "")))
-
-
-def _tell(error: Exception) -> None:
-    """Let who looks know; NiceGUI has written it to the log."""
-    ui.notify("The page made a mistake, which the daemon's log tells of.", type="negative")

@@ -58,7 +58,7 @@ class Feed:
     async def start(self) -> None:
         """Begin to listen."""
         for work in (self._follow_events, self._follow_samples, self._beat):
-            self._tasks.append(asyncio.create_task(_forever(work)))
+            self._tasks.append(asyncio.create_task(forever(work)))
 
     async def stop(self) -> None:
         """Listen no longer."""
@@ -139,7 +139,7 @@ def _failed(answer: _Answer) -> bool:
     return answer.task.done() and (answer.task.cancelled() or answer.task.exception() is not None)
 
 
-async def _forever(work: Callable[[], Awaitable[None]]) -> None:
+async def forever(work: Callable[[], Awaitable[None]]) -> None:
     """Do it; if it fails, say so and begin again: a page that stands still without a word would be worse."""
     while True:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -53,19 +53,20 @@ def one_main() -> None:
         slot.parent.props("role=presentation")
 
 
-def head(path: str, viewer: Viewer | None) -> None:
-    """The bar on top."""
+def head(path: str, viewer: Viewer | None, places: Sequence[Place] | None = None) -> None:
+    """The bar on top, with the way to these places; by default to those that are for the viewer."""
+    if places is None:
+        places = [place for place in PLACES if viewer is not None and (viewer.acts or not place.for_actors)]
     with ui.element("header").classes("gy-head"):
         with ui.element("a").props('href="#main"').classes("gy-skip"):
             ui.label("Skip to the content")
         with ui.element("a").props('href="/" aria-label="gpuyard, overview"').classes("gy-brand"):
             ui.element("span").classes("gy-logo").props("aria-hidden=true")
             ui.label("gpuyard")
-        if viewer is not None:
+        if places:
             with ui.element("nav").classes("gy-nav").props('aria-label="Pages"'):
-                for place in PLACES:
-                    if viewer.acts or not place.for_actors:
-                        _entry(place, path)
+                for place in places:
+                    _entry(place, path)
         with ui.element("div").classes("gy-who"):
             _theme()
             if viewer is not None:

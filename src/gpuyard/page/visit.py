@@ -16,7 +16,7 @@ from nicegui import Client, background_tasks, ui
 
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Api, Away, Refused
-from gpuyard.page.feed import Feed
+from gpuyard.page.feed import Feed, Listener
 
 log = logging.getLogger("gpuyard.page")
 Show = Callable[[], Awaitable[None]]
@@ -49,11 +49,11 @@ class Viewer:
         return self.rules or (self.acts and self.name == user)
 
 
-class Visit:
-    """What a view is built with."""
+class Tab:
+    """One open page, whatever is on it: in which zone, and what shows itself anew."""
 
-    def __init__(self, viewer: Viewer, api: Api, feed: Feed, request_cookies: Mapping[str, str]) -> None:
-        self.viewer, self.api, self.feed = viewer, api, feed
+    def __init__(self, listeners: set[Listener], request_cookies: Mapping[str, str]) -> None:
+        self._listeners = listeners
         self.zone: tzinfo | None = _zone(unquote(request_cookies.get("gpuyard_zone", "")))
         self.client: Client = ui.context.client
         self._shows: list[Show] = []
@@ -67,25 +67,6 @@ class Visit:
         """Have this called once the page is open, and whenever something may have changed (twice a second at most)."""
         self._shows.append(show)
 
-    async def do(self, work: Awaitable[Any], done: str = "") -> bool:
-        """Have something done, tell how that went in a sentence, and whether it went well."""
-        try:
-            await work
-        except GpuyardError as error:
-            self.tell(error)
-            return False
-        if done:
-            ui.notify(done, type="positive")
-        self.beat()
-        return True
-
-    def tell(self, error: GpuyardError, *, asked: bool = True) -> None:
-        """Tell what went wrong with what somebody asked for, or with what is shown unasked."""
-        if isinstance(error, Refused) and error.status == 401:
-            ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # the door has words for it
-            return
-        ui.notify(_sentence(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
-
     def when(self, iso: str | float | None, *, seconds: bool = False) -> str:
         """An instant as this viewer's clock has it: `14:03` if that is today, else with the day."""
         if iso is None:
@@ -97,10 +78,6 @@ class Visit:
             return clock
         day = f"{here.day} {here:%b}" + (f" {here.year}" if here.year != now.year else "")
         return f"{day}, {clock}"
-
-    def words(self, text: str | None) -> str:
-        """A sentence of the daemon's, with its times as this viewer's clock has them."""
-        return _INSTANT.sub(lambda found: self.when(found[0]), text or "")
 
     def beat(self) -> None:
         """Show everything anew, soon; what is being shown now is finished first."""
@@ -123,24 +100,61 @@ class Visit:
         try:
             with self.client:
                 await show()
-        except Away:
-            return  # the banner tells
-        except Refused as error:
-            with self.client:
-                self.tell(error, asked=False)
         except Exception:
             if not self.client.is_deleted:
                 log.exception("a page could not be shown")
 
     async def _connected(self) -> None:
-        self.feed.listeners.add(self)
+        self._listeners.add(self)
         if self.zone is None:  # first, since views write some times only once
             with suppress(TimeoutError):  # a browser that is slow to tell its zone sees the rest all the same
                 self.zone = _zone(str(await ui.run_javascript(_ZONE, timeout=5.0))) or UTC
         self.beat()
 
     def _leave(self) -> None:
-        self.feed.listeners.discard(self)
+        self._listeners.discard(self)
+
+
+class Visit(Tab):
+    """What a view of the yard is built with."""
+
+    def __init__(self, viewer: Viewer, api: Api, feed: Feed, request_cookies: Mapping[str, str]) -> None:
+        super().__init__(feed.listeners, request_cookies)
+        self.viewer, self.api, self.feed = viewer, api, feed
+
+    async def do(self, work: Awaitable[Any], done: str = "") -> bool:
+        """Have something done, tell how that went in a sentence, and whether it went well."""
+        try:
+            await work
+        except GpuyardError as error:
+            self.tell(error)
+            return False
+        if done:
+            ui.notify(done, type="positive")
+        self.beat()
+        return True
+
+    def tell(self, error: GpuyardError, *, asked: bool = True) -> None:
+        """Tell what went wrong with what somebody asked for, or with what is shown unasked."""
+        if isinstance(error, Refused) and error.status == 401:
+            ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # the door has words for it
+            return
+        ui.notify(_sentence(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
+
+    def words(self, text: str | None) -> str:
+        """A sentence of the daemon's, with its times as this viewer's clock has them."""
+        return _INSTANT.sub(lambda found: self.when(found[0]), text or "")
+
+    async def _shown(self, show: Show) -> None:
+        async def shown() -> None:
+            try:
+                await show()
+            except Away:
+                return  # the banner tells
+            except Refused as error:
+                self.tell(error, asked=False)
+
+        await super()._shown(shown)
 
 
 def _zone(name: str) -> tzinfo | None:

@@ -12,8 +12,8 @@ from nicegui.element import Element
 
 from gpuyard.page.parts import heading
 from gpuyard.page.samples import METRICS
+from gpuyard.page.sections import Section
 from gpuyard.page.views.job import telling
-from gpuyard.page.views.job.elements import Section
 from gpuyard.page.visit import Visit
 
 Run = tuple[tuple[int, ...], float]

@@ -10,8 +10,8 @@ from nicegui import ui
 from nicegui.element import Element
 
 from gpuyard.page.parts import chip, command, heading, job_path, link, span
+from gpuyard.page.sections import Since
 from gpuyard.page.views.job import story, telling
-from gpuyard.page.views.job.elements import Since
 from gpuyard.page.visit import Visit
 
 Facts = Mapping[str, Any]

@@ -10,10 +10,11 @@ from urllib.parse import quote
 from nicegui import ui
 
 from gpuyard.page.parts import button, empty, heading
+from gpuyard.page.sections import Section
 from gpuyard.page.views.job import drawing, story, telling
 from gpuyard.page.views.job.actions import Actions
 from gpuyard.page.views.job.charts import Charts
-from gpuyard.page.views.job.elements import Log, Section
+from gpuyard.page.views.job.elements import Log
 from gpuyard.page.views.job.environment import environment
 from gpuyard.page.visit import Visit
 
