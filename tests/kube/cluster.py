@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,11 @@ from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api import Object, core, group
 from tests.kube.schedulers import Scheduler
 from tests.kube.server import ADMIN, KubeServer, make
+from tests.kube.statuses import condition, now
 from tests.kube.sweeping import POLICY, sweep
 from tests.yard import Done, Yard
 
 DEFAULT = "default"
-
-
-def now() -> str:
-    """This instant, as Kubernetes writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Cluster:
@@ -64,7 +59,7 @@ class Cluster:
                 "name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})},
                 "annotations": {**told, **(annotations or {})},
             },
-            "status": {"capacity": resources, "allocatable": resources, "conditions": [_condition("Ready", ready)]},
+            "status": {"capacity": resources, "allocatable": resources, "conditions": [condition("Ready", ready)]},
         }  # fmt: skip
         made = self.api.post(core("nodes"), body)
         if ready:  # every new node gets a taint that a controller would take away
@@ -175,12 +170,17 @@ class Cluster:
 
     def set_phase(self, name: str, phase: str, namespace: str = DEFAULT) -> Object:
         """Let a pod be `Running`, `Succeeded` or `Failed`, as its kubelet would say it."""
-        status = {"phase": phase, "startTime": now(), "conditions": [_condition("Ready", phase == "Running")]}
+        status = {"phase": phase, "startTime": now(), "conditions": [condition("Ready", phase == "Running")]}
         return self.api.patch(core("pods", namespace, name, "status"), {"status": status})
 
     def delete_pod(self, name: str, namespace: str = DEFAULT, grace: int = 0) -> None:
         """Remove a pod; with a grace, a kubelet has to do it."""
         self.api.delete(core("pods", namespace, name), gracePeriodSeconds=grace)
+
+    def evict(self, name: str, namespace: str = DEFAULT) -> None:
+        """Ask for the end of a pod, which a budget may refuse."""
+        self.api.post(core("pods", namespace, name, "eviction"),
+                      {"apiVersion": POLICY, "kind": "Eviction", "metadata": {"name": name}})  # fmt: skip
 
     # -- what runs on it ----------------------------------------------------------------------------
 
@@ -200,7 +200,3 @@ class Cluster:
     def gpuyard(self, *arguments: str | Path, user: str = ADMIN) -> Done:
         """Run a command to its end, in this process, as somebody."""
         return self._yard(*arguments, more={"KUBECONFIG": str(self.server.kubeconfig(user))})
-
-
-def _condition(kind: str, holds: bool) -> Object:
-    return {"type": kind, "status": "True" if holds else "False", "lastTransitionTime": now()}

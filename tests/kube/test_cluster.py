@@ -41,10 +41,9 @@ def test_an_eviction_asks_the_budget(cluster: Cluster) -> None:
         cluster.bind(name, "n1")
         cluster.set_phase(name, "Running")
         cluster.budget(name, {"app": name}, allowed=allowed)
-    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
     with pytest.raises(ApiError, match="disruption budget"):
-        cluster.api.post(core("pods", "default", "kept", "eviction"), {**eviction, "metadata": {"name": "kept"}})
-    cluster.api.post(core("pods", "default", "spare", "eviction"), {**eviction, "metadata": {"name": "spare"}})
+        cluster.evict("kept")
+    cluster.evict("spare")
     assert "deletionTimestamp" in cluster.get_pod("spare")["metadata"]
 
 
