@@ -26,8 +26,9 @@ from gpuyard.errors import GpuyardError
 from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api import Api, ApiError, Change, Object, Unreachable, Watch, core
 from gpuyard.kubernetes.kubeconfig import connect
+from gpuyard.kubernetes.quantity import amount
 from tests.kube import statuses
-from tests.kube.machines import Ended, Machine, NoFreeGpu, Task, behaviour, quantity
+from tests.kube.machines import Ended, Machine, Refused, Task, behaviour
 from tests.kube.metrics import MachineExporter
 from tests.kube.server import ClosingApi
 
@@ -77,7 +78,7 @@ class Hollow:
     ) -> None:
         self._api = ClosingApi(api.connection)
         self._speed, self._nodes, self._backoff, self._tick = speed, nodes, backoff, tick
-        self._default_memory = quantity(gpu_memory)
+        self._default_memory = amount(gpu_memory)
         self.machines: dict[str, Machine] = {}
         self._residents: dict[str, Resident] = {}
         self._gone: list[str] = []
@@ -183,8 +184,10 @@ class Hollow:
         said = meta.get("labels", {}) | meta.get("annotations", {})
         mebibytes = said.get(names.NODE_GPU_MEMORY)
         text = said.get(names.GPU_MEMORY) or (f"{mebibytes}Mi" if mebibytes else "")
-        machine.memory = quantity(text) if text else self._default_memory
-        machine.gpus = int(node["status"].get("allocatable", {}).get(names.GPU, 0))
+        machine.memory = amount(text) if text else self._default_memory
+        resources = node["status"].get("allocatable", {})
+        machine.gpus = int(resources.get(names.GPU, 0))
+        machine.room = {kind: amount(resources[kind]) for kind in ("cpu", "memory", "pods") if kind in resources}
         machine.model = said.get(names.NODE_GPU_MODEL, machine.model)
         return machine
 
@@ -232,9 +235,9 @@ class Hollow:
         if machine is None:
             return None
         annotations = meta.get("annotations", {})
-        limits = [container.get("resources", {}).get("limits", {}) for container in spec["containers"]]
-        whole = sum(int(one.get(names.GPU, 0)) for one in limits)
-        task = Task(f"{meta['namespace']}/{meta['name']}", behaviour(annotations), whole)
+        requests = _requests(spec)
+        whole = int(requests.pop(names.GPU, 0))
+        task = Task(f"{meta['namespace']}/{meta['name']}", behaviour(annotations), whole, requests)
         resident = self._residents[meta["uid"]] = Resident(pod, machine, task)
         if pod["status"]["phase"] in ("Succeeded", "Failed"):
             resident.over = True
@@ -242,9 +245,9 @@ class Hollow:
         told = annotations.get(names.INDICES)
         try:
             machine.place(task, [int(index) for index in told.split(",") if index] if told is not None else None)
-        except NoFreeGpu as refusal:
+        except Refused as refusal:
             resident.over = True
-            self._write(resident, statuses.refused(str(refusal)))
+            self._write(resident, statuses.refused(refusal.reason, refusal.message))
             return resident
         task.start()
         self._write(resident, statuses.running(pod, 0, None))
@@ -338,6 +341,15 @@ class Hollow:
         return list(self.machines.values()), {
             "hollow_oom_kills_total": len(self.ooms), "hollow_restarts_total": len(self.restarts),
         }  # fmt: skip
+
+
+def _requests(spec: Object) -> dict[str, float]:
+    """What the containers of a pod want together; the server wrote limits as requests where only these were given."""
+    found = {"pods": 1.0}
+    for container in spec["containers"]:
+        for kind, text in container.get("resources", {}).get("requests", {}).items():
+            found[kind] = found.get(kind, 0.0) + amount(text)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from gpuyard.kubernetes.names import GPU_MEMORY
-from gpuyard.units import parse_size
+from gpuyard.kubernetes.names import GPU, GPU_MEMORY
+from gpuyard.kubernetes.quantity import amount
 
 MIB = 2.0**20
 _PREFIX = "hollow.dev/"
@@ -55,7 +55,7 @@ def behaviour(annotations: Mapping[str, str]) -> Behaviour:
         points = (point.split(":") for point in profile.split(","))
         memory = tuple((float(second), float(size) * MIB) for second, size in points)
     else:
-        size = quantity(said.get("gpu-memory") or annotations.get(GPU_MEMORY) or "0")
+        size = amount(said.get("gpu-memory") or annotations.get(GPU_MEMORY) or "0")
         ramp = float(said.get("ramp-seconds", 0))
         memory = ((0.0, 0.0), (ramp, size)) if ramp > 0 else ((0.0, size),)
     return Behaviour(
@@ -68,11 +68,6 @@ def behaviour(annotations: Mapping[str, str]) -> Behaviour:
     )
 
 
-def quantity(text: str) -> float:
-    """Bytes in `6994Mi`."""
-    return parse_size(text.removesuffix("i"))
-
-
 @dataclass(slots=True, eq=False)
 class Task:
     """A pod on a machine; its containers run, or wait to be started again."""
@@ -82,6 +77,8 @@ class Task:
     behaviour: Behaviour
     whole: int = 0
     """How many GPUs it has for itself; 0: it shares."""
+    requests: Mapping[str, float] = field(default_factory=dict)
+    """What it wants of the node's `cpu`, `memory` and `pods`."""
     gpus: tuple[int, ...] = ()
     active: bool = False
     progress: float = 0.0
@@ -108,8 +105,12 @@ class Ended(NamedTuple):
     """The one without enough memory, if it died of that."""
 
 
-class NoFreeGpu(Exception):
-    """As many GPUs as a pod wants are not free."""
+class Refused(Exception):
+    """A node does not have what a pod on it wants."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
 
 
 @dataclass(slots=True)
@@ -120,6 +121,8 @@ class Machine:
     gpus: int
     memory: float
     """Bytes of each GPU."""
+    room: Mapping[str, float] = field(default_factory=dict)
+    """`cpu`, `memory` and `pods`; what is not there is not limited."""
     model: str = "NVIDIA A100-SXM4-40GB"
     tasks: list[Task] = field(default_factory=list)
     """Those who came first are first."""
@@ -128,6 +131,7 @@ class Machine:
 
     def place(self, task: Task, indices: Sequence[int] | None) -> None:
         """Give a task GPUs: those that its scheduler chose, or any that are free, as the device plugin does."""
+        self._admit(task)
         if indices is not None:
             task.gpus = tuple(indices)
         elif task.whole:
@@ -137,11 +141,23 @@ class Machine:
         self._check(task)
         self.tasks.append(task)
 
+    def _admit(self, task: Task) -> None:
+        """Refuse what does not fit, as a kubelet does; a scheduler should have known."""
+        for resource, room in self.room.items():
+            used, wanted = (sum(one.requests.get(resource, 0.0) for one in some) for some in (self.tasks, [task]))
+            if used + wanted > room * (1 + 1e-9):
+                said = (
+                    f"Node didn't have enough resource: {resource}, requested: {wanted}, used: {used}, capacity: {room}"
+                )
+                self.violations.append(f"{task.name} on {self.name}: {said}")
+                raise Refused(f"OutOf{resource}", said)
+
     def _free(self, count: int) -> tuple[int, ...]:
         """GPUs that no pod has for itself; those that nobody shares either come first."""
         left = [gpu for gpu in range(self.gpus) if not any(other.whole for other in self.on(gpu))]
         if len(left) < count:
-            raise NoFreeGpu(f"requested: {count}, available: {len(left)}")
+            said = f"Requested: {count}, Available: {len(left)}, which is unexpected"
+            raise Refused("UnexpectedAdmissionError", f"Allocate failed due to no enough devices for {GPU}, {said}")
         return tuple(sorted(sorted(left, key=lambda gpu: len(self.on(gpu)))[:count]))
 
     def _check(self, task: Task) -> None:

@@ -41,10 +41,9 @@ def over(pod: Object, restarts: int, last: Object) -> Object:
     }  # fmt: skip
 
 
-def refused(message: str) -> Object:
-    """The device plugin has no GPU for it."""
-    text = f"Pod Allocate failed due to no enough devices for nvidia.com/gpu, {message}, which is unexpected"
-    return {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": text}
+def refused(reason: str, message: str) -> Object:
+    """The kubelet does not take it."""
+    return {"phase": "Failed", "reason": reason, "message": f"Pod {message}"}
 
 
 def terminated(code: int, message: str) -> Object:

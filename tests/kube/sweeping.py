@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from gpuyard.kubernetes.api import Api, ApiError, Object, core, group
+from tests.yard import until
 
 RBAC, POLICY = "rbac.authorization.k8s.io/v1", "policy/v1beta1"
 _MANY = (core("pods"), core("events"))
@@ -25,12 +27,19 @@ _SYSTEM_NAMES = ("kubernetes", "extension-apiserver-authentication", "system-nod
 def sweep(api: Api) -> None:
     """Remove all that tests made."""
     for path in _MANY:
-        for namespace in {one["metadata"]["namespace"] for one in api.list(path).items}:
-            api.delete(path.replace("/v1", f"/v1/namespaces/{namespace}"), gracePeriodSeconds=0)
+        until(partial(_removed, api, path), f"an end of {path}")
     for path in _FEW:
         _remove(api, path, (one for one in api.list(path).items if not _is_system(one)))
     for namespace in api.list(core("namespaces")).items:
         _reset(api, namespace)
+
+
+def _removed(api: Api, path: str) -> bool:
+    """Whether there are none; remove up to a thousand in each namespace that has some."""
+    found = {one["metadata"]["namespace"] for one in api.get(path, limit=1000)["items"]}
+    for namespace in found:
+        api.delete(path.replace("/v1", f"/v1/namespaces/{namespace}"), gracePeriodSeconds=0, limit=1000)
+    return not found
 
 
 def _is_system(found: Object) -> bool:

@@ -14,7 +14,7 @@ from gpuyard.kubernetes.api import Object
 from tests.conftest import REPOSITORY
 from tests.kube.cluster import Cluster
 from tests.kube.hollow import Hollow, Kill
-from tests.kube.machines import MIB, Machine, NoFreeGpu, Task, behaviour
+from tests.kube.machines import MIB, Machine, Refused, Task, behaviour
 from tests.kube.server import KubeServer
 from tests.prometheus import RealPrometheus
 from tests.yard import until
@@ -36,28 +36,31 @@ def in_phase(cluster: Cluster, name: str, wanted: str) -> Object:
 
 def test_a_pod_goes_through_its_phases(cluster: Cluster) -> None:
     cluster.node("n1")
-    cluster.pod("good", gpu_memory="8Gi", hollow={"run-seconds": 20, "gpu-memory": "6994Mi"})
+    cluster.pod("runs", gpu_memory="8Gi", hollow={"gpu-memory": "6994Mi"})
+    cluster.pod("good", gpus=1, hollow={"run-seconds": 5})
     cluster.pod("bad", gpus=1, hollow={"run-seconds": 5, "exit-code": 3})
     cluster.pod("unbound", gpus=1)
     with Hollow(cluster.api, speed=20) as hollow:
-        cluster.bind("good", "n1", "2")
-        cluster.bind("bad", "n1", "3")
-        running = in_phase(cluster, "good", "Running")
+        for name, gpu in (("runs", "2"), ("good", "1"), ("bad", "3")):
+            cluster.bind(name, "n1", gpu)
+        running = in_phase(cluster, "runs", "Running")
         assert running["status"]["startTime"]
         assert container(running)["state"]["running"]["startedAt"]
         assert {one["type"]: one["status"] for one in running["status"]["conditions"]}["Ready"] == "True"
         until(lambda: hollow.used("n1", 2) == 6994 * MIB, "the memory in use")
         assert container(in_phase(cluster, "good", "Succeeded"))["state"]["terminated"]["reason"] == "Completed"
         assert container(in_phase(cluster, "bad", "Failed"))["state"]["terminated"]["exitCode"] == 3
-        assert (hollow.used("n1", 2), hollow.peak("n1", 2), hollow.peak("n1", 0)) == (0, 6994 * MIB, 0)
+        cluster.set_phase("runs", "Failed")
+        until(lambda: not hollow.used("n1", 2), "the end of a pod that somebody said is over")
+        assert (hollow.peak("n1", 2), hollow.peak("n1", 0)) == (6994 * MIB, 0)
     assert phase(cluster, "unbound") == "Pending"
     assert (hollow.ooms, hollow.restarts, hollow.violations) == ([], [], [])
 
 
 def test_the_pod_that_wants_too_much_dies_and_starts_over(cluster: Cluster) -> None:
-    """What it grows beyond is taken by another one, which stays; when that is over, there is room."""
+    """What it grows beyond is taken by another one, which stays; when that has gone, there is room."""
     cluster.node("n1", gpus=1, gpu_memory="10000Mi")
-    cluster.pod("first", gpu_memory="1Gi", hollow={"run-seconds": 30, "gpu-memory": "6000Mi"})
+    cluster.pod("first", gpu_memory="1Gi", hollow={"gpu-memory": "6000Mi"})
     cluster.pod("grows", gpu_memory="1Gi", restartPolicy="OnFailure",
                 hollow={"run-seconds": 10, "profile": "0:500,5:6000"})  # fmt: skip
     cluster.pod("never", gpu_memory="1Gi", hollow={"gpu-memory": "20000Mi"})
@@ -71,8 +74,8 @@ def test_the_pod_that_wants_too_much_dies_and_starts_over(cluster: Cluster) -> N
         in_phase(cluster, "grows", "Running")
         until(lambda: container(cluster.get_pod("grows"))["restartCount"], "a restart")
         assert container(cluster.get_pod("grows"))["lastState"]["terminated"]["message"] == "CUDA out of memory"
-        for name in ("first", "grows"):
-            in_phase(cluster, name, "Succeeded")
+        cluster.delete_pod("first")
+        in_phase(cluster, "grows", "Succeeded")
         assert hollow.ooms[0] == Kill("default/never", "n1", 0)
         assert {kill.pod for kill in hollow.ooms[1:]} == {"default/grows"} == set(hollow.restarts)
         assert hollow.peak("n1", 0) <= 10000 * MIB
@@ -82,7 +85,7 @@ def test_the_pod_that_wants_too_much_dies_and_starts_over(cluster: Cluster) -> N
 def test_deleted_and_evicted_pods_let_go_of_their_memory(cluster: Cluster) -> None:
     cluster.node("n1")
     for name in ("forced", "asked", "evicted", "slow"):
-        cluster.pod(name, gpu_memory="1Gi", hollow={"stop-seconds": 1} if name == "slow" else {})
+        cluster.pod(name, gpu_memory="1Gi", hollow={"stop-seconds": 2} if name == "slow" else {})
         cluster.bind(name, "n1", "0")
     with Hollow(cluster.api) as hollow:
         until(lambda: hollow.used("n1", 0) == 4 * 2**30, "the memory of all four")
@@ -116,7 +119,23 @@ def test_whole_gpus_are_given_as_by_the_device_plugin(cluster: Cluster) -> None:
         cluster.bind("none", "n1")
         refused = in_phase(cluster, "none", "Failed")["status"]
         assert refused["reason"] == "UnexpectedAdmissionError"
-        assert "requested: 1, available: 0" in refused["message"]
+        assert "Requested: 1, Available: 0" in refused["message"]
+
+
+def test_what_does_not_fit_on_a_node_is_refused(cluster: Cluster) -> None:
+    cluster.node("n1", cpus=2, memory="4Gi")
+    for name, cpus, memory in (("fits", "1500m", "1Gi"), ("cpus", 1, "1Gi"), ("memory", "500m", "3073Mi")):
+        cluster.pod(name, cpus=cpus, memory=memory)
+    with Hollow(cluster.api) as hollow:
+        cluster.bind("fits", "n1")
+        in_phase(cluster, "fits", "Running")
+        for name, reason in (("cpus", "OutOfcpu"), ("memory", "OutOfmemory")):
+            cluster.bind(name, "n1")
+            assert in_phase(cluster, name, "Failed")["status"]["reason"] == reason
+        assert [line.split(",")[0] for line in hollow.violations] == [
+            f"default/{name} on n1: Node didn't have enough resource: {resource}"
+            for name, resource in (("cpus", "cpu"), ("memory", "memory"))
+        ]
 
 
 def test_prometheus_hears_of_the_gpus(cluster: Cluster, tmp_path: Path) -> None:
@@ -156,7 +175,7 @@ def test_it_goes_on_after_the_server_was_away(cluster: Cluster, kube_server: Kub
         cluster.pod(name, gpus=1, hollow={"run-seconds": 1})
     with Hollow(cluster.api) as hollow:
         cluster.bind("a", "n1")
-        in_phase(cluster, "a", "Running")
+        until(lambda: phase(cluster, "a") != "Pending", "the start of a pod")
         kube_server.restart_api()
         cluster.bind("b", "n1")
         for name in ("a", "b"):
@@ -213,5 +232,5 @@ def test_what_a_scheduler_did_wrong_is_noted() -> None:
     machine.place(Task("beyond", behaviour({})), [2])
     machine.place(Task("twice", behaviour({}), whole=2), [0, 0])
     assert [line.split(" on ")[0] for line in machine.violations] == ["beyond", "twice", "twice"]
-    with pytest.raises(NoFreeGpu):
+    with pytest.raises(Refused, match="Available: 1"):
         machine.place(Task("third", behaviour({}), whole=2), None)
