@@ -6,6 +6,7 @@ kubectl makes and sends it, as people do; any version will do.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import yaml
 
 from gpuyard.kubernetes import names, webhook
 from gpuyard.kubernetes.api import Api, ApiError, Object, core, group
+from gpuyard.kubernetes.settings import read_file
 from tests.conftest import REPOSITORY
 from tests.kube.cluster import Cluster
 from tests.kube.server import KubeServer
@@ -169,6 +171,23 @@ def test_the_pods_are_as_restricted_as_can_be(kubectl: Kubectl, part: str) -> No
             assert {"livenessProbe", "readinessProbe"} <= set(container)
 
 
+@pytest.mark.parametrize("part", [".", "webhook"])
+def test_the_commands_know_their_flags(cluster: Cluster, kubectl: Kubectl, part: str) -> None:
+    for spec in _pods(kubectl.made(part)):
+        words = [word for word in spec["containers"][0]["args"] if not word.startswith("--")]
+        flags = [word.partition("=")[0] for word in spec["containers"][0]["args"] if word.startswith("--")]
+        known = cluster.gpuyard(*words, "--help")
+        assert known.code == 0, known
+        assert [flag for flag in flags if flag not in known.out] == []
+
+
+def test_the_settings_can_be_read(tmp_path: Path) -> None:
+    text = (FOLDER / "scheduler.yaml").read_text()
+    assert read_file(FOLDER / "scheduler.yaml")
+    (tmp_path / "all.yaml").write_text(re.sub(r"^# (?=[a-z-]+: )", "", text.partition("\n")[2], flags=re.MULTILINE))
+    assert {"prometheus", "gpu_memory", "durations"} <= set(read_file(tmp_path / "all.yaml"))
+
+
 def test_what_one_part_says_of_another_is_so(kubectl: Kubectl) -> None:
     parts = {part: {one["kind"]: one for one in kubectl.made(part)} for part in PARTS}
     ports = {}
@@ -232,7 +251,7 @@ _MAY_NOT = [
 def scheduler(kubectl: Kubectl, kube_server: KubeServer, cluster: Cluster) -> Api:
     """Calls with the rights that the manifests give to the scheduler, and nothing else."""
     cluster.namespace("team")
-    kubectl("apply", "-f", str(FOLDER / "rights.yaml"))
+    kubectl("apply", "-k", str(FOLDER))  # all of it: kustomize may change what roles say
     found = kube_server.api(ACCOUNT)
     until(lambda: all(_may(found, *one) for one in _MAY), "that the rights are known")
     return found
