@@ -16,11 +16,11 @@ _NOTHING = object()
 class Section:
     """A part of the page that is drawn anew when what it shows is another, and left alone else."""
 
-    def __init__(self, classes: str = "", tag: str = "div") -> None:
-        self._box = ui.element(tag).classes(classes)
+    def __init__(self, classes: str = "", tag: str = "div", props: str = "") -> None:
+        self._box = ui.element(tag).classes(classes).props(props)
         self._shown: Any = _NOTHING
 
-    def show(self, facts: Any, draw: Callable[[], None], *, visible: bool = True) -> None:
+    def show(self, facts: Any, draw: Callable[[], object], *, visible: bool = True) -> None:
         """Draw it, if these facts are not those that it was drawn with."""
         self._box.set_visibility(visible)
         if facts == self._shown:

@@ -83,8 +83,9 @@ class Table(Element, component="assets/table.js"):
         moved = keys != list(before)
         if not changed and not moved:
             return
-        self._props["rows"] = [row._asdict() for row in self._shown.values()]  # for whoever draws all of it anew
-        self._props["now"] = now
+        with self._props.suspend_updates():  # they are for whoever draws all of it anew
+            self._props["rows"] = [row._asdict() for row in self._shown.values()]
+            self._props["now"] = now
         if self.client.has_socket_connection:
             self.run_method("patch", changed, keys if moved else None, now)
         else:
