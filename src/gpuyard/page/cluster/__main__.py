@@ -1,0 +1,30 @@
+"""`python -m gpuyard.page.cluster --fd N --scheduler URL`: serve the pages at a socket that somebody else has made."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+
+from gpuyard.page import serving
+
+
+def main() -> None:
+    """Serve until told to end."""
+    parser = argparse.ArgumentParser(prog="gpuyard.page.cluster", description="The process of the cluster's pages.")
+    parser.add_argument("--fd", type=int, required=True, help="The listening socket.")
+    parser.add_argument("--scheduler", required=True, help="Where the scheduler tells of the cluster.")
+    parser.add_argument("--host", action="append", default=[], help="A name by which it may be asked for.")
+    parser.add_argument("--addresses", action="store_true", help="It may be asked for by any address.")
+    given = parser.parse_args()
+    serving.prepare()
+
+    from gpuyard.page.cluster.app import make_app
+    from gpuyard.page.cluster.door import Names
+
+    app = make_app(given.scheduler, Names(given.host, addresses=given.addresses))
+    with contextlib.suppress(KeyboardInterrupt):
+        serving.serve(given.fd, app)
+
+
+if __name__ == "__main__":
+    main()
