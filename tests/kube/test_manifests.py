@@ -21,7 +21,7 @@ from gpuyard.kubernetes.api import Api, ApiError, Object, core, group
 from gpuyard.kubernetes.settings import read_file
 from tests.conftest import REPOSITORY
 from tests.kube.cluster import Cluster
-from tests.kube.server import KubeServer
+from tests.kube.server import USERS, KubeServer
 from tests.yard import PATIENCE, until
 
 FOLDER = REPOSITORY / "deploy" / "kubernetes"
@@ -215,11 +215,11 @@ def test_what_one_part_says_of_another_is_so(kubectl: Kubectl) -> None:
 # -- rights ---------------------------------------------------------------------------------------------
 
 _MAY = [
-    *(("", kind, verb, None, None) for kind in ("pods", "nodes", "namespaces") for verb in ("get", "list", "watch")),
+    *(("", kind, verb, None, None) for kind in ("pods", "nodes", "namespaces") for verb in ("list", "watch")),
     ("", "pods/binding", "create", "team", None),
     ("", "pods/eviction", "create", "team", None),
     ("", "pods/status", "patch", "team", None),
-    *((owner, "events", verb, "team", None) for owner in ("", "events.k8s.io") for verb in ("create", "patch")),
+    *(("", "events", verb, "team", None) for verb in ("create", "patch")),
     ("coordination.k8s.io", "leases", "create", NAMESPACE, None),
     *(("coordination.k8s.io", "leases", verb, NAMESPACE, names.LEASE) for verb in ("get", "update")),
     ("", "configmaps", "create", NAMESPACE, None),
@@ -231,6 +231,8 @@ _MAY_NOT = [
     *(("", "pods", verb, NAMESPACE, None) for verb in ("create", "update", "patch", "delete")),
     *(("", kind, "create", "team", None) for kind in ("pods/exec", "pods/portforward", "serviceaccounts/token")),
     ("", "pods/status", "update", "team", None),
+    ("", "pods/log", "get", "team", None),
+    *(("", "events", verb, "team", None) for verb in ("list", "delete")),
     ("", "pods/ephemeralcontainers", "patch", "team", None),
     *(("", "nodes", verb, None, None) for verb in ("create", "update", "patch", "delete")),
     ("", "nodes/status", "patch", None, None),
@@ -315,6 +317,47 @@ def test_with_these_rights_a_pod_is_placed_and_evicted(cluster: Cluster, schedul
         scheduler.delete(core("pods", "team", "a"))
     with pytest.raises(ApiError, match="forbidden"):
         scheduler.list(core("secrets"))
+
+
+def test_the_scheduler_runs_as_the_deployment_says(cluster: Cluster, kubectl: Kubectl, scheduler: Api) -> None:
+    (spec,) = _pods(kubectl.made("."))
+    ours = {"/etc/gpuyard": str(FOLDER), "$(NAMESPACE)": NAMESPACE, "$(NAME)": "first"}
+    flags = [word for word in spec["containers"][0]["args"][2:] if not word.startswith("--listen")]
+    for theirs, here in ours.items():
+        flags = [flag.replace(theirs, here) for flag in flags]
+    cluster.node("n1", gpus=2)
+    cluster.pod("shared", gpu_memory="6994Mi", namespace="team")
+    cluster.pod("whole", gpus=1, namespace="team")
+    cluster.pod("never", gpus=3, namespace="team")
+    with cluster.scheduler(*flags, user=ACCOUNT) as process:
+        cluster.wait_bound(["shared", "whole"])
+        until(lambda: cluster.events("Scheduled", "whole"), "an event")
+        until(lambda: cluster.events("FailedScheduling", "never"), "the other event")
+        lease = cluster.api.get(group("coordination.k8s.io/v1", "leases", NAMESPACE, names.LEASE))
+        assert lease["spec"]["holderIdentity"] == "first"
+        for probe in ("livenessProbe", "readinessProbe"):
+            assert process.status(spec["containers"][0][probe]["httpGet"]["path"]) == 200
+    assert "forbidden" not in process.log()
+
+
+def test_viewers_are_told_why_a_pod_waits_and_can_change_nothing(
+    cluster: Cluster, kube_server: KubeServer, kubectl: Kubectl
+) -> None:
+    cluster.node("n1", gpus=1)
+    cluster.pod("large", gpus=2)
+    refused = cluster.gpuyard("kubernetes", "explain", "pod/large", user="ann")
+    assert refused.code == 1
+    assert "forbidden" in refused.err
+    for one in kubectl.made("viewers"):
+        for subject in one.get("subjects", ()):
+            subject["name"] = USERS["ann"]
+        kubectl("apply", "-f", "-", given=json.dumps(one))
+    ann = kube_server.api("ann")
+    until(lambda: _may(ann, "", "nodes", "list", None, None), "that the rights are known")
+    told = cluster.gpuyard("kubernetes", "explain", "pod/large", user="ann")
+    assert (told.code, told.err) == (0, "")
+    assert "with fewer than 2 GPUs" in told.out
+    assert not [one for one in _MAY_NOT if one[2] != "list" and "event" not in one[1] and _may(ann, *one)]
 
 
 def test_no_registry_is_named() -> None:

@@ -186,5 +186,5 @@ def test_what_it_is_given_is_checked(cluster: Cluster, pair: Certificate, tmp_pa
     nowhere = cluster.gpuyard("kubernetes", "webhook", "--cert", pair.file, "--key", pair.key, "--listen", "here")
     assert (nowhere.code, nowhere.err) == (
         2,
-        "gpuyard: error: 'here' is no address to listen at; write for example 127.0.0.1:8443\n",
+        "gpuyard: error: 'here' is no address to listen at; write for example 127.0.0.1:10260\n",
     )

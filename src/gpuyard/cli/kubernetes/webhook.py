@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.errors import UserError
 from gpuyard.kubernetes.names import SCHEDULER
 
 
@@ -34,11 +33,12 @@ def webhook(
     """Answer an API server's admission reviews: pods that share a GPU get NVIDIA_VISIBLE_DEVICES, until Ctrl-C."""
     import logging
 
+    from gpuyard.kubernetes.serving import address_of
     from gpuyard.kubernetes.webhook import PATH, Certificate, Rules, Webhook
     from gpuyard.server import tls
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    address = _address(listen)
+    address = address_of(listen)
     tls.examined(cert, key)  # what is wrong with it is said in a sentence
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -47,11 +47,3 @@ def webhook(
         logging.info("reviews are answered at https://%s:%d%s", address[0], server.port, PATH)
         ended.wait()
     logging.info("ended")
-
-
-def _address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:8443`, `[::1]:8443` or `:8443`, which is everywhere."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"'{text}' is no address to listen at; write for example 127.0.0.1:8443")
-    return host.strip("[]") or "0.0.0.0", int(port)
