@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuyard.core import discipline, walks
+from gpuyard.core.board import Board
 from gpuyard.core.draft import Draft
 from gpuyard.core.events import Event, GpusDrained, GpusWithdrawn, MemoryTaken, Placed, Started, Submitted
 from gpuyard.core.model import GIB, Cluster, Request
+from gpuyard.core.placement import place
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
@@ -33,16 +34,20 @@ wishes = st.builds(
     memory=st.sampled_from([2 * GIB, 5 * GIB, 7.5 * GIB, 9 * GIB]),
     compute=st.sampled_from([0.0, 0.0, 0.0, 25.0, 100.0]),
     scope=st.sampled_from([(), (), (), (0,), (1,)]),
-    cpus=st.sampled_from([0.0, 1.0]),
+    cpus=st.sampled_from([0.0, 1.0, 1.5]),
 )
 events = st.sampled_from(
     [None, None, GpusDrained(0.0, (0,)), GpusWithdrawn(0.0, (1,), "shared"), GpusWithdrawn(0.0, (0,), "foreign")]
 )
 
 
-def one_by_one(draft: Draft, order: Any, late: Any, loop: Callable[..., Any]) -> None:
-    if len(order):
-        draft.run(lambda starts: loop(order, starts), order)
+def one_by_one(draft: Draft, order: Any, late: Any, attempt: Callable[[int], Any]) -> None:
+    for row in order.tolist():
+        attempt(row)
+
+
+def anew(board: Board, row: int) -> Any:
+    return place(board.site, row)
 
 
 def whoever(draft: Draft, rows: Any) -> Any:
@@ -73,7 +78,13 @@ def test_the_plan_is_that_of_trying_everybody(
     if event is not None:
         apply(state, event)
     found = starts(state, policy)
-    with mock.patch.object(walks, "_by_kinds", one_by_one), mock.patch.object(walks, "_could_fit", whoever):
+    with (
+        mock.patch.object(walks, "_by_kinds", one_by_one),
+        mock.patch.object(walks, "_could_fit", whoever),
+        mock.patch.object(walks, "reserve", discipline.reserve),
+        mock.patch.object(Board, "spot", anew),
+        mock.patch.object(Board, "fits", lambda board, row: len(anew(board, row)) > 0),
+    ):
         assert starts(state, policy) == found
 
 
@@ -82,12 +93,12 @@ def test_many_that_ask_for_the_same_are_looked_at_once() -> None:
     for n in range(300):
         apply(state, Submitted(0.0, str(n), Request(memory=9 * GIB, compute=0.0, estimate=float(n + 1))))
     tried: list[int] = []
-    fill: Any = discipline.fill
+    spot = Board.spot
 
-    def counted(order: Any, *rest: Any) -> int:
-        tried.extend(np.asarray(order).tolist())
-        return int(fill(order, *rest))
+    def counted(board: Board, row: int) -> Any:
+        tried.append(row)
+        return spot(board, row)
 
-    with mock.patch.object(discipline, "fill", counted):
+    with mock.patch.object(Board, "spot", counted):
         assert [job for job, _ in starts(state, "fcfs@skip@pack")] == ["0", "1"]
-    assert len(tried) == 2
+    assert len(tried) == 3

@@ -18,7 +18,7 @@ from gpuyard.core.model import Booking, Cluster, Phase, Quota, Rules
 from gpuyard.core.placement import claim
 from gpuyard.core.pool import NOBODY, takes_any
 from gpuyard.core.state import State
-from gpuyard.core.withdrawal import keep_for, take, withdraw
+from gpuyard.core.withdrawal import keep_for, take, take_host, withdraw
 from gpuyard.errors import Bug
 
 _NUMBERS = ("now", "shadow", "starts", "virtual_time", "numbers")
@@ -46,6 +46,9 @@ def dump(state: State) -> dict[str, Any]:
         "drained": sorted(state.drained),
         "charges": [[new_row[row], memory] for row, memory in state.charges.items()],
         "admitted": [[new_row[row], by] for row, by in state.admitted.items()],
+        "hosted": [[node, *taken] for node, taken in state.hosted.items()],
+        "parts": [[new_row[row], list(parts)] for row, parts in state.parts.items()],
+        "patient": [new_row[row] for row in state.patient],
         "promises": [[new_row[row], list(gpus)] for row, gpus in state.promises.items()],
         "after": [[new_row[row], list(left)] for row, left in state.after.items()],
         "handed": [[new_row[row], waits] for row, waits in state.handed.items()],
@@ -85,6 +88,9 @@ def load(cluster: Cluster, data: dict[str, Any]) -> State:
         state.ledger.grow(len(state.used))
     if len(taken := data.get("taken", ())) == cluster.gpus:
         take(state, tuple(taken), data["buffer"])
+    for node, cpus, memory in data.get("hosted", ()):
+        if node < len(cluster.nodes):
+            take_host(state, node, cpus, memory)
     _load_jobs(state, data)
     for gpu, cause in data["withdrawn"]:
         if gpu < cluster.gpus:
@@ -132,6 +138,8 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     for row, memory in state.charges.items():
         table.footprint[row] = memory
     state.admitted = dict(data.get("admitted", ()))
+    state.parts = {row: tuple(parts) for row, parts in data.get("parts", ())}
+    state.patient = set(data.get("patient", ()))
     state.latest_begin = float(table.begin[: table.size].max(initial=0.0))
     for row, array in enumerate(data.get("array", ())):
         table.array[row] = state.arrays[array]
@@ -140,7 +148,7 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     for row, (scope, gpu_types) in enumerate(data["scope"]):
         least = float(table.memory[row]) if table.compute[row] >= 100 else 0.0
         table.scope[row] = table.scope_row(tuple(scope), gpu_types, least)
-        state.shares = state.shares or not takes_any(table.demand, row)
+        state.shares = state.shares or not takes_any(table.demand, row) or row in state.parts
         if state.phase[row] is Phase.QUEUED:
             state.waiting.add(row)
         elif len(state.spot[row]):
@@ -176,6 +184,7 @@ def rules_of(data: Mapping[str, Any]) -> Rules:
         tuple((name, float(weight)) for name, weight in data["weights"]),
         tuple((name, Quota(**quota)) for name, quota in data["quotas"]),
         bool(data["preempts"]),
+        bool(data.get("for_shares", True)),
     )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuyard.core.discipline import Holders, Starts, held_spot, new_starts
-from gpuyard.core.placement import claim, pick, place
+from gpuyard.core.board import Board
+from gpuyard.core.discipline import Holders, Starts, new_starts
+from gpuyard.core.placement import pick
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.pool import FGD, NO_TASKS, NOBODY, PACKING, Demand, Floats, Ints, Site, copy_pool
@@ -36,6 +37,7 @@ class Draft:
     victims: list[int] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
     _site: Site | None = None
+    _board: Board | None = None
 
     @property
     def fine(self) -> bool:
@@ -60,8 +62,21 @@ class Draft:
             else:  # whole GPUs only: the numbers per node are all that changes, and lists are quick to walk
                 pool = pool._replace(size=self.snapshot.state.cluster.nodes, idle=pool.idle.tolist())
             tasks = self.snapshot.state.table.tasks() if self.code == FGD else NO_TASKS
-            self._site = Site(self.demand, pool, self.code, self.salt, self.fine, tasks)
+            parts = self.snapshot.state.parts if self.fine else None
+            self._site = Site(self.demand, pool, self.code, self.salt, self.fine, tasks, parts)
         return self._site
+
+    @property
+    def board(self) -> Board:
+        """The same, with what is known of where jobs would sit best."""
+        if self._board is None:
+            self._board = Board(self.site)
+        return self._board
+
+    @property
+    def is_long(self) -> bool:
+        """Whether as many jobs start as may."""
+        return len(self.found) >= self.snapshot.most
 
     @property
     def idle(self) -> int:
@@ -89,17 +104,21 @@ class Draft:
 
     def start(self, row: int) -> bool:
         """Start a job if it fits now."""
-        spot = place(self.site, row)
+        spot = self.board.spot(row)
         if not len(spot):
             return False
-        claim(self.site, row, spot)
-        self.found.append((row, spot))
+        self.take(row, spot)
         return True
+
+    def take(self, row: int, spot: Ints) -> None:
+        """Start a job on a spot that is free for it."""
+        self.board.claim(row, spot)
+        self.found.append((row, spot))
 
     def start_over(self) -> None:
         """Forget what was started."""
         self.found.clear()
-        self._site = None
+        self._site = self._board = None
 
     @property
     def found_rows(self) -> Ints:
@@ -143,8 +162,8 @@ class Draft:
         new = self.found_rows
         until = np.concatenate((until, now + table.estimate[new] - table.progress[new]))
         order = until.argsort(kind="stable")
-        spots = [held_spot(old, i) for i in range(len(rows))] + [spot for _, spot in self.found]
-        return _laid_out(np.concatenate((rows, new))[order], [spots[i] for i in order], until[order])
+        spots = _laid_out(new, [spot for _, spot in self.found], until)
+        return _in_order(order, np.concatenate((rows, new)), until, old, spots)
 
     def finish(self) -> Plan:
         """Settle who gets which GPU, now that it is known who keeps theirs."""
@@ -171,6 +190,16 @@ def _laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
     sizes = np.array([len(spot) for spot in spots], dtype=np.int64)
     ends = np.cumsum(sizes)
     return Holders(rows, ends - sizes, ends, bins, until)
+
+
+def _in_order(order: Ints, rows: Ints, until: Floats, old: Holders, new: Holders) -> Holders:
+    """Holders, those of two lists one behind the other, in another order."""
+    bins = np.concatenate((np.asarray(old.bins, dtype=np.int64), new.bins))
+    begins = np.concatenate((old.begins, np.asarray(new.begins) + len(old.bins)))[order]
+    sizes = np.concatenate((np.subtract(old.ends, old.begins), np.subtract(new.ends, new.begins)))[order]
+    ends = np.cumsum(sizes)
+    where = np.arange(len(bins)) + np.repeat(begins - (ends - sizes), sizes)
+    return Holders(rows[order], ends - sizes, ends, bins[where], until[order])
 
 
 def overdue_end_soon(holders: Holders, now: float) -> Holders:

@@ -167,6 +167,15 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Spared:
+    """A job on GPUs that was told to end for others may go on: it could not be stopped."""
+
+    at: float
+    job: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """A job's process ended."""
 
@@ -228,6 +237,16 @@ class MemoryTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class HostTaken:
+    """So many CPU cores and bytes of a node's own memory are no job's of ours."""
+
+    at: float
+    node: int
+    cpus: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True)
 class GpusDrained:
     """Somebody wants these GPUs to be left alone until they are resumed; what runs there goes on."""
 
@@ -284,10 +303,10 @@ WAIT_AGAIN = ("preempted", "oom", "crowded")
 
 JobEvent = (
     Submitted | Edited | Rejected | Held | Released | Cancelled | Chosen | Promised | Unpromised | Charged | Placed
-    | Started | Renewed | Preempted | Requeued | Recalled | Exited
+    | Started | Renewed | Preempted | Requeued | Recalled | Spared | Exited
 )  # fmt: skip
 YardEvent = (
-    Opened | PolicySet | GpusWithdrawn | GpusRestored | MemoryTaken | GpusDrained | GpusResumed | Booked | Unbooked
-    | RulesSet | HarmMeasured
+    Opened | PolicySet | GpusWithdrawn | GpusRestored | MemoryTaken | HostTaken | GpusDrained | GpusResumed | Booked
+    | Unbooked | RulesSet | HarmMeasured
 )  # fmt: skip
 Event = JobEvent | YardEvent

@@ -152,7 +152,7 @@ def _candidates(draft: Draft) -> list[int]:
 def _spot(draft: Draft, usage: Usage, books: _Books, row: int, used: set[int]) -> tuple[Ints, Decision | None]:
     """GPUs whose windows let a job in, and a decision on one of them; none where windows have no say."""
     state, demand, pool = draft.snapshot.state, draft.demand, draft.site.pool
-    if demand.compute[row] >= 100:
+    if demand.compute[row] >= 100 or state.ids[row] in usage.exempt:
         return NOBODY, None
     asked, peak = float(state.table.memory[row]), usage.peaks.get(state.ids[row])
     wanted = need(asked, peak.memory if peak is not None else None)

@@ -82,6 +82,11 @@ def _worth(half_life: float, seconds: float) -> float:
     return half_life / math.log(2.0) * (1.0 - faded_to(half_life, seconds))
 
 
+def _worth_now(half_life: float, seconds: Floats) -> Floats:
+    """The same for many GPUs, of which none was had for less than nothing."""
+    return seconds if half_life == math.inf else half_life / math.log(2.0) * (1.0 - 2.0 ** (-seconds / half_life))
+
+
 def _by_hour(started: float, ended: float) -> list[tuple[int, float]]:
     """Seconds of a span in each hour; of the latest week only."""
     started = max(started, ended - (WEEK + 1) * HOUR)
@@ -112,7 +117,7 @@ def standing(state: State, rules: Rules, now: float) -> Floats:
     ledger, table = state.ledger, state.table
     rows = state.running.array
     factor = faded_to(rules.half_life, now - ledger.at)
-    held = np.array([_worth(rules.half_life, now - at) for at in table.started[rows].tolist()]) * table.gpus[rows]
+    held = _worth_now(rules.half_life, np.maximum(now - table.started[rows], 0.0)) * table.gpus[rows]
     had = np.array(ledger.faded) * factor
     had += np.bincount(table.user[rows], weights=held, minlength=len(had))
     own: Floats = had / np.array([weight_of(rules, name) for name in state.user_of] or [1.0])[: len(had)]

@@ -87,6 +87,10 @@ class Request:
     """How many tasks of its array may run at once; 0: any number."""
     kind: str = ""
     """What it has in common with jobs that behave alike; empty: nothing is known of its like."""
+    parts: tuple[int, ...] = ()
+    """GPUs of each of its parts, the largest first: each is on one node, and all start together; empty: no matter."""
+    patient: bool = False
+    """Whether nobody is ever stopped for it."""
 
     def __post_init__(self) -> None:
         problem = (
@@ -103,6 +107,8 @@ class Request:
             or (len(set(self.scope)) < len(self.scope) and "a scope names each GPU once")
             or (not self.limit > 0 and f"a time limit must be above 0, not {self.limit:g}")
             or (self.at_most < 0 and f"an array runs at most so many tasks at once, 1 or more, not {self.at_most}")
+            or (bool(self.parts) and sum(self.parts) != self.gpus and "the parts of a job must have all of its GPUs")
+            or (list(self.parts) != sorted(self.parts, reverse=True) and "the parts of a job go by size, largest first")
             or next((f"'{a}' is not ok:, notok:, any: or begun:JOB" for a in self.after if not _AFTER.match(a)), "")
         )
         if problem:
@@ -205,6 +211,8 @@ class Rules:
     quotas: tuple[tuple[str, Quota], ...] = ()
     preempts: bool = True
     """Whether preemptible jobs are stopped for jobs of higher priority, or of users who have less than their share."""
+    for_shares: bool = True
+    """Whether that is done for shares as well; else for priority alone."""
 
     def __post_init__(self) -> None:
         if not self.half_life > 0:

@@ -13,6 +13,7 @@ from gpuyard.core.nodes import add_gpus, choose_nodes, has_room, most_idle, node
 from gpuyard.core.pool import (
     BYTE,
     CONSOLIDATE,
+    INTERPRETED,
     NOBODY,
     PACKING,
     RANDOM,
@@ -22,10 +23,12 @@ from gpuyard.core.pool import (
     Pool,
     Site,
     counts_host,
+    on_copy,
     shuffled,
     takes_any,
 )
-from gpuyard.core.sharing import by_node, choose_gpus, pack_one_node, usable_gpus
+from gpuyard.core.scores import NodeScores, part_of
+from gpuyard.core.sharing import by_node, choose_gpus, pack_one_node, room_at, usable_gpus
 
 
 def _consolidated(pool: Pool, usable: Flags, k: int) -> Ints:
@@ -48,6 +51,8 @@ def _consolidated(pool: Pool, usable: Flags, k: int) -> Ints:
 
 def place(site: Site, row: int) -> Ints:
     """A spot for a job: its bins, or an empty array where it does not fit now."""
+    if INTERPRETED and site.parts and row in site.parts:
+        return place_parts(site, row)
     k = site.demand.gpus[row]
     if not site.fine:
         return nodes_for(site.code, site.pool.size, site.pool.idle, k, site.salt)
@@ -64,6 +69,25 @@ def place(site: Site, row: int) -> Ints:
     if site.code == CONSOLIDATE:
         return _consolidated(site.pool, usable_gpus(site, row), k)
     return choose_gpus(site.code, site.pool, usable_gpus(site, row), k, site.salt)
+
+
+def place_parts(site: Site, row: int) -> Ints:
+    """A spot for a job of several parts, each on one node, the largest first; empty where not all fit."""
+    trial, parts, found = on_copy(site), site.parts[row], []
+    if max(parts) > np.diff(site.pool.first).max():
+        return NOBODY
+    board = NodeScores(part_of(trial, row, parts[0]), 0)
+    for n, size in enumerate(parts):
+        if n and size != parts[n - 1]:
+            board = NodeScores(part_of(trial, row, size), 0)
+        spot = board.spot()
+        if len(spot) == 0:
+            return NOBODY
+        found.append(spot)
+        if n + 1 < len(parts):
+            claim(board.site, 0, spot)
+            board.changed(spot)
+    return np.concatenate(found)
 
 
 def settle(site: Site, row: int, spot: Ints) -> bool:
@@ -175,7 +199,7 @@ def fits_in_place(site: Site, row: int, spot: Ints) -> bool:
     if site.fine:
         if counts_host(site.demand, row) and not _host_fits(site, row, spot):
             return False
-        return bool(usable_gpus(site, row)[spot].all())
+        return bool(room_at(site, row, spot).all())
     wanted = np.bincount(spot)
     enough = True
     for n in range(len(wanted)):

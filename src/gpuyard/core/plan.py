@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuyard.core.admission import OVERCOMMITTED, Decision
 from gpuyard.core.columns import COLUMNS
+from gpuyard.core.discipline import NO_LIMIT
 from gpuyard.core.model import Request
 from gpuyard.core.pool import Flags, Floats, Ints, Pool, copy_pool
 from gpuyard.core.reasons import Reason
@@ -65,6 +66,8 @@ class Snapshot:
     """Which of the queue may be chosen; None: all of it."""
     usage: Usage | None = None
     """What is used of GPUs, where that counts; None: only what was asked for does."""
+    most: int = NO_LIMIT
+    """So many jobs are started at most, where GPUs are told apart and nobody is stopped: the rest can wait a moment."""
 
     @property
     def waiting(self) -> Ints:

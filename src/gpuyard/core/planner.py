@@ -114,7 +114,7 @@ class OrderedPlanner:
         """Why a request can never run on this cluster under this placement; None if it can."""
         key = (
             request.gpus, request.memory, request.compute, request.scope,
-            request.cpus, request.host_memory, request.gpu_types,
+            request.cpus, request.host_memory, request.gpu_types, request.parts,
         )  # fmt: skip
         if key not in self._refusals:
             self._refusals[key] = never_fits(state.cluster, request, self.code, self.placement)
@@ -136,7 +136,8 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
         return f"wants {format_size(request.memory)} on each of {request.gpus} GPUs, and {few} of those have as much"
     empty = State(cluster)
     row = empty.table.add(0.0, request, 0)
-    if fits(Site(empty.table.demand, empty.pool, code, 0, True), row):
+    parts = {row: request.parts} if request.parts else None
+    if fits(Site(empty.table.demand, empty.pool, code, 0, True, parts=parts), row):
         return None
     return _lacking(cluster, request, wants) or (
         f"{wants}, which placement {placement} never puts on nodes of {max(cluster.nodes)}"

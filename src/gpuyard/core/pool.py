@@ -127,6 +127,8 @@ class Site(NamedTuple):
     """Whether bins are GPUs, not nodes."""
     tasks: Tasks = NO_TASKS
     """The usual jobs; only `fgd` looks at them."""
+    parts: Any = None
+    """GPUs of each part of the jobs that have some, by row; compiled loops know of none."""
 
 
 def on_copy(site: Site) -> Site:
@@ -139,7 +141,7 @@ def on_copy(site: Site) -> Site:
             pool.first, pool.size, pool.node, pool.idle.copy(), pool.tenants, pool.memory, pool.compute, pool.total,
             pool.kind, pool.cpus, pool.host, pool.all_cpus, pool.all_host,
         )  # fmt: skip
-    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks)
+    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks, site.parts)
 
 
 def new_pool(nodes: tuple[int, ...], memory: float, cpus: tuple[float, ...] = (), host: tuple[float, ...] = ()) -> Pool:

@@ -45,6 +45,8 @@ def reclaim(draft: Draft, keeps_idle: bool) -> None:
     if not len(loose) or not len(waiting):
         return
     waiting = waiting[~np.isin(waiting, draft.found_rows)] if draft.found else waiting
+    if state.patient:
+        waiting = waiting[~np.isin(waiting, list(state.patient))]
     claims = _Claims.of(draft, waiting, loose)
     candidates = waiting[claims.might(waiting, loose)]
     if not len(candidates):
@@ -72,7 +74,7 @@ def _what_is_left(draft: Draft) -> Site:
     """What the plan so far leaves, GPU by GPU."""
     state = draft.snapshot.state
     tasks = state.table.tasks() if draft.code == FGD else NO_TASKS
-    site = Site(draft.demand, copy_pool(state.pool), draft.code, draft.salt, True, tasks)
+    site = Site(draft.demand, copy_pool(state.pool), draft.code, draft.salt, True, tasks, state.parts)
     for start in draft.plan.starts:
         claim(site, state.row_of[start.job], np.array(start.gpus, dtype=np.int64))
     return site
@@ -137,7 +139,7 @@ class _Claims:
         """As things stand when the plan has been made so far."""
         state, columns = draft.snapshot.state, draft.policy.columns
         share, holds = np.empty(0), np.empty(0)
-        if "user_usage" in columns:
+        if "user_usage" in columns and state.rules is not None and state.rules.for_shares:
             stays = [row for row in draft.snapshot.running.tolist() if row not in state.recalled]
             has = np.array([*stays, *draft.found_rows.tolist(), *state.promises], dtype=np.int64)
             users = state.table.user

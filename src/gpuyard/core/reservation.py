@@ -69,7 +69,7 @@ def _site_at(profile: Profile, site: Site, i: int) -> Site:
         profile.kind[i], profile.cpus[i], profile.host[i],
         fixed.all_cpus, fixed.all_host,
     )  # fmt: skip
-    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks)
+    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks, site.parts)
 
 
 def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:

@@ -60,6 +60,17 @@ def usable_gpus(site: Site, row: int) -> Flags:
     return usable
 
 
+def room_at(site: Site, row: int, spot: Ints) -> Flags:
+    """Which of these GPUs have room for a job."""
+    demand, pool = site.demand, site.pool
+    if demand.compute[row] >= 100:
+        enough = pool.tenants[spot] == 0
+    else:
+        enough = pool.compute[spot] >= demand.compute[row] - SLACK
+    usable: Flags = enough & (pool.memory[spot] >= demand.memory[row] - BYTE) & demand.scopes[demand.scope[row]][spot]
+    return usable
+
+
 def slots_of(site: Site, row: int, nodes: Ints) -> Slots:
     """The GPUs of these nodes, as a job sees them."""
     demand, pool = site.demand, site.pool
@@ -170,8 +181,12 @@ def choose_node(site: Site, row: int) -> int:
 
 def gpus_on(site: Site, row: int, node: int) -> Ints:
     """A job's GPUs on a node that has room for it."""
+    return picked(site, row, node, slots_of(site, row, np.array([node])))
+
+
+def picked(site: Site, row: int, node: int, slots: Slots) -> Ints:
+    """The same, if what is left on the node is known."""
     k = site.demand.gpus[row]
-    slots = slots_of(site, row, np.array([node]))
     if site.code == FGD and k == 1:
         best = grades(site.demand, site.pool, site.tasks, row, slots.nodes, slots.gpus, slots.usable)[1]
         return slots.gpus[0, best[0] : best[0] + 1].copy()

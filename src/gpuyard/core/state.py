@@ -86,6 +86,8 @@ class State:
         """Bytes of each GPU that no share may use; empty: none. The pool's totals are without them."""
         self.buffer = 0.0
         """How many of these are kept free; others use the rest."""
+        self.hosted: dict[int, tuple[float, float]] = {}
+        """CPU cores and bytes of memory of nodes that are no job's of ours."""
         self.drained: set[int] = set()
         """GPUs that somebody wants to be left alone."""
         self.recalled: dict[int, str] = {}
@@ -105,6 +107,10 @@ class State:
         self.doomed: dict[int, str] = {}
         """Rows that can never start, since a job that they wait for ended otherwise: which one, as in `after`."""
         self.arrays: dict[str, int] = {"": 0}
+        self.parts: dict[int, tuple[int, ...]] = {}
+        """GPUs of each part of the rows that have some (`Request.parts`)."""
+        self.patient: set[int] = set()
+        """Rows that nobody is stopped for."""
         self.at_most: dict[int, int] = {}
         """How many tasks of an array may run at once, where that is limited."""
         self.latest_begin = 0.0
@@ -140,7 +146,7 @@ class State:
 
     def site(self) -> Site:
         """The cluster as it is, GPU by GPU."""
-        return Site(self.table.demand, self.pool, FIRST, 0, True)
+        return Site(self.table.demand, self.pool, FIRST, 0, True, parts=self.parts)
 
     def next_number(self) -> int:
         """Draw a number to take turns by."""
@@ -169,6 +175,9 @@ class State:
             "withdrawn": dict(self.withdrawn),
             "taken": list(self.taken),
             "buffer": self.buffer,
+            "hosted": dict(self.hosted),
+            "parts": dict(self.parts),
+            "patient": sorted(self.patient),
             "drained": sorted(self.drained),
             "recalled": dict(self.recalled),
             "charges": dict(self.charges),

@@ -37,6 +37,7 @@ from gpuyard.core.events import (
     GpusWithdrawn,
     HarmMeasured,
     Held,
+    HostTaken,
     JobEvent,
     MemoryTaken,
     Opened,
@@ -50,6 +51,7 @@ from gpuyard.core.events import (
     Renewed,
     Requeued,
     RulesSet,
+    Spared,
     Started,
     Submitted,
     Unbooked,
@@ -59,7 +61,7 @@ from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.placement import claim, release
 from gpuyard.core.pool import NOBODY, takes_any
 from gpuyard.core.state import State
-from gpuyard.core.withdrawal import give_back, keep_for, keep_no_more, take, vacate, withdraw
+from gpuyard.core.withdrawal import give_back, keep_for, keep_no_more, take, take_host, vacate, withdraw
 from gpuyard.errors import Bug
 
 MOST_HARMS = 10_000
@@ -87,11 +89,13 @@ TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
     (Phase.PLACED, Preempted): Phase.QUEUED,
     (Phase.PLACED, Requeued): Phase.QUEUED,
     (Phase.PLACED, Recalled): Phase.PLACED,
+    (Phase.PLACED, Spared): Phase.PLACED,
     (Phase.PLACED, Exited): Phase.SUCCEEDED,
     (Phase.RUNNING, Renewed): Phase.RUNNING,
     (Phase.RUNNING, Preempted): Phase.QUEUED,
     (Phase.RUNNING, Requeued): Phase.QUEUED,
     (Phase.RUNNING, Recalled): Phase.RUNNING,
+    (Phase.RUNNING, Spared): Phase.RUNNING,
     (Phase.RUNNING, Exited): Phase.SUCCEEDED,
 }
 """Exited leads to SUCCEEDED with code 0, to FAILED with any other, and to what its cause says where it has one."""
@@ -129,6 +133,8 @@ def apply(state: State, event: Event) -> State:
     state.phase[row] = after
     if after.over:
         state.charges.pop(row, None)
+        state.parts.pop(row, None)
+        state.patient.discard(row)
         if state.after:
             settle(state, event.job, after, waited)
     state.version += 1
@@ -182,6 +188,12 @@ def _note_wishes(state: State, row: int, request: Request) -> None:
     """What a request says beyond the columns that a policy knows."""
     state.shares = state.shares or not takes_any(state.table.demand, row)
     state.latest_begin = max(state.latest_begin, request.begin)
+    if request.parts:
+        state.parts[row] = request.parts
+        state.shares = True  # bins are GPUs, so that parts can be told apart
+    else:
+        state.parts.pop(row, None)
+    (state.patient.add if request.patient else state.patient.discard)(row)
     if request.array:
         number = state.table.array[row] = state.arrays.setdefault(request.array, len(state.arrays))
         if request.at_most:
@@ -315,6 +327,11 @@ def _recalled(state: State, row: int, event: Recalled) -> None:
         state.recalled[row] = event.cause
 
 
+def _spared(state: State, row: int, event: Spared) -> None:
+    if state.recalled.pop(row, None) is not None:
+        state.fixed -= _may_be_stopped(state, row)
+
+
 def _preempted(state: State, row: int, event: Preempted | Requeued) -> None:
     _stopped(state, row, event.at)
     state.table.requeued[row] = state.next_number()
@@ -396,12 +413,17 @@ def _memory_taken(state: State, event: MemoryTaken) -> None:
     take(state, event.taken, event.buffer)
 
 
+def _host_taken(state: State, event: HostTaken) -> None:
+    take_host(state, event.node, event.cpus, event.memory)
+
+
 _YARD_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
     Opened: _opened,
     PolicySet: _policy_set,
     GpusWithdrawn: _gpus_withdrawn,
     GpusRestored: _gpus_restored,
     MemoryTaken: _memory_taken,
+    HostTaken: _host_taken,
     GpusDrained: _gpus_drained,
     GpusResumed: _gpus_resumed,
     Booked: _booked,
@@ -427,5 +449,6 @@ _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
     Preempted: _preempted,
     Requeued: _requeued,
     Recalled: _recalled,
+    Spared: _spared,
     Exited: _exited,
 }

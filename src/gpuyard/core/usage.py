@@ -90,6 +90,8 @@ class Usage:
     peaks: Mapping[str, Peak] = field(default_factory=dict)
     """By job, waiting or running; who is not here counts with what it asked for."""
     thresholds: Thresholds = USUAL
+    exempt: frozenset[str] = frozenset()
+    """Jobs that are let in by what they ask for alone."""
     guarded: bool = True
     """Whether what is expected of everybody bounds what windows give away. Without that jobs die: for comparisons."""
 

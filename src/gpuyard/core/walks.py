@@ -7,12 +7,14 @@ one comparison of arrays, and ranks are worked out only as far down as jobs stil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 
 import numpy as np
 
 from gpuyard.core import discipline as d
+from gpuyard.core.board import Board, reserve
 from gpuyard.core.draft import Draft, overdue_end_soon
-from gpuyard.core.pool import BYTE, SLACK, Flags, Floats, Ints, counts_host
+from gpuyard.core.pool import BYTE, SLACK, Flags, Floats, Ints, counts_host, mix
 from gpuyard.core.ranking import Ranking
 from gpuyard.core.reservation import conserve
 
@@ -31,24 +33,35 @@ def _could_fit(draft: Draft, rows: Ints) -> Ints:
     return rows[some]
 
 
-def _by_kinds(draft: Draft, order: Ints, late: Flags, loop: Callable[[Ints, d.Starts], int | None]) -> None:
-    """Let a loop try rows in order, but none that asks for the same as one that found no place since the last start.
+class _Outcome(Enum):
+    """What became of a job that was tried."""
+
+    STARTED = 1
+    NO_ROOM = 2
+    IN_THE_WAY = 3
+    """There is room, but it would delay the head where it would be placed."""
+
+
+def _by_kinds(draft: Draft, order: Ints, late: Flags, attempt: Callable[[int], _Outcome]) -> None:
+    """Try rows in order, but none that asks for the same as one that failed: who found no room finds none later, and
+    who was in the way may be placed elsewhere once somebody else has started.
 
     A long queue of shares is mostly jobs of a few sizes, and a place is looked for GPU by GPU.
     """
+    could = np.isin(order, _could_fit(draft, order))
+    order, late = order[could], late[could]
     kinds = _kinds(draft, order, late)
-    while len(order):
-        fits = np.isin(order, _could_fit(draft, order))
-        order, kinds = order[fits], kinds[fits]
-        _, firsts = np.unique(kinds, return_index=True)
-        done = len(order)
-        for at in np.sort(firsts).tolist():
-            one, found = order[at : at + 1], len(draft.found)
-            draft.run(lambda starts, one=one: loop(one, starts), one)  # type: ignore[misc]
-            if len(draft.found) > found:
-                done = at + 1
-                break
-        order, kinds = order[done:], kinds[done:]
+    hopeless, waits, many = set[int](), set[int](), len(np.unique(kinds))
+    for row, kind in zip(order.tolist(), kinds.tolist(), strict=True):
+        if draft.is_long or len(hopeless) + len(waits) == many:
+            return
+        if kind in hopeless or kind in waits:
+            continue
+        outcome = attempt(row)
+        if outcome is _Outcome.STARTED:
+            waits.clear()
+        else:
+            (hopeless if outcome is _Outcome.NO_ROOM else waits).add(kind)
 
 
 def _kinds(draft: Draft, rows: Ints, late: Flags) -> Ints:
@@ -56,10 +69,9 @@ def _kinds(draft: Draft, rows: Ints, late: Flags) -> Ints:
     demand, kinds = draft.demand, late.astype(np.int64)
     for wish in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
         asked = wish[rows]
-        if len(asked) and (asked != asked[0]).any():
-            values, which = np.unique(asked, return_inverse=True)
-            kinds = np.unique(kinds * len(values) + which, return_inverse=True)[1]
-    return kinds
+        if len(asked) and (asked != asked[0]).any():  # 64 bits tell apart what a queue can hold
+            kinds = mix(1, kinds ^ mix(2, asked.view(np.int64)).view(np.int64)).view(np.int64)
+    return np.unique(kinds, return_inverse=True)[1]
 
 
 def _ranking(draft: Draft, rows: Ints) -> Ranking:
@@ -68,12 +80,23 @@ def _ranking(draft: Draft, rows: Ints) -> Ranking:
 
 def _in_order(draft: Draft, ranking: Ranking, stop: bool) -> None:
     """Feed the queue to `fill`, best ranks first, until nothing more can start."""
+    if draft.fine:
+        _one_after_another(draft, ranking, stop)
+        return
     limit = d.NO_LIMIT
-    while limit > (0 if draft.fine else 1):
-        order = ranking.next(d.NO_LIMIT if draft.fine else limit)
-        if not len(order) or (stop and not draft.fine and draft.demand.gpus[order[0]] > draft.idle):
+    while limit > 1 and not draft.is_long:
+        order = ranking.next(limit)
+        if not len(order) or (stop and draft.demand.gpus[order[0]] > draft.idle):
             return
         limit = _filled(draft, order, stop, limit)
+
+
+def _one_after_another(draft: Draft, ranking: Ranking, stop: bool) -> None:
+    """The same where bins are GPUs."""
+    while len(order := ranking.next(d.NO_LIMIT)):
+        for row in order.tolist():
+            if draft.is_long or (not draft.start(row) and stop):
+                return
 
 
 def _filled(draft: Draft, order: Ints, stop: bool, limit: int) -> int:
@@ -84,7 +107,7 @@ def _one_by_one(draft: Draft, rows: Ints, stop: bool) -> tuple[Ints, Floats]:
     """Start the best, rank the others anew, and so on; with `stop`, one that does not fit blocks. Who is left."""
     rows = rows[~np.isin(rows, draft.found_rows)]
     keys, passed = draft.rank(rows), np.zeros(len(rows), dtype=np.bool_)
-    while not passed.all():
+    while not passed.all() and not draft.is_long:
         best = int(np.argmin(np.where(passed, np.inf, keys)))
         if draft.start(int(rows[best])):
             rows, passed = np.delete(rows, best), np.delete(passed, best)
@@ -112,9 +135,8 @@ def skip(draft: Draft) -> None:
     if len(rows) and draft.policy.looks_around:
         _one_by_one(draft, rows, False)
     elif len(rows) and draft.fine:
-        order, site = rows[np.argsort(draft.rank(rows), kind="stable")], draft.site
-        late = np.zeros(len(order), dtype=np.bool_)
-        _by_kinds(draft, order, late, lambda some, starts: d.fill(some, False, d.NO_LIMIT, site, starts))
+        order = rows[np.argsort(draft.rank(rows), kind="stable")]
+        _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, draft.board))
     elif len(rows):
         _in_order(draft, _ranking(draft, rows), False)
 
@@ -136,14 +158,15 @@ def easy(draft: Draft) -> None:
     if draft.fine and not len(_could_fit(draft, rows)):
         return
     rows, keys = _heads(draft, rows)
-    if len(rows) < 2 or not (draft.fine or draft.idle):
+    if len(rows) < 2 or not (draft.fine or draft.idle) or draft.is_long:
         return
     head = int(rows[np.argmin(keys)])
     if draft.fine and demand.scope[head] != 0:
         _beside(draft, head, rows[np.argsort(keys, kind="stable")])
         waiting = ~np.isin(rows, draft.found_rows)
         rows, keys = rows[waiting], keys[waiting]
-    shadow, later = d.reserve(head, overdue_end_soon(draft.holders_by_end(), now), draft.site)
+    holders = overdue_end_soon(draft.holders_by_end(), now)
+    shadow, later = (reserve if draft.fine else d.reserve)(head, holders, draft.site)
     extra = sum(later.pool.idle) - demand.gpus[head]
     may = (demand.gpus[rows] <= draft.idle) & ((now + demand.estimate[rows] <= shadow) | (demand.gpus[rows] <= extra))
     if draft.fine:
@@ -151,10 +174,33 @@ def easy(draft: Draft) -> None:
     may &= rows != head
     order = rows[may][np.argsort(keys[may], kind="stable")]
     if draft.fine:
-        late, site = now + demand.estimate[order] > shadow, draft.site
-        _by_kinds(draft, order, late, lambda some, st: d.backfill(some, head, shadow, later, now, site, st))
+        late, then = now + demand.estimate[order] > shadow, Board(later)
+        _by_kinds(draft, order, late, lambda row: _backfilled(draft, row, head, shadow, then))
     elif len(order):
         draft.run(lambda starts: d.backfill(order, head, shadow, later, now, draft.site, starts), order)
+
+
+def _placed(draft: Draft, row: int, board: Board) -> _Outcome:
+    """Start a job if it fits, where a board says."""
+    spot = board.spot(row)
+    if not len(spot):
+        return _Outcome.NO_ROOM
+    draft.take(row, spot)
+    return _Outcome.STARTED
+
+
+def _backfilled(draft: Draft, row: int, head: int, shadow: float, then: Board) -> _Outcome:
+    """Start a job if it fits and leaves the head its reservation: `discipline.backfill` where bins are GPUs."""
+    spot = draft.board.spot(row)
+    if not len(spot):
+        return _Outcome.NO_ROOM
+    if draft.snapshot.now + draft.demand.estimate[row] > shadow:
+        then.claim(row, spot)
+        if not then.fits(head):
+            then.release(row, spot)
+            return _Outcome.IN_THE_WAY
+    draft.take(row, spot)
+    return _Outcome.STARTED
 
 
 def _beside(draft: Draft, head: int, order: Ints) -> None:
@@ -167,8 +213,8 @@ def _beside(draft: Draft, head: int, order: Ints) -> None:
     order = order[others.any(axis=1)[demand.scope[order]] & (order != head)]
     scopes = np.vstack((demand.scopes, others))
     site = draft.site._replace(demand=demand._replace(scope=demand.scope + len(demand.scopes), scopes=scopes))
-    late = np.zeros(len(order), dtype=np.bool_)
-    _by_kinds(draft, order, late, lambda some, starts: d.fill(some, False, d.NO_LIMIT, site, starts))
+    board = Board(site, draft.board.changed)
+    _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, board))
 
 
 def conservative(draft: Draft) -> None:

@@ -56,6 +56,18 @@ def take(state: State, taken: tuple[float, ...], buffer: float) -> None:
     state.taken, state.buffer = taken, buffer
 
 
+def take_host(state: State, node: int, cpus: float, memory: float) -> None:
+    """Let so much of a node's CPUs and memory be no job's, from now on."""
+    pool, (former_cpus, former_memory) = state.pool, state.hosted.get(node, (0.0, 0.0))
+    for left, most, change in (
+        (pool.cpus, pool.all_cpus, former_cpus - cpus),
+        (pool.host, pool.all_host, former_memory - memory),
+    ):
+        left[node] += change  # an infinite amount stays so
+        most[node] += change
+    state.hosted[node] = cpus, memory
+
+
 def keep_for(state: State, row: int, gpus: tuple[int, ...]) -> None:
     """Let nobody but this waiting row start on GPUs, once those who run there have left."""
     keep_no_more(state, row)

@@ -133,7 +133,7 @@ def copy_at(fleet: Fleet, b: int, code: int) -> Copy:
     )  # fmt: skip
     return Copy(
         Work(fleet.submit[b], fleet.run[b], fleet.run[b], fleet.rejected[b]),
-        Site(demand, pool, code, 0, False, None),  # type: ignore[arg-type]
+        Site(demand, pool, code, 0, False, None, None),  # type: ignore[arg-type]
         yard,
         Clock(fleet.finished[b], fleet.counts[b], fleet.due[b]),
         expected,
@@ -208,7 +208,7 @@ def overtake(copy: Copy, rules: Rules, scratch: Scratch) -> None:
             pool.first, pool.size, pool.node, scratch.later, pool.tenants,
             None, None, None, None, None, None, None, None,  # type: ignore[arg-type]
         )  # fmt: skip
-        later = Site(demand, idle, copy.site.code, 0, False, None)  # type: ignore[arg-type]
+        later = Site(demand, idle, copy.site.code, 0, False, None, None)  # type: ignore[arg-type]
         at = wait_for(head, as_holders(copy.expected, copy.yard.nodes, now), later)
         backfill(scratch.found[:n], head, at, later, now, copy.site, scratch.starts)
     begin_jobs(copy, scratch.starts, rules.least)

@@ -90,7 +90,7 @@ def run_judged(
             continue
         bench.begun[0] = 0
         salt = plan_salt(site, facts.numbers[2], facts.numbers[1])
-        site = Site(site.demand, site.pool, site.code, salt, site.fine, site.tasks)
+        site = Site(site.demand, site.pool, site.code, salt, site.fine, site.tasks, site.parts)
         head = _keep_head(bench, site, now) if stepwise else -1
         if head < 0:
             head = _begin_best(bench, site, discipline, judge, weights, now)

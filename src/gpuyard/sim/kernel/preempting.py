@@ -90,7 +90,15 @@ def _plan(
     desk: Desk, rules: Rules, rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
     """Make a plan and carry it out; returns a row without a number, or -1."""
-    site = Site(site.demand, site.pool, site.code, plan_salt(site, rules.seed, facts.numbers[1]), site.fine, site.tasks)
+    site = Site(
+        site.demand,
+        site.pool,
+        site.code,
+        plan_salt(site, rules.seed, facts.numbers[1]),
+        site.fine,
+        site.tasks,
+        site.parts,
+    )
     starts.size[0] = 0
     desk.counts[1] = 0
     desk.counts[4] = 0

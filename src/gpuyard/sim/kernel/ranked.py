@@ -71,7 +71,9 @@ def _plan_in_order(
     work: Work, order: Order, site: Site, yard: Yard, starts: Starts, notes: Notes, discipline: int, seed: int,
     now: float,
 ) -> None:  # fmt: skip
-    site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, notes.begun[0]), site.fine, site.tasks)
+    site = Site(
+        site.demand, site.pool, site.code, plan_salt(site, seed, notes.begun[0]), site.fine, site.tasks, site.parts
+    )
     limit = NO_LIMIT
     while order.waiting[0] > 0:
         most = min(limit - 1, yard.free[0]) if discipline == SKIP else NONE
@@ -145,7 +147,7 @@ def run_backfilling(
         eventful = _arrived(clock, work, order, yard) or clock.counts[0] > 0
         if not is_time_to_plan(clock, now, eventful, every):
             continue
-        site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, begun), site.fine, site.tasks)
+        site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, begun), site.fine, site.tasks, site.parts)
         if discipline != CONSERVATIVE:
             kept = head if discipline == EASY_SHADOW else -1
             top = _start_heads(kept, stuck, starts, order, expected, work, site, yard, now)

@@ -128,7 +128,13 @@ def _plan_scored(
     if not asks_for_at_most(yard.free[0], crowd.waiting_of):
         return -1
     site = Site(
-        site.demand, site.pool, site.code, plan_salt(site, facts.numbers[2], facts.numbers[1]), site.fine, site.tasks
+        site.demand,
+        site.pool,
+        site.code,
+        plan_salt(site, facts.numbers[2], facts.numbers[1]),
+        site.fine,
+        site.tasks,
+        site.parts,
     )
     wrong = _renumber(facts, crowd, columns, when, with_usage, rank, now)
     limit = NO_LIMIT
