@@ -124,6 +124,12 @@ class Commands(LazyGroup):
             "login": Entry("login:login", "Store a token for a daemon elsewhere, so that --host reaches it."),
             "logout": Entry("login:logout", "Forget the token for a daemon elsewhere."),
         },
+        "Clusters": {
+            "kubernetes": Entry(
+                "kubernetes:app",
+                "Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it.",
+            ),
+        },
         "Learning": {
             "learn": Entry(
                 "learn:app", "Train policies on traces, judge them where they were held out, and see what they prefer."

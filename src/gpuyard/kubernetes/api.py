@@ -82,6 +82,15 @@ class Api:
     def __init__(self, connection: Connection, *, timeout: float = 10.0) -> None:
         self.connection, self._timeout = connection, timeout
         self._local = threading.local()
+        self._links: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connections of all threads; who calls again gets a new one."""
+        with self._lock:
+            links, self._links = self._links, []
+        for link in links:
+            link.close()
 
     # -- single calls -------------------------------------------------------------------------------
 
@@ -129,7 +138,7 @@ class Api:
         kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         for link in ([kept] if kept is not None else []) + [None]:
             fresh = link is None
-            found = link or self._link(self._timeout)
+            found = link or self._kept(self._timeout)
             try:
                 status, answer = self._exchange(found, method, target, content, kind)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
@@ -165,9 +174,18 @@ class Api:
             return http.client.HTTPConnection(where.host, where.port, timeout=timeout)
         return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
 
+    def _kept(self, timeout: float) -> http.client.HTTPConnection:
+        """A connection that is closed with all others."""
+        link = self._link(timeout)
+        with self._lock:
+            self._links.append(link)
+        return link
+
     def _drop(self, link: http.client.HTTPConnection) -> None:
         link.close()
         self._local.connection = None
+        with self._lock:
+            self._links = [one for one in self._links if one is not link]
 
     def _unreachable(self, error: Exception) -> GpuyardError:
         server = self.connection.server

@@ -36,6 +36,7 @@ class Connection:
         command: Mapping[str, Any] | None = None,
         basic: str = "",
         namespace: str = "default",
+        in_pod: bool = False,
     ) -> None:
         parts = urlsplit(server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -44,7 +45,7 @@ class Connection:
         self.port = parts.port or (443 if self.tls else 80)
         self.path = parts.path.rstrip("/")
         self.context = context
-        self.namespace = namespace
+        self.namespace, self.in_pod = namespace, in_pod
         self._token, self._token_file, self._command, self._basic = token, token_file, command, basic
         self._read_at = -_FRESH
 
@@ -80,7 +81,9 @@ def _from_pod() -> Connection:
     context = ssl.create_default_context(cafile=str(_POD / "ca.crt"))
     namespace = (_POD / "namespace").read_text().strip() if (_POD / "namespace").is_file() else "default"
     shown = f"[{host}]" if ":" in host else host
-    return Connection(f"https://{shown}:{port}", context=context, token_file=_POD / "token", namespace=namespace)
+    return Connection(
+        f"https://{shown}:{port}", context=context, token_file=_POD / "token", namespace=namespace, in_pod=True
+    )
 
 
 def _from_files(paths: list[Path], context: str | None) -> Connection:

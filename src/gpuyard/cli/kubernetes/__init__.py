@@ -1,0 +1,47 @@
+"""`gpuyard kubernetes`: a scheduler for the GPUs of a cluster, and what belongs to it."""
+
+from __future__ import annotations
+
+import typer
+
+from gpuyard.cli.lazy import Entry, LazyGroup
+
+
+class Commands(LazyGroup):
+    """Every command, imported when it runs."""
+
+    examples = {  # noqa: RUF012
+        "gpuyard kubernetes scheduler": "schedule pods that say schedulerName: gpuyard",
+        "gpuyard kubernetes explain pod/NAME": "see why a pod waits",
+    }
+    familiar: dict[str, str] = {}  # noqa: RUF012
+    headings = {  # noqa: RUF012
+        "The cluster": {
+            "scheduler": Entry(
+                "kubernetes.scheduler:scheduler",
+                "Schedule pods with schedulerName gpuyard: whole GPUs, shares by memory, gangs; until Ctrl-C.",
+            ),
+            "explain": Entry(
+                "kubernetes.explain:explain",
+                "Tell why a pod waits and what keeps it from each node; or by what it was let in where it is.",
+            ),
+            "webhook": Entry(
+                "kubernetes.webhook:webhook",
+                "Answer an API server's admission reviews: pods that share a GPU get NVIDIA_VISIBLE_DEVICES, until "
+                "Ctrl-C.",
+            ),
+        },
+    }
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _kubernetes() -> None:
+    """Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it."""

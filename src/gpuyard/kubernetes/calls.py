@@ -1,0 +1,240 @@
+"""What is written to the cluster: a few threads that bind, evict and tell, the urgent first."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from gpuyard.errors import GpuyardError
+from gpuyard.kubernetes import names
+from gpuyard.kubernetes.api import STRATEGIC, Api, ApiError, core
+from gpuyard.kubernetes.pods import Pod
+from gpuyard.kubernetes.world import Assignment
+
+log = logging.getLogger("gpuyard.kubernetes")
+URGENT, SOON, LATER = 0, 1, 2
+_THREADS = 6
+_TRIES = 4
+_PAUSE = 0.25  # seconds before what the server could not do is tried again, twice as long each time
+
+
+class Bound(NamedTuple):
+    """The server took a binding."""
+
+    uid: str
+    seconds: float
+
+
+class Unbound(NamedTuple):
+    """It did not."""
+
+    uid: str
+    conflict: bool
+    """Whether the pod is not what we thought: bound by somebody else, or gone."""
+    why: str
+
+
+class Evicted(NamedTuple):
+    """The server took an eviction, or the pod was gone already."""
+
+    uid: str
+
+
+class NotEvicted(NamedTuple):
+    """It did not: a budget does not allow it."""
+
+    uid: str
+    why: str
+
+
+class Calls:
+    """A queue of calls, and the threads that make them."""
+
+    def __init__(
+        self, api: Api, tell: Callable[[Any], None], *, identity: str, may_write: Callable[[], bool], silent: bool
+    ) -> None:
+        self._api, self._tell, self._identity, self._may_write = api, tell, identity, may_write
+        self._silent = silent
+        self._queue: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._eviction: tuple[str, str] | None = None
+        self._threads = [
+            threading.Thread(target=self._work, name=f"call {n}", daemon=True) for n in range(0 if silent else _THREADS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __len__(self) -> int:
+        """How many calls are to be made."""
+        return self._queue.qsize()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Make the urgent calls that are left, and end."""
+        for _ in self._threads:
+            self._queue.put((SOON, next(self._numbers), None))
+        end = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _put(self, priority: int, call: Callable[[], None]) -> None:
+        if not self._silent:
+            self._queue.put((priority, next(self._numbers), call))
+
+    def _work(self) -> None:
+        while True:
+            _, _, call = self._queue.get()
+            if call is None:
+                return
+            try:
+                call()
+            except GpuyardError as error:
+                log.warning("%s", error)
+
+    # -- binding and eviction -----------------------------------------------------------------------
+
+    def bind(self, assignment: Assignment, annotations: Mapping[str, str], event: Mapping[str, Any]) -> None:
+        """Bind a pod, with what it is to be told, and tell it."""
+        self._put(URGENT, lambda: self._bind(assignment, annotations, event))
+
+    def _bind(self, assignment: Assignment, annotations: Mapping[str, str], event: Mapping[str, Any]) -> None:
+        pod = assignment.pod
+        path = core("pods", pod.namespace, pod.name, "binding")
+        meta = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations}
+        target = {"apiVersion": "v1", "kind": "Node", "name": assignment.node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+        pause, began = _PAUSE, time.monotonic()
+        for last in [False] * (_TRIES - 1) + [True]:
+            if not self._may_write():
+                self._tell(Unbound(pod.uid, False, "another replica leads now"))
+                return
+            try:
+                self._api.post(path, body)
+            except ApiError as error:
+                if not error.later or last:
+                    self._tell(Unbound(pod.uid, error.conflict or error.missing, error.message))
+                    return
+            except GpuyardError as error:  # whether it was taken is not known; the watch will tell
+                if last:
+                    self._tell(Unbound(pod.uid, False, str(error)))
+                    return
+            else:
+                self._tell(Bound(pod.uid, time.monotonic() - began))
+                self._put(SOON, lambda: self._post_event(event))
+                return
+            time.sleep(pause)
+            pause *= 2
+
+    def evict(self, pod: Pod, event: Mapping[str, Any]) -> None:
+        """Ask a pod to end, as far as the budgets of its owners allow."""
+        self._put(URGENT, lambda: self._evict(pod, event))
+
+    def _evict(self, pod: Pod, event: Mapping[str, Any]) -> None:
+        if not self._may_write():
+            self._tell(NotEvicted(pod.uid, "another replica leads now"))
+            return
+        body = {"kind": "Eviction", "metadata": {"name": pod.name, "namespace": pod.namespace}}
+        body["deleteOptions"] = {"preconditions": {"uid": pod.uid}}
+        try:
+            body["apiVersion"] = self._eviction_version()
+            self._api.post(core("pods", pod.namespace, pod.name, "eviction"), body)
+        except ApiError as error:
+            if error.missing or error.conflict:
+                self._tell(Evicted(pod.uid))
+            else:
+                self._tell(NotEvicted(pod.uid, error.message))
+        except GpuyardError as error:
+            self._tell(NotEvicted(pod.uid, str(error)))
+        else:
+            self._tell(Evicted(pod.uid))
+            self._post_event(event)
+
+    def _eviction_version(self) -> str:
+        """What this server knows an eviction as."""
+        if self._eviction is None:
+            found = self._api.get("/apis/policy").get("versions") or []
+            known = [one.get("groupVersion") for one in found]
+            self._eviction = ("policy/v1" if "policy/v1" in known and self._has_v1() else "policy/v1beta1", "")
+        return self._eviction[0]
+
+    def _has_v1(self) -> bool:
+        """Whether evictions are of policy/v1: budgets may be while evictions are not yet."""
+        found = self._api.get("/api/v1").get("resources") or []
+        return any(one.get("name") == "pods/eviction" and one.get("version") == "v1" for one in found)
+
+    # -- telling ------------------------------------------------------------------------------------
+
+    def tell(self, event: Mapping[str, Any], priority: int = SOON) -> None:
+        """Write an event."""
+        self._put(priority, lambda: self._post_event(event))
+
+    def repeat(self, event: Mapping[str, Any], count: int) -> None:
+        """Say that an event happened again."""
+        meta = event["metadata"]
+        body = {"count": count, "lastTimestamp": stamp(time.time()), "message": event["message"]}
+        self._put(LATER, lambda: self._again(core("events", meta["namespace"], meta["name"]), event, body))
+
+    def condition(self, pod: Pod, message: str) -> None:
+        """Let a pod's status say why it is not scheduled: what autoscalers go by."""
+        condition = {
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+            "lastTransitionTime": stamp(time.time()),
+        }  # fmt: skip
+        self._put(LATER, lambda: self._patch_status(pod, {"conditions": [condition]}))
+
+    def nominate(self, pod: Pod, node: str) -> None:
+        """Let a pod's status say for which node others are evicted."""
+        self._put(SOON, lambda: self._patch_status(pod, {"nominatedNodeName": node}))
+
+    def _patch_status(self, pod: Pod, status: Mapping[str, Any]) -> None:
+        if self._may_write():
+            path, body = core("pods", pod.namespace, pod.name, "status"), {"status": status}
+            self._forgiving(lambda: self._api.patch(path, body, STRATEGIC))
+
+    def _post_event(self, event: Mapping[str, Any]) -> None:
+        if self._may_write():
+            self._forgiving(lambda: self._api.post(core("events", event["metadata"]["namespace"]), event))
+
+    def _again(self, path: str, event: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+        try:
+            self._api.patch(path, body)
+        except ApiError as error:
+            if not error.missing:  # events are forgotten after an hour
+                raise
+            self._post_event(event)
+
+    def _forgiving(self, call: Callable[[], object]) -> None:
+        """Make a call that nothing depends on; a pod or a namespace that is gone need not be told anything."""
+        try:
+            call()
+        except ApiError as error:
+            if not (error.missing or error.conflict or (error.status == 403 and "terminat" in error.message)):
+                raise
+
+    def event(self, about: Mapping[str, Any], reason: str, message: str, kind: str = "Normal") -> dict[str, Any]:
+        """An event about an object."""
+        now = time.time()
+        at, namespace = stamp(now), about.get("namespace") or "default"
+        return {
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"name": f"{about['name']}.{time.time_ns():x}", "namespace": namespace},
+            "involvedObject": dict(about), "reason": reason, "message": message[:1000], "type": kind,
+            "source": {"component": names.SCHEDULER}, "firstTimestamp": at, "lastTimestamp": at, "count": 1,
+            "reportingComponent": names.SCHEDULER, "reportingInstance": self._identity,
+        }  # fmt: skip
+
+
+def about(pod: Pod) -> dict[str, str]:
+    """A pod, as events refer to it."""
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+
+
+def stamp(at: float, digits: int = 0) -> str:
+    """A time as the API writes it."""
+    text = datetime.fromtimestamp(at, UTC)
+    return text.strftime("%Y-%m-%dT%H:%M:%S") + (f".{text.microsecond:06d}" if digits else "") + "Z"

@@ -1,0 +1,121 @@
+"""What of nodes is not for our pods: CPUs and memory of others, GPUs of others, nodes that are closed.
+
+A GPU that a pod of another scheduler has is foreign. Which one that is, only the device plugin knows; so as many GPUs
+as it has are withdrawn from those who want whole ones, and nobody shares a GPU of that node.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from gpuyard.core.events import GpusRestored, GpusWithdrawn, HostTaken, MemoryTaken
+from gpuyard.core.state import State
+from gpuyard.kubernetes.nodes import Node
+from gpuyard.kubernetes.pods import Pod
+from gpuyard.kubernetes.requests import UNKNOWN
+
+if TYPE_CHECKING:
+    from gpuyard.kubernetes.world import World
+
+FOREIGN = "foreign"
+CORDONED = "cordoned"
+NOT_READY = "not ready"
+FULL = "has as many pods as it may"
+UNSIZED = "GPU memory unknown"
+
+
+class Hosts:
+    """Who else is on the nodes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._on: defaultdict[str, dict[str, Pod]] = defaultdict(dict)
+        self._touched: set[str] = set()
+        self._taken: tuple[float, ...] = ()
+
+    def count(self, pod: Pod, former: Pod | None) -> None:
+        """A pod is on a node, perhaps for some time already."""
+        if former is not None and former.node and former.node != pod.node:
+            self.discount(former)
+        if pod.node:
+            known = self._on[pod.node].get(pod.uid)
+            self._on[pod.node][pod.uid] = pod
+            if known is None or (known.cpus, known.memory, known.gpus) != (pod.cpus, pod.memory, pod.gpus):
+                self._touched.add(pod.node)
+
+    def discount(self, pod: Pod) -> None:
+        """A pod has left its node."""
+        if pod.node and self._on[pod.node].pop(pod.uid, None) is not None:
+            self._touched.add(pod.node)
+
+    def touch(self, node: str) -> None:
+        """Something about a node may be otherwise than it was."""
+        self._touched.add(node)
+
+    def anew(self) -> None:
+        """The state is another one: tell all again."""
+        self._touched = {node.name for node in self._world.layout.nodes}
+        self._taken = ()
+
+    def foreign(self, name: str) -> int:
+        """GPUs of a node that pods have of which nobody knows which."""
+        return sum(pod.gpus for pod in self._on[name].values() if pod.gpus and not self._is_known(pod))
+
+    def _is_known(self, pod: Pod) -> bool:
+        return self._world.is_ours(pod) and self._world.knows_gpus_of(pod)
+
+    def is_closed(self, node: Node) -> str:
+        """Why nothing may start on a node; empty if it may."""
+        if node.cordoned:
+            return CORDONED
+        if not node.ready:
+            return NOT_READY
+        assumed = sum(1 for one in self._world.assumed.values() if one.node == node.name) if self._world.assumed else 0
+        return FULL if len(self._on[node.name]) + assumed >= node.pods else ""
+
+    def free_on(self, name: str) -> tuple[float, float]:
+        """CPU cores and bytes that pods leave of a node."""
+        node, pods = self._world.nodes[name], self._on[name].values()
+        return node.cpus - sum(pod.cpus for pod in pods), node.memory - sum(pod.memory for pod in pods)
+
+    def settle(self, now: float) -> None:
+        """Let the core know."""
+        state, layout = self._world.state, self._world.layout
+        touched, self._touched = self._touched, set()
+        if state is None or not touched:
+            return
+        taken = list(self._taken) or [0.0] * state.cluster.gpus
+        for name in touched:
+            if (n := layout.number.get(name)) is not None:
+                self._settle_host(state, n, name, now)
+                self._settle_gpus(state, n, name, taken, now)
+        if tuple(taken) != self._taken:
+            self._taken = tuple(taken)
+            self._world.record(MemoryTaken(now, self._taken, self._world.settings.buffer))
+
+    def _settle_host(self, state: State, n: int, name: str, now: float) -> None:
+        others = [pod for pod in self._on[name].values() if not self._is_known(pod)]
+        cpus, memory = sum(pod.cpus for pod in others), sum(pod.memory for pod in others)
+        if state.hosted.get(n, (0.0, 0.0)) != (cpus, memory):
+            self._world.record(HostTaken(now, n, cpus, memory))
+
+    def _settle_gpus(self, state: State, n: int, name: str, taken: list[float], now: float) -> None:
+        node, gpus = self._world.layout.nodes[n], self._world.layout.all_of(n)
+        node = self._world.nodes.get(name, node)
+        cause, foreign = self.is_closed(node), self.foreign(name)
+        wanted = dict.fromkeys(gpus, cause) if cause else {}
+        if not cause and foreign:
+            ours = {gpu for gpu in gpus if state.pool.tenants[gpu] - (gpu in state.withdrawn) > 0}
+            wanted = dict.fromkeys([gpu for gpu in reversed(gpus) if gpu not in ours][:foreign], FOREIGN)
+        back = tuple(gpu for gpu in gpus if gpu in state.withdrawn and state.withdrawn[gpu] != wanted.get(gpu))
+        if back:
+            self._world.record(GpusRestored(now, back))
+        for reason in sorted(set(wanted.values())):
+            new = tuple(gpu for gpu, why in wanted.items() if why == reason and gpu not in state.withdrawn)
+            if new:
+                self._world.record(GpusWithdrawn(now, new, reason))
+        size = self._world.layout.memory[n]
+        shared = not foreign and size > UNKNOWN
+        for gpu in gpus:
+            taken[gpu] = min(self._world.settings.buffer, size) if shared else size

@@ -1,0 +1,430 @@
+"""The live loop on a cluster: hear what happened, let the core plan, bind and evict, and tell everybody why.
+
+One thread decides. Others watch the API server (`watching`), write to it (`calls`), hold the lease (`election`) and
+look at Prometheus (`sampling`); all of them put what they have to say into one inbox.
+
+A turn:
+    1. take in what was said since the last one
+    2. let the core's state be what the cluster is (`World.settle`)
+    3. count pods with what they are expected to use (`Observed`)
+    4. keep promises: pods for whom others were evicted
+    5. plan, at most so many starts at once
+    6. carry it out: bind, evict, tell
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from gpuyard.core.engine import validate
+from gpuyard.core.events import Edited, Promised, Recalled, Spared, Unpromised
+from gpuyard.core.model import Phase, Quota, Rules
+from gpuyard.core.plan import Plan, Snapshot, Start
+from gpuyard.core.planner import OrderedPlanner
+from gpuyard.core.promises import split, standing
+from gpuyard.errors import UserError
+from gpuyard.kubernetes import names
+from gpuyard.kubernetes.api import Api, Object, core
+from gpuyard.kubernetes.calls import Bound, Calls, Evicted, NotEvicted, Unbound, about
+from gpuyard.kubernetes.election import Election
+from gpuyard.kubernetes.nodes import node_of, said
+from gpuyard.kubernetes.observing import Observed
+from gpuyard.kubernetes.pods import Pod, pod_of
+from gpuyard.kubernetes.quantity import amount
+from gpuyard.kubernetes.sampling import Outage, Samples
+from gpuyard.kubernetes.settings import Settings
+from gpuyard.kubernetes.shadow import Shadow
+from gpuyard.kubernetes.telling import Telling, annotations_of, scheduled
+from gpuyard.kubernetes.view import ClusterView
+from gpuyard.kubernetes.viewing import cluster_view
+from gpuyard.kubernetes.watching import All, Changed, Gone, Reflector
+from gpuyard.kubernetes.world import World
+from gpuyard.policyfile import make_planner
+
+log = logging.getLogger("gpuyard.kubernetes")
+MOST = 64
+"""Pods that are started in one plan."""
+_IN_FLIGHT = 256  # bindings that are on their way; with more the server is the bottleneck, and plans can wait
+_BITE = 2000  # messages that are taken in before it is planned
+_REST = 2.0  # times as long as the last plan took, it is waited until the next: half of the time is for others
+_SPARED = 60.0  # seconds for which a pod that could not be evicted is left alone
+_FALLBACK = "fcfs@skip@pack"
+_KINDS = ("pods", "nodes", "namespaces")
+
+
+class Scheduler:
+    """Schedules the pods of a cluster that ask for it."""
+
+    def __init__(
+        self, api: Api, settings: Settings, planner: OrderedPlanner, observed: Observed, *, identity: str
+    ) -> None:
+        self.api, self.settings, self.identity = api, settings, identity
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.observed = observed
+        self.world = World(planner, settings, observed.estimate)
+        observed.world = self.world
+        self.election: Election | None = None
+        if settings.elect and not settings.silent:
+            self.election = Election(
+                api, identity, settings.namespace, settings.lease, annotations=_advertised(settings, planner),
+                changed=lambda: self.inbox.put(None),
+            )  # fmt: skip
+        self.calls = Calls(api, self.inbox.put, identity=identity, may_write=lambda: self.leads, silent=settings.silent)
+        self.telling = Telling(self)
+        self.shadow = Shadow() if settings.silent else None
+        self.counts: Counter[str] = Counter()
+        self.plan_seconds = 0.0
+        self.heard_at = time.time()
+        self._synced: set[str] = set()
+        self._evicting: dict[str, str] = {}
+        """Pods that are being evicted, and for which job."""
+        self._spared: dict[str, float] = {}
+        self._namespaces: dict[str, Object] = {}
+        self._planned = -1
+        self._wake_at = self._quiet_until = 0.0
+        self._stopped = threading.Event()
+        self._asked: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
+        self.reflectors = [
+            Reflector(api, kind, core(kind), read, self.inbox.put, settings.resync)
+            for kind, read in (("pods", pod_of), ("nodes", node_of), ("namespaces", dict))
+        ]
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica decides."""
+        return self.election is None or self.election.holds
+
+    @property
+    def ready(self) -> bool:
+        """Whether all there is has been heard of."""
+        return len(self._synced) == len(_KINDS)
+
+    def start(self) -> None:
+        """Start the threads that this one goes by."""
+        for reflector in self.reflectors:
+            reflector.start()
+        if self.election is not None:
+            self.election.start()
+        self.observed.start(self.inbox.put)
+
+    def run(self) -> None:
+        """Schedule until somebody says to stop."""
+        while not self._stopped.is_set():
+            self.turn(self._pause())
+
+    def stop(self) -> None:
+        """End, from any thread."""
+        self._stopped.set()
+        self.inbox.put(None)
+
+    def close(self) -> None:
+        """Finish what was begun, and let another replica go on."""
+        for reflector in self.reflectors:
+            reflector.stop()
+        self.observed.stop()
+        self.calls.stop()
+        if self.election is not None:
+            self.election.stop()
+        self.api.close()
+
+    def ask(self, question: Callable[[], Any], seconds: float = 5.0) -> Any:
+        """Have the deciding thread answer something, from another one."""
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._asked.put((question, answer))
+        self.inbox.put(None)
+        return answer.get(timeout=seconds)
+
+    def view(self) -> ClusterView:
+        """The cluster as it is now; for the deciding thread."""
+        known = dict[Any, str]()
+        leader = self.election.leader if self.election is not None else self.identity
+        return cluster_view(
+            self.world, self.observed, lambda pod: self.telling.reason(pod, known),
+            server=self.api.connection.server, leader=leader,
+            counts={f"{name}_total": count for name, count in self.counts.items()},
+        )  # fmt: skip
+
+    # -- a turn -------------------------------------------------------------------------------------
+
+    def turn(self, pause: float) -> None:
+        """Take in what was said, and plan if that changes anything."""
+        try:
+            first = self.inbox.get(timeout=pause)
+        except queue.Empty:
+            first = None
+        now = time.time()
+        for message in self._messages(first):
+            self.take_in(message, now)
+        self.heard_at = now
+        while not self._asked.empty():
+            question, answer = self._asked.get()
+            answer.put(question())
+        if not self.ready or not self.leads:
+            return
+        self.world.settle(now)
+        self._spare_no_longer(now)
+        if self._is_due(now):
+            self._plan(now)
+        self.telling.tell(now)
+
+    def _messages(self, first: Any) -> list[Any]:
+        found = [first]
+        while len(found) < _BITE:
+            try:
+                found.append(self.inbox.get_nowait())
+            except queue.Empty:
+                break
+        return [message for message in found if message is not None]
+
+    def _pause(self) -> float:
+        """How long there is nothing to do, if nothing happens."""
+        now, due = time.time(), min(self._wake_at, self.observed.due())
+        if self.world.state is not None and self.world.state.version != self._planned:
+            due = self._quiet_until
+        return min(max(due - now, 0.001), 1.0)
+
+    def _is_due(self, now: float) -> bool:
+        state = self.world.state
+        if state is None or now < self._quiet_until or len(self.world.assumed) >= _IN_FLIGHT:
+            return False
+        return state.version != self._planned or now >= self._wake_at or self.observed.is_due(now)
+
+    # -- what was said ------------------------------------------------------------------------------
+
+    def take_in(self, message: Any, now: float) -> None:
+        """Let something that was said be known."""
+        if isinstance(message, Changed):
+            self._changed(message.kind, message.object, now)
+        elif isinstance(message, Gone):
+            self._gone(message.kind, message.object, now)
+        elif isinstance(message, All):
+            self._all(message, now)
+        elif isinstance(message, Bound):
+            self.counts["bound"] += 1
+            self.telling.forget(message.uid)
+        elif isinstance(message, Unbound):
+            self._unbound(message, now)
+        elif isinstance(message, Evicted):
+            self.counts["evicted"] += 1
+        elif isinstance(message, NotEvicted):
+            self._not_evicted(message, now)
+        elif isinstance(message, Samples | Outage):
+            self.observed.heard(message, now)
+            self.telling.outage(self.observed.trouble, now)
+            crowded, self.observed.crowded = self.observed.crowded, []
+            for pod, why in crowded:
+                self.relieve(pod, why, now)
+
+    def _changed(self, kind: str, object: Any, now: float) -> None:
+        if kind == "pods":
+            if self.shadow is not None:
+                self.shadow.heard(object, now)
+            self.observed.saw(object, now)
+            self.world.put_pod(object, now)
+        elif kind == "nodes":
+            self.world.put_node(object, now)
+        else:
+            self._namespaces[object["metadata"]["name"]] = object
+            if self.ready:
+                self._set_rules(now)
+
+    def _gone(self, kind: str, object: Any, now: float) -> None:
+        if kind == "pods":
+            self.observed.gone(object, now)
+            self.world.drop_pod(object, now)
+            self.telling.forget(object.uid)
+            self._evicting.pop(object.uid, None)
+        elif kind == "nodes":
+            self.world.drop_node(object.name)
+        else:
+            self._namespaces.pop(object["metadata"]["name"], None)
+            self._set_rules(now)
+
+    def _all(self, message: All, now: float) -> None:
+        """Everything of a kind: what is not among it is gone."""
+        if message.kind == "pods":
+            there = {pod.uid for pod in message.objects}
+            for pod in [pod for uid, pod in self.world.pods.items() if uid not in there]:
+                self._gone("pods", pod, now)
+        elif message.kind == "nodes":
+            names_there = {node.name for node in message.objects}
+            for name in [name for name in self.world.nodes if name not in names_there]:
+                self.world.drop_node(name)
+        else:
+            self._namespaces = {}
+        for object in message.objects:
+            self._changed(message.kind, object, now)
+        self._synced.add(message.kind)
+        if message.kind == "namespaces":
+            self._set_rules(now)
+
+    def _set_rules(self, now: float) -> None:
+        """How namespaces share the GPUs: by the settings, and by what they say themselves."""
+        shares, quotas = dict(self.settings.shares), dict(self.settings.quotas)
+        for name, namespace in self._namespaces.items():
+            try:
+                share, quota = _rules_of(namespace)
+            except (ValueError, UserError) as error:
+                self.telling.namespace(name, f"its share or quota makes no sense and is ignored: {error}", now)
+                continue
+            shares |= {} if share is None else {name: share}
+            quotas |= {} if quota is None else {name: quota}
+        rules = Rules(
+            self.settings.half_life, tuple(sorted(shares.items())), tuple(sorted(quotas.items())),
+            self.settings.preemption, for_shares=False,
+        )  # fmt: skip
+        self.world.set_rules(rules, now)
+
+    def _unbound(self, message: Unbound, now: float) -> None:
+        self.counts["conflicts" if message.conflict else "bind_failures"] += 1
+        log.warning("pod %s could not be bound: %s", self._named(message.uid), message.why)
+        pod = self.world.pods.get(message.uid)
+        if pod is not None and not message.conflict:
+            self.telling.failed(pod, f"could not be bound: {message.why}", now)
+        self.world.give_back(message.uid, now, now + 1.0)
+
+    def _not_evicted(self, message: NotEvicted, now: float) -> None:
+        """A pod stays: who was to have its GPUs waits like all others, and it is left alone for a time."""
+        self.counts["evictions_refused"] += 1
+        state, job = self.world.state, self.world.job_of.get(message.uid)
+        preemptor = self._evicting.pop(message.uid, "")
+        log.warning("pod %s could not be evicted: %s", self._named(message.uid), message.why)
+        if state is None or job is None:
+            return
+        row = state.row_of[job]
+        if row in state.recalled:
+            self.world.record(Spared(now, job, state.attempt[row]))
+        self.world.protected.add(message.uid)
+        self._spared[message.uid] = now + _SPARED
+        self._protect(message.uid, now)
+        if preemptor in state.row_of and state.row_of[preemptor] in state.promises:
+            self.world.record(Unpromised(now, preemptor))
+
+    def _spare_no_longer(self, now: float) -> None:
+        for uid in [uid for uid, until in self._spared.items() if until <= now]:
+            del self._spared[uid]
+            self.world.protected.discard(uid)
+            self._protect(uid, now)
+
+    def _protect(self, uid: str, now: float) -> None:
+        """Let the core know whether a pod may be evicted."""
+        request = self.world.request_of(uid)
+        if request is not None:
+            self.world.record(Edited(now, self.world.job_of[uid], request))
+
+    def _named(self, uid: str) -> str:
+        pod = self.world.pods.get(uid)
+        return pod.key if pod is not None else uid
+
+    # -- planning -----------------------------------------------------------------------------------
+
+    def _plan(self, now: float) -> None:
+        engine = self.world.engine
+        assert engine is not None
+        began = time.perf_counter()
+        self.observed.charge(now)
+        state = engine.state
+        due, broken = standing(state)
+        for row in broken:
+            self.world.record(Unpromised(now, state.ids[row]))
+        for row in due:
+            self._start(Start(state.ids[row], state.promises[row]), now)
+        plan = self._made(now)
+        self.plan_seconds = time.perf_counter() - began
+        self.counts["plans"] += 1
+        self._wake_at = max(plan.wake_at, now + 0.01)
+        starts, later = split(state, plan)
+        self._evict(plan, later, now)
+        for start in starts:
+            self._start(start, now)
+        self._planned = -1 if len(plan.starts) >= MOST else state.version
+        self._quiet_until = time.time() + (0.0 if plan.starts else _REST * self.plan_seconds)
+
+    def _made(self, now: float) -> Plan:
+        """A valid plan; a policy that fails is replaced, since pods must go on."""
+        engine = self.world.engine
+        assert engine is not None
+        try:
+            plan = engine.planner.plan(Snapshot(engine.state, now, usage=self.observed.usage(now), most=MOST))
+            validate(engine.state, plan)
+        except Exception as error:  # a policy may be a user's own code: anything may come out of it
+            if self.world.planner.text == _FALLBACK:
+                raise
+            log.exception("policy %s failed; going on with %s", self.world.planner.text, _FALLBACK)
+            self.telling.cluster("PolicyFailed", f"policy {self.world.planner.text} failed: {error}", now)
+            self.world.planner = engine.planner = make_planner(_FALLBACK)
+            return self._made(now)
+        return plan
+
+    def _start(self, start: Start, now: float) -> None:
+        for assignment in self.world.start(start, now):
+            pod = assignment.pod
+            self.observed.placed(pod, assignment, now)
+            message = scheduled(assignment)
+            if self.shadow is not None:
+                self.shadow.decided(assignment, message, now)
+                continue
+            event = self.calls.event(about(pod), "Scheduled", message)
+            self.calls.bind(assignment, annotations_of(assignment), event)
+
+    def _evict(self, plan: Plan, later: list[Start], now: float) -> None:
+        """Evict whom a plan stops, and promise their GPUs to those who follow."""
+        state = self.world.state
+        assert state is not None
+        for start in later:
+            self.world.record(Promised(now, start.job, start.gpus))
+        for job in plan.stops:
+            uid = self.world.uid_of.get(job)
+            pod = self.world.pods.get(uid or "")
+            row = state.row_of[job]
+            if pod is None or uid is None or state.phase[row] is not Phase.RUNNING:
+                continue
+            spot = set(state.spot[row].tolist())
+            heir = next((start for start in later if not spot.isdisjoint(start.gpus)), None)
+            self.world.record(Recalled(now, job, state.attempt[row], "preempted"))
+            self._evicting[uid] = heir.job if heir is not None else ""
+            self._send_away(pod, f"evicted for {heir.job}" if heir is not None else "evicted for others")
+            if heir is not None and (who := self.world.pods.get(self.world.uid_of.get(heir.job, ""))) is not None:
+                self.calls.nominate(who, pod.node)
+
+    def _send_away(self, pod: Pod, why: str) -> None:
+        log.info("pod %s is %s", pod.key, why)
+        if self.shadow is not None:
+            self.shadow.evicted(pod, why)
+        self.calls.evict(pod, self.calls.event(about(pod), "Preempted", f"Preempted: {why}"))
+
+    def relieve(self, pod: Pod, why: str, now: float) -> None:
+        """Evict a pod that was given memory which others want now."""
+        state, job = self.world.state, self.world.job_of.get(pod.uid)
+        if state is None or job is None or state.row_of[job] in state.recalled or not self.leads:
+            return
+        self.world.record(Recalled(now, job, state.attempt[state.row_of[job]], "crowded"))
+        self._evicting[pod.uid] = ""
+        self._send_away(pod, why)
+
+
+def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:
+    """What a namespace says of its share, and of what it may have."""
+    share, quota = said(namespace["metadata"], names.SHARE), said(namespace["metadata"], names.QUOTA)
+    if share is not None and not 0 < amount(share) < math.inf:
+        raise UserError(f"a share is a number above 0, not {share}")
+    return None if share is None else amount(share), None if quota is None else Quota(int(quota))
+
+
+def _advertised(settings: Settings, planner: OrderedPlanner) -> dict[str, str]:
+    """What other programs can know of the scheduler, by its lease."""
+    known = {
+        "policy": planner.text, "admission": settings.admission, "scheduler": settings.scheduler,
+        "prometheus": settings.prometheus, "default-duration": f"{settings.default_duration:g}",
+        "gpu-memory": f"{settings.gpu_memory:.0f}", "gpu-buffer": f"{settings.buffer:.0f}",
+    }  # fmt: skip
+    return {f"{names.DOMAIN}/{key}": value for key, value in known.items() if value}
