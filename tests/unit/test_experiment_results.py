@@ -17,7 +17,7 @@ from gpuyard.experiments.measures import deviation, mean, measure, summaries, wa
 from gpuyard.experiments.model import Behaviour, Experiment, JobResult, RunResult, Scheduler, Workload
 from gpuyard.experiments.reported import reported
 from gpuyard.experiments.results import Results, Run, meaning, planned
-from gpuyard.experiments.table import WIDTH, jobs_csv, lines, summary_csv
+from gpuyard.experiments.table import WIDTH, jobs_csv, lines, speedups, summary_csv
 from gpuyard.recordings.series import Recording, Series, Subject
 
 ALONE = Scheduler("exclusive", "exclusive")
@@ -71,6 +71,11 @@ def test_summaries_are_of_all_turns_and_in_order() -> None:
     assert (first["restarts"], first["ooms"], first["by_cbp"], first["jobs"]) == (4, 2, 2, 4)
     assert (first["p99"], first["p90"]) == (0.2, None)
     assert rows[1]["duration_std"] is None
+    assert [row["speedup"] for row in rows] == [1.0, pytest.approx(32 / 30), 1.0, 1.0]
+    assert [" ".join(line.split()) for line in speedups(rows)] == [
+        "TIMES AS FAST AS b 0 % 50 %", "b 1.00 1.00", "a 1.07 1.00",
+    ]  # fmt: skip
+    assert speedups(summaries(runs[:1])) == []
 
 
 def test_a_job_that_never_began_waited_for_nobody_knows_how_long() -> None:

@@ -62,8 +62,8 @@ def run(
 
     experiment = read_experiment(file)
     folder = Path(out or f"{experiment.name}-results")
-    choice = Choice(repeat, tuple(only or ()), _percents(percent), simulate, fresh)
-    teller = _Teller()
+    choice = Choice(repeat, tuple(only or ()), percents(percent), simulate, fresh)
+    teller = Teller()
     try:
         found = run_experiment(experiment, folder, choice, teller, plots=not no_plots)
     except KeyboardInterrupt:
@@ -114,7 +114,8 @@ def check(file: File, json: Json = False) -> None:
     print(f"{file}: {output.many(len(runs), 'run')} of {output.many(len(jobs), 'job')}, which come within {last}")
 
 
-def _percents(text: str | None) -> tuple[float, ...]:
+def percents(text: str | None) -> tuple[float, ...]:
+    """The over-provisionings that an option names; none: all."""
     from gpuyard.experiments.keys import percentage
 
     try:
@@ -135,7 +136,7 @@ def _tell(found: Outcome, folder: Path, json: bool) -> None:
     output.say(f"results are in {folder}" + (f"; look at {found.written[-1]}" if found.written else ""))
 
 
-class _Teller:
+class Teller:
     """Tells on stderr how far an experiment is: a line that moves on a terminal, a line for each run elsewhere."""
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ from gpuyard.experiments import keys
 from gpuyard.experiments.keys import Keys
 from gpuyard.experiments.model import METRICS, Arrivals, Behaviour, Experiment, Scheduler, Sharing, Workload
 from gpuyard.gpus.simulated import SimulatedGpus
+from gpuyard.monitor.promnames import BY_NAME
 from gpuyard.policyfile import make_planner
 from gpuyard.recordings.series import OF_GPUS
 
@@ -213,7 +214,9 @@ def _gpus(value: Any) -> str:
 
 
 def _metric(value: Any) -> str:
-    return keys.one_of(OF_GPUS)(value)
+    """A metric by our name, or by one of DCGM's."""
+    known = BY_NAME.get(value) if isinstance(value, str) else None
+    return keys.one_of(OF_GPUS)(value if known is None else known.metric)
 
 
 def _period(value: Any) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuyard.experiments.model import LAYOUTS, Experiment, RunResult
 from gpuyard.experiments.results import Results, Run
-from gpuyard.experiments.table import jobs_csv, lines, summary_csv
+from gpuyard.experiments.table import jobs_csv, lines, speedups, summary_csv
 from gpuyard.sim.figures import write_atomically
 from gpuyard.units import format_number
 
@@ -37,7 +37,7 @@ def write_outputs(
         "jobs.csv": jobs_csv([result for _, result in done]),
         "summary.csv": summary_csv(rows),
         "summary.json": json.dumps({"experiment": experiment.name, "rows": rows}, indent=2) + "\n",
-        "table.txt": "\n".join(lines(rows)) + "\n",
+        "table.txt": "\n".join([*lines(rows), "", *speedups(rows)]).rstrip() + "\n",
     }
     written = []
     for name, text in texts.items():
@@ -85,7 +85,7 @@ def _page(experiment: Experiment, folder: Path, rows: Sequence[Mapping[str, Any]
         f"<h1>{escape(experiment.name)}</h1>",
         f'<p class="lead">{_lead(experiment)}{made_up}</p>',
         "<h2>Schedulers</h2>",
-        f"<pre>{escape(chr(10).join(lines(rows)))}</pre>",
+        f"<pre>{escape(chr(10).join([*lines(rows), '', *speedups(rows)]).rstrip())}</pre>",
         f'<p class="soft">{_MEANING}</p>',
         image(
             (folder / "plots" / "duration.svg").read_bytes(), "Duration, mean wait and energy against over-provisioning"

@@ -37,6 +37,23 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
+def speedups(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many times as fast as under the first scheduler all was done: a column for each over-provisioning."""
+    names = list(dict.fromkeys(row["scheduler"] for row in rows))
+    if len(names) < 2:
+        return []
+    percents = sorted({row["percent"] for row in rows})
+    known = {(row["scheduler"], row["percent"]): row["speedup"] for row in rows}
+    title = f"TIMES AS FAST AS {names[0]}"
+    width = max(map(len, (title, *names)))
+    heads = [f"{format_number(percent)} %" for percent in percents]
+    found = [" ".join([title.ljust(width), *(head.rjust(7) for head in heads)])]
+    for name in names:
+        cells = (_number(known.get((name, percent)), 2).rjust(7) for percent in percents)
+        found.append(" ".join([name.ljust(width), *cells]))
+    return found
+
+
 def _cells(row: Mapping[str, Any]) -> list[str]:
     spread, memory, name = row["duration_std"], row["memory_used"], row["scheduler"]
     failed = row["jobs"] - row["succeeded"]
