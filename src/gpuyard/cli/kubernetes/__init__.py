@@ -31,6 +31,16 @@ class Commands(LazyGroup):
                 "Ctrl-C.",
             ),
         },
+        "Measuring": {
+            "experiment": Entry(
+                "kubernetes.experiment:experiment",
+                "Compare ways to share the GPUs of a cluster on pods that come one by one: times, restarts, energy, plots.",
+            ),
+            "monitor": Entry(
+                "kubernetes.monitor:monitor",
+                "Run the workload of a manifest to its end, and write a CSV and a plot of each metric of its GPUs.",
+            ),
+        },
     }
 
 

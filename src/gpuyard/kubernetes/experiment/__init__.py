@@ -1,0 +1,1 @@
+"""Experiments on a cluster: pods that ask for GPUs in several ways, as they come, and what becomes of them."""

@@ -1,0 +1,150 @@
+"""The objects of an experiment: pods and jobs that ask for GPUs as a scheduler's template has it.
+
+`exclusive` wants whole GPUs (`nvidia.com/gpu`), `requests` memory that counts as it is asked for, `usage` memory whose
+use counts; over-provisioning makes the last two ask for more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuyard.experiments.arrivals import Arrival, asked
+from gpuyard.experiments.model import Scheduler, Workload
+from gpuyard.kubernetes import names
+from gpuyard.kubernetes.api import Object
+from gpuyard.kubernetes.experiment.settings import Settings, WorkloadSettings, dns_name, filled_in
+from gpuyard.units import format_number
+
+EXPERIMENT = f"{names.DOMAIN}/experiment"
+"""The label by which everything that a run makes is found again, and deleted."""
+JOB = f"{names.DOMAIN}/experiment-job"
+"""Which of the run's jobs a pod is of."""
+MIB, GIB = 2**20, 2**30
+_LONGEST = 63 - 7
+"""Letters of a name: those of jobs are labels as well, and our own ending follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes the objects of one run."""
+
+    settings: Settings
+    scheduler: Scheduler
+    percent: float
+    capacity: float
+    """Bytes of the largest GPU; infinity: nobody knows."""
+    run: str
+    """What everything of the run is labelled with; its last six letters end the names."""
+
+    def object(self, arrival: Arrival) -> Object:
+        """The pod or the job of an arrival."""
+        pod, cluster = self.pod(arrival), self.settings.cluster
+        if cluster.kind == "pod":
+            return {"apiVersion": "v1", "kind": "Pod", **pod}
+        labels = {name: pod["metadata"]["labels"][name] for name in (EXPERIMENT, JOB)}
+        template = {"metadata": {key: pod["metadata"][key] for key in ("labels", "annotations")}, "spec": pod["spec"]}
+        return {
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": pod["metadata"]["name"], "labels": labels},
+            "spec": {"backoffLimit": cluster.backoff_limit, "template": template},
+        }  # fmt: skip
+
+    def pod(self, arrival: Arrival) -> Object:
+        """A pod, without its kind."""
+        workload, cluster = arrival.workload, self.settings.cluster
+        said, chosen = self.settings.workloads[workload.name], self.settings.schedulers[self.scheduler.name]
+        labels, annotations, limits = self._wishes(workload, said)
+        values = _values(arrival, cluster.speed)
+        own = {EXPERIMENT: self.run, JOB: arrival.name}
+        if cluster.forget:
+            own[names.WORKLOAD] = f"{dns_name(workload.name, 50)}-{self.run[-6:]}"
+        if workload.estimate is not None:
+            annotations[names.DURATION] = f"{format_number(round(workload.estimate / cluster.speed, 3))}s"
+        meta = {
+            "name": f"{dns_name(arrival.name, _LONGEST)}-{self.run[-6:]}",
+            "labels": {**labels, **chosen.labels, **_filled(said.labels, values), **own},
+            "annotations": {**annotations, **chosen.annotations, **_filled(said.annotations, values)},
+        }
+        spec = {
+            "schedulerName": chosen.scheduler_name, "restartPolicy": cluster.restart_policy,
+            **({"hostIPC": True} if cluster.host_ipc else {}),
+            "containers": [self._container(workload, said, limits, sees=chosen.scheduler_name == names.SCHEDULER)],
+        }  # fmt: skip
+        found: Object = {"metadata": meta, "spec": spec}
+        for more in (chosen.pod, said.pod):
+            found = merged(found, more)
+        return found
+
+    def _wishes(self, workload: Workload, said: WorkloadSettings) -> tuple[dict[str, str], dict[str, str], Object]:
+        """What a pod says of GPUs: labels, annotations, limits."""
+        memory = int(asked(workload, self.percent, self.capacity) // MIB)
+        if self.scheduler.sharing == "exclusive" or not memory:
+            return {}, {}, {names.GPU: str(workload.gpus)}
+        labels, limits = dict[str, str](), {}
+        annotations = {names.ADMISSION: "usage" if self.scheduler.sharing == "usage" else "requests"}
+        if workload.gpus > 1:
+            annotations[names.GPU_COUNT] = str(workload.gpus)
+        ask = self.settings.schedulers[self.scheduler.name].ask
+        if ask == names.ALIYUN_MEMORY:
+            limits[ask] = str(asked_gib(workload, said.memory_gib, self.percent, self.capacity))
+        elif ask == names.SEED_MEMORY:
+            labels[ask] = str(memory)
+        else:
+            annotations[ask] = f"{memory}Mi"
+        return labels, annotations, limits
+
+    def _container(self, workload: Workload, said: WorkloadSettings, limits: Object, *, sees: bool) -> Object:
+        """Its one container; `sees`: our scheduler tells which GPUs it has, and so it is told."""
+        variables: list[Object] = [{"name": name, "value": value} for name, value in workload.environment.items()]
+        if sees and names.GPU not in limits:
+            path = f"metadata.annotations['{names.INDICES}']"
+            variables.append({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}})
+        return {
+            "name": said.container, "image": workload.image,
+            **({"command": list(workload.command)} if workload.command else {}),
+            **({"args": list(said.args)} if said.args else {}),
+            **({"env": variables} if variables else {}),
+            **({"resources": {"limits": limits}} if limits else {}),
+            "terminationMessagePolicy": "FallbackToLogsOnError",  # so that who ran out of memory can be told
+        }  # fmt: skip
+
+
+def asked_gib(workload: Workload, given: int, percent: float, capacity: float) -> int:
+    """Whole GiB that a pod asks for with over-provisioning, rounded down, and at most what a GPU has."""
+    whole = given or math.ceil(workload.gpu_memory / GIB)
+    more = math.floor(round(whole * (100 + percent) / 100, 6))
+    return more if math.isinf(capacity) else min(more, int(capacity // GIB))
+
+
+def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; below a key of both, likewise. Containers are merged in their order, other lists and values replaced."""
+    found = dict(base)
+    for key, value in more.items():
+        former = found.get(key)
+        if isinstance(former, Mapping) and isinstance(value, Mapping):
+            found[key] = merged(former, value)
+        elif key == "containers" and isinstance(former, list) and isinstance(value, list):
+            pairs = [merged(one, other) for one, other in zip(former, value, strict=False)]
+            found[key] = [*pairs, *former[len(pairs) :], *value[len(pairs) :]]
+        elif key == "env" and isinstance(former, list) and isinstance(value, list):
+            found[key] = [*former, *value]
+        else:
+            found[key] = value
+    return found
+
+
+def _values(arrival: Arrival, speed: float) -> dict[str, str]:
+    """What may stand in braces."""
+    found = {"name": arrival.name}
+    if (behaviour := arrival.workload.behaviour) is not None:
+        times = {"seconds": behaviour.seconds, "overhead": behaviour.overhead, "ramp": behaviour.ramp}
+        found |= {key: format_number(round(value / speed, 3)) for key, value in times.items()}
+        memory = behaviour.memory or arrival.workload.gpu_memory
+        found |= {"memory": f"{int(memory // MIB)}Mi", "utilization": format_number(behaviour.utilization)}
+    return found
+
+
+def _filled(said: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    return {key: filled_in(text, values) for key, text in said.items()}
