@@ -34,7 +34,7 @@ class Commands(LazyGroup):
         "Measuring": {
             "experiment": Entry(
                 "kubernetes.experiment:experiment",
-                "Compare ways to share the GPUs of a cluster on pods that come one by one: times, restarts, energy, plots.",
+                "Compare ways to share the GPUs of a cluster, on pods as they come: times, restarts, energy, plots.",
             ),
             "monitor": Entry(
                 "kubernetes.monitor:monitor",

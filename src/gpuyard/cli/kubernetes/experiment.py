@@ -78,7 +78,7 @@ def experiment(
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Write numbers only.")] = False,
     json: Json = False,
 ) -> None:
-    """Compare ways to share the GPUs of a cluster on pods that come one by one: times, restarts, energy, plots."""
+    """Compare ways to share the GPUs of a cluster, on pods as they come: times, restarts, energy, plots."""
     from gpuyard.kubernetes.experiment.file import read_file
     from gpuyard.kubernetes.experiment.settings import speed
 
