@@ -53,6 +53,7 @@ class OrderedPlanner:
         # Only these decide anything while no GPU is idle: they stop jobs, or choose the next head.
         self._needs_idle = not (policy.preemptive or self.stepwise)
         self._refusals: dict[tuple[object, ...], str | None] = {}
+        self._refused_on: Cluster | None = None
 
     @property
     def text(self) -> str:
@@ -116,6 +117,8 @@ class OrderedPlanner:
             request.gpus, request.memory, request.compute, request.scope,
             request.cpus, request.host_memory, request.gpu_types, request.parts,
         )  # fmt: skip
+        if state.cluster is not self._refused_on:  # nodes came or went: others may fit now
+            self._refusals, self._refused_on = {}, state.cluster
         if key not in self._refusals:
             self._refusals[key] = never_fits(state.cluster, request, self.code, self.placement)
         return self._refusals[key]
