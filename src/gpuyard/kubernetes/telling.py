@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.kubernetes import names
 from gpuyard.kubernetes.calls import LATER, about
+from gpuyard.kubernetes.hosts import UNSIZED
 from gpuyard.kubernetes.pods import Pod
 from gpuyard.kubernetes.why import over_quota, verdict
 from gpuyard.kubernetes.world import Assignment
@@ -60,7 +61,8 @@ class Telling:
         found = verdict(world, pod)
         reserved = over_quota(world, pod) or self._reserved(pod)
         message = found.message(reserved)
-        if aside and aside not in ("no node will do", "no node has GPUs") and not found.roomy:
+        told = aside in ("no node will do", "no node has GPUs") or UNSIZED in found.by_node.values()
+        if aside and not told and not found.roomy:
             message += f" (it {aside})"
         if known is not None:
             known[key] = message

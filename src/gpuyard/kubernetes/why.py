@@ -83,16 +83,19 @@ def _reason(world: World, pod: Pod, n: int, enough: int, state: State) -> str:
 
 
 def _nearest(world: World, pod: Pod, reasons: dict[str, str], left: Floats) -> str:
-    """What is left of the GPU with the most memory left, where that is what a pod lacks."""
+    """What is left of the GPUs with the most memory left, where that is what a pod lacks."""
     if not pod.shares or "insufficient GPU memory" not in reasons.values():
         return ""
     lacking = [world.layout.number[name] for name, why in reasons.items() if why == "insufficient GPU memory"]
-    gpus = np.concatenate([np.arange(*world.layout.first[n : n + 2]) for n in lacking])
-    gpu = int(gpus[left[gpus].argmax()])
-    n, index = world.layout.where(gpu)
-    most, node = format_size(max(0.0, float(left[gpu]))), world.layout.nodes[n].name
-    wide = f" on each of {pod.gpus} GPUs" if pod.gpus > 1 else ""
-    return f"wants {format_size(pod.gpu_memory)}{wide}, at most {most} are left (node {node}, GPU {index})"
+    # of a pod with several GPUs on a node, the one that has the least of the best counts
+    best = {n: np.sort(left[slice(*world.layout.first[n : n + 2])])[-pod.gpus] for n in lacking}
+    n = max(best, key=lambda n: float(best[n]))
+    most, node = format_size(max(0.0, float(best[n]))), world.layout.nodes[n].name
+    if pod.gpus > 1:
+        wide = f"on each of {pod.gpus} GPUs"
+        return f"wants {format_size(pod.gpu_memory)} {wide}, at most {most} are left {wide} (node {node})"
+    index = int(left[slice(*world.layout.first[n : n + 2])].argmax())
+    return f"wants {format_size(pod.gpu_memory)}, at most {most} are left (node {node}, GPU {index})"
 
 
 def over_quota(world: World, pod: Pod) -> str:
