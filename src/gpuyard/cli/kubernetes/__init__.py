@@ -25,6 +25,14 @@ class Commands(LazyGroup):
                 "kubernetes.explain:explain",
                 "Tell why a pod waits and what keeps it from each node; or by what it was let in where it is.",
             ),
+            "top": Entry(
+                "kubernetes.top:top",
+                "Watch a cluster live: nodes with their GPUs, what is charged and used, who waits and why.",
+            ),
+            "dashboard": Entry(
+                "kubernetes.dashboard:dashboard",
+                "Show the cluster in a browser: nodes with their GPUs, the queue, pods; nothing can be changed there.",
+            ),
             "webhook": Entry(
                 "kubernetes.webhook:webhook",
                 "Answer an API server's admission reviews: pods that share a GPU get NVIDIA_VISIBLE_DEVICES, until "
