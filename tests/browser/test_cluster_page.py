@@ -20,7 +20,7 @@ from tests.websocket import Websocket
 from tests.yard import until
 
 LIVE = 3000  # milliseconds in which a change is seen, on a machine that has other work; usually it takes one second
-DASHBOARD = "import typer; from gpuyard.cli.kubernetes.dashboard import dashboard; typer.run(dashboard)"
+DASHBOARD = [sys.executable, "-m", "gpuyard", "kubernetes", "dashboard"]
 
 
 class Site(NamedTuple):
@@ -35,7 +35,7 @@ def house() -> Iterator[Site]:
     """The dashboard, as the command starts it."""
     scheduler = Scheduler(clusters.small())
     flags = ["--scheduler", scheduler.url, "--listen", "127.0.0.1:0"]
-    with subprocess.Popen([sys.executable, "-c", DASHBOARD, *flags], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*DASHBOARD, *flags], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = process.stderr.readline()
         found = re.match(r"the cluster is at (http://127\.0\.0\.1:\d+)/, until Ctrl-C", said)

@@ -34,8 +34,10 @@ def dashboard(
     ] = None,
 ) -> None:
     """Show the cluster in a browser: nodes with their GPUs, the queue, pods; nothing can be changed there."""
+    from gpuyard.kubernetes.serving import address_of
+
     url = scheduler_at(scheduler)
-    host, port = _address(listen)
+    host, port = address_of(listen)
     with _listening(host, port) as listener:
         address, port = listener.getsockname()[:2]
         local = _is_loopback(address)
@@ -46,7 +48,8 @@ def dashboard(
                 "kubectl port-forward, ssh -L or a proxy with a login"
             )
         names = [*(allowed_host or ()), *([] if local else [os.uname().nodename])]
-        shown = f"[{host}]" if ":" in host else host
+        anywhere = address in ("0.0.0.0", "::")
+        shown = os.uname().nodename if anywhere else f"[{host}]" if ":" in host else host
         output.say(f"the cluster is at http://{shown}:{port}/, until Ctrl-C; it is asked for at {url}")
         if not local:
             output.say("gpuyard: warning: all who reach that address may look, without a token and in clear text")
@@ -54,14 +57,6 @@ def dashboard(
         command = [sys.executable, "-s", "-P", "-m", "gpuyard.page.cluster", "--fd", str(listener.fileno())]
         command += ["--scheduler", url, *(word for name in names for word in ("--host", name))]
         os.execv(sys.executable, [*command, *([] if local else ["--addresses"])])  # NiceGUI is no part of this process
-
-
-def _address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:10261` or `[::1]:10261`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"'{text}' is no address to listen at; write it as in {_LISTEN}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -4,7 +4,6 @@ import { NodeTile } from "/page/assets/cluster_node.js";
 import { count, duration, size } from "/page/assets/words.js";
 
 const CELLS = { free: "free", ours: "in use", over: "more used than charged", foreign: "foreign", closed: "closed" };
-const TOTALS = { bound_total: "bound", evicted_total: "evicted", preempted_total: "preempted", failed_total: "failed" };
 
 // A node among hundreds: a bar for each GPU, as high as what is charged, with a mark where use is.
 const Box = {
@@ -80,10 +79,6 @@ export default {
         gpus: [...some(foreign, "foreign", "warning", "foreign"), ...some(over, "lost", "error", "over what is charged")],
       };
     },
-    totals() {
-      const known = Object.entries(this.figures.counts).filter(([name, many]) => TOTALS[name] && many);
-      return known.map(([name, many]) => `${many.toLocaleString("en")} ${TOTALS[name]}`).join(", ");
-    },
     percent() {
       const { charged, total } = this.figures;
       return total ? `${Math.round((100 * charged) / total)} %` : "";
@@ -141,7 +136,7 @@ export default {
         <li v-if="figures.prometheus === 'ok'">Prometheus answers</li>
         <li v-else-if="figures.prometheus === 'off'">without Prometheus</li>
         <li v-else class="gy-cl-warn"><q-icon name="warning" aria-hidden="true" />Prometheus: {{ figures.prometheus }}</li>
-        <li v-if="totals">{{ totals }} since it began</li>
+        <li v-if="figures.totals.length">{{ figures.totals.join(", ") }} since it began</li>
       </ul>
       <h2 class="gy-hidden">Nodes</h2>
       </template>

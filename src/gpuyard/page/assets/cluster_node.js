@@ -6,7 +6,8 @@ const LISTED = 6; // pods on a GPU, unless the node has the page for itself
 
 // `62 of 80 GiB charged, 41 GiB used`, as far as it is known.
 export function memoryOf(gpu) {
-  const charged = gpu.total ? `${size(gpu.charged)} of ${size(gpu.total)} charged` : "size unknown";
+  const foreign = gpu.state === "foreign"; // others' pods are not counted
+  const charged = !gpu.total ? "size unknown" : foreign ? size(gpu.total) : `${size(gpu.charged)} of ${size(gpu.total)} charged`;
   return gpu.used === null ? charged : `${charged}, ${size(gpu.used)} used`;
 }
 
@@ -16,7 +17,7 @@ export const NodeTile = {
   props: { node: Object, large: Boolean },
   computed: {
     busy() {
-      return this.node.gpus.filter((gpu) => gpu.pods.length).length;
+      return this.node.gpus.filter((gpu) => gpu.pods.length || gpu.state === "foreign").length;
     },
     tone() {
       if (this.node.troubles.length) return "gy-cl-troubled";
@@ -44,6 +45,10 @@ export const NodeTile = {
       return this.large || gpu.pods.length <= LISTED ? gpu.pods : gpu.pods.slice(0, LISTED - 1);
     },
     word: (gpu) => (gpu.over ? "more used than charged" : STATES[gpu.state] ?? gpu.state),
+    sizeOf(gpu) {
+      if (!gpu.total) return "size unknown";
+      return gpu.state === "foreign" ? size(gpu.total) : `${size(gpu.charged)} of ${size(gpu.total)}`;
+    },
     filled: (gpu) => (gpu.total ? share(gpu.charged, gpu.total) : gpu.pods.length ? "100%" : "0%"),
     title(pod) {
       const charged = pod.charged ? `, ${size(pod.charged)} charged` : "";
@@ -66,7 +71,7 @@ export const NodeTile = {
                 <span class="gy-cl-charged" :style="{ width: filled(gpu) }"></span>
                 <span v-if="gpu.used !== null" class="gy-cl-used" :class="{ 'gy-cl-over': gpu.over }" :style="{ width: share(gpu.used, gpu.total) }"></span>
               </span>
-              <span class="gy-cl-size">{{ gpu.total ? size(gpu.charged) + " of " + size(gpu.total) : "unknown" }}</span>
+              <span class="gy-cl-size">{{ sizeOf(gpu) }}</span>
               <span v-if="large" class="gy-cl-size">{{ gpu.used === null ? "use not known" : size(gpu.used) + " used" }}</span>
               <span v-if="large || gpu.load !== null" class="gy-cl-load">{{ gpu.load === null ? "" : gpu.load + " %" }}</span>
             </span>

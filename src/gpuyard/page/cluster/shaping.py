@@ -11,6 +11,7 @@ from gpuyard.page.cluster.model import WAITING, Cluster, Facts, key_of
 
 _GRAIN = 2**24  # bytes; what is used changes by less all the time
 _TOLERANCE = 2**26  # bytes more than is charged that do not matter
+_TOTALS = {"bound_total": "bound", "evicted_total": "evicted", "bind_failures_total": "bindings failed"}
 
 
 def node_path(name: str) -> str:
@@ -59,13 +60,13 @@ def figures(cluster: Cluster) -> dict[str, Any]:
     return {
         "nodes": len(nodes), "ready": sum(not troubles(node) for node in nodes),
         "unready": sum(not node["ready"] for node in nodes), "cordoned": sum(node["cordoned"] for node in nodes),
-        "gpus": len(gpus), "busy": sum(bool(gpu["pods"]) for gpu in gpus),
+        "gpus": len(gpus), "busy": sum(bool(gpu["pods"]) or gpu["state"] == "foreign" for gpu in gpus),
         "foreign": sum(gpu["state"] == "foreign" for gpu in gpus), "over": sum(map(is_over, gpus)),
         "total": sum(gpu["memory_total"] for gpu in gpus), "charged": sum(gpu["memory_charged"] for gpu in gpus),
         "used": round(sum(used) / _GRAIN) * _GRAIN if used else None,
         "running": phases["running"], "bound": phases["bound"], "ending": phases["ending"],
         "waiting": phases["waiting"], "gated": phases["gated"],
-        "counts": {name: value for name, value in facts["counts"].items() if name.endswith("_total")},
+        "totals": [f"{facts['counts'][name]:,} {word}" for name, word in _TOTALS.items() if facts["counts"].get(name)],
         **{name: facts[name] for name in ("server", "scheduler", "policy", "admission", "leader", "prometheus")},
     }  # fmt: skip
 
