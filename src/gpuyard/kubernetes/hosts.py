@@ -1,7 +1,8 @@
 """What of nodes is not for our pods: CPUs and memory of others, GPUs of others, nodes that are closed.
 
 A GPU that a pod of another scheduler has is foreign. Which one that is, only the device plugin knows; so as many GPUs
-as it has are withdrawn from those who want whole ones, and nobody shares a GPU of that node.
+as it has are withdrawn from those who want whole ones, and nobody shares a GPU of that node. A pod that says which
+GPUs it has, as ours do, is counted like ours.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Hosts:
         return sum(pod.gpus for pod in self._on[name].values() if pod.gpus and not self._is_known(pod))
 
     def _is_known(self, pod: Pod) -> bool:
-        return self._world.is_ours(pod) and self._world.knows_gpus_of(pod)
+        return self._world.knows_gpus_of(pod)
 
     def is_closed(self, node: Node) -> str:
         """Why nothing may start on a node; empty if it may."""
@@ -71,8 +72,12 @@ class Hosts:
             return CORDONED
         if not node.ready:
             return NOT_READY
-        assumed = sum(1 for one in self._world.assumed.values() if one.node == node.name) if self._world.assumed else 0
-        return FULL if len(self._on[node.name]) + assumed >= node.pods else ""
+        return "" if self.takes(node.name) else FULL
+
+    def takes(self, name: str, count: int = 1) -> bool:
+        """Whether a node may have so many pods more."""
+        left, assumed = self._world.nodes[name].pods - len(self._on[name]) - count, self._world.assumed
+        return left >= len(assumed) or left >= sum(1 for one in assumed.values() if one.node == name)
 
     def free_on(self, name: str) -> tuple[float, float]:
         """CPU cores and bytes that pods leave of a node."""

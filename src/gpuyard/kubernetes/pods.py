@@ -17,6 +17,7 @@ from gpuyard.signatures import sign
 from gpuyard.units import parse_duration
 
 _DEFAULT_GANG_TIMEOUT = 600.0
+_NO_GPU = f"asks for no GPU: pods of gpuyard have {names.GPU} in their limits, or {names.GPU_MEMORY} as an annotation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ def pod_of(object: Mapping[str, Any]) -> Pod:
         _read_wishes(pod, meta, spec)
     except (UserError, ValueError) as error:
         pod.trouble = str(error)
+    if not pod.gpus and not pod.trouble:
+        pod.trouble = _NO_GPU
     _read_written(pod, meta.get("annotations") or {})
     return pod
 
@@ -135,9 +138,7 @@ def _read_gpus(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> No
         pod.gpus, pod.whole = whole, True
     elif pod.gpu_memory:
         count = said(meta, names.GPU_COUNT)
-        pod.gpus = int(count) if count is not None else 1
-        if pod.gpus < 1:
-            raise UserError(f"{names.GPU_COUNT} is a number of GPUs, 1 or more, not {count}")
+        pod.gpus = _number(count, f"{names.GPU_COUNT} is a number of GPUs") if count is not None else 1
 
 
 def _read_wishes(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
@@ -147,9 +148,7 @@ def _read_wishes(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> 
     if pod.trouble:
         pod.trouble += " is not supported by gpuyard"
     if (gang := said(meta, names.GANG)) is not None:
-        size = int(said(meta, names.GANG_SIZE) or 1)
-        if size < 1:
-            raise UserError(f"{names.GANG_SIZE} is a number of members, 1 or more, not {size}")
+        size = _number(said(meta, names.GANG_SIZE) or "1", f"{names.GANG_SIZE} is a number of members")
         timeout = said(meta, names.GANG_TIMEOUT)
         pod.gang = Gang(gang, size, parse_duration(timeout) if timeout else _DEFAULT_GANG_TIMEOUT)
     if (duration := said(meta, names.DURATION)) is not None:
@@ -166,6 +165,13 @@ def _read_wishes(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> 
         pod.preemptible = told == "true"
     if pod.gpus:
         pod.signature = said(meta, names.WORKLOAD) or _signature(pod.namespace, pod.gpus, _programs(spec))
+
+
+def _number(text: str, what: str) -> int:
+    """A number of 1 or more, as somebody wrote it."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UserError(f"{what}, 1 or more, not {text}")
+    return int(text)
 
 
 def _read_written(pod: Pod, annotations: Mapping[str, str]) -> None:

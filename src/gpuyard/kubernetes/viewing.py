@@ -65,7 +65,7 @@ def _rows_on(state: State, gpu: int) -> list[int]:
 def pods_of(world: World, reason: Callable[[Pod], str]) -> tuple[PodView, ...]:
     """The pods that are ours, or that hold GPUs; those who wait in the order in which they are to start."""
     place = _places(world)
-    shown = [pod for pod in world.pods.values() if pod.gpus and (world.is_ours(pod) or pod.node)]
+    shown = [pod for pod in world.pods.values() if (pod.gpus and pod.node) or world.is_ours(pod)]
     shown.sort(key=lambda pod: (place.get(pod.uid, 0 if not pod.waits else len(place) + 1), pod.created, pod.key))
     return tuple(_pod(world, pod, place.get(pod.uid), reason) for pod in shown)
 

@@ -10,6 +10,7 @@ together, and a job for each member from then on, since they end one by one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -73,6 +74,8 @@ class World:
         self.gangs = Gangs()
         self.aside: dict[str, str] = {}
         """Why pods that wait are not in the queue, by uid."""
+        self.plain: dict[str, Pod] = {}
+        """Pods of ours that wait and want no GPU."""
         self.assumed: dict[str, Assignment] = {}
         """Pods that were given GPUs and are not known to be bound yet."""
         self.measured: dict[str, float] = {}
@@ -107,7 +110,8 @@ class World:
             return
         self.pods[pod.uid] = pod
         self.hosts.count(pod, former)
-        if not self.is_ours(pod):
+        self._put_plain(pod)
+        if not self.is_ours(pod) and not self._says_where(pod):
             return
         if pod.node:
             self._bound(pod, now)
@@ -119,6 +123,7 @@ class World:
         former = self.pods.pop(pod.uid, None)
         self.assumed.pop(pod.uid, None)
         self.aside.pop(pod.uid, None)
+        self.plain.pop(pod.uid, None)
         self.protected.discard(pod.uid)
         if former is not None:
             self.hosts.discount(former)
@@ -129,8 +134,23 @@ class World:
             self._end(job, pod, now)
 
     def is_ours(self, pod: Pod) -> bool:
-        """Whether a pod is ours to give GPUs to."""
-        return pod.gpus > 0 and pod.scheduler == self.settings.scheduler
+        """Whether a pod is ours to give GPUs to; one that asks for none, or for nonsense, is told so."""
+        return pod.scheduler == self.settings.scheduler
+
+    def _put_plain(self, pod: Pod) -> None:
+        """Keep up which pods wait that want no GPU."""
+        if pod.gpus or pod.scheduler != self.settings.scheduler:
+            return
+        if pod.node:
+            self.assumed.pop(pod.uid, None)
+        if pod.waits and not pod.gated and not pod.trouble:
+            self.plain[pod.uid] = pod
+        else:
+            self.plain.pop(pod.uid, None)
+
+    def _says_where(self, pod: Pod) -> bool:
+        """Whether a pod of somebody else says which GPUs it has, as ours do."""
+        return bool(pod.gpus and pod.node and pod.indices)
 
     def _end(self, job: str, pod: Pod, now: float) -> None:
         state = self.state
@@ -202,7 +222,8 @@ class World:
     def _request(self, pods: list[Pod]) -> Request | str:
         assert self._requests is not None
         request = self._requests.of(pods, max(self.expected(pod) for pod in pods))
-        if isinstance(request, Request) and any(pod.uid in self.protected for pod in pods):
+        safe = any(pod.uid in self.protected or not self.is_ours(pod) for pod in pods)
+        if isinstance(request, Request) and safe:
             return replace(request, preemptible=False)
         return request
 
@@ -277,7 +298,7 @@ class World:
         return bool(self._spot(job))
 
     def knows_gpus_of(self, pod: Pod) -> bool:
-        """Whether it is known which GPUs a pod of ours has."""
+        """Whether it is known which GPUs a pod has."""
         return pod.uid in self.job_of and self._holds(self.job_of[pod.uid])
 
     def _occupy(self, pod: Pod, gpus: tuple[int, ...], now: float) -> None:
@@ -309,9 +330,11 @@ class World:
     # -- what a plan does ---------------------------------------------------------------------------
 
     def start(self, start: Start, now: float) -> list[Assignment]:
-        """Give a waiting pod, or the members of a gang, the GPUs that a plan says."""
+        """Give a waiting pod, or the members of a gang, the GPUs that a plan says; none where pods are too many."""
         assert self.engine is not None
         unit = self.gangs.by_job(start.job)
+        if not self._takes(start, unit):
+            return []
         if unit is None:
             pod = self.pods[self.uid_of[start.job]]
             found = self._assigned(pod, start)
@@ -336,6 +359,15 @@ class World:
             self.hosts.touch(assigned.node)
             found_all.append(assigned)
         return found_all
+
+    def _takes(self, start: Start, unit: Unit | None) -> bool:
+        """Whether nodes may have as many pods more, of which the core knows nothing; who is full is closed next."""
+        where, nodes = self.layout.where, self.layout.nodes
+        if unit is None:
+            return self.hosts.takes(nodes[where(start.gpus[0])[0]].name)
+        firsts = np.cumsum([0, *(pod.gpus for pod in unit.ordered(self.pods)[:-1])])
+        wanted = Counter(where(start.gpus[first])[0] for first in firsts)
+        return all(self.hosts.takes(nodes[n].name, count) for n, count in wanted.items())
 
     def _assigned(self, pod: Pod, start: Start) -> Assignment:
         state = self.state
@@ -414,7 +446,7 @@ class World:
             if former is not None:
                 state.ledger = former.ledger
         self.hosts.anew()
-        ours = [pod for pod in self.pods.values() if self.is_ours(pod)]
+        ours = [pod for pod in self.pods.values() if self.is_ours(pod) or self._says_where(pod)]
         for pod in sorted(ours, key=lambda pod: (pod.created, pod.key)):
             self._again(pod, held.get(pod.uid), now)
         self._renew(promised, recalled, now)
