@@ -179,6 +179,10 @@ class Calls:
         body = {"count": count, "lastTimestamp": stamp(time.time()), "message": event["message"]}
         self._put(LATER, lambda: self._again(core("events", meta["namespace"], meta["name"]), event, body))
 
+    def later(self, call: Callable[[], None]) -> None:
+        """Make a call that nobody waits for."""
+        self._put(LATER, call)
+
     def condition(self, pod: Pod, message: str) -> None:
         """Let a pod's status say why it is not scheduled: what autoscalers go by."""
         condition = {

@@ -79,9 +79,14 @@ class Hosts:
         left, assumed = self._world.nodes[name].pods - len(self._on[name]) - count, self._world.assumed
         return left >= len(assumed) or left >= sum(1 for one in assumed.values() if one.node == name)
 
+    def _assumed_on(self, name: str) -> list[Pod]:
+        """Pods that are being bound to a node."""
+        there = self._on[name]
+        return [one.pod for uid, one in self._world.assumed.items() if one.node == name and uid not in there]
+
     def free_on(self, name: str) -> tuple[float, float]:
         """CPU cores and bytes that pods leave of a node."""
-        node, pods = self._world.nodes[name], self._on[name].values()
+        node, pods = self._world.nodes[name], [*self._on[name].values(), *self._assumed_on(name)]
         return node.cpus - sum(pod.cpus for pod in pods), node.memory - sum(pod.memory for pod in pods)
 
     def settle(self, now: float) -> None:
@@ -101,6 +106,7 @@ class Hosts:
 
     def _settle_host(self, state: State, n: int, name: str, now: float) -> None:
         others = [pod for pod in self._on[name].values() if not self._is_known(pod)]
+        others += [pod for pod in self._assumed_on(name) if not pod.gpus]
         cpus, memory = sum(pod.cpus for pod in others), sum(pod.memory for pod in others)
         if state.hosted.get(n, (0.0, 0.0)) != (cpus, memory):
             self._world.record(HostTaken(now, n, cpus, memory))

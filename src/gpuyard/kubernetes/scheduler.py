@@ -34,8 +34,10 @@ from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api import Api, Object, core
 from gpuyard.kubernetes.calls import Bound, Calls, Evicted, NotEvicted, Unbound, about
 from gpuyard.kubernetes.election import Election
+from gpuyard.kubernetes.learned import write
 from gpuyard.kubernetes.nodes import node_of, said
 from gpuyard.kubernetes.observing import Observed
+from gpuyard.kubernetes.plain import assignments
 from gpuyard.kubernetes.pods import Pod, pod_of
 from gpuyard.kubernetes.quantity import amount
 from gpuyard.kubernetes.sampling import Outage, Samples
@@ -45,7 +47,7 @@ from gpuyard.kubernetes.telling import Telling, annotations_of, scheduled
 from gpuyard.kubernetes.view import ClusterView
 from gpuyard.kubernetes.viewing import cluster_view
 from gpuyard.kubernetes.watching import All, Changed, Gone, Reflector
-from gpuyard.kubernetes.world import World
+from gpuyard.kubernetes.world import Assignment, World
 from gpuyard.policyfile import make_planner
 
 log = logging.getLogger("gpuyard.kubernetes")
@@ -55,6 +57,7 @@ _IN_FLIGHT = 256  # bindings that are on their way; with more the server is the 
 _BITE = 2000  # messages that are taken in before it is planned
 _REST = 2.0  # times as long as the last plan took, it is waited until the next: half of the time is for others
 _SPARED = 60.0  # seconds for which a pod that could not be evicted is left alone
+_WRITTEN = 10.0  # seconds between two times that what was learned is written down
 _FALLBACK = "fcfs@skip@pack"
 _KINDS = ("pods", "nodes", "namespaces")
 
@@ -88,7 +91,7 @@ class Scheduler:
         self._spared: dict[str, float] = {}
         self._namespaces: dict[str, Object] = {}
         self._planned = -1
-        self._wake_at = self._quiet_until = 0.0
+        self._wake_at = self._quiet_until = self._written_at = 0.0
         self._stopped = threading.Event()
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
         self.reflectors = [
@@ -168,13 +171,26 @@ class Scheduler:
         while not self._asked.empty():
             question, answer = self._asked.get()
             answer.put(question())
-        if not self.ready or not self.leads:
+        if not self.ready:
             return
         self.world.settle(now)
+        if not self.leads:
+            return
         self._spare_no_longer(now)
         if self._is_due(now):
             self._plan(now)
+        for assignment in assignments(self.world) if self.world.plain else ():
+            self._bind(assignment, now)
         self.telling.tell(now)
+        self._write_down(now)
+
+    def _write_down(self, now: float) -> None:
+        """Keep what was learned where another replica, or another life, finds it."""
+        learned = self.observed.learned
+        if learned.changed and now >= self._written_at + _WRITTEN and not self.settings.silent:
+            learned.changed, self._written_at = False, now
+            data, namespace = learned.to_data(), self.settings.namespace
+            self.calls.later(lambda: write(self.api, namespace, data))
 
     def _messages(self, first: Any) -> list[Any]:
         found = [first]
@@ -367,14 +383,16 @@ class Scheduler:
 
     def _start(self, start: Start, now: float) -> None:
         for assignment in self.world.start(start, now):
-            pod = assignment.pod
-            self.observed.placed(pod, assignment, now)
-            message = scheduled(assignment)
-            if self.shadow is not None:
-                self.shadow.decided(assignment, message, now)
-                continue
-            event = self.calls.event(about(pod), "Scheduled", message)
-            self.calls.bind(assignment, annotations_of(assignment), event)
+            self.observed.placed(assignment.pod, assignment, now)
+            self._bind(assignment, now)
+
+    def _bind(self, assignment: Assignment, now: float) -> None:
+        message = scheduled(assignment)
+        if self.shadow is not None:
+            self.shadow.decided(assignment, message, now)
+            return
+        event = self.calls.event(about(assignment.pod), "Scheduled", message)
+        self.calls.bind(assignment, annotations_of(assignment), event)
 
     def _evict(self, plan: Plan, later: list[Start], now: float) -> None:
         """Evict whom a plan stops, and promise their GPUs to those who follow."""

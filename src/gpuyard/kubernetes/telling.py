@@ -90,7 +90,8 @@ class Telling:
         for pod in list(world.pods.values()):
             if left == 0:
                 return
-            if pod.waits and world.is_ours(pod) and pod.uid not in world.assumed and now - pod.created > _FRESH:
+            ours = world.is_ours(pod) or pod.uid in world.plain
+            if pod.waits and ours and pod.uid not in world.assumed and now - pod.created > _FRESH:
                 left -= self._tell_one(pod, now, known)
         for unit in world.gangs.waiting.values():
             if not unit.job and not unit.told and now - unit.since > unit.timeout:
@@ -153,6 +154,8 @@ class Telling:
 def scheduled(assignment: Assignment) -> str:
     """The message of a pod that was given GPUs: where, by what rule, and the numbers."""
     pod, start = assignment.pod, assignment.start
+    if not pod.gpus:
+        return f"Successfully assigned {pod.key} to {assignment.node}"
     which = ",".join(map(str, assignment.indices))
     where = f"Successfully assigned {pod.key} to {assignment.node} (GPU {which})"
     decision = start.admission
@@ -168,6 +171,8 @@ def scheduled(assignment: Assignment) -> str:
 def annotations_of(assignment: Assignment) -> Mapping[str, str]:
     """What a pod is told of its GPUs."""
     pod, start = assignment.pod, assignment.start
+    if not pod.gpus:
+        return {}
     found = {names.INDICES: ",".join(map(str, assignment.indices))}
     if pod.shares:
         found[names.CHARGED] = f"{assignment.charged:.0f}"

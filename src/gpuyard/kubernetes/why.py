@@ -10,6 +10,7 @@ import numpy as np
 from gpuyard.core.pool import BYTE, SLACK, Flags, Floats
 from gpuyard.core.state import State
 from gpuyard.kubernetes.hosts import FOREIGN, UNSIZED
+from gpuyard.kubernetes.plain import why_not
 from gpuyard.kubernetes.pods import Pod
 from gpuyard.kubernetes.requests import UNKNOWN, refused
 from gpuyard.kubernetes.world import World
@@ -39,6 +40,8 @@ class Verdict(NamedTuple):
 
 def verdict(world: World, pod: Pod) -> Verdict:
     """What keeps a pod from each node now."""
+    if not pod.gpus:
+        return Verdict({name: why_not(world, pod, name) for name in sorted(world.nodes)}, "")
     found = dict[str, str]()
     state, layout = world.state, world.layout
     enough, memory = _usable(world, pod, state) if state is not None else (np.empty(0), np.empty(0))
