@@ -132,7 +132,7 @@ def test_a_pod_is_told_in_words_until_it_is_gone(site: Site, page: Page) -> None
         "24 GiB of a GPU's memory, which it shares",
         "what it needs was left there, if everybody comes to what their like used so far (history)",
         "9.5 GiB, 14.5 GiB less than it asks for",
-        "kubectl -n team-a describe pod resnet-share-a",
+        "kubectl describe pod -n team-a resnet-share-a",
     ):
         expect(main).to_contain_text(words)
     view = clusters.small()

@@ -43,7 +43,7 @@ def frame(view: Facts, width: int, height: int | None, *, problem: str = "", bar
     lines += _list(f"WAITING {len(waiting):,}", waiting, room.queue, _queue_columns(waiting, view), width, bars)
     if room.running:
         ran = _running_columns(running, view)
-        lines += [[], *_list(f"RUNNING {len(running):,}", running, room.running, ran, width, bars)]
+        lines += [[], *_list(f"PLACED {len(running):,}", running, room.running, ran, width, bars)]
     shown = [clip(line, width) for line in lines]
     return shown if height is None else shown[:height]
 

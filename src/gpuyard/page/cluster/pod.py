@@ -31,8 +31,13 @@ class Screen:
         self._gang = heading("The rest of its gang")
         self._members = Table(f"The gang of {name}", COLUMNS)
         heading("More of it")
-        for line in (("describe", "pod", name), ("logs", name)):
-            command(shlex.join(["kubectl", "-n", namespace, *line]))
+        where = ("-n", namespace)
+        for line in (
+            ("gpuyard", "kubernetes", "explain", *where, f"pod/{name}"),
+            ("kubectl", "describe", "pod", *where, name),
+            ("kubectl", "logs", *where, name),
+        ):
+            command(shlex.join(line))
         self._hide()
 
     def show(self, cluster: Cluster) -> None:

@@ -32,10 +32,12 @@ class Searched(ABC):
             self._choices = Choices("State", self._known, self._choose)
             fields = (Field("text", text, "search"), Field("namespace", "Namespace", "folder_open"))
             self._fields = Fields(self.filters, fields, self._changed)
+        self._choices.show(self.filters["state"])
 
     def pages(self) -> None:
         """Make the buttons for pages."""
         self._pager = Pager(self._go)
+        self._pager.show(1, self._size, 0, "")
 
     def page_of(self, found: Sequence[Facts], cluster: Cluster, counts: Mapping[str, int]) -> Sequence[Facts]:
         """Those of them that are on the page which is looked at; the buttons and choices tell of the others."""
