@@ -23,6 +23,8 @@ class Unit:
     members: dict[str, None] = field(default_factory=dict)
     job: str = ""
     """The core's job for all of them; empty: there are too few."""
+    begin: float = 0.0
+    """Not before this: some could not be bound."""
     told: bool = False
     """Whether it was told that it has been incomplete for long."""
 

@@ -17,7 +17,6 @@ from gpuyard.signatures import sign
 from gpuyard.units import parse_duration
 
 _DEFAULT_GANG_TIMEOUT = 600.0
-_NO_GPU = f"asks for no GPU: pods of gpuyard have {names.GPU} in their limits, or {names.GPU_MEMORY} as an annotation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,6 @@ def pod_of(object: Mapping[str, Any]) -> Pod:
         _read_wishes(pod, meta, spec)
     except (UserError, ValueError) as error:
         pod.trouble = str(error)
-    if not pod.gpus and not pod.trouble:
-        pod.trouble = _NO_GPU
     _read_written(pod, meta.get("annotations") or {})
     return pod
 

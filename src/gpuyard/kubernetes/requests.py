@@ -68,6 +68,7 @@ class Requests:
         self._scopes: dict[Wish, tuple[int, ...] | None] = {}
         self._common: dict[frozenset[Wish], tuple[int, ...] | None] = {}
         self._known: dict[tuple[object, ...], Request] = {}
+        self._widest = max((node.gpus for node in layout.nodes), default=0)
         self._most = max((size - settings.buffer for size in layout.memory), default=0.0)
 
     def scope(self, wish: Wish) -> tuple[int, ...] | None:
@@ -85,6 +86,8 @@ class Requests:
         scope = self._common_scope(pods)
         if scope is None:
             return "no node will do"
+        if (wide := max(p.gpus for p in pods)) > self._widest:  # the core would spread it: pods are on one node
+            return f"wants {wide} GPUs of one node, and none has more than {self._widest}"
         key = (
             tuple((p.gpus, p.cpus, p.memory) for p in pods), head.gpu_memory, head.whole, head.namespace,
             max(p.priority for p in pods), self._may_be_stopped(pods), any(p.patient for p in pods), id(scope),

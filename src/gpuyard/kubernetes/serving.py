@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
@@ -11,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.errors import UserError
+from gpuyard.kubernetes.view import dumps
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -96,7 +96,7 @@ class Serving:
                     view = self._scheduler.ask(self._scheduler.view)
                 except queue.Empty:
                     return 503, "text/plain", b"busy; try again\n"
-                body = json.dumps(view.to_json()).encode()
+                body = dumps(view)
                 self._seen = time.monotonic(), body
         return 200, "application/json", body
 

@@ -21,20 +21,25 @@ def nodes_of(world: World, observed: Observed) -> tuple[NodeView, ...]:
     state = world.state
     if state is None:
         return ()
-    on = _tenants(world, state)
+    on = _rows_by_gpu(state)
     return tuple(_node(world, observed, state, n, on) for n in range(len(world.layout.nodes)))
 
 
-def _tenants(world: World, state: State) -> dict[int, list[str]]:
-    found = dict[int, list[str]]()
+def _rows_by_gpu(state: State) -> dict[int, list[int]]:
+    """Who is on each GPU."""
+    found = dict[int, list[int]]()
     for row in state.running.array.tolist():
-        pod = world.pods.get(world.uid_of.get(state.ids[row], ""))
         for gpu in state.spot[row].tolist():
-            found.setdefault(gpu, []).append(pod.key if pod is not None else state.ids[row])
+            found.setdefault(gpu, []).append(row)
     return found
 
 
-def _node(world: World, observed: Observed, state: State, n: int, on: dict[int, list[str]]) -> NodeView:
+def _key(world: World, job: str) -> str:
+    pod = world.pods.get(world.uid_of.get(job, ""))
+    return pod.key if pod is not None else job
+
+
+def _node(world: World, observed: Observed, state: State, n: int, on: dict[int, list[int]]) -> NodeView:
     layout = world.layout
     node = world.nodes.get(layout.nodes[n].name, layout.nodes[n])
     size = layout.memory[n] if layout.memory[n] > UNKNOWN else 0.0
@@ -42,10 +47,11 @@ def _node(world: World, observed: Observed, state: State, n: int, on: dict[int, 
     free = world.hosts.free_on(node.name) if node.name in world.nodes else (0.0, 0.0)
     gpus = []
     for gpu in layout.all_of(n):
-        index, pods = gpu - layout.first[n], tuple(on.get(gpu, ()))
+        index, rows = gpu - layout.first[n], on.get(gpu, [])
+        pods = tuple(_key(world, state.ids[row]) for row in rows)
         card = observed.cards.get((node.name, index))
         whole = state.pool.kind[gpu] > 0
-        shared = sum(float(state.table.footprint[row]) for row in _rows_on(state, gpu)) if pods and not whole else 0.0
+        shared = float(state.table.footprint[rows].sum())
         kind = "foreign" if state.withdrawn.get(gpu) == FOREIGN else "ours" if pods else "closed" if closed else "free"
         gpus.append(
             GpuView(
@@ -56,10 +62,6 @@ def _node(world: World, observed: Observed, state: State, n: int, on: dict[int, 
     return NodeView(
         node.name, node.model, node.ready, node.cordoned, node.cpus, free[0], node.memory, free[1], tuple(gpus)
     )
-
-
-def _rows_on(state: State, gpu: int) -> list[int]:
-    return [row for row in state.running.array.tolist() if gpu in state.spot[row]]
 
 
 def pods_of(world: World, reason: Callable[[Pod], str]) -> tuple[PodView, ...]:

@@ -110,13 +110,17 @@ class World:
             return
         self.pods[pod.uid] = pod
         self.hosts.count(pod, former)
-        self._put_plain(pod)
+        self.plain.pop(pod.uid, None)
         if not self.is_ours(pod) and not self._says_where(pod):
             return
         if pod.node:
             self._bound(pod, now)
-        elif pod.uid not in self.assumed:
+        elif pod.uid in self.assumed:
+            return
+        elif pod.gpus or pod.gated or pod.trouble:
             self._waiting(pod, former, now)
+        else:
+            self._put_plain(pod, now)
 
     def drop_pod(self, pod: Pod, now: float) -> None:
         """A pod is over, or gone: what it held is free."""
@@ -134,19 +138,15 @@ class World:
             self._end(job, pod, now)
 
     def is_ours(self, pod: Pod) -> bool:
-        """Whether a pod is ours to give GPUs to; one that asks for none, or for nonsense, is told so."""
+        """Whether a pod is ours to give a node to; one that asks for nonsense is told so."""
         return pod.scheduler == self.settings.scheduler
 
-    def _put_plain(self, pod: Pod) -> None:
-        """Keep up which pods wait that want no GPU."""
-        if pod.gpus or pod.scheduler != self.settings.scheduler:
-            return
-        if pod.node:
-            self.assumed.pop(pod.uid, None)
-        if pod.waits and not pod.gated and not pod.trouble:
+    def _put_plain(self, pod: Pod, now: float) -> None:
+        """A pod of ours waits that wants no GPU, perhaps no longer."""
+        self._put_aside(pod, "", now)
+        self.aside.pop(pod.uid, None)
+        if pod.waits:
             self.plain[pod.uid] = pod
-        else:
-            self.plain.pop(pod.uid, None)
 
     def _says_where(self, pod: Pod) -> bool:
         """Whether a pod of somebody else says which GPUs it has, as ours do."""
@@ -261,6 +261,7 @@ class World:
         unit.job = f"gang {unit.namespace}/{unit.name}~{self._names}"
         for pod in members:
             self.aside.pop(pod.uid, None)
+        request = replace(request, begin=unit.begin)
         self.record(Submitted(min(pod.created for pod in members), unit.job, request))
 
     # -- pods that have GPUs ------------------------------------------------------------------------
@@ -380,15 +381,20 @@ class World:
         return Assignment(pod, self.layout.nodes[n].name, indices, start, left, charged)
 
     def give_back(self, uid: str, now: float, begin: float = 0.0) -> None:
-        """A pod could not be bound: it waits again, and not before a time."""
+        """A pod could not be bound: it waits again, and not before a time; unless it has a node after all."""
         self.assumed.pop(uid, None)
         pod, job = self.pods.get(uid), self.job_of.get(uid)
-        if pod is None or job is None or not self._holds(job):
+        if pod is None or pod.node or job is None or not self._holds(job):
             return
         assert self.state is not None
         self.record(Requeued(now, job, self.state.attempt[self.state.row_of[job]], begin))
         self.gangs.unbound(pod)
         self.hosts.touch("")
+        if pod.gang is not None and self.gangs.needs_others(pod):  # it waits with others of its gang again
+            self._put_aside(pod, "could not be bound", now)
+            unit = self.gangs.join(pod)
+            unit.begin = max(unit.begin, begin)
+            self._regroup(unit, now)
 
     # -- the state ----------------------------------------------------------------------------------
 
@@ -447,6 +453,7 @@ class World:
                 state.ledger = former.ledger
         self.hosts.anew()
         ours = [pod for pod in self.pods.values() if self.is_ours(pod) or self._says_where(pod)]
+        ours = [pod for pod in ours if pod.uid not in self.plain and (pod.gpus or not pod.node)]
         for pod in sorted(ours, key=lambda pod: (pod.created, pod.key)):
             self._again(pod, held.get(pod.uid), now)
         self._renew(promised, recalled, now)
@@ -459,7 +466,7 @@ class World:
             self.gangs.bound(pod)
             charged = replace(pod, charged=assumed.charged or None, admitted_by=assumed.start.by)
             self._occupy(charged, gpus, now)
-        else:
+        elif pod.gpus or assumed is None:
             self.assumed.pop(pod.uid, None)
             self._waiting(pod, None, now)
 
