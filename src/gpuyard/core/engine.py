@@ -84,7 +84,8 @@ def validate(state: State, plan: Plan) -> None:
         if row in state.promises:
             raise BadPlan(f"the plan starts job {start.job}, which was promised other GPUs")
         wanted = state.table.gpus[row]
-        if len(start.gpus) != wanted or (wanted > 1 and len(set(start.gpus)) != wanted):
+        twice = wanted > 1 and len(set(start.gpus)) != wanted and row not in state.parts  # parts may share a GPU
+        if len(start.gpus) != wanted or twice:
             raise BadPlan(f"the plan gives job {start.job} {start.gpus}, and it needs {wanted} GPUs")
         if min(start.gpus) < 0 or max(start.gpus) >= state.cluster.gpus:
             raise BadPlan(f"the plan puts job {start.job} on GPUs that do not exist: {start.gpus}")

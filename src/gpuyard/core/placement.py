@@ -90,6 +90,22 @@ def place_parts(site: Site, row: int) -> Ints:
     return np.concatenate(found)
 
 
+def pieces(site: Site, row: int, spot: Ints) -> list[tuple[Site, Ints]]:
+    """The parts of a job, each as row 0 of a site, with its GPUs; parts that share GPUs may have the same ones."""
+    ends = np.cumsum(site.parts[row])
+    return [(part_of(site, row, int(size)), spot[end - size : end])
+            for size, end in zip(site.parts[row], ends.tolist(), strict=True)]  # fmt: skip
+
+
+def _parts_fit(site: Site, row: int, spot: Ints) -> bool:
+    """Whether the spots of all parts are free together, and each is on one node."""
+    for part, piece in pieces(on_copy(site), row, spot):
+        if len(np.unique(part.pool.node[piece])) > 1 or not fits_in_place(part, 0, piece):
+            return False
+        claim(part, 0, piece)
+    return True
+
+
 def settle(site: Site, row: int, spot: Ints) -> bool:
     """Write a job's spot where it is wanted; false where it does not fit now."""
     if not site.fine:
@@ -128,6 +144,10 @@ def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
 
 def claim(site: Site, row: int, spot: Ints) -> None:
     """Take a job's spot out of the pool."""
+    if INTERPRETED and site.parts and row in site.parts:
+        for part, piece in pieces(site, row, spot):
+            claim(part, 0, piece)
+        return
     pool = site.pool
     if not site.fine:
         add_gpus(pool.idle, spot, -1)
@@ -151,6 +171,10 @@ def claim(site: Site, row: int, spot: Ints) -> None:
 
 def release(site: Site, row: int, spot: Ints) -> None:
     """Give a job's spot back to the pool."""
+    if INTERPRETED and site.parts and row in site.parts:
+        for part, piece in pieces(site, row, spot):
+            release(part, 0, piece)
+        return
     pool = site.pool
     if not site.fine:
         add_gpus(pool.idle, spot, 1)
@@ -196,6 +220,8 @@ def _host_fits(site: Site, row: int, spot: Ints) -> bool:
 
 def fits_in_place(site: Site, row: int, spot: Ints) -> bool:
     """Whether exactly this spot is free for a job."""
+    if INTERPRETED and site.parts and row in site.parts:
+        return _parts_fit(site, row, spot)
     if site.fine:
         if counts_host(site.demand, row) and not _host_fits(site, row, spot):
             return False
