@@ -127,15 +127,16 @@ class OrderedPlanner:
 def never_fits(cluster: Cluster, request: Request, code: int, placement: str) -> str | None:
     """Why a request would not even fit on the empty cluster; None if it would."""
     wants = f"wants {request.gpus} GPU{'s' if request.gpus > 1 else ''}"
-    if request.gpus > cluster.gpus:
+    least = max(request.parts) if request.parts and not request.whole else request.gpus  # parts may share a GPU
+    if least > cluster.gpus:
         return f"{wants}, the cluster has {cluster.gpus}"
     if request.memory > cluster.most_memory:
         return f"wants {format_size(request.memory)} on each GPU, a GPU has {format_size(cluster.most_memory)}"
     if outside := [g for g in request.scope if not 0 <= g < cluster.gpus]:
         return f"wants GPU {outside[0]}, the cluster has GPUs 0 to {cluster.gpus - 1}"
-    if request.scope and request.gpus > len(request.scope):
+    if request.scope and least > len(request.scope):
         return f"{wants}, and `from` names {len(request.scope)}"
-    if cluster.gpu_memory and (few := _large_enough(cluster, request)) < request.gpus:
+    if cluster.gpu_memory and (few := _large_enough(cluster, request)) < least:
         return f"wants {format_size(request.memory)} on each of {request.gpus} GPUs, and {few} of those have as much"
     empty = State(cluster)
     row = empty.table.add(0.0, request, 0)
