@@ -68,22 +68,26 @@ def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
     """
     until = holders.until
     last = np.flatnonzero(np.append(until[1:] != until[:-1], [True] * bool(len(until))))
-    low, high, step, later = -1, len(last), 1, site
-    while high - low > 1:  # the head does not fit after `low` instants, and does after `high`
-        probe = min(low + step, high - 1) if high == len(last) else (low + high) // 2
-        trial = _without(site, holders, int(last[probe]) + 1)
-        if fits(trial, head):
-            high, later = probe, trial
+    gone = fewest_gone(head, holders, site, last + 1)
+    return (np.inf if gone < 0 else float(until[gone - 1])), without(site, holders, gone)
+
+
+def fewest_gone(row: int, holders: Holders, site: Site, counts: Ints) -> int:
+    """The least of some numbers of holders, ascending, after whose leaving a job fits; -1 if it never does."""
+    low, high, step = -1, len(counts), 1  # it does not fit after `low`, and does after `high`
+    while high - low > 1:
+        probe = min(low + step, high - 1) if high == len(counts) else (low + high) // 2
+        if fits(without(site, holders, int(counts[probe])), row):
+            high = probe
         else:
             low, step = probe, 2 * step
-    if high == len(last):
-        return np.inf, _without(site, holders, len(holders.rows))
-    return float(until[last[high]]), later
+    return -1 if high == len(counts) else int(counts[high])
 
 
-def _without(site: Site, holders: Holders, gone: int) -> Site:
-    """A copy of a site that the first so many holders have left."""
+def without(site: Site, holders: Holders, gone: int) -> Site:
+    """A copy of a site that the first so many holders have left; -1: all of them."""
     site = on_copy(site)
+    gone = len(holders.rows) if gone < 0 else gone
     if not gone:
         return site
     pool, demand, rows = site.pool, site.demand, holders.rows[:gone]

@@ -134,7 +134,7 @@ class Draft:
         state = self.snapshot.state
         if self.fine:
             spots = [state.spot[row] for row in rows]
-            return _laid_out(rows, spots, until)
+            return laid_out(rows, spots, until)
         gpus = self.demand.gpus[rows]
         ends = gpus.cumsum()
         if len(state.cluster.nodes) == 1:
@@ -162,7 +162,7 @@ class Draft:
         new = self.found_rows
         until = np.concatenate((until, now + table.estimate[new] - table.progress[new]))
         order = until.argsort(kind="stable")
-        spots = _laid_out(new, [spot for _, spot in self.found], until)
+        spots = laid_out(new, [spot for _, spot in self.found], until)
         return _in_order(order, np.concatenate((rows, new)), until, old, spots)
 
     def finish(self) -> Plan:
@@ -185,7 +185,8 @@ class Draft:
         return self.plan
 
 
-def _laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
+def laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
+    """Running jobs with these spots."""
     bins = np.concatenate(spots) if spots else NOBODY
     sizes = np.array([len(spot) for spot in spots], dtype=np.int64)
     ends = np.cumsum(sizes)

@@ -18,15 +18,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuyard.core.draft import Draft
+from gpuyard.core.board import fewest_gone, without
+from gpuyard.core.draft import Draft, laid_out
 from gpuyard.core.ledger import weight_of
 from gpuyard.core.placement import claim, fits, place, release
 from gpuyard.core.plan import Start
 from gpuyard.core.pool import FGD, NO_TASKS, Flags, Floats, Ints, Site, copy_pool, on_copy
 from gpuyard.core.preemption import may_stop
+from gpuyard.core.scores import wish_of
 from gpuyard.core.state import State
 from gpuyard.core.withdrawal import withdraw
 
+_FEW = 16
+"""Victims that are looked at one by one."""
 _MOST = 32
 """Waiting jobs that are looked at; the next plan may look at others."""
 
@@ -54,10 +58,14 @@ def reclaim(draft: Draft, keeps_idle: bool) -> None:
     ranks = draft.rank(waiting)
     first = int(waiting[ranks.argmin()])
     order = candidates[ranks[waiting.searchsorted(candidates)].argsort(kind="stable")][:_MOST]
-    site = _what_is_left(draft)
+    site, hopeless = _what_is_left(draft), set[tuple[object, ...]]()
     for row in order.tolist():
-        chosen = _victims(claims, row, loose, site, keeps_idle and row != first)
+        others = claims.must_give_way(row, loose)
+        idle = keeps_idle and row != first
+        case = (*wish_of(site.demand, row), state.parts.get(row), idle, tuple(others))
+        chosen = _victims(state, row, others, site, idle) if others and case not in hopeless else None
         if chosen is None:
+            hopeless.add(case)
             continue
         victims, spot = chosen
         for victim in victims:
@@ -80,23 +88,18 @@ def _what_is_left(draft: Draft) -> Site:
     return site
 
 
-def _victims(claims: _Claims, row: int, loose: Ints, site: Site, keeps_idle: bool) -> tuple[list[int], Ints] | None:
+def _victims(state: State, row: int, others: list[int], site: Site, keeps_idle: bool) -> tuple[list[int], Ints] | None:
     """Whom to stop for a job, and where it goes then; as few as will do, the least urgent and youngest first."""
-    state = claims.state
-    others = claims.must_give_way(row, loose)
     most = sum(len(state.spot[other]) for other in others) + (0 if keeps_idle else (site.pool.tenants == 0).sum())
-    if not others or (site.demand.compute[row] >= 100 and most < site.demand.gpus[row]):
+    if site.demand.compute[row] >= 100 and most < site.demand.gpus[row]:
         return None
     site = on_copy(site)
     if keeps_idle:
         for gpu in np.flatnonzero(site.pool.tenants == 0).tolist():
             withdraw(site.pool, gpu)
-    stopped: list[int] = []
-    for victim in others:
-        if fits(site, row):
-            break
+    stopped = _enough(state, row, others, site)
+    for victim in stopped:
         release(site, victim, state.spot[victim])
-        stopped.append(victim)
     if not stopped or not fits(site, row):
         return None
     for victim in stopped[::-1]:
@@ -106,6 +109,21 @@ def _victims(claims: _Claims, row: int, loose: Ints, site: Site, keeps_idle: boo
         else:
             release(site, victim, state.spot[victim])
     return stopped, place(site, row)
+
+
+def _enough(state: State, row: int, others: list[int], site: Site) -> list[int]:
+    """The first of those who may be stopped, as many as make room; of many, those alone who are where it would go."""
+    rows = np.array(others, dtype=np.int64)
+    holders = laid_out(rows, [state.spot[other] for other in others], np.zeros(len(others)))
+    gone = fewest_gone(row, holders, site, np.arange(len(others) + 1))
+    if gone <= _FEW:
+        return others[: max(gone, 0)]
+    there = np.zeros(len(site.pool.idle), dtype=np.bool_)
+    there[site.pool.node[place(without(site, holders, gone), row)]] = True
+    number = np.repeat(np.arange(len(others)), np.subtract(holders.ends, holders.begins))
+    near = np.unique(number[there[site.pool.node[holders.bins]]])
+    found: list[int] = rows[near[near < gone]].tolist()
+    return found
 
 
 def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
@@ -164,10 +182,16 @@ class _Claims:
         table = self.state.table
         ranks = self.draft.rank(np.concatenate(([row], loose)))
         own, goes_first = table.priority[row], ranks[1:] > ranks[0]
+        order = np.lexsort((-table.started[loose], table.priority[loose]))
+        if not len(self.share):
+            since = table.started[loose] >= table.submit[row]
+            may = (table.priority[loose] < own) & (goes_first | ~since)
+            by_priority: list[int] = loose[order[may[order]]].tolist() if self.by_priority else []
+            return by_priority
         holds, user = self.holds.copy(), int(table.user[row])
         has_a_share = len(holds) and holds[user] + _sizes(self.state, np.array([row]))[0] <= self.share[user]
         found = []
-        for i in np.lexsort((-table.started[loose], table.priority[loose])).tolist():
+        for i in order.tolist():
             other = int(loose[i])
             started_since = table.started[other] >= table.submit[row]
             if self.by_priority and table.priority[other] < own and (goes_first[i] or not started_since):
