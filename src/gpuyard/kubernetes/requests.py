@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -56,7 +57,7 @@ class Layout:
 
     def where(self, gpu: int) -> tuple[int, int]:
         """The number of a GPU's node, and its index there."""
-        n = int(np.searchsorted(self.first, gpu, side="right")) - 1
+        n = bisect_right(self.first, gpu) - 1
         return n, gpu - self.first[n]
 
 
