@@ -54,8 +54,8 @@ class Election(threading.Thread):
 
     def run(self) -> None:
         """Try, and renew, until it is stopped."""
+        led = False
         while not self._stopped.is_set():
-            held = self.holds
             try:
                 self._try()
                 self.trouble = ""
@@ -64,8 +64,9 @@ class Election(threading.Thread):
                     self._complain(str(error))
             except GpuyardError as error:
                 self._complain(str(error))
-            if self.holds != held:
-                log.warning("%s %s", self.identity, "leads now" if self.holds else "does not lead any more")
+            if self.holds != led:
+                led = not led
+                log.warning("%s %s", self.identity, "leads now" if led else "does not lead any more")
                 self._changed()
             self._stopped.wait(self._seconds / 4)
 
