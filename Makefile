@@ -8,7 +8,7 @@ ARGS ?=
 # Tests mostly wait, for daemons, jobs and browsers: two for each core keep it busy.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned bench-learning screenshots chaos clean
+.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned bench-learning bench-kubernetes screenshots chaos clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
@@ -44,6 +44,11 @@ bench-learning: $(VENV)/.installed-dev
 
 bench-recording: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.recording $(ARGS)
+
+# Wants the API server of the tests: bash tests/kube/build-apiserver.sh
+bench-kubernetes: $(VENV)/.installed-dev
+	$(BIN)/python -m bench.kubeplans
+	$(BIN)/python -m bench.kubernetes $(ARGS)
 
 # Wants chromium (apt-get install chromium), as the tests of the page do.
 bench-page: $(VENV)/.installed-dev
