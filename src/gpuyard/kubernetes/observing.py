@@ -350,10 +350,6 @@ class Observed:
         for event in settle(state, self._planned, now, _BITE):
             self.world.record(event)
 
-    def due(self) -> float:
-        """When there is something to plan by though nothing happened: samples ring by themselves."""
-        return math.inf
-
     def is_due(self, now: float) -> bool:
         """Whether what is known of usage changes anything."""
         state = self.world.state

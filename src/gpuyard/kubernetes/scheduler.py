@@ -203,14 +203,20 @@ class Scheduler:
 
     def _pause(self) -> float:
         """How long there is nothing to do, if nothing happens."""
-        now, due = time.time(), min(self._wake_at, self.observed.due())
-        if self.world.state is not None and self.world.state.version != self._planned:
-            due = self._quiet_until
-        return min(max(due - now, 0.001), 1.0)
+        state = self.world.state
+        if state is None or not self.ready or not self.leads or self._is_busy:
+            return 1.0
+        due = self._wake_at if state.version == self._planned else self._quiet_until
+        return min(max(due - time.time(), 0.001), 1.0)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether so many pods are being bound that plans can wait."""
+        return len(self.world.assumed) >= _IN_FLIGHT and not self.settings.silent
 
     def _is_due(self, now: float) -> bool:
         state = self.world.state
-        if state is None or now < self._quiet_until or len(self.world.assumed) >= _IN_FLIGHT:
+        if state is None or now < self._quiet_until or self._is_busy:
             return False
         return state.version != self._planned or now >= self._wake_at or self.observed.is_due(now)
 
