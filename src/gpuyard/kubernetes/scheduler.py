@@ -397,6 +397,7 @@ class Scheduler:
         if self.shadow is not None:
             self.shadow.decided(assignment, message, now)
             return
+        log.info("%s", message)
         event = self.calls.event(about(assignment.pod), "Scheduled", message)
         self.calls.bind(assignment, annotations_of(assignment), event)
 
