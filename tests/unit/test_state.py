@@ -25,6 +25,7 @@ from gpuyard.core.events import (
     Released,
     Renewed,
     Requeued,
+    Spared,
     Started,
     Submitted,
     Unpromised,
@@ -55,7 +56,8 @@ EVENTS: dict[type[JobEvent], JobEvent] = {
         Submitted(3.0, "a", Request(estimate=10.0)), Rejected(3.0, "a", "too large"), Held(3.0, "a"),
         Released(3.0, "a"), Cancelled(3.0, "a"), Chosen(3.0, "a", 9.0), Placed(3.0, "a", 2, (1,)),
         Started(3.0, "a", 1), Renewed(3.0, "a", 1), Preempted(3.0, "a", 1), Exited(3.0, "a", 1),
-        Requeued(3.0, "a", 1), Recalled(3.0, "a", 1, "cancelled"), Edited(3.0, "a", Request(estimate=20.0)),
+        Requeued(3.0, "a", 1), Recalled(3.0, "a", 1, "cancelled"), Spared(3.0, "a", 1),
+        Edited(3.0, "a", Request(estimate=20.0)),
         Promised(3.0, "a", (1,)), Unpromised(3.0, "a"), Charged(3.0, "a", 0.0),
     )
 }  # fmt: skip
@@ -93,7 +95,7 @@ def test_transitions(before: Phase | None, kind: type[JobEvent]) -> None:
 LATE = set(
     product(
         (Phase.SUCCEEDED, Phase.FAILED, Phase.TIMEOUT, Phase.OOM, Phase.INTERRUPTED),
-        (Started, Renewed, Preempted, Requeued, Recalled, Exited),
+        (Started, Renewed, Preempted, Requeued, Recalled, Spared, Exited),
     )
 )
 """Reports on the last attempt of a job that is done: its process may tell things twice."""
