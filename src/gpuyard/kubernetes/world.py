@@ -23,7 +23,6 @@ from gpuyard.core.events import (
     Edited,
     Exited,
     Placed,
-    Promised,
     Recalled,
     Requeued,
     RulesSet,
@@ -34,6 +33,7 @@ from gpuyard.core.model import Phase, Request, Rules
 from gpuyard.core.plan import Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
+from gpuyard.kubernetes.former import Former
 from gpuyard.kubernetes.gangs import Gangs, Unit
 from gpuyard.kubernetes.hosts import Hosts
 from gpuyard.kubernetes.nodes import Node
@@ -295,12 +295,13 @@ class World:
         known = state is not None and job in state.row_of
         return tuple(state.spot[state.row_of[job]].tolist()) if state is not None and known else ()
 
-    def _holds(self, job: str) -> bool:
+    def holds(self, job: str) -> bool:
+        """Whether a job has GPUs."""
         return bool(self._spot(job))
 
     def knows_gpus_of(self, pod: Pod) -> bool:
         """Whether it is known which GPUs a pod has."""
-        return pod.uid in self.job_of and self._holds(self.job_of[pod.uid])
+        return pod.uid in self.job_of and self.holds(self.job_of[pod.uid])
 
     def _occupy(self, pod: Pod, gpus: tuple[int, ...], now: float) -> None:
         """Let a pod that has GPUs already have them in the core as well."""
@@ -384,7 +385,7 @@ class World:
         """A pod could not be bound: it waits again, and not before a time; unless it has a node after all."""
         self.assumed.pop(uid, None)
         pod, job = self.pods.get(uid), self.job_of.get(uid)
-        if pod is None or pod.node or job is None or not self._holds(job):
+        if pod is None or pod.node or job is None or not self.holds(job):
             return
         assert self.state is not None
         self.record(Requeued(now, job, self.state.attempt[self.state.row_of[job]], begin))
@@ -431,32 +432,21 @@ class World:
 
     def rebuild(self, now: float) -> None:
         """Make the state anew, of the pods and nodes that there are."""
-        former, self.stale = self.state, False
-        promises = {} if former is None else {former.ids[row]: gpus for row, gpus in former.promises.items()}
-        promised = {self.uid_of[job]: self._places(gpus) for job, gpus in promises.items() if job in self.uid_of}
-        recalled = set() if former is None else {self.uid_of.get(former.ids[row], "") for row in former.recalled}
-        held = {uid: self.assumed[uid] for uid in self.assumed}
+        former, held, self.stale = Former.of(self), dict(self.assumed), False
         self.layout = Layout(self.nodes.values(), self.memory_of)
         cluster = self.layout.cluster()
         self.engine = None if cluster is None else Engine(cluster, self.planner)
         self.job_of, self.uid_of, self.aside, self.gangs = {}, {}, {}, Gangs()
-        if self.engine is None:
-            self._requests = None
-        else:
-            state = self.engine.state
-            if former is not None:
-                state.user_of, state.used = former.user_of, former.used
-                state.last_finish, state.group_of = former.last_finish, former.group_of
-            self._requests = Requests(self.layout, self.settings, self.planner, state)
-            self.record(RulesSet(now, self.rules))
-            if former is not None:
-                state.ledger = former.ledger
+        self._requests = None
+        if self.engine is not None:
+            former.carry_over(self.engine.state, self.rules, now)
+            self._requests = Requests(self.layout, self.settings, self.planner, self.engine.state)
         self.hosts.anew()
         ours = [pod for pod in self.pods.values() if self.is_ours(pod) or self._says_where(pod)]
         ours = [pod for pod in ours if pod.uid not in self.plain and (pod.gpus or not pod.node)]
         for pod in sorted(ours, key=lambda pod: (pod.created, pod.key)):
             self._again(pod, held.get(pod.uid), now)
-        self._renew(promised, recalled, now)
+        former.renew(self, now)
 
     def _again(self, pod: Pod, assumed: Assignment | None, now: float) -> None:
         """Take a pod into a state that is made anew."""
@@ -469,22 +459,3 @@ class World:
         elif pod.gpus or assumed is None:
             self.assumed.pop(pod.uid, None)
             self._waiting(pod, None, now)
-
-    def _places(self, gpus: tuple[int, ...]) -> list[tuple[str, int]]:
-        found = [self.layout.where(gpu) for gpu in gpus]
-        return [(self.layout.nodes[n].name, index) for n, index in found]
-
-    def _renew(self, promised: dict[str, list[tuple[str, int]]], recalled: set[str], now: float) -> None:
-        """Promise again what was promised, and remember who is being evicted."""
-        state = self.state
-        if state is None:
-            return
-        for uid in recalled & set(self.job_of):
-            job = self.job_of[uid]
-            if self._holds(job) and state.row_of[job] not in state.recalled:
-                self.record(Recalled(now, job, state.attempt[state.row_of[job]], "preempted"))
-        for uid, places in promised.items():
-            gpus = [self.layout.gpus(node, [index]) for node, index in places]
-            job = self.job_of.get(uid, "")
-            if job in state.row_of and state.phase[state.row_of[job]] is Phase.QUEUED and None not in gpus:
-                self.record(Promised(now, job, tuple(gpu[0] for gpu in gpus if gpu)))
