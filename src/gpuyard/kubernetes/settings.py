@@ -19,6 +19,7 @@ from gpuyard.units import parse_duration, parse_size
 
 ADMISSIONS = ("requests", "usage")
 _BUFFER = 512.0 * 2**20
+_MARGIN = 10.0
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,13 @@ class Settings:
             raise UserError(f"admission is requests or usage, not '{self.admission}'")
         if self.admission == "usage" and not self.prometheus:
             raise UserError("admission by usage needs to know usage: say where Prometheus is with --prometheus URL")
-        if not 0 < self.default_duration < math.inf:
-            raise UserError(f"the default duration must be above 0, not {self.default_duration:g}")
+        for name in ("default_duration", "half_life", "resync", "lease"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name.replace('_', '-')} must be a time above 0, not {getattr(self, name):g}")
+        if not 0 <= self.memory_margin <= _MARGIN:
+            raise UserError(f"memory-margin is a part of what is used, 0 to {_MARGIN:g}, not {self.memory_margin:g}")
+        if (bad := next((name for name, share in self.shares if not 0 < share < math.inf), None)) is not None:
+            raise UserError(f"shares: that of namespace {bad} must be a number above 0")
 
     @property
     def buffer(self) -> float:

@@ -10,6 +10,7 @@ import typer
 
 from gpuyard.cli.kubernetes.reaching import Reaching
 from gpuyard.cli.sharing import shared
+from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def scheduler(reaching: Reaching, deciding: Deciding, running: Running) -> None:
     from gpuyard.kubernetes.scheduler import Scheduler
     from gpuyard.kubernetes.serving import Serving
 
-    settings = _settings(deciding, running)
+    settings, period = _settings(deciding, running), _period(deciding.sample_period)
     level = logging.INFO if running.verbose or settings.silent else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -118,7 +119,7 @@ def scheduler(reaching: Reaching, deciding: Deciding, running: Running) -> None:
     learned = Learned(settings.memory_margin)
     learned.load(read(api, settings.namespace))
     identity = running.identity or f"{socket.gethostname()}-{os.getpid()}"
-    observed = Observed(settings, learned, period=parse_duration(deciding.sample_period))
+    observed = Observed(settings, learned, period=period)
     found = Scheduler(api, settings, planner, observed, identity=identity)
     serving = Serving(found, settings.listen)
     logging.getLogger("gpuyard.kubernetes").warning(
@@ -134,6 +135,12 @@ def scheduler(reaching: Reaching, deciding: Deciding, running: Running) -> None:
     finally:
         serving.close()
         found.close()
+
+
+def _period(text: str) -> float:
+    if not 0 < (found := parse_duration(text)) < float("inf"):
+        raise UserError(f"--sample-period must be a time above 0, not {text}")
+    return found
 
 
 def _settings(deciding: Deciding, running: Running) -> Settings:
