@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpuyard.errors import UserError
+from gpuyard.monitor.beside import draw_beside
 from gpuyard.monitor.decimate import decimate, smooth
 from gpuyard.monitor.lines import COLOURS, GREY, RED, Axis
 from gpuyard.monitor.lines import panels as panels_of
@@ -262,3 +263,28 @@ def test_simulated_gpus_are_said_to_be_simulated() -> None:
     assert "simulated" not in draw([("job 7", recording)], "power").axes[0].get_title(loc="left")
     recording.simulated = True
     assert draw([("job 7", recording)], "power").axes[0].get_title(loc="left") == "Power: job 7 (simulated GPUs)"
+
+
+def test_who_would_hide_another_recording_is_dashed() -> None:
+    course = [100.0] * 40 + [0.0] + [100.0] * 40
+    near, other = [*course[1:], 99.0], [10.0] * 81
+    named = [(name, recorded(series("power", values))) for name, values in (("a", course), ("b", near), ("c", other))]
+    (panel,) = panels_of(named, "power", "overlay")
+    assert [line.beneath for line in panel.lines] == [0, 1, 0]
+    short = [("a", named[0][1]), ("b", recorded(series("power", course[:30])))]
+    assert [line.beneath for line in panels_of(short, "power", "overlay")[0].lines] == [0, 0]
+    gpus = recorded(series("power", course), series("power", near, 1))
+    assert [line.beneath for line in panels_of([("x", gpus)], "power", "overlay")[0].lines] == [0, 0]
+
+
+def test_groups_stand_side_by_side_with_one_scale() -> None:
+    few, many = recorded(series("power", [50.0] * 5)), recorded(series("power", [300.0] * 20), seconds=20.0)
+    groups = [("0 %", [("a", few), ("b", recorded())]), ("150 %", [("a", few), ("b", many)])]
+    figure = draw_beside(groups, "power", "knots")
+    assert figure is not None
+    assert [axes.get_title(loc="left") for axes in panels(figure)] == ["0 %", "150 %"]
+    assert len({axes.get_ylim() for axes in panels(figure)}) == len({axes.get_xlim() for axes in panels(figure)}) == 1
+    assert [len(drawn(axes)) for axes in panels(figure)] == [1, 2]
+    assert (names(figure), figure.get_suptitle()) == (["a", "b"], "Power: knots")
+    assert panels(figure)[0].lines[0].get_color() == panels(figure)[1].lines[0].get_color() == COLOURS[0]
+    assert draw_beside(groups, "temperature") is None

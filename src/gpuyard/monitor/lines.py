@@ -20,6 +20,8 @@ Named = Sequence[tuple[str, Recording]]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8508e", "#b87d00", "#2f9bd8", "#7a4a2b", "#5b5b5b")
 """Told apart also by those who see fewer colours (after Okabe and Ito, darker where that is too faint for a line)."""
 GREY, RED = "#9aa1aa", "#b3261e"
+_LOOKS, _MOSTLY, _NEAR = 500, 0.75, 0.05
+"""Lines are alike that at so many instants, for such a part of them, differ by no more than such a part of the most."""
 CROWDED = len(COLOURS)
 """Of more lines than that no one can be followed: then their mean is drawn, and they are faint."""
 
@@ -119,7 +121,9 @@ class _Part(NamedTuple):
 
 def _panel(parts: Sequence[_Part], title: str, metric: str) -> Panel:
     pairs = [pair for part in parts for pair in part.pairs]
-    pairs = [(line, pairs[k][1]) for k, line in enumerate(_dashed([line for line, _ in pairs]))]
+    lines = [line for line, _ in pairs]
+    dashed = _dashed(lines) if len(parts) == 1 else _dashed_where_alike(lines)
+    pairs = [(line, pairs[k][1]) for k, line in enumerate(dashed)]
     return Panel(
         METRICS[metric],
         title,
@@ -142,6 +146,30 @@ def _dashed(lines: Sequence[Line]) -> list[Line]:
         many = seen[key] = seen.get(key, -1) + 1
         found.append(replace(line, beneath=many) if many and not line.faint else line)
     return found
+
+
+def _dashed_where_alike(lines: Sequence[Line]) -> list[Line]:
+    """Lines of several recordings: also who is nearly the same nearly always would hide who is beneath."""
+    found: list[Line] = []
+    for line in lines:
+        many = 0 if line.faint else sum(_alike(line, other) for other in found if not other.faint)
+        found.append(replace(line, beneath=many) if many else line)
+    return found
+
+
+def _alike(one: Line, other: Line) -> bool:
+    """Whether two lines are as good as the same for most of their time."""
+    if one.mean.tobytes() == other.mean.tobytes():
+        return True
+    if len(one.at) < 2 or len(other.at) < 2:
+        return False
+    left, right = max(one.at[0], other.at[0]), min(one.at[-1], other.at[-1])
+    if right - left < _MOSTLY * (max(one.at[-1], other.at[-1]) - min(one.at[0], other.at[0])):
+        return False
+    at = np.linspace(left, right, _LOOKS)
+    here, there = (np.interp(at, line.at, line.mean) for line in (one, other))
+    near = _NEAR * max(np.nanmax(np.abs(one.mean), initial=0.0), np.nanmax(np.abs(other.mean), initial=0.0))
+    return bool((np.abs(here - there) <= near).mean() >= _MOSTLY)
 
 
 def _of_one(place: int, name: str, recording: Recording, metric: str, by_recording: bool) -> _Part:
