@@ -1,20 +1,16 @@
 """Experiments on a real API server, with our scheduler, a hollow kubelet and a real Prometheus.
 
-The whole of the published experiment takes a quarter of an hour; docs/reference/kubernetes-experiments.md has the
-commands. Here it is a quarter of it, in time that passes a hundred times as fast.
+The whole of the published experiment takes a quarter of an hour: `python -m tests.kube.published`. Here it is a quarter
+of it, in time that passes a hundred times as fast.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +21,10 @@ from gpuyard.errors import GpuyardError
 from gpuyard.kubernetes.api import Api, Object, core, group
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT
 from tests.kube.cluster import Cluster
-from tests.kube.hollow import Hollow
-from tests.prometheus import RealPrometheus
-from tests.yard import PATIENCE, Done, until
+from tests.kube.experimenting import EXAMPLE, at_work, begun, ended, run
+from tests.yard import until
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "kubernetes" / "kube-knots.yaml"
 METRICS = ("utilization", "memory_used", "power", "temperature")
-
-
-@contextmanager
-def at_work(cluster: Cluster, folder: Path) -> Iterator[tuple[Hollow, RealPrometheus]]:
-    """A node with one GPU of 32,510 MiB, somebody who runs pods there, records the GPU, and schedules."""
-    cluster.node("gpu-1", gpus=1)
-    with Hollow(cluster.api) as hollow:
-        prometheus = RealPrometheus(folder / "prometheus", [hollow.target], "250ms")
-        prometheus.start()
-        flags = ("--admission", "usage", "--prometheus", prometheus.url, "--sample-period", "0.2")
-        try:
-            until(lambda: prometheus.query("DCGM_FI_DEV_FB_USED"), "the first scrape")
-            with cluster.scheduler(*flags):
-                yield hollow, prometheus
-        finally:
-            prometheus.stop()
 
 
 def written(folder: Path, **change: Any) -> Path:
@@ -57,35 +35,6 @@ def written(folder: Path, **change: Any) -> Path:
     path = folder / "e.yaml"
     path.write_text(yaml.safe_dump({**said, **change}))
     return path
-
-
-@contextmanager
-def begun(
-    cluster: Cluster, *words: str | Path, prometheus: str = "http://127.0.0.1:9"
-) -> Iterator[subprocess.Popen[str]]:
-    """A command under way, as a process of its own, which can be interrupted."""
-    environment = {
-        **os.environ, "KUBECONFIG": str(cluster.server.kubeconfig()), "GPUYARD_PROMETHEUS_URL": prometheus,
-        "GPUYARD_PROMETHEUS_PATIENCE": "0",
-    }  # fmt: skip
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpuyard", "kubernetes", *map(str, words)], env=environment, cwd=cluster.folder,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def ended(process: subprocess.Popen[str]) -> Done:
-    out, err = process.communicate(timeout=3 * PATIENCE)
-    return Done(process.returncode, out, err)
-
-
-def run(cluster: Cluster, *words: str | Path, prometheus: str = "http://127.0.0.1:9") -> Done:
-    with begun(cluster, *words, prometheus=prometheus) as process:
-        return ended(process)
 
 
 def jobs_of(out: Path) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from gpuyard.errors import UserError
-from gpuyard.kubernetes.api import Api, ApiError, core
+from gpuyard.kubernetes.api import Api, ApiError, Object, core
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT
 from gpuyard.kubernetes.nodes import node_of
 from gpuyard.kubernetes.pods import pod_of
@@ -18,6 +18,8 @@ class Machines(NamedTuple):
     nodes: tuple[str, ...]
     capacity: float
     """Bytes of the largest GPU; infinity: no node says so."""
+    known: bool = True
+    """Whether we may look at nodes."""
 
 
 def look_at(api: Api, namespace: str) -> Machines:
@@ -31,12 +33,26 @@ def look_at(api: Api, namespace: str) -> Machines:
             ) from None
         if error.status != 403:  # who may not look at namespaces may still make pods in one
             raise
-    found = [node for node in map(node_of, api.list(core("nodes")).items) if node.gpus]
+    objects = _allowed(api, core("nodes"))
+    if objects is None:
+        return Machines((), math.inf, known=False)
+    found = [node for node in map(node_of, objects) if node.gpus]
     sizes = [node.gpu_memory for node in found if node.gpu_memory]
     return Machines(tuple(node.name for node in found), max(sizes, default=math.inf))
 
 
 def others(api: Api) -> int:
-    """How many pods hold GPUs that are not of an experiment of ours."""
-    there = api.list(core("pods"), fieldSelector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed").items
+    """How many pods hold GPUs that are not of an experiment of ours, as far as we may see them."""
+    running = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+    there = _allowed(api, core("pods"), fieldSelector=running) or []
     return sum(pod_of(one).gpus > 0 for one in there if EXPERIMENT not in (one["metadata"].get("labels") or {}))
+
+
+def _allowed(api: Api, path: str, **params: str) -> list[Object] | None:
+    """What there is; None if we may not look."""
+    try:
+        return api.list(path, **params).items
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -49,8 +50,10 @@ class ClusterEngine:
     def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
         """Look at the cluster, and refuse what it can never run."""
         self.machines = look_at(self.api, self.namespace)
-        if not self.machines.nodes:
+        if not self.machines.nodes and self.machines.known:
             self.warn("no node offers nvidia.com/gpu, so pods may wait forever")
+        if math.isinf(self.capacity):
+            self.warn("nobody says how much memory a GPU has, so requests are not capped at that")
         capacity = self.capacity
         for one in experiment.workloads:
             if one.gpu_memory > capacity:
