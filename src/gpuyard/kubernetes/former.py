@@ -59,8 +59,25 @@ class Former:
             job = world.job_of[uid]
             if world.holds(job) and state.row_of[job] not in state.recalled:
                 world.record(Recalled(now, job, state.attempt[state.row_of[job]], "preempted"))
-        for uid, places in self.promised.items():
+        for uid, places in {**_nominated(world, state), **self.promised}.items():
             gpus = [world.layout.gpus(node, [index]) for node, index in places]
             job = world.job_of.get(uid, "")
             if job in state.row_of and state.phase[state.row_of[job]] is Phase.QUEUED and None not in gpus:
                 world.record(Promised(now, job, tuple(gpu[0] for gpu in gpus if gpu)))
+
+
+def _nominated(world: World, state: State) -> dict[str, list[Place]]:
+    """GPUs that others are leaving for pods, as a leader before us wrote on those: nobody else need be evicted."""
+    waiting = [pod for pod in world.pods.values() if pod.nominated and pod.waits and pod.uid in world.job_of]
+    found = dict[str, list[Place]]()
+    for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created)):
+        n = world.layout.number.get(pod.nominated)
+        ending = {i for one in world.pods.values() if one.deleting and one.node == pod.nominated for i in one.indices}
+        if n is None or not ending:
+            continue
+        idle = {gpu - world.layout.first[n] for gpu in world.layout.all_of(n) if state.pool.tenants[gpu] == 0}
+        taken = {index for places in found.values() for node, index in places if node == pod.nominated}
+        left = [index for index in (*sorted(ending), *sorted(idle)) if index not in taken]
+        if len(left) >= pod.gpus:
+            found[pod.uid] = [(pod.nominated, index) for index in left[: pod.gpus]]
+    return found

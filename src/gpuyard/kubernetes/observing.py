@@ -155,10 +155,10 @@ class Observed:
                 known = True
                 self.cards[place].window.clear()
                 self.cards[place].since = now
-        if not known or pod.started is None or not pod.signature or not pod.over:
+        if not known or pod.started is None or not pod.signature:
             return
         peak = measure.peak if measure is not None and measure.samples > 2 and measure.peak > _NOTHING else 0.0
-        outcome = "succeeded" if pod.phase == "Succeeded" else "failed"
+        outcome = {"Succeeded": "succeeded", "Failed": "failed"}.get(pod.phase, "cancelled")  # servers run until then
         seconds = max((pod.ended or now) - pod.started, 0.001)
         self.learned.add(pod.signature, Run(now, seconds, outcome, peak))
         self._stamp += 1

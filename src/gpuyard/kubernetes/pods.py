@@ -70,6 +70,8 @@ class Pod:
     restarts: int = 0
     controlled: bool = False
     """Whether somebody makes it anew when it is gone."""
+    nominated: str = ""
+    """The node that others are being evicted from for it."""
     ip: str = ""
     version: str = ""
     trouble: str = ""
@@ -108,7 +110,8 @@ def pod_of(object: Mapping[str, Any]) -> Pod:
         patient=spec.get("preemptionPolicy") == "Never",
         limit=float(spec.get("activeDeadlineSeconds") or math.inf),
         controlled=any(one.get("controller") for one in meta.get("ownerReferences") or []),
-        ip=status.get("podIP") or "", version=str(meta.get("resourceVersion", "")),
+        nominated=status.get("nominatedNodeName") or "", ip=status.get("podIP") or "",
+        version=str(meta.get("resourceVersion", "")),
     )  # fmt: skip
     pod.started, pod.ended, pod.restarts = _times(status)
     pod.cpus, pod.memory = _requests(spec, "cpu"), _requests(spec, "memory")

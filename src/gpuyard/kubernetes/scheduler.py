@@ -91,6 +91,7 @@ class Scheduler:
         self._spared: dict[str, float] = {}
         self._namespaces: dict[str, Object] = {}
         self._planned = -1
+        self._led = False
         self._wake_at = self._quiet_until = self._written_at = 0.0
         self._stopped = threading.Event()
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
@@ -173,8 +174,10 @@ class Scheduler:
             answer.put(question())
         if not self.ready:
             return
+        led, self._led = self._led, self.leads
+        self.world.stale = self.world.stale or (self._led and not led)  # what another promised is written on the pods
         self.world.settle(now)
-        if not self.leads:
+        if not self._led:
             return
         self._spare_no_longer(now)
         if self._is_due(now):
