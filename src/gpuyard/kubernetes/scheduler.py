@@ -24,8 +24,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuyard.core.engine import validate
-from gpuyard.core.events import Edited, Promised, Recalled, Spared, Unpromised
-from gpuyard.core.model import Phase, Quota, Rules
+from gpuyard.core.events import Unpromised
+from gpuyard.core.model import Quota, Rules
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.promises import split, standing
@@ -34,11 +34,12 @@ from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api import Api, Object, core
 from gpuyard.kubernetes.calls import Bound, Calls, Evicted, NotEvicted, Unbound, about
 from gpuyard.kubernetes.election import Election
+from gpuyard.kubernetes.evicting import Evictions
 from gpuyard.kubernetes.learned import write
 from gpuyard.kubernetes.nodes import node_of, said
 from gpuyard.kubernetes.observing import Observed
 from gpuyard.kubernetes.plain import assignments
-from gpuyard.kubernetes.pods import Pod, pod_of
+from gpuyard.kubernetes.pods import pod_of
 from gpuyard.kubernetes.quantity import amount
 from gpuyard.kubernetes.sampling import Outage, Samples
 from gpuyard.kubernetes.settings import Settings
@@ -48,6 +49,7 @@ from gpuyard.kubernetes.view import ClusterView
 from gpuyard.kubernetes.viewing import cluster_view
 from gpuyard.kubernetes.watching import All, Changed, Gone, Reflector
 from gpuyard.kubernetes.world import Assignment, World
+from gpuyard.monitor.promhttp import shown
 from gpuyard.policyfile import make_planner
 
 log = logging.getLogger("gpuyard.kubernetes")
@@ -56,7 +58,6 @@ MOST = 64
 _IN_FLIGHT = 256  # bindings that are on their way; with more the server is the bottleneck, and plans can wait
 _BITE = 2000  # messages that are taken in before it is planned
 _REST = 2.0  # times as long as the last plan took, it is waited until the next: half of the time is for others
-_SPARED = 60.0  # seconds for which a pod that could not be evicted is left alone
 _WRITTEN = 10.0  # seconds between two times that what was learned is written down
 _FALLBACK = "fcfs@skip@pack"
 _KINDS = ("pods", "nodes", "namespaces")
@@ -82,13 +83,11 @@ class Scheduler:
         self.calls = Calls(api, self.inbox.put, identity=identity, may_write=lambda: self.leads, silent=settings.silent)
         self.telling = Telling(self)
         self.shadow = Shadow() if settings.silent else None
+        self.evictions = Evictions(self)
         self.counts: Counter[str] = Counter()
         self.plan_seconds = 0.0
         self.heard_at = time.time()
         self._synced: set[str] = set()
-        self._evicting: dict[str, str] = {}
-        """Pods that are being evicted, and for which job."""
-        self._spared: dict[str, float] = {}
         self._namespaces: dict[str, Object] = {}
         self._planned = -1
         self._led = False
@@ -179,7 +178,7 @@ class Scheduler:
         self.world.settle(now)
         if not self._led:
             return
-        self._spare_no_longer(now)
+        self.evictions.spare_no_longer(now)
         if self._is_due(now):
             self._plan(now)
         for assignment in assignments(self.world) if self.world.plain else ():
@@ -241,13 +240,15 @@ class Scheduler:
         elif isinstance(message, Evicted):
             self.counts["evicted"] += 1
         elif isinstance(message, NotEvicted):
-            self._not_evicted(message, now)
+            self.counts["evictions_refused"] += 1
+            log.warning("pod %s could not be evicted: %s", self._named(message.uid), message.why)
+            self.evictions.refused(message.uid, now)
         elif isinstance(message, Samples | Outage):
             self.observed.heard(message, now)
             self.telling.outage(self.observed.trouble, now)
             crowded, self.observed.crowded = self.observed.crowded, []
             for pod, why in crowded:
-                self.relieve(pod, why, now)
+                self.evictions.relieve(pod, why, now)
 
     def _changed(self, kind: str, object: Any, now: float) -> None:
         if kind == "pods":
@@ -267,7 +268,7 @@ class Scheduler:
             self.observed.gone(object, now)
             self.world.drop_pod(object, now)
             self.telling.forget(object.uid)
-            self._evicting.pop(object.uid, None)
+            self.evictions.forget(object.uid)
         elif kind == "nodes":
             self.world.drop_node(object.name)
         else:
@@ -317,35 +318,6 @@ class Scheduler:
             self.telling.failed(pod, f"could not be bound: {message.why}", now)
         self.world.give_back(message.uid, now, now + 1.0)
 
-    def _not_evicted(self, message: NotEvicted, now: float) -> None:
-        """A pod stays: who was to have its GPUs waits like all others, and it is left alone for a time."""
-        self.counts["evictions_refused"] += 1
-        state, job = self.world.state, self.world.job_of.get(message.uid)
-        preemptor = self._evicting.pop(message.uid, "")
-        log.warning("pod %s could not be evicted: %s", self._named(message.uid), message.why)
-        if state is None or job is None:
-            return
-        row = state.row_of[job]
-        if row in state.recalled:
-            self.world.record(Spared(now, job, state.attempt[row]))
-        self.world.protected.add(message.uid)
-        self._spared[message.uid] = now + _SPARED
-        self._protect(message.uid, now)
-        if preemptor in state.row_of and state.row_of[preemptor] in state.promises:
-            self.world.record(Unpromised(now, preemptor))
-
-    def _spare_no_longer(self, now: float) -> None:
-        for uid in [uid for uid, until in self._spared.items() if until <= now]:
-            del self._spared[uid]
-            self.world.protected.discard(uid)
-            self._protect(uid, now)
-
-    def _protect(self, uid: str, now: float) -> None:
-        """Let the core know whether a pod may be evicted."""
-        request = self.world.request_of(uid)
-        if request is not None:
-            self.world.record(Edited(now, self.world.job_of[uid], request))
-
     def _named(self, uid: str) -> str:
         pod = self.world.pods.get(uid)
         return pod.key if pod is not None else uid
@@ -368,7 +340,7 @@ class Scheduler:
         self.counts["plans"] += 1
         self._wake_at = max(plan.wake_at, now + 0.01)
         starts, later = split(state, plan)
-        self._evict(plan, later, now)
+        self.evictions.evict(plan, later, now)
         for start in starts:
             self._start(start, now)
         self._planned = -1 if len(plan.starts) >= MOST else state.version
@@ -404,41 +376,6 @@ class Scheduler:
         event = self.calls.event(about(assignment.pod), "Scheduled", message)
         self.calls.bind(assignment, annotations_of(assignment), event)
 
-    def _evict(self, plan: Plan, later: list[Start], now: float) -> None:
-        """Evict whom a plan stops, and promise their GPUs to those who follow."""
-        state = self.world.state
-        assert state is not None
-        for start in later:
-            self.world.record(Promised(now, start.job, start.gpus))
-        for job in plan.stops:
-            uid = self.world.uid_of.get(job)
-            pod = self.world.pods.get(uid or "")
-            row = state.row_of[job]
-            if pod is None or uid is None or state.phase[row] is not Phase.RUNNING:
-                continue
-            spot = set(state.spot[row].tolist())
-            heir = next((start for start in later if not spot.isdisjoint(start.gpus)), None)
-            self.world.record(Recalled(now, job, state.attempt[row], "preempted"))
-            self._evicting[uid] = heir.job if heir is not None else ""
-            self._send_away(pod, f"evicted for {heir.job}" if heir is not None else "evicted for others")
-            if heir is not None and (who := self.world.pods.get(self.world.uid_of.get(heir.job, ""))) is not None:
-                self.calls.nominate(who, pod.node)
-
-    def _send_away(self, pod: Pod, why: str) -> None:
-        log.info("pod %s is %s", pod.key, why)
-        if self.shadow is not None:
-            self.shadow.evicted(pod, why)
-        self.calls.evict(pod, self.calls.event(about(pod), "Preempted", f"Preempted: {why}"))
-
-    def relieve(self, pod: Pod, why: str, now: float) -> None:
-        """Evict a pod that was given memory which others want now."""
-        state, job = self.world.state, self.world.job_of.get(pod.uid)
-        if state is None or job is None or state.row_of[job] in state.recalled or not self.leads:
-            return
-        self.world.record(Recalled(now, job, state.attempt[state.row_of[job]], "crowded"))
-        self._evicting[pod.uid] = ""
-        self._send_away(pod, why)
-
 
 def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:
     """What a namespace says of its share, and of what it may have."""
@@ -452,7 +389,8 @@ def _advertised(settings: Settings, planner: OrderedPlanner) -> dict[str, str]:
     """What other programs can know of the scheduler, by its lease."""
     known = {
         "policy": planner.text, "admission": settings.admission, "scheduler": settings.scheduler,
-        "prometheus": settings.prometheus, "default-duration": f"{settings.default_duration:g}",
+        "prometheus": shown(settings.prometheus) if settings.prometheus else "",
+        "default-duration": f"{settings.default_duration:g}",
         "gpu-memory": f"{settings.gpu_memory:.0f}", "gpu-buffer": f"{settings.buffer:.0f}",
     }  # fmt: skip
     return {f"{names.DOMAIN}/{key}": value for key, value in known.items() if value}
