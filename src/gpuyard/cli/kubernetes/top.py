@@ -105,6 +105,8 @@ def _live(source: Source, seconds: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    for variable in ("LINES", "COLUMNS"):  # or rich would believe them, whatever size the terminal takes
+        os.environ.pop(variable, None)
     console = Console(highlight=False, markup=False, emoji=False)
     news: queue.SimpleQueue[dict[str, Any] | str] = queue.SimpleQueue()
     threading.Thread(target=_follow, args=(source, seconds, news), daemon=True).start()
