@@ -99,15 +99,26 @@ def _from_files(paths: list[Path], context: str | None) -> Connection:
             raise UserError(f"{path} is no kubeconfig: it has no clusters, users and contexts")
         for kind in ("clusters", "users", "contexts"):
             known = {one.get("name") for one in config[kind]}
-            config[kind] += [
-                {**one, "_at": path.parent} for one in found.get(kind) or [] if one.get("name") not in known
-            ]
+            rows = _rows(found, kind, path)
+            config[kind] += [{**one, "_at": path.parent} for one in rows if one.get("name") not in known]
         config.setdefault("current-context", found.get("current-context"))
     name = context or config.get("current-context")
     chosen = _named(config, "contexts", name, paths[0])["context"]
     cluster = _named(config, "clusters", chosen.get("cluster"), paths[0])
     user = _named(config, "users", chosen.get("user"), paths[0]) if chosen.get("user") else {"user": {}, "_at": Path()}
     return _connection(cluster, user, chosen.get("namespace") or "default")
+
+
+def _rows(found: Mapping[str, Any], kind: str, path: Path) -> list[dict[str, Any]]:
+    """The clusters, users or contexts of a file, each of which says what it should."""
+    rows, one = found.get(kind) or [], kind[:-1]
+    for row in rows if isinstance(rows, list) else [None]:
+        content = row.get(one) if isinstance(row, dict) else None
+        if kind == "users" and content is None and isinstance(row, dict):
+            continue  # nobody in particular
+        if not isinstance(content, dict) or (kind == "clusters" and not isinstance(content.get("server"), str)):
+            raise UserError(f"{path} is no kubeconfig: what it says of its {kind} makes no sense")
+    return list(rows)
 
 
 def _named(config: Mapping[str, Any], kind: str, name: str | None, path: Path) -> dict[str, Any]:
@@ -137,7 +148,7 @@ def _connection(cluster: dict[str, Any], user: dict[str, Any], namespace: str) -
 def _tls(server: Mapping[str, Any], who: Mapping[str, Any], at: Path, user_at: Path) -> ssl.SSLContext:
     """Whom we trust, and the certificate that tells who we are."""
     if data := server.get("certificate-authority-data"):
-        context = ssl.create_default_context(cadata=base64.b64decode(data).decode())
+        context = ssl.create_default_context(cadata=_decoded(data).decode())
     elif name := server.get("certificate-authority"):
         context = ssl.create_default_context(cafile=str(Path(at, name)))
     else:
@@ -152,10 +163,14 @@ def _tls(server: Mapping[str, Any], who: Mapping[str, Any], at: Path, user_at: P
                 path = Path(folder, key) if data else Path(user_at, who.get(key, ""))
                 if data:
                     path.touch(mode=0o600)
-                    path.write_bytes(base64.b64decode(data))
+                    path.write_bytes(_decoded(data))
                 files.append(str(path))
             context.load_cert_chain(*files)
     return context
+
+
+def _decoded(data: str) -> bytes:
+    return base64.b64decode("".join(data.split()), validate=True)
 
 
 def _read_token(path: Path) -> str:

@@ -60,18 +60,21 @@ def wish_of(spec: Mapping[str, Any]) -> Wish:
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     terms = None if required is None else required.get("nodeSelectorTerms") or []
-    usual = all(str(one.get("key", "")).startswith("node.kubernetes.io/") for one in tolerations)
-    if not selector and terms is None and usual and len(tolerations) <= 2:
-        return _USUAL if tolerations else ANYWHERE  # every pod is given these two, for nodes that are away for a moment
+    if not selector and terms is None:
+        if not tolerations:
+            return ANYWHERE
+        if {(one.get("key"), one.get("operator"), one.get("effect")) for one in tolerations} == _EVERYBODYS:
+            return _USUAL
     return Wish(json.dumps([selector, terms, tolerations], sort_keys=True))
 
 
+_EVERYBODYS = {(f"node.kubernetes.io/{key}", "Exists", "NoExecute") for key in ("not-ready", "unreachable")}
+"""What every pod is made to tolerate: nodes that are away for a moment."""
 _USUAL = Wish(
     json.dumps(
-        [{}, None, [{"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute"}
-                    for key in ("not-ready", "unreachable")]]
+        [{}, None, [{"key": key, "operator": how, "effect": effect} for key, how, effect in sorted(_EVERYBODYS)]]
     )
-)  # fmt: skip
+)
 
 
 def unsupported(spec: Mapping[str, Any]) -> str:

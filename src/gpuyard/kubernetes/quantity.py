@@ -26,8 +26,9 @@ def memory(text: object, unit: float = 1.0) -> float:
     """Bytes of memory, in a unit where the number alone is written; `20G` are powers of 1024, as gpuyard has them."""
     written = str(text).strip()
     if unit != 1.0 and written.replace(".", "", 1).isdigit():
-        return float(written) * unit
-    found = amount(f"{written}i" if written[-1:] in "KMGT" and written[-1:] else written)
+        found = float(written) * unit
+    else:
+        found = amount(f"{written}i" if written[-1:] in "KMGT" and written[-1:] else written)
     if found <= 0:
         raise UserError(f"'{text}' is no amount of memory; write for example 6994Mi")
     return found
