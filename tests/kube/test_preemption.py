@@ -160,12 +160,13 @@ def test_the_gpus_that_were_cleared_are_kept_over_a_restart(cluster: Cluster) ->
     """Another scheduler finds a victim that is still ending, and evicts nobody else."""
     cluster.node("n1", gpus=2)
     with Hollow(cluster.api):
-        with cluster.scheduler() as process:
+        with cluster.scheduler("--no-leader-elect") as process:
             low = run(cluster, 2, hollow={"stop-seconds": 2})
             cluster.pod("urgent", gpus=1, priority_class="high")
             until(lambda: len(left(cluster, low)) == 1, "the eviction")
+            until(lambda: cluster.get_pod("urgent")["status"].get("nominatedNodeName"), "that it is told where")
             process.kill()
-        with cluster.scheduler():
+        with cluster.scheduler("--no-leader-elect"):
             cluster.wait_bound(["urgent"])
             assert len(left(cluster, low)) == 1
 
