@@ -34,6 +34,7 @@ Place = tuple[str, int]
 _LONGEST = 600  # samples of a window
 _MIB = 2**20
 _NOTHING = 50.0 * _MIB  # bytes: who uses no more has not begun
+_FEW = 3  # samples at least for which a run that is over must not have grown, if its peak is to tell anything
 _GROWS = 1.02  # times as much is growth, less is noise
 _BITE = 250  # jobs whose charge changes before a plan
 _DISTRUST = 3600.0  # seconds for which a kind of pod counts with what it asks for, after one was killed beside others
@@ -52,6 +53,11 @@ class Measure:
     def settled(self) -> bool:
         """Whether it has stopped growing."""
         return self.peak > _NOTHING and self.steady >= USUAL.samples
+
+    @property
+    def tells(self) -> bool:
+        """Whether a run that is over came to no more: it had stopped growing, as far as it was seen."""
+        return self.peak > _NOTHING and self.steady >= max(_FEW, self.samples / 4)
 
     def saw(self, used: float) -> None:
         """One more sample."""
@@ -157,7 +163,7 @@ class Observed:
                 self.cards[place].since = now
         if not known or pod.started is None or not pod.signature:
             return
-        peak = measure.peak if measure is not None and measure.samples > 2 and measure.peak > _NOTHING else 0.0
+        peak = measure.peak if measure is not None and measure.tells else 0.0
         outcome = {"Succeeded": "succeeded", "Failed": "failed"}.get(pod.phase, "cancelled")  # servers run until then
         seconds = max((pod.ended or now) - pod.started, 0.001)
         self.learned.add(pod.signature, Run(now, seconds, outcome, peak))
