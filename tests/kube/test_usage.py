@@ -98,8 +98,8 @@ def charged(cluster: Cluster, name: str) -> int:
 def test_more_pods_share_a_gpu_than_ask_for_it(cluster: Cluster, eyes: Eyes) -> None:
     cluster.node("more", gpus=1)
     with eyes.on(cluster, "more") as beside:
-        cluster.wait_bound(pods(cluster, 0, 1, hollow={**SEED["hollow"], "run-seconds": 11}))
-        more = pods(cluster, 1, 6, hollow={**SEED["hollow"], "run-seconds": 9})
+        cluster.wait_bound(pods(cluster, 0, 1, hollow={**SEED["hollow"], "run-seconds": 9}))
+        more = pods(cluster, 1, 6, hollow={**SEED["hollow"], "run-seconds": 6})
         assert "insufficient GPU memory" in message(cluster, "p1")  # of the first one nothing is known yet
         until(lambda: len(running(cluster, more)) == 3, "that it is known what they need")
         (sharing,) = {len(found) for found in books.tenants(cluster.pods()).values()}
@@ -109,15 +109,23 @@ def test_more_pods_share_a_gpu_than_ask_for_it(cluster: Cluster, eyes: Eyes) -> 
         assert " by history: 7.175G needed (pod default/p0 has used 6.833G for " in said
         assert cluster.get_pod(name)["metadata"]["annotations"][names.ADMITTED] == "history"
         assert charged(cluster, name) == pytest.approx(1.05 * 6994 * MIB, rel=0.01)
-        # One of another kind asks for what only the margins of the others keep: what is free, and stays so. It is over
-        # before it could delay those who wait.
-        cluster.pod("odd", gpu_memory="3500Mi", image="other:1", annotations={names.DURATION: "1s"})
-        cluster.wait_bound(["odd"], 30)
-        assert " by CBP: " in message(cluster, "odd", "Scheduled")
         cluster.wait_bound(more, 40)  # the others, once the first have ended
-        assert beside.kubelet.peak("more", 0) > 4 * 6994 * MIB
+        assert beside.kubelet.peak("more", 0) >= 4 * 6994 * MIB
         assert beside.kubelet.ooms == []
         assert beside.kubelet.violations == []
+
+
+def test_memory_that_is_free_all_the_time_is_given_away(cluster: Cluster, eyes: Eyes) -> None:
+    cluster.node("steady", gpus=1)
+    with eyes.on(cluster, "steady") as beside:
+        cluster.pod("wide", gpu_memory="31998Mi", hollow={"gpu-memory": "16000Mi"})
+        cluster.wait_bound(["wide"])
+        cluster.pod("guest", gpu_memory="15500Mi", image="other:1")  # only the margin of the other keeps that
+        cluster.wait_bound(["guest"], 40)
+        said = message(cluster, "guest", "Scheduled")
+        assert " by CBP: " in said
+        assert "free in 80 % of " in said
+        assert beside.kubelet.ooms == []
 
 
 def test_memory_that_follows_a_pattern_is_foreseen(cluster: Cluster, eyes: Eyes) -> None:
@@ -177,10 +185,10 @@ def test_what_was_learned_is_kept(cluster: Cluster, eyes: Eyes) -> None:
 
     with eyes.kubelet(cluster) as kubelet:
         with eyes.scheduler(cluster, "wise"):
-            cluster.pod("p0", **{**SEED, "hollow": {**SEED["hollow"], "run-seconds": 3}})
+            cluster.pod("p0", **{**SEED, "hollow": {**SEED["hollow"], "run-seconds": 4}})
             ((_, ((_, took, outcome, peak),)),) = until(kept, "that it is written down").items()
             assert outcome == "succeeded"
-            assert 2.5 < took < 5
+            assert 3.5 < took < 6
             assert peak == pytest.approx(6994 * MIB, rel=0.02)
         with eyes.scheduler(cluster, "wise") as process:
             cluster.wait_bound(pods(cluster, 1, 5))  # all at once, though nothing runs

@@ -179,10 +179,17 @@ class Observed:
             return
         self._stamp += 1
         self.trouble = ""
+        touched = dict[Place, None]()
         for series in message.series:
             place = self._place(series)
             if place is not None and self._counts(place, series):
                 self._take(place, series)
+                touched[place] = None
+        for place in touched:  # now that what is used and what is free are of the same moment
+            card = self.card(place)
+            if card.used is not None and card.free is not None:
+                self._size(place[0], card.used + card.free)
+                self._look_for_crowds(place, card, card.free)
 
     def _place(self, series: Series) -> Place | None:
         """The GPU that samples are about; None if the cluster has no such node."""
@@ -220,9 +227,7 @@ class Observed:
             card.free = series.values[-1] if series.values else card.free
         elif series.metric == "memory_used":
             for at, used in zip(series.times, series.values, strict=True):
-                self._sample(card, place, at, used)
-        if card.used is not None and card.free is not None:
-            self._size(place[0], card.used + card.free)
+                self._sample(card, at, used)
 
     def _size(self, node: str, size: float) -> None:
         """How large the GPUs of a node are, where it does not say so itself."""
@@ -231,7 +236,7 @@ class Observed:
             self.world.measured[node] = size
             self.world.stale = True
 
-    def _sample(self, card: Card, place: Place, at: float, used: float) -> None:
+    def _sample(self, card: Card, at: float, used: float) -> None:
         card.used, card.at = used, at
         if at <= card.since:
             return
@@ -245,19 +250,17 @@ class Observed:
         if all(one.settled for one in others):
             own = used - min(card.idle_use, used) - sum(one.peak for one in others)
             self.measures.setdefault(tenants[-1], Measure()).saw(max(own, 0.0))
-        self._look_for_crowds(place, card, used)
 
-    def _look_for_crowds(self, place: Place, card: Card, used: float) -> None:
+    def _look_for_crowds(self, place: Place, card: Card, left: float) -> None:
         """Where a GPU gets full, whoever was last given what others asked for has to go, if somebody makes it anew."""
-        size = (card.used or 0.0) + (card.free or math.inf)
-        if len(card.tenants) < 2 or used <= size - self._settings.buffer or not self._settings.buffer:
+        if len(card.tenants) < 2 or left >= self._settings.buffer:
             return
         for uid in reversed(card.tenants):
             pod = self.world.pods.get(uid)
             if pod is not None and pod.admitted_by in ("history", "cbp", "pp"):
-                left = format_size(max(0.0, size - used))
                 if pod.controlled and not pod.deleting:
-                    why = f"evicted: others on GPU {place[1]} want what they asked for, and {left} were left"
+                    told = format_size(left)
+                    why = f"evicted: others on GPU {place[1]} want what they asked for, and {told} were left"
                     self.crowded.append((pod, why))
                 return
 
