@@ -171,6 +171,7 @@ def test_manifests_are_written_and_never_over_others(tmp_path: Path) -> None:
             {"schedulers": [{"name": "x", "kubernetes": {"ask": "GPU_MEM"}}]},
             "schedulers[1].kubernetes.ask: one of gpuyard.dev/gpu-memory, GPU_MEM_REQ, aliyun.com/gpu-mem is expected",
         ),
+        ({"workloads": [{"name": "x" * 51, "image": "y"}]}, "workloads[1].name: on a cluster it has at most 50"),
         ({"workloads": [{"name": "x", "command": "y"}]}, "workloads[1]: on a cluster it needs an image"),
         (
             {"workloads": [{"name": "x", "image": "y", "kubernetes": {"annotations": {"a": "{seconds}"}}}]},

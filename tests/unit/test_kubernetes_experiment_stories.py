@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gpuyard.kubernetes.experiment.metrics import wanted, write_metrics
 from gpuyard.kubernetes.experiment.recording import Recorder, joined
 from gpuyard.kubernetes.experiment.single import labelled, read_manifest
 from gpuyard.kubernetes.experiment.story import PodStory, job_result, ran_out
+from gpuyard.monitor.joining import told
 from gpuyard.recordings.series import Recording, Series, Subject
 
 OOM = {"exitCode": 1, "reason": "Error", "message": "CUDA out of memory", "finishedAt": "2026-11-17T10:00:20Z"}
@@ -173,16 +175,23 @@ def series(metric: str, at: Sequence[float], values: Sequence[float], gpu: int =
 
 
 def test_parts_are_joined_with_a_gap_where_nothing_is_known() -> None:
-    parts = [
-        Recording(0, 2, [series("power", [0, 1, 2], [1, 2, 3])], warnings=["x"]),
-        Recording(2, 9, [series("power", [2, 7, 8], [3, 8, 9])], warnings=["x"]),
-    ]
-    found = joined(parts, 0.0, 9.0)
+    first = Recording(0, 2, [series("power", [0, 1, 2], [1, 2, 3])], warnings=["x"])
+    second = Recording(3, 9, [series("power", [7, 8], [8, 9])])
+    second.warnings = ["x", *told(second.series, 3, 9)]
+    found = joined([first, second], 0.0, 9.0)
     (one,) = found.series
     assert one.at.tolist() == [0, 1, 2, 3, 7, 8]
     assert np.isnan(one.mean[3])
     assert one.mean[[0, 2, 4, 5]].tolist() == [1, 3, 8, 9]
-    assert found.warnings == ["x"]
+    assert second.warnings[1].startswith("nothing is known before")
+    assert (found.warnings[0], len(found.warnings)) == ("x", 2)
+    assert found.warnings[1].startswith("nothing is known from")  # the whole knows what was before
+
+
+def test_a_moment_without_a_sample_is_not_worth_a_word() -> None:
+    quick = series("power", [0.0, 0.1, 0.2, 0.9, 1.0], [1, 1, 1, 1, 1])
+    part = Recording(0, 1, [replace(quick, period=0.1)])
+    assert joined([part], 0.0, 1.0).warnings == []
 
 
 class Moody:
@@ -230,11 +239,11 @@ def test_what_was_read_is_kept_if_nobody_answers_in_the_end() -> None:
     begin = found._until + 2
     found._go_on(begin + 8)
     with found:
-        told = found.recording(begin, begin + 20)
-    (one,) = told.series
+        kept = found.recording(begin, begin + 20)
+    (one,) = kept.series
     assert one.at[0] == begin  # what it was like before stands at the beginning
     assert begin + 7 <= one.at[-1] <= begin + 8
-    assert told.warnings[-1] == "it does not answer"
+    assert kept.warnings[-1] == "it does not answer"
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -242,10 +251,10 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_csv_for_each_metric_keeps_the_first_sample(tmp_path: Path) -> None:
-    told = Recording(100.0, 110.0, [
+    some = Recording(100.0, 110.0, [
         series("memory_used", [100.5, 101.5], [2.0**20, 3 * 2.0**20]), series("power", [100.5, 101.5], [50.25, np.nan]),
     ])  # fmt: skip
-    write_metrics(tmp_path, told, ["dcgm_fb_used", "power", "temperature"])
+    write_metrics(tmp_path, some, ["dcgm_fb_used", "power", "temperature"])
     assert (tmp_path / "dcgm_fb_used.csv").read_text() == "second,value\n0.5,1\n1.5,3\n"
     assert (tmp_path / "power.csv").read_text() == "second,value\n0.5,50.25\n"
     assert not (tmp_path / "temperature.csv").exists()
@@ -255,8 +264,8 @@ def test_a_csv_for_each_metric_keeps_the_first_sample(tmp_path: Path) -> None:
 
 
 def test_several_gpus_have_files_of_their_own(tmp_path: Path) -> None:
-    told = Recording(0.0, 2.0, [series("power", [1.0], [5.0], gpu, "n1") for gpu in (0, 1)])
-    paths = write_metrics(tmp_path, told, ["power"])
+    some = Recording(0.0, 2.0, [series("power", [1.0], [5.0], gpu, "n1") for gpu in (0, 1)])
+    paths = write_metrics(tmp_path, some, ["power"])
     assert [path.name for path in paths] == ["power-n1-0.csv", "power-n1-1.csv", "combined.csv"]
     assert [row["gpu"] for row in read_csv(tmp_path / "combined.csv")] == ["n1-0", "n1-1"]
     assert write_metrics(tmp_path / "none", Recording(0.0, 2.0), ["power"]) == []

@@ -137,15 +137,22 @@ def _hole(series: Series, before: int) -> Hole:
 
 
 def told(
-    series: Sequence[Series], start: float, end: float, besides: Mapping[str, Sequence[Hole]] | None = None
+    series: Sequence[Series],
+    start: float,
+    end: float,
+    besides: Mapping[str, Sequence[Hole]] | None = None,
+    *,
+    least: float = 0.0,
 ) -> list[str]:
     """A sentence for each time of which series know nothing, with those that it is about.
 
-    `besides` are times, by metric, of which it is told elsewhere that nothing is known.
+    `besides` are times, by metric, of which it is told elsewhere that nothing is known; `least` is how many seconds are
+    worth a word.
     """
     groups: list[tuple[Hole, list[Series]]] = []
     for one in series:
-        for hole in _left(holes(one, start, end), (besides or {}).get(one.metric, ()), 3 * one.period):
+        long = [hole for hole in holes(one, start, end) if hole.end - hole.start > least]
+        for hole in _left(long, (besides or {}).get(one.metric, ()), 3 * one.period):
             for seen, members in groups:
                 if _are_alike(seen, hole, 2 * max(one.period, members[0].period)):
                     members.append(one)

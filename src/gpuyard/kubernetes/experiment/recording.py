@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuyard.errors import GpuyardError
 from gpuyard.monitor.edges import to_edges
+from gpuyard.monitor.joining import told
 from gpuyard.monitor.source import Source
 from gpuyard.monitor.track import Column, broken
 from gpuyard.recordings.series import Floats, Recording, Series
@@ -20,6 +21,7 @@ BEFORE = 6.0
 """Seconds before the beginning that are read too: what a GPU was like last is what it was like then."""
 _LATE = 1.5  # seconds after which a sample can surely be read
 _LOST = 2.5  # periods without a sample that are a gap
+_SHORT = 1.0  # seconds without a sample that are not worth a word
 _LAST_TRIES = 3
 
 
@@ -98,14 +100,18 @@ def joined(parts: Sequence[Recording], begin: float, end: float) -> Recording:
         for one in part.series:
             subject = one.subject
             pieces.setdefault((subject.uuid or subject.host, subject.gpu, subject.job, one.metric), []).append(one)
-    return Recording(
-        begin,
-        end,
-        [_joined(several) for several in pieces.values()],
-        [mark for part in parts for mark in part.marks],
-        list(dict.fromkeys(text for part in parts for text in part.warnings)),
-        simulated=bool(parts) and all(part.simulated for part in parts),
-    )
+    series = [_joined(several) for several in pieces.values()]
+    texts = dict.fromkeys(text for part in parts for text in part.warnings if text not in _gaps(part))
+    found = Recording(begin, end, series, [mark for part in parts for mark in part.marks])
+    found.warnings = [*texts, *_gaps(found, _SHORT)]
+    found.simulated = bool(parts) and all(part.simulated for part in parts)
+    return found
+
+
+def _gaps(recording: Recording, least: float = 0.0) -> list[str]:
+    """Sentences on times of which nothing is known: what parts say of theirs, the whole says better."""
+    of_gpus = [one for one in recording.series if not one.subject.job and one.metric != "xid"]  # which come and go
+    return told(of_gpus, recording.start, min(recording.end, time.time()), least=least)
 
 
 def _joined(several: Sequence[Series]) -> Series:

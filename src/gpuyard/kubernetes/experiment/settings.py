@@ -20,6 +20,7 @@ ASKED = (names.GPU_MEMORY, names.SEED_MEMORY, names.ALIYUN_MEMORY)
 PLACEHOLDERS = ("name", "seconds", "overhead", "ramp", "memory", "utilization")
 """What can stand in braces in labels and annotations of a workload; all but the name are of its behaviour."""
 _RESTARTS = ("OnFailure", "Never")
+_LONGEST = 50
 _DNS = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -91,6 +92,8 @@ def read_settings(experiment: Experiment, file: Path) -> Settings:
     workloads = {}
     for number, one in enumerate(experiment.workloads, 1):
         place = f"workloads[{number}]"
+        if len(one.name) > _LONGEST:
+            raise UserError(f"{file}: {place}.name: on a cluster it has at most {_LONGEST} letters, for it is a label")
         if not one.image:
             raise UserError(
                 f"{file}: {place}: on a cluster it needs an image, as in: image: nvcr.io/nvidia/cuda:12.4.0"
