@@ -55,16 +55,25 @@ def test_a_dry_run_holds_no_lease(cluster: Cluster) -> None:
 
 
 def test_beside_the_scheduler_of_kubernetes(cluster: Cluster, kube_server: KubeServer) -> None:
-    cluster.node("n1", gpus=1)
+    cluster.node("n1", gpus=2)
     with cluster.scheduler("--shadow") as process:
-        for name in ("a", "b"):  # there is one place, so both agree; the other one cannot be had by anybody
-            cluster.pod(name, gpus=1, scheduler="default-scheduler")
+        cluster.pod("only", gpus=2, scheduler="default-scheduler")  # there is one place for it
         until(lambda: shadow(process).get("decided") == 1, "a decision")
+        cluster.pod("plain", scheduler="default-scheduler")
+        until(lambda: shadow(process).get("decided") == 2, "another")
         cluster.pod("ours", gpus=1)  # which is not theirs
         with kube_server.kube_scheduler():
-            until(lambda: is_bound(cluster, "a") or is_bound(cluster, "b"), "what the other does")
-            until(lambda: sum(shadow(process).values()) >= 2, "the comparison")
-        assert sum(shadow(process).get(what, 0) for what in ("agreed", "differed")) >= 1
+            cluster.wait_bound(["only", "plain"], 30)
+            until(lambda: shadow(process) == {"decided": 2, "agreed": 2}, "the comparison")
+        cluster.node("n2", gpus=0)
+        cluster.pod("wide", gpus=8, scheduler="default-scheduler")  # which nobody can have, but somebody gives it
+        until(lambda: "with fewer than 8 GPUs" in str(process.json()["pods"]), "that it waits")
+        cluster.bind("wide", "n2")
+        until(lambda: shadow(process).get("undecided") == 1, "that the other went on")
+        cluster.pod("free", cpus=1, scheduler="default-scheduler")
+        until(lambda: shadow(process).get("decided") == 3, "a decision")
+        cluster.bind("free", "n1" if "would have: Successfully assigned default/free to n2" in process.log() else "n2")
+        until(lambda: shadow(process).get("differed") == 1, "that the other did otherwise")
         assert not is_bound(cluster, "ours")
     assert "default-scheduler" in process.log()
     ours = [event for event in cluster.events() if event.get("source", {}).get("component") == "gpuyard"]

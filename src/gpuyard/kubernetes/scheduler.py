@@ -253,7 +253,9 @@ class Scheduler:
     def _changed(self, kind: str, object: Any, now: float) -> None:
         if kind == "pods":
             if self.shadow is not None:
-                self.shadow.heard(object, now)
+                former = self.world.pods.get(object.uid)
+                waited = former is not None and former.waits and self.world.is_ours(former)
+                self.shadow.heard(object, waited, now)
             self.observed.saw(object, now)
             self.world.put_pod(object, now)
         elif kind == "nodes":

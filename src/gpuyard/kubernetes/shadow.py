@@ -41,12 +41,16 @@ class Shadow:
         self.counts["evicted"] += 1
         log.info("would have: pod %s %s", pod.key, why)
 
-    def heard(self, pod: Pod, now: float) -> None:
-        """A pod is otherwise than before: perhaps the other scheduler bound it."""
-        decision = self._decided.get(pod.uid)
-        if decision is None or not pod.node:
+    def heard(self, pod: Pod, waited: bool, now: float) -> None:
+        """A pod is otherwise than before, when it may have waited for a node: perhaps the other scheduler bound it."""
+        if not pod.node:
             return
-        del self._decided[pod.uid]
+        decision = self._decided.pop(pod.uid, None)
+        if decision is None:
+            if waited:
+                self.counts["undecided"] += 1
+                log.info("pod %s: %s took %s; we would have let it wait", pod.key, pod.scheduler, pod.node)
+            return
         same = decision.node == pod.node
         self.counts["agreed" if same else "differed"] += 1
         self.ahead += now - decision.at
