@@ -216,13 +216,13 @@ def test_who_wants_what_it_asked_for_gets_it(cluster: Cluster, eyes: Eyes) -> No
 def test_a_crowded_gpu_is_relieved(cluster: Cluster, eyes: Eyes) -> None:
     """One that was given others' memory goes when they want it, if somebody makes it anew."""
     cluster.node("crowded", gpus=1)
-    with eyes.on(cluster, "crowded", "--gpu-buffer", "6G") as beside:
-        grows = "0:6994,4:6994,12:26000"  # two GiB a second, after it seemed to be settled
+    with eyes.on(cluster, "crowded", "--gpu-buffer", "10G") as beside:
+        grows = "0:6994,7:6994,20:26000"  # more than a GiB a second, after it seemed to be settled
         cluster.pod("grows", gpu_memory="26Gi", image="grows:1", hollow={"profile": grows})
         cluster.wait_bound(["grows"])
         until(lambda: _learned(beside.scheduler, cluster), "that its need seems to be known")
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
-        body = cluster.pod("guest", scheduler="nobody", **{**SEED, "gpu_memory": "16Gi"})
+        body = cluster.pod("guest", scheduler="nobody", **{**SEED, "gpu_memory": "14Gi"})
         cluster.delete_pod("guest")
         body["metadata"] = {
             "name": "guest", "annotations": body["metadata"]["annotations"], "ownerReferences": [owner],
