@@ -251,3 +251,14 @@ def test_measures() -> None:
         idle.saw(10 * 2**20)
     assert not idle.settled  # it has not begun
     assert not idle.tells
+
+
+def test_a_few_samples_tell_of_a_pod_that_is_known_to_run_briefly() -> None:
+    brief, unknown = Measure(enough=2.0), Measure()
+    for n in range(9):
+        for one in (brief, unknown):
+            one.saw(5 * 2.0**30, at=0.5 * n)
+        assert brief.settled == (n >= 5)  # five samples without growth, over more than two seconds
+        assert not unknown.settled
+    brief.saw(9 * 2.0**30, at=5.0)
+    assert not brief.settled

@@ -35,6 +35,8 @@ _LONGEST = 600  # samples of a window
 _MIB = 2**20
 _NOTHING = 50.0 * _MIB  # bytes: who uses no more has not begun
 _FEW = 3  # samples at least for which a run that is over must not have grown, if its peak is to tell anything
+_FEW_STEADY = 5  # samples without growth that tell something if they are spread over ...
+_PART = 0.25  # ... this part of the time that a pod is known to run
 _GROWS = 1.02  # times as much is growth, less is noise
 _BITE = 250  # jobs whose charge changes before a plan
 _DISTRUST = 3600.0  # seconds for which a kind of pod counts with what it asks for, after one was killed beside others
@@ -48,22 +50,28 @@ class Measure:
     samples: int = 0
     steady: int = 0
     """Samples since it last grew."""
+    enough: float = math.inf
+    """Seconds after which a few samples tell that it grows no more: a good part of the time that it is known to run."""
+    grew_at: float = 0.0
+    seen_at: float = 0.0
 
     @property
     def settled(self) -> bool:
         """Whether it has stopped growing."""
-        return self.peak > _NOTHING and self.steady >= USUAL.samples
+        long = self.steady >= _FEW_STEADY and self.seen_at - self.grew_at >= self.enough
+        return self.peak > _NOTHING and (self.steady >= USUAL.samples or long)
 
     @property
     def tells(self) -> bool:
         """Whether a run that is over came to no more: it had stopped growing, as far as it was seen."""
         return self.peak > _NOTHING and self.steady >= max(_FEW, self.samples / 4)
 
-    def saw(self, used: float) -> None:
+    def saw(self, used: float, at: float = 0.0) -> None:
         """One more sample."""
         self.samples += 1
+        self.seen_at = at
         if used > _GROWS * self.peak:
-            self.peak, self.steady = used, 0
+            self.peak, self.steady, self.grew_at = used, 0, at
         else:
             self.peak, self.steady = max(self.peak, used), self.steady + 1
 
@@ -246,10 +254,17 @@ class Observed:
             if at > card.since + 5.0:
                 card.idle_use = used
             return
-        others = [self.measures.setdefault(uid, Measure()) for uid in tenants[:-1]]
+        others = [self._measure(uid) for uid in tenants[:-1]]
         if all(one.settled for one in others):
             own = used - min(card.idle_use, used) - sum(one.peak for one in others)
-            self.measures.setdefault(tenants[-1], Measure()).saw(max(own, 0.0))
+            self._measure(tenants[-1]).saw(max(own, 0.0), at)
+
+    def _measure(self, uid: str) -> Measure:
+        if uid not in self.measures:
+            pod = self.world.pods.get(uid)
+            seconds = self._known_seconds(pod) if pod is not None else None
+            self.measures[uid] = Measure(enough=_PART * seconds if seconds else math.inf)
+        return self.measures[uid]
 
     def _look_for_crowds(self, place: Place, card: Card, left: float) -> None:
         """Where a GPU gets full, whoever was last given what others asked for has to go, if somebody makes it anew."""
@@ -268,12 +283,14 @@ class Observed:
 
     def estimate(self, pod: Pod) -> float:
         """Seconds that a pod is expected to run."""
+        return self._known_seconds(pod) or self._settings.default_duration
+
+    def _known_seconds(self, pod: Pod) -> float | None:
+        """The same, where anything is known of it."""
         if pod.duration is not None:
             return pod.duration
         named = self._settings.duration_of(pod.name, pod.signature)
-        if named is not None:
-            return named
-        return self.learned.of(pod.signature).seconds or self._settings.default_duration
+        return named if named is not None else self.learned.of(pod.signature).seconds or None
 
     def _expected(self, signature: str, running: dict[str, tuple[str, Measure]]) -> Peak | None:
         """What a kind of pod will come to; None where nothing tells."""
