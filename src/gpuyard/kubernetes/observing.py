@@ -33,8 +33,9 @@ Place = tuple[str, int]
 """A node, and the index of a GPU there."""
 _LONGEST = 600  # samples of a window
 _MIB = 2**20
-_NOTHING = 50.0 * _MIB  # bytes: who uses no more has not begun
+_NOTHING = 50.0 * _MIB  # bytes that a process takes before it does anything
 _FEW = 3  # samples at least for which a run that is over must not have grown, if its peak is to tell anything
+_BEGUN = 0.1  # of what a pod asks for: below that it is still setting out
 _FEW_STEADY = 5  # samples without growth that tell something if they are spread over ...
 _PART = 0.25  # ... this part of the time that a pod is known to run
 _GROWS = 1.02  # times as much is growth, less is noise
@@ -52,6 +53,8 @@ class Measure:
     """Samples since it last grew."""
     enough: float = math.inf
     """Seconds after which a few samples tell that it grows no more: a good part of the time that it is known to run."""
+    least: float = _NOTHING
+    """Bytes: who uses no more has not begun, so that it does not grow says nothing."""
     grew_at: float = 0.0
     seen_at: float = 0.0
 
@@ -59,7 +62,7 @@ class Measure:
     def settled(self) -> bool:
         """Whether it has stopped growing."""
         long = self.steady >= _FEW_STEADY and self.seen_at - self.grew_at >= self.enough
-        return self.peak > _NOTHING and (self.steady >= USUAL.samples or long)
+        return self.peak > self.least and (self.steady >= USUAL.samples or long)
 
     @property
     def tells(self) -> bool:
@@ -263,7 +266,9 @@ class Observed:
         if uid not in self.measures:
             pod = self.world.pods.get(uid)
             seconds = self._known_seconds(pod) if pod is not None else None
-            self.measures[uid] = Measure(enough=_PART * seconds if seconds else math.inf)
+            asked = pod.gpu_memory if pod is not None and pod.shares else 0.0
+            least = max(_NOTHING, _BEGUN * asked)
+            self.measures[uid] = Measure(enough=_PART * seconds if seconds else math.inf, least=least)
         return self.measures[uid]
 
     def _look_for_crowds(self, place: Place, card: Card, left: float) -> None:

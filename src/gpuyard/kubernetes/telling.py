@@ -82,17 +82,25 @@ class Telling:
         return "have room, and it is about to start" if head == job else f"reserved for {head}"
 
     def tell(self, now: float) -> None:
-        """Tell some of those who wait."""
+        """Tell some of those who wait, first those who were never told, then those who were told longest ago."""
         if now < self._due:
             return
         self._due = now + _EVERY
+        self._tell_gangs(now)
         world, left, known = self._scheduler.world, _BUDGET, dict[Any, str]()
-        for pod in list(world.pods.values()):
+        waiting = [
+            pod for pod in world.pods.values()
+            if pod.waits and (world.is_ours(pod) or pod.uid in world.plain) and now - pod.created > _FRESH
+        ]  # fmt: skip
+        for pod in sorted(waiting, key=lambda pod: told.at if (told := self._told.get(pod.uid)) else 0.0):
             if left == 0:
                 return
-            ours = world.is_ours(pod) or pod.uid in world.plain
-            if pod.waits and ours and pod.uid not in world.assumed and now - pod.created > _FRESH:
+            if pod.uid not in world.assumed:
                 left -= self._tell_one(pod, now, known)
+
+    def _tell_gangs(self, now: float) -> None:
+        """Tell the members of gangs that have been incomplete for long."""
+        world = self._scheduler.world
         for unit in world.gangs.waiting.values():
             if not unit.job and not unit.told and now - unit.since > unit.timeout:
                 unit.told = True
