@@ -63,7 +63,7 @@ class Calls:
         self._silent = silent
         self._queue: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._eviction: tuple[str, str] | None = None
+        self._eviction = ""
         self._threads = [
             threading.Thread(target=self._work, name=f"call {n}", daemon=True) for n in range(0 if silent else _THREADS)
         ]
@@ -156,11 +156,11 @@ class Calls:
 
     def _eviction_version(self) -> str:
         """What this server knows an eviction as."""
-        if self._eviction is None:
+        if not self._eviction:
             found = self._api.get("/apis/policy").get("versions") or []
             known = [one.get("groupVersion") for one in found]
-            self._eviction = ("policy/v1" if "policy/v1" in known and self._has_v1() else "policy/v1beta1", "")
-        return self._eviction[0]
+            self._eviction = "policy/v1" if "policy/v1" in known and self._has_v1() else "policy/v1beta1"
+        return self._eviction
 
     def _has_v1(self) -> bool:
         """Whether evictions are of policy/v1: budgets may be while evictions are not yet."""

@@ -46,10 +46,6 @@ class Wish:
                 return f"had the taint {taint}"
         return ""
 
-    def tolerates(self, taint: Taint) -> bool:
-        """Whether a taint is no matter."""
-        return any(_tolerates(one, taint) for one in _parsed(self.text)[2])
-
 
 ANYWHERE = Wish()
 

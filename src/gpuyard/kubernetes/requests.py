@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -138,9 +138,3 @@ class Requests:
 def refused(wish: Wish, node: Node) -> str:
     """Why a node will not do for a pod, whatever is free on it; empty if it will."""
     return wish.refusal(node.name, node.labels, node.taints)
-
-
-def members_in_order(pods: Mapping[str, Pod], uids: Iterable[str]) -> list[Pod]:
-    """The members of a gang, those with the most GPUs first."""
-    found = [pods[uid] for uid in uids]
-    return sorted(found, key=lambda pod: (-pod.gpus, pod.created, pod.name))
