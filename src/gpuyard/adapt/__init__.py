@@ -1,0 +1,1 @@
+"""Growing a network within the time that the scheduler grants."""
