@@ -22,6 +22,7 @@ from gpuyard.descriptions import description, encode, remote_description, wanted
 from gpuyard.errors import UserError
 from gpuyard.estimatecalls import EstimateCalls
 from gpuyard.following import POLL, Following, output_of
+from gpuyard.grantcalls import GrantCalls
 from gpuyard.notifycalls import NotifyCalls
 from gpuyard.patience import PATIENCE
 from gpuyard.recordingcalls import RecordingCalls
@@ -80,7 +81,7 @@ __all__ = [
 ]
 
 
-class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, BatchCalls, RecordingCalls):
+class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, BatchCalls, RecordingCalls, GrantCalls):
     """Talks to the daemon of this machine, or to one at a host; by default to the one that the settings name.
 
     `Client()` finds the daemon as the command line does ($GPUYARD_HOST, $GPUYARD_SOCKET, $GPUYARD_DATA_DIR, the

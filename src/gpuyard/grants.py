@@ -1,1 +1,304 @@
-"""What the scheduler grants a job that adapts, as the job sees it."""
+"""The job's side of a grant: how a job that adapts (`--adaptive`) hears what it may have, and tells how it does.
+
+from gpuyard.grants import Grants
+
+grants = Grants.from_environment()  # None outside such a job
+while training:
+    step()
+    if grants:
+        grants.report(step_seconds=0.12, gain_per_second=2e-5, parameters=10_602)
+        for event in grants.events():  # extend, shrink, up, down, preempt
+            ...
+
+Two threads talk to the daemon, and neither keeps the process from ending. Nothing here waits for the daemon or raises
+into the training: if it is away, what was to be told is told when it is back, and nothing that it has to tell is lost
+or told twice, since every change has a number in its log.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Unpack, cast
+
+from gpuyard.client import Client, NoDaemon, Refused
+from gpuyard.errors import GpuyardError
+from gpuyard.patience import to_stderr
+
+if TYPE_CHECKING:
+    from gpuyard.grantshapes import GrantChange, JobReport
+
+Kind = Literal["extend", "shrink", "up", "down", "preempt"]
+_OVER = (404, 409, 410)
+"""What is answered once the job is over."""
+_FORBIDDEN = (401, 403)
+_POLL = 25.0  # seconds for which one question waits for news
+_OFTEN = 0.5  # seconds between two reports: of those in between only the last counts
+_SOON, _LATER = 0.2, 5.0  # seconds until the next try if the daemon is away, at first and at most
+_MOST = 1000  # decisions that wait to be told
+
+
+@dataclass(frozen=True, slots=True)
+class GrantEvent:
+    """Something that changed for this job: what it has from then on, and why."""
+
+    kind: Kind
+    at: float
+    """When, in seconds since the epoch."""
+    deadline: float | None
+    """When its time is over, in seconds since the epoch; after `preempt`: when it is killed. None: never."""
+    budget: float | None
+    """Seconds that it may run in all, from its start; None: as long as it likes."""
+    gpus: tuple[str, ...]
+    """All GPUs that it may use from now on, as CUDA_VISIBLE_DEVICES has them; its own come first."""
+    grace: float
+    """Seconds that it has to leave GPUs (`down`) or to end (`preempt`)."""
+    why: str
+    number: int = 0
+    """Its place in the daemon's log."""
+    indices: tuple[int, ...] = ()
+    """The same GPUs, by index."""
+
+
+class Grants:
+    """What this job is granted. Made by `from_environment`; every method may be called by any thread, and is quick."""
+
+    def __init__(
+        self,
+        control: str,
+        job: str,
+        *,
+        gpus: Sequence[str] = (),
+        budget: float | None = None,
+        deadline: float | None = None,
+        grace: float = 0.0,
+        token: str | None = None,
+        say: Callable[[str], None] = to_stderr,
+    ) -> None:
+        self.job = job
+        self._own = tuple(gpus)
+        self._gpus, self._budget, self._deadline, self._grace = self._own, budget, deadline, grace
+        self._granted: tuple[int, ...] = ()
+        self._say, self._said = say, ""
+        self._client = client_of(control, token)
+        self._events: deque[GrantEvent] = deque()
+        self._last = 0
+        self._latest: JobReport = {}
+        self._decisions: deque[JobReport] = deque(maxlen=_MOST)
+        self._returns: deque[tuple[tuple[int, ...] | None, str]] = deque(maxlen=_MOST)
+        self._news, self._over = threading.Event(), threading.Event()
+        self._telling = False
+        self._arrived = threading.Condition()
+        self._pid = os.getpid()
+        for target, name in ((self._listen, "hears"), (self._tell, "tells")):
+            threading.Thread(target=target, name=f"gpuyard-grants-{name}", daemon=True).start()
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Grants | None:
+        """What the job that this process belongs to is granted; None if it is none, or did not opt in (--adaptive)."""
+        known = os.environ if environment is None else environment
+        control, job = known.get("GPUYARD_CONTROL", ""), known.get("GPUYARD_JOB_ID", "")
+        if not control or not job or known.get("GPUYARD_ADAPTIVE") != "1":
+            return None
+        return cls(
+            control,
+            job,
+            gpus=[gpu for gpu in known.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu],
+            budget=_number(known.get("GPUYARD_BUDGET")),
+            deadline=_number(known.get("GPUYARD_DEADLINE")),
+            grace=_number(known.get("GPUYARD_GRACE")) or 0.0,
+            token=known.get("GPUYARD_TOKEN") or None,
+        )
+
+    # -- what it may have -------------------------------------------------------------------------
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """All GPUs that it may use now, its own and those that it is lent, as CUDA_VISIBLE_DEVICES has them."""
+        return self._gpus
+
+    @property
+    def granted(self) -> tuple[int, ...]:
+        """The GPUs that it is lent, by index."""
+        return self._granted
+
+    @property
+    def budget(self) -> float | None:
+        """Seconds that it may run in all; None: as long as it likes."""
+        return self._budget
+
+    @property
+    def deadline(self) -> float | None:
+        """When that is over, in seconds since the epoch; None: never."""
+        return self._deadline
+
+    @property
+    def grace(self) -> float:
+        """Seconds between being asked to end and being killed."""
+        return self._grace
+
+    def events(self) -> list[GrantEvent]:
+        """What changed since this was last asked, each once and in order; never waits."""
+        found = []
+        while self._events:
+            found.append(self._events.popleft())
+        return found
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until there is something to hear, or so many seconds have passed; whether there is."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._events or self._over.is_set(), timeout)
+        return bool(self._events)
+
+    # -- what it tells ----------------------------------------------------------------------------
+
+    def report(self, **report: Unpack[JobReport]) -> None:
+        """Tell how the job does: `step_seconds`, `gain_per_second`, `parameters` ...; see `grantshapes.JobReport`.
+
+        Of reports in quick succession the last one counts. With `decision` it is one that people get to see, and each
+        of these is told; `accepted=False` gives back what was offered. Never waits, never raises.
+        """
+        told = cast("JobReport", {name: value for name, value in report.items() if value is not None})
+        if told.get("decision"):
+            self._decisions.append(told)
+        else:
+            self._latest = told
+        self._news.set()
+
+    def give_back(self, gpus: Sequence[int] | None = None, *, reason: str = "") -> None:
+        """Tell that the job has left GPUs that it was lent, by index (all, if not said): after `down`, or by itself."""
+        self._returns.append((None if gpus is None else tuple(gpus), reason))
+        self._news.set()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all is told, or so many seconds have passed, as before the process ends; whether all is."""
+        end = time.monotonic() + timeout
+        while (self._unsaid or self._telling) and not self._over.is_set() and time.monotonic() < end:
+            time.sleep(0.01)
+        return not (self._unsaid or self._telling)
+
+    def close(self) -> None:
+        """Hear and tell nothing any more."""
+        self._over.set()
+        self._news.set()
+
+    @property
+    def _unsaid(self) -> bool:
+        return bool(self._latest or self._decisions or self._returns)
+
+    # -- the two threads --------------------------------------------------------------------------
+
+    def _ended(self) -> bool:
+        return self._over.is_set() or os.getpid() != self._pid  # not in a child that was forked
+
+    def _listen(self) -> None:
+        """Hear of changes, one question after the other."""
+        pause, patience = _SOON, 0.0  # the first answer comes at once: it may have begun with old numbers
+        while not self._ended():
+            if self._settled(partial(self._hear, patience)):
+                pause, patience = _SOON, _POLL
+            else:
+                self._over.wait(pause)
+                pause, patience = min(2 * pause, _LATER), 0.0
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def _hear(self, patience: float) -> None:
+        found = self._client.grant(self.job, since=self._last, wait=patience)
+        self._gpus, self._granted = tuple(found["gpus"]), tuple(found["granted"])
+        self._budget, self._deadline, self._grace = found["budget"], found["deadline"], found["grace"]
+        new = [_event(change) for change in found["events"] if change["number"] > self._last]
+        self._last = max(self._last, found["last"])
+        if new:
+            with self._arrived:
+                self._events.extend(new)
+                self._arrived.notify_all()
+
+    def _tell(self) -> None:
+        """Tell what there is to tell; what is said only of the moment, not too often."""
+        pause = _SOON
+        while not self._ended():
+            self._news.wait()
+            self._news.clear()
+            self._telling = True
+            done = self._tell_all()
+            self._telling = False
+            pause = _SOON if done else min(2 * pause, _LATER)
+            self._over.wait(_OFTEN if done else pause)
+            if not done:
+                self._news.set()
+
+    def _tell_all(self) -> bool:
+        """Tell what waits, decisions in their order; False if the daemon is away."""
+        while self._decisions:
+            if not self._settled(partial(self._client.report, self.job, **self._decisions[0])):
+                return False
+            self._decisions.popleft()
+        while self._returns:
+            gpus, reason = self._returns[0]
+            if not self._settled(partial(self._client.give_back_grant, self.job, gpus, reason=reason)):
+                return False
+            self._returns.popleft()
+        latest, self._latest = self._latest, {}
+        if latest and not self._settled(partial(self._client.report, self.job, **latest)):
+            self._latest = self._latest or latest
+            return False
+        return True
+
+    def _settled(self, ask: Callable[[], object]) -> bool:
+        """Ask, and take it as it comes; False if it is to be tried again, since the daemon is away."""
+        try:
+            ask()
+        except NoDaemon:
+            return False
+        except Refused as error:
+            if error.status >= 500:  # it cannot write just now
+                return False
+            if error.status in (*_OVER, *_FORBIDDEN):
+                self.close()
+            if error.status not in _OVER:
+                self._complain(str(error))
+        except (GpuyardError, OSError, ValueError, LookupError) as error:
+            self._complain(str(error))
+            self._over.wait(_LATER)
+        return True
+
+    def _complain(self, why: str) -> None:
+        if why != self._said:
+            self._said = why
+            self._say(f"warning: job {self.job} and the daemon do not understand each other: {why}")
+
+
+def client_of(control: str, token: str | None = None) -> Client:
+    """A client of the daemon at an address like `unix:/run/gpuyard.sock` or `http://box:62333`."""
+    if control.startswith("unix:"):
+        return Client(control.removeprefix("unix:"))
+    return Client(host=control, token=token)
+
+
+def _event(change: GrantChange) -> GrantEvent:
+    return GrantEvent(
+        cast(Kind, change["kind"]),
+        change["at"],
+        change["deadline"],
+        change["budget"],
+        tuple(change["gpus"]),
+        change["grace"],
+        change["why"],
+        change["number"],
+        tuple(change["indices"]),
+    )
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
