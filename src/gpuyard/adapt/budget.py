@@ -1,0 +1,332 @@
+"""A budget of time: how much is left, whether one more step ends within it, and what to keep for the end.
+
+from gpuyard.adapt.budget import Budget
+
+budget = Budget(3600, reserve=30)
+while budget.step():
+    train_one_batch()
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from gpuyard.adapt.clocks import Clock, WallClock, make_clock
+from gpuyard.adapt.steptimes import StepTimes
+from gpuyard.errors import UserError
+
+MARGIN = 0.002
+"""Of the total: what is kept back on clocks that move by themselves, for what nobody measures."""
+CAUTION = 1.15
+"""How much more is kept for what comes again than it took before."""
+_POLL = 0.2
+"""Seconds between looks for what the scheduler has to say."""
+_HAIR = 1e-9
+"""Of the total: what sums of many small costs may be off by."""
+
+
+class GrantEvent(Protocol):
+    """What the scheduler tells; `gpuyard.grants` has such."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def deadline(self) -> float | None: ...
+    @property
+    def budget(self) -> float | None: ...
+    @property
+    def why(self) -> str: ...
+
+
+class Grants(Protocol):
+    """Where such events come from."""
+
+    def events(self) -> list[Any]: ...
+    def report(self, **values: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Change:
+    """The grant changed."""
+
+    before: float
+    after: float
+    why: str
+
+
+class Budget:
+    """Seconds (or units of a virtual clock) that a training may use, all in all."""
+
+    def __init__(
+        self, seconds: float, clock: Clock | str | None = None, *, reserve: float = 0.0, grants: Grants | None = None
+    ) -> None:
+        if math.isnan(seconds) or seconds <= 0:
+            raise UserError(f"a budget is more than 0 seconds, not {seconds:g}")
+        if math.isnan(reserve) or reserve < 0:
+            raise UserError(f"a reserve is 0 seconds or more, not {reserve:g}")
+        if reserve >= seconds:
+            raise UserError(f"a reserve of {reserve:g} leaves nothing of a budget of {seconds:g}; make it smaller")
+        self.clock: Clock = make_clock(clock) if isinstance(clock, str) else clock or WallClock()
+        self.exact = bool(getattr(self.clock, "exact", False))
+        self.grants = grants
+        self.times = StepTimes()
+        self.steps = 0
+        """Steps begun."""
+        self.stopped = ""
+        """Why no further step is begun, whatever is left; empty if that is not so."""
+        self.listeners: list[Callable[[Change], None]] = []
+        self.news: deque[Any] = deque()
+        """Events of the scheduler that are not about time, for whoever trains."""
+        self._total, self._fixed = float(seconds), float(reserve)
+        self._kept: dict[str, deque[float]] = {}
+        self._carried, self._since = 0.0, math.nan
+        self._began, self._cost, self._aside = math.nan, 1.0, 0.0
+        self._next_poll = -math.inf
+        self._deadline = math.inf
+        """When this attempt of a job ends, in unix time."""
+        self._reckon()
+
+    @property
+    def total(self) -> float:
+        """All that is granted."""
+        return self._total
+
+    @property
+    def used(self) -> float:
+        """What is gone; the clock runs from the first step on (or from `start`)."""
+        return self._carried if self._since != self._since else self._carried + self.clock.now() - self._since
+
+    @property
+    def left(self) -> float:
+        """What is still there."""
+        return max(0.0, self._total - self.used)
+
+    @property
+    def fraction(self) -> float:
+        """Which part is gone, from 0 to 1."""
+        return min(1.0, self.used / self._total)
+
+    @property
+    def reserve(self) -> float:
+        """What is kept for the end: as said, or as measured if that is more."""
+        return self._reserve
+
+    @property
+    def end(self) -> float:
+        """When the last step must have ended, as `used` tells the time."""
+        return self._end
+
+    @property
+    def step_time(self) -> float:
+        """What the next step will take, most likely; nan if none has been seen."""
+        if self.exact:
+            return self._cost if self.steps else math.nan
+        return self.times.typical * self._cost if self.times else math.nan
+
+    @property
+    def step_end(self) -> float:
+        """When the step that is being made will have ended, most likely."""
+        if self.exact:
+            return self.used
+        return (self.used if self._began != self._began else self._at(self._began)) + self.times.typical * self._cost
+
+    @property
+    def last(self) -> bool:
+        """Whether the step that is being made may well be the last."""
+        if self.exact:
+            return self.used + self._cost > self._end + _HAIR * self._total
+        return self._at(self._began) + 2 * self.times.high * self._cost > self._end
+
+    def start(self) -> None:
+        """Let the clock run, if it does not yet."""
+        if self._since != self._since:
+            self._since = self.clock.now()
+
+    def step(self, cost: float = 1.0) -> bool:
+        """Whether one more step will end in time; it then counts as begun, and a virtual clock is charged for it."""
+        now = self.clock.now()
+        if self._since != self._since:
+            self._since = now
+        if self._began == self._began:
+            if not self.exact:
+                self.times.add((now - self._began - self._aside) / self._cost)
+            self._began = math.nan
+        if self.grants is not None:
+            self.poll()
+        used = self._carried + now - self._since
+        needed = cost if self.exact else self.times.high * cost
+        enough = used + needed <= self._end + _HAIR * self._total or (self.steps == 0 and used < self._end)
+        if self.stopped or not enough:
+            return False
+        if self.exact:
+            self.clock.charge(cost)
+        self._began, self._cost, self._aside = now, cost, 0.0
+        self.steps += 1
+        return True
+
+    def end_step(self) -> None:
+        """The step has ended, and what follows until the next is no part of it."""
+        if self._began == self._began:
+            if not self.exact:
+                self.times.add((self.clock.now() - self._began - self._aside) / self._cost)
+            self._began = math.nan
+
+    @contextmanager
+    def aside(self, name: str = "") -> Iterator[None]:
+        """Work that is no step. If it has a name it comes again at the end, and as long is kept for that."""
+        began = self.clock.now()
+        try:
+            yield
+        finally:
+            took = self.clock.now() - began
+            self._aside += took
+            if name:
+                self.keep(name, took)
+
+    def keep(self, name: str, seconds: float) -> None:
+        """Keep as much for the end; of what is told several times, the longest of the last three."""
+        self._kept.setdefault(name, deque(maxlen=3)).append(seconds)
+        self._reckon()
+
+    def kept(self, name: str) -> float:
+        """What is kept for that."""
+        return CAUTION * max(self._kept.get(name, (0.0,)))
+
+    def dearer(self, ratio: float, names: tuple[str, ...] = ("evaluation",)) -> None:
+        """The network grew: steps, and what is kept under these names, will take so many times as long."""
+        if math.isfinite(ratio) and ratio > 0:
+            self.times.scale(ratio)
+            for name in names:
+                if name in self._kept:
+                    self._kept[name] = deque((ratio * seconds for seconds in self._kept[name]), maxlen=3)
+            self._reckon()
+
+    def extend(self, seconds: float, why: str = "") -> None:
+        """Be granted so much more."""
+        if not seconds >= 0:
+            raise UserError(f"a grant is extended by 0 seconds or more, not by {seconds:g}; shrink makes it less")
+        self.set_total(self._total + seconds, why)
+
+    def shrink(self, seconds: float, why: str = "") -> None:
+        """Be granted so much less; what is used is used."""
+        if not seconds >= 0:
+            raise UserError(f"a grant is shrunk by 0 seconds or more, not by {seconds:g}; extend makes it more")
+        self.set_total(max(self._total - seconds, _HAIR), why)
+
+    def set_total(self, seconds: float, why: str = "") -> None:
+        """Be granted so much all in all, and tell who listens."""
+        if math.isnan(seconds) or seconds <= 0:
+            raise UserError(f"a budget is more than 0 seconds, not {seconds:g}")
+        change = Change(self._total, float(seconds), why)
+        self._total = float(seconds)
+        self._reckon()
+        if change.after != change.before:
+            for listener in list(self.listeners):
+                listener(change)
+
+    def stop(self, why: str) -> None:
+        """Begin no further step."""
+        self.stopped = why
+
+    def poll(self) -> None:
+        """Take up what the scheduler has to say, now and then: time here, the rest as `news`."""
+        if self.grants is None or (now := time.monotonic()) < self._next_poll:
+            return
+        self._next_poll = now + _POLL
+        for event in self.grants.events():
+            if event.kind in ("extend", "shrink"):
+                self._granted(event)
+            else:
+                if event.kind == "preempt":
+                    self.stop(event.why or "the scheduler wants the GPUs back")
+                self.news.append(event)
+
+    def _granted(self, event: GrantEvent) -> None:
+        if event.deadline is not None and isinstance(self.clock, WallClock):
+            self._deadline = event.deadline
+            self.set_total(max(self.used + event.deadline - time.time(), _HAIR), event.why)
+        elif event.budget is not None and event.budget > 0:
+            self.set_total(event.budget, event.why)
+
+    def _at(self, now: float) -> float:
+        """What was used at a time of the clock."""
+        return self.used if now != now else self._carried + now - self._since
+
+    def _reckon(self) -> None:
+        """What is kept, and when the last step must have ended."""
+        self._reserve = max(self._fixed, sum(self.kept(name) for name in self._kept))
+        margin = 0.0 if self.exact or math.isinf(self._total) else MARGIN * self._total
+        self._end = max(0.0, self._total - self._reserve - margin)
+
+    def state(self) -> dict[str, Any]:
+        """All of it as plain values; the clock is not running in them."""
+        return {
+            "used": self.used,
+            "total": self._total,
+            "steps": self.steps,
+            "cost": self._cost,
+            "times": self.times.state(),
+            "kept": {name: list(seconds) for name, seconds in self._kept.items()},
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on where that was: what was used then is used now, and the clock stands until the next step."""
+        self._carried, self._since, self._began = float(state["used"]), math.nan, math.nan
+        self._total, self.steps, self._cost = float(state["total"]), int(state["steps"]), float(state["cost"])
+        self.times.load_state(state["times"])
+        self._kept = {name: deque(seconds, maxlen=3) for name, seconds in state["kept"].items()}
+        self._aside = 0.0
+        self._meet()
+        self._reckon()
+
+    def _meet(self) -> None:
+        """A job's own deadline holds, too, and its time runs already."""
+        if math.isfinite(self._deadline):
+            self.start()
+            self._total = max(min(self._total, self.used + self._deadline - time.time()), _HAIR)
+
+    @classmethod
+    def from_environment(
+        cls,
+        default: float | None = None,
+        *,
+        clock: Clock | str | None = None,
+        reserve: float = 0.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> Budget:
+        """What gpuyard grants this job: GPUYARD_BUDGET and GPUYARD_DEADLINE, and what it says later."""
+        environment = os.environ if environment is None else environment
+        seconds, deadline = _number(environment, "GPUYARD_BUDGET"), _number(environment, "GPUYARD_DEADLINE")
+        remaining = None if deadline is None else deadline - time.time()
+        total = seconds if seconds is not None else remaining if remaining is not None else default
+        if total is None:
+            raise UserError("no budget is granted: submit the job with --time, or set GPUYARD_BUDGET to seconds")
+        budget = cls(total, clock, reserve=reserve, grants=_grants(environment))
+        if remaining is not None and isinstance(budget.clock, WallClock):
+            budget.start()
+            budget._carried, budget._deadline = max(0.0, total - remaining), time.time() + remaining
+        return budget
+
+
+def _number(environment: Mapping[str, str], name: str) -> float | None:
+    text = environment.get(name, "").strip()
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise UserError(f"{name} is '{text}', which is no number of seconds") from None
+
+
+def _grants(environment: Mapping[str, str]) -> Grants | None:
+    """The scheduler's side, if there is one to listen to."""
+    if not environment.get("GPUYARD_CONTROL"):
+        return None
+    from gpuyard import grants
+
+    return cast(Grants | None, grants.Grants.from_environment())
