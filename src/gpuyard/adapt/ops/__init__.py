@@ -1,0 +1,8 @@
+"""Growing a network without changing what it computes: in place, in the user's own class."""
+
+from gpuyard.adapt.ops.deepening import deepen
+from gpuyard.adapt.ops.growthlog import growth_log, rebuild
+from gpuyard.adapt.ops.growths import Growth, NotPreserved, Refused, Site
+from gpuyard.adapt.ops.sites import sites
+
+__all__ = ["Growth", "NotPreserved", "Refused", "Site", "deepen", "growth_log", "rebuild", "sites"]

@@ -1,0 +1,78 @@
+"""Deepening: another layer or block behind one, at first without any effect."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gpuyard.adapt.ops.growthlog import noted
+from gpuyard.adapt.ops.growths import Entry, Growth, NotPreserved, Refused, Site
+from gpuyard.adapt.ops.inserting import calibrate, insert, kin, take_out
+from gpuyard.adapt.ops.layers import identity_refusal
+from gpuyard.adapt.ops.optimizers import check_optimizer, join
+from gpuyard.adapt.ops.sites import Found, check_model, chosen
+from gpuyard.adapt.ops.trying import Inputs, inputs, parameters
+from gpuyard.adapt.ops.verifying import Seen, check, seen
+from gpuyard.errors import UserError, suggest
+
+STYLES = ("auto", "identity", "residual")
+
+
+def deepen(
+    model: nn.Module,
+    site: Site | str,
+    *,
+    example: Any,
+    optimizer: Optimizer | None = None,
+    style: str = "auto",
+    verify: bool = True,
+) -> Growth:
+    """Puts a layer behind a site, or a copy behind a block, in place; the function stays, or nothing is changed."""
+    if style not in STYLES:
+        raise UserError(f"there is no style '{style}'{suggest(style, STYLES)} ({', '.join(STYLES)})")
+    check_model(model)
+    check_optimizer(optimizer, model)
+    given = inputs(example)
+    found = chosen(model, given, "deepen", site)
+    before = seen(model, given) if verify else None
+    first = _styled(found, style)
+    try:
+        return _grown(model, found, first, given, before, optimizer)
+    except NotPreserved:
+        if style != "auto" or first["style"] != "identity":
+            raise
+    # An identity that is not exact here, such as behind an activation that we misread: the other style always is.
+    return _grown(model, found, {**first, "style": "residual"}, given, before, optimizer)
+
+
+def _styled(found: Found, style: str) -> Entry:
+    """The entry in the style that is wanted."""
+    assert found.entry is not None
+    entry = copy.deepcopy(found.entry)
+    if style == "identity" and entry["style"] != "identity":
+        why = identity_refusal(entry) if "layer" in entry else "blocks are deepened by copies"
+        raise Refused(f"'{found.site.name}' cannot be deepened by an identity: {why}")
+    if style == "residual" and "layer" in entry:
+        entry["style"] = "residual"
+    return entry
+
+
+def _grown(
+    model: nn.Module, found: Found, entry: Entry, example: Inputs, before: Seen | None, optimizer: Optimizer | None
+) -> Growth:
+    """Inserts, calibrates, verifies and only then tells the optimizer and the log."""
+    had = parameters(model)
+    added = insert(model, entry)
+    try:
+        calibrate(model, added, example)
+        differences = check(model, example, before, added, found.site.name) if before is not None else {}
+        if optimizer is not None:
+            join(optimizer, model, kin(model, entry, added))
+    except BaseException:
+        take_out(model, entry)
+        raise
+    noted(model, entry)
+    return Growth(entry, found.site, had, parameters(model), differences)

@@ -1,0 +1,70 @@
+"""What is said about growing: where a network can grow, what was done there, and why it was not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from gpuyard.errors import GpuyardError, UserError
+
+Entry = dict[str, Any]
+"""One line of a growth log: plain JSON values, enough to grow a fresh network in the same way."""
+
+
+class Refused(UserError):
+    """The network cannot grow there."""
+
+
+class NotPreserved(GpuyardError):
+    """The operation changed what the network computes; it was undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place where a network can grow, or the reason why it cannot."""
+
+    name: str
+    op: str
+    """deepen or widen."""
+    kind: str
+    """conv1d, conv2d, conv3d, linear, residual, transformer; of what is refused, the class in lower case."""
+    origin: str
+    """The user's layer; what grew from it belongs to it."""
+    position: float
+    """0 is the first layer that is called, 1 the last."""
+    style: str
+    """identity, residual, copy, gated or split: how the function is kept."""
+    why_not: str = ""
+    head: bool = False
+    """Its values are the network's own outputs."""
+
+
+@dataclass(slots=True)
+class Growth:
+    """What one operation did."""
+
+    entry: Entry
+    site: Site
+    parameters_before: int
+    parameters_after: int
+    difference: dict[str, float] = field(default_factory=dict)
+    """The largest difference of outputs on the example, by mode (eval, train)."""
+    kept: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Of each widened parameter: what it was before, and right after."""
+
+    @property
+    def op(self) -> str:
+        """deepen or widen."""
+        return self.site.op
+
+    @property
+    def style(self) -> str:
+        """How the function was kept."""
+        return str(self.entry["style"])
+
+    @property
+    def added(self) -> int:
+        """Parameters that the network has more than before."""
+        return self.parameters_after - self.parameters_before

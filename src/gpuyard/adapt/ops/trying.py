@@ -1,0 +1,188 @@
+"""Running a network on an example without leaving a trace: buffers, modes, random numbers and attributes stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.modules.module import register_module_forward_hook
+from torch.overrides import TorchFunctionMode
+
+from gpuyard.adapt.ops.growths import Refused
+from gpuyard.errors import UserError
+
+SEED = 12
+"""Of whatever random numbers a network draws while it is tried."""
+DROPOUTS = frozenset(
+    (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
+)
+
+
+class Inputs(NamedTuple):
+    """What a network is called with."""
+
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+def inputs(example: Any) -> Inputs:
+    """A tensor, a tuple of inputs, a dict of named ones, or a tuple that ends with such a dict."""
+    if isinstance(example, Inputs):
+        return example
+    if isinstance(example, Mapping):
+        return Inputs((), dict(example))
+    if isinstance(example, tuple | list):
+        if not example:
+            raise UserError("the example is empty: give a batch of the network's inputs")
+        if isinstance(example[-1], Mapping) and all(isinstance(key, str) for key in example[-1]):
+            return Inputs(tuple(example[:-1]), dict(example[-1]))
+        return Inputs(tuple(example), {})
+    if not isinstance(example, Tensor):
+        raise UserError(
+            f"the example is a {type(example).__name__}: give a tensor, a tuple of inputs or a dict of them"
+        )
+    return Inputs((example,), {})
+
+
+@dataclass(slots=True)
+class Call:
+    """How a module was called on the example."""
+
+    order: int
+    count: int
+    args: tuple[Any, ...]
+    """Shapes where tensors were given; other values as they are."""
+    named: dict[str, Any]
+    output: Any
+    """Its shape, if it is a tensor."""
+
+    @property
+    def input(self) -> torch.Size | None:
+        """The shape of its only tensor, or of the first."""
+        given = [value for value in (*self.args, *self.named.values()) if isinstance(value, torch.Size)]
+        return given[0] if given else None
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """Lets everything through but dropout."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        if func is F.multi_head_attention_forward:
+            kwargs["training"] = False  # this switches its dropout, and nothing else
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Whatever happens within: attributes, buffers, modes and random numbers are afterwards as before."""
+    attributes = [(module, dict(module.__dict__)) for module in model.modules()]
+    tables = [(table, dict(table)) for module in model.modules() for table in (module._parameters, module._buffers)]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = {tensor.device.index or 0 for tensor in model.parameters() if tensor.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices)):
+        try:
+            yield
+        finally:
+            for module, before in attributes:
+                module.__dict__.clear()
+                module.__dict__.update(before)
+            for table, entries in tables:
+                table.clear()
+                table.update(entries)
+            with torch.no_grad():
+                for buffer, values in buffers:
+                    buffer.copy_(values)
+
+
+def run(model: nn.Module, example: Inputs, *, train: bool) -> Any:
+    """What the network makes of the example in a mode, with dropout off; the caller keeps it undisturbed."""
+    model.train(train)
+    torch.manual_seed(SEED)
+    args, named = _copied(example.args), _copied(example.named)
+    with torch.no_grad(), _WithoutDropout():
+        return model(*args, **named)
+
+
+def watched(model: nn.Module, example: Inputs, *, train: bool = False) -> dict[int, Call]:
+    """How each module is called, by its id."""
+    calls: dict[int, Call] = {}
+    mine = {id(module) for module in model.modules()}
+
+    def note(module: nn.Module, args: Any, named: Any, output: Any) -> None:
+        if id(module) not in mine:
+            return
+        if id(module) in calls:
+            calls[id(module)].count += 1
+        else:
+            calls[id(module)] = Call(len(calls), 1, _shapes(args), _shapes(named), _shapes(output))
+
+    handle = register_module_forward_hook(note, with_kwargs=True)  # type: ignore[arg-type]
+    try:
+        with undisturbed(model):
+            run(model, example, train=train)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        raise Refused(f"the network does not run on the example: {error}") from error
+    finally:
+        handle.remove()
+    return calls
+
+
+def outputs(model: nn.Module, example: Inputs, *, train: bool) -> list[Tensor]:
+    """The tensors that the network makes of the example."""
+    with undisturbed(model):
+        return [tensor.detach().clone() for tensor in tensors(run(model, example, train=train))]
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors of floating point in what a network gave."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors(part)
+    elif hasattr(value, "__dataclass_fields__"):
+        yield from tensors(vars(value))
+
+
+def parameters(model: nn.Module) -> int:
+    """How many numbers there are to learn."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _shapes(value: Any) -> Any:
+    """The same with shapes for tensors, so that no activations are held."""
+    if isinstance(value, Tensor):
+        return value.shape
+    if isinstance(value, dict):
+        return {key: _shapes(part) for key, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_shapes(part) for part in value)
+    return value
+
+
+def _copied(value: Any) -> Any:
+    """Inputs of its own for a run, so that nothing done in place reaches the user's tensors."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(part) for key, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_copied(part) for part in value)
+    return value
