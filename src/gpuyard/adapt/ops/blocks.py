@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from gpuyard.adapt.ops.activations import activation
 from gpuyard.adapt.ops.containers import Grown, canonical, named_layers
 from gpuyard.adapt.ops.growths import Entry, Refused
-from gpuyard.adapt.ops.layers import ADDITIONS, BATCH_NORMS, DROPOUTS, NORMS, check_own, layer_kind, width
+from gpuyard.adapt.ops.layers import ADDITIONS, BATCH_NORMS, DROPOUTS, NORMS, layer_kind, width
 from gpuyard.adapt.ops.tracing import Piece, Survey, is_call, shape_of, traced
 from gpuyard.adapt.ops.trying import Call
 
@@ -186,7 +187,7 @@ def _zero(piece: Piece, node: Any) -> list[str] | None:
         return [str(node.target)]
     if isinstance(module, (*DROPOUTS, nn.Identity)):
         return _zero(piece, first)
-    if is_call(node, frozenset((torch.mul, torch.Tensor.mul)), frozenset(("mul",))) or _is_product(node):
+    if _is_product(node):
         return next((way for part in node.args[:2] if (way := _zero(piece, part)) is not None), None)
     if is_call(node, _SHAPING_CALLS, _SHAPING) or _is_item(node):
         return _zero(piece, first)
@@ -194,11 +195,11 @@ def _zero(piece: Piece, node: Any) -> list[str] | None:
 
 
 def _is_product(node: fx.Node) -> bool:
-    return node.op == "call_function" and getattr(node.target, "__name__", "") in ("mul", "imul")
+    return is_call(node, frozenset((operator.mul, operator.imul, torch.mul)), frozenset(("mul", "mul_")))
 
 
 def _is_item(node: fx.Node) -> bool:
-    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem" and node.args[1] == 0
+    return is_call(node, frozenset((operator.getitem,)), frozenset()) and bool(node.args[1] == 0)
 
 
 def _reshaped(piece: Piece, way: _Way, call: Call) -> dict[str, int]:

@@ -48,7 +48,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Adds what the body makes of it."""
-        return x + self.body(x)
+        more: Tensor = self.body(x)
+        return x + more
 
 
 class Gated(nn.Module):

@@ -20,7 +20,8 @@ _FIELDS: dict[str, dict[str, type]] = {
     "layer": {"site": str, "style": str, "layer": str, "anchor": str, "norm": str, "activation": list, "weight": list},
     "block": {"site": str, "style": str, "anchor": str, "block": str, "zeroed": list, "bypassed": list, "convs": dict,
               "parameters": int},
-    "widen": {"site": str, "style": str, "weight": list, "channels": int, "copies": list, "through": list, "into": list},
+    "widen": {"site": str, "style": str, "weight": list, "channels": int, "copies": list, "through": list,
+              "into": list},
 }  # fmt: skip
 
 

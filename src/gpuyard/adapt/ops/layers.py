@@ -23,11 +23,12 @@ KINDS: dict[type[nn.Module], str] = {
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 NORMS = (*BATCH_NORMS, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUT_CALLS = frozenset((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout))
 _PASSING = (*DROPOUTS, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.Flatten, nn.Unflatten, nn.Identity)
-_PASSING_CALLS = frozenset(
-    (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout, torch.flatten, torch.reshape, torch.permute,
-     torch.transpose, F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool1d, torch.max_pool2d)
-)  # fmt: skip
+_PASSING_CALLS = DROPOUT_CALLS | frozenset((
+    torch.flatten, torch.reshape, torch.permute, torch.transpose, F.max_pool1d, F.max_pool2d, F.max_pool3d,
+    torch.max_pool1d, torch.max_pool2d,
+))  # fmt: skip
 _PASSING_METHODS = frozenset(("flatten", "view", "reshape", "permute", "transpose", "contiguous", "unflatten"))
 
 
@@ -72,7 +73,7 @@ def check_own(survey: Survey, name: str, layer: nn.Module) -> None:
             f"the weight of '{name}' is computed from others (weight norm, a parametrization): remove that first"
         )
     weight = layer._parameters["weight"]
-    if nn.parameter.is_lazy(weight):
+    if weight is not None and nn.parameter.is_lazy(weight):
         raise Refused(f"'{name}' does not know its size yet: run the network once before it grows")
 
 
@@ -105,7 +106,7 @@ def layer_entry(survey: Survey, piece: Piece, node: fx.Node, block: str) -> tupl
         "anchor": survey.name(piece, anchor),
         "norm": survey.name(piece, anchor) if norm is not None else "",
         "activation": chosen or _usual(piece, node),
-        "weight": list(layer.weight.shape),  # type: ignore[union-attr,arg-type]
+        "weight": list(layer.weight.shape),  # type: ignore[arg-type]
     }
     return entry, head
 
@@ -167,7 +168,7 @@ def _has_weights(module: nn.Module | None) -> bool:
 
 
 def _can_be_calibrated(survey: Survey, piece: Piece, anchor: fx.Node, norm: nn.Module) -> bool:
-    """Whether a norm of the same kind can be an identity in both modes: batch norm, whose input nothing random moves."""
+    """Whether a norm of the same kind can be an identity in both modes: batch norm, with nothing random before it."""
     if not isinstance(norm, BATCH_NORMS) or not norm.track_running_stats or norm.running_mean is None:
         return False
     order = survey.calls[id(norm)].order
@@ -178,7 +179,7 @@ def _can_be_calibrated(survey: Survey, piece: Piece, anchor: fx.Node, norm: nn.M
     for node in piece.graph.nodes:
         if node is anchor:
             return True
-        if is_call(node, frozenset((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout)), frozenset()):
+        if is_call(node, DROPOUT_CALLS, frozenset()):
             return False
     return True
 

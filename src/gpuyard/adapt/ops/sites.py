@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx, nn
 
 from gpuyard.adapt.ops.blocks import block_entries
+from gpuyard.adapt.ops.channels import standard_entries, widen_entry
 from gpuyard.adapt.ops.containers import is_added, named_layers
 from gpuyard.adapt.ops.growths import Entry, Refused, Site
 from gpuyard.adapt.ops.layers import NORMS, check_own, layer_entry, layer_kind
@@ -51,15 +52,14 @@ def check_model(model: Any) -> None:
 
 def explored(model: nn.Module, example: Inputs, op: str) -> list[Found]:
     """All sites of an operation."""
-    from gpuyard.adapt.ops.channels import widen_entry
-
     known = survey(model, example, through=op == "widen")
     if op == "deepen":
         blocks = block_entries(known)
         found = [_site(known, name, op, entry) for name, entry in blocks.items()]
         found += [_layer_site(known, piece, node, blocks) for piece, node in _layer_nodes(known)]
     else:
-        found = [
+        found = [_site(known, name, op, entry) for name, entry in standard_entries(known).items()]
+        found += [
             _site(known, known.name(piece, node), op, _attempt(widen_entry, known, piece, node))
             for piece, node in _layer_nodes(known)
         ]
@@ -121,12 +121,11 @@ def _layer_site(known: Survey, piece: Piece, node: fx.Node, blocks: dict[str, En
 def _site(known: Survey, name: str, op: str, entry: Entry | Refused, *, head: bool = False) -> Found:
     layers = dict(named_layers(known.model))
     layer = layers[name]
-    refused = isinstance(entry, Refused)
-    kind = layer_kind(layer) or type(layer).__name__.lower() if refused else entry["kind"]
-    style = "" if refused else entry["style"]
     position = _position(known, layer)
-    site = Site(name, op, str(kind), name, position, str(style), str(entry) if refused else "", head)
-    return Found(site, None if refused else entry)
+    if isinstance(entry, Refused):
+        kind = layer_kind(layer) or type(layer).__name__.lower()
+        return Found(Site(name, op, kind, name, position, "", str(entry), head), None)
+    return Found(Site(name, op, entry["kind"], name, position, entry["style"], "", head), entry)
 
 
 def _position(known: Survey, layer: nn.Module) -> float:

@@ -1,4 +1,4 @@
-"""What a network does with its values, as far as torch.fx can tell; it is only read, never run instead of the user's."""
+"""What a network does with its values, as far as torch.fx can tell; graphs are read, never run."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def _read(found: Survey, prefix: str, root: nn.Module) -> None:
 
 def traced(root: nn.Module, call: Call | None, closed: set[int]) -> tuple[fx.Graph | None, list[nn.Module]]:
     """The graph of a module, and which of its parts stayed closed because they cannot be traced; None if itself."""
-    closed, broken = set(closed), []
+    closed = set(closed)
+    broken: list[nn.Module] = []
     for _ in range(1 + sum(1 for _ in root.modules())):
         tracer = _Tracer(closed)
         try:

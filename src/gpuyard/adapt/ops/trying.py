@@ -89,7 +89,9 @@ class _WithoutDropout(TorchFunctionMode):
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Whatever happens within: attributes, buffers, modes and random numbers are afterwards as before."""
     attributes = [(module, dict(module.__dict__)) for module in model.modules()]
-    tables = [(table, dict(table)) for module in model.modules() for table in (module._parameters, module._buffers)]
+    tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (table, dict(table)) for module in model.modules() for table in (module._parameters, module._buffers)
+    ]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {tensor.device.index or 0 for tensor in model.parameters() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices)):
@@ -129,7 +131,7 @@ def watched(model: nn.Module, example: Inputs, *, train: bool = False) -> dict[i
         else:
             calls[id(module)] = Call(len(calls), 1, _shapes(args), _shapes(named), _shapes(output))
 
-    handle = register_module_forward_hook(note, with_kwargs=True)  # type: ignore[arg-type]
+    handle = register_module_forward_hook(note, with_kwargs=True)
     try:
         with undisturbed(model):
             run(model, example, train=train)
