@@ -11,9 +11,9 @@ from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812
 
 from gpuyard.adapt.ops.activations import activation
-from gpuyard.adapt.ops.containers import Grown, canonical, named_layers
+from gpuyard.adapt.ops.containers import Grown, canonical
 from gpuyard.adapt.ops.growths import Entry, Refused
-from gpuyard.adapt.ops.layers import ADDITIONS, BATCH_NORMS, DROPOUTS, NORMS, layer_kind, width
+from gpuyard.adapt.ops.layers import ADDITIONS, BATCH_NORMS, DROPOUTS, NORMS, has_computed_weight, layer_kind, width
 from gpuyard.adapt.ops.tracing import Piece, Survey, is_call, shape_of, traced
 from gpuyard.adapt.ops.trying import Call
 
@@ -38,7 +38,7 @@ class _Way:
 def block_entries(survey: Survey) -> dict[str, Entry | Refused]:
     """How each block can be followed by a copy, by its name; of blocks within blocks, the innermost."""
     found: dict[str, Entry | Refused] = {}
-    for name, module in named_layers(survey.model):
+    for name, module in survey.layers.items():
         call = survey.calls.get(id(module))
         if not name or call is None or isinstance(module, nn.Sequential | nn.ModuleList):
             continue
@@ -65,7 +65,7 @@ def _tried(survey: Survey, name: str, module: nn.Module, entry: Entry) -> Entry 
             raise Refused(f"'{name}' stands at several places of the network: it cannot be replaced at one of them")
         if shape_of(call) is None:
             raise Refused(f"'{name}' gives more than one tensor")
-        if any("weight" not in part._parameters and "weight" in dir(part) for part in module.modules()):
+        if any(has_computed_weight(part) for part in module.modules()):
             raise Refused(
                 f"a weight in '{name}' is computed from others (weight norm, a parametrization): remove that first"
             )

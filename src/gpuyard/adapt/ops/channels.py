@@ -11,11 +11,9 @@ from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812
 
 from gpuyard.adapt.ops.activations import activation
-from gpuyard.adapt.ops.containers import named_layers
 from gpuyard.adapt.ops.growths import Entry, Refused
 from gpuyard.adapt.ops.layers import (
     ADDITIONS,
-    BATCH_NORMS,
     DROPOUT_CALLS,
     DROPOUTS,
     check_own,
@@ -97,9 +95,13 @@ class _Reached:
             return value
         if isinstance(module, nn.Flatten):
             return _flattened(value, module.start_dim, module.end_dim, reached)
-        if isinstance(module, BATCH_NORMS) and value.axis == 1:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and value.axis == 1:
             self._check(name, module)
             self.through.append([name, module.num_features // self.channels])
+            return value
+        if isinstance(module, nn.PReLU) and value.axis == 1 and not value.flat:
+            self._check(name, module)
+            self.through.append([name, 1])
             return value
         if not layer_kind(module):
             raise Refused(reached)
@@ -146,7 +148,7 @@ def widen_entry(survey: Survey, piece: Piece, node: fx.Node) -> Entry:
 def standard_entries(survey: Survey) -> dict[str, Entry | Refused]:
     """The inner layers of torch's own transformer layers, whose channels go to their second layer alone."""
     found: dict[str, Entry | Refused] = {}
-    for name, module in named_layers(survey.model):
+    for name, module in survey.layers.items():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) and id(module) in survey.calls:
             inner = f"{name}.linear1" if name else "linear1"
             into = f"{name}.linear2" if name else "linear2"

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from gpuyard.adapt.ops.growthlog import noted
 from gpuyard.adapt.ops.growths import Entry, Growth, NotPreserved, Refused, Site
 from gpuyard.adapt.ops.inserting import calibrate, insert, kin, take_out
-from gpuyard.adapt.ops.layers import identity_refusal
 from gpuyard.adapt.ops.optimizers import check_optimizer, join
 from gpuyard.adapt.ops.sites import Found, check_model, chosen
 from gpuyard.adapt.ops.trying import Inputs, inputs, parameters
@@ -53,7 +52,9 @@ def _styled(found: Found, style: str) -> Entry:
     assert found.entry is not None
     entry = copy.deepcopy(found.entry)
     if style == "identity" and entry["style"] != "identity":
-        why = identity_refusal(entry) if "layer" in entry else "blocks are deepened by copies"
+        why = "a block is deepened by a copy"
+        if "layer" in entry:
+            why = "no idempotent activation takes its values alone, or a norm or dropout keeps it from being exact"
         raise Refused(f"'{found.site.name}' cannot be deepened by an identity: {why}")
     if style == "residual" and "layer" in entry:
         entry["style"] = "residual"

@@ -59,7 +59,7 @@ def rebuild(model: nn.Module, log: Sequence[Entry]) -> nn.Module:
         _check_form(entry)
         try:
             doing[entry["op"]](model, entry)
-        except Refused as error:
+        except (UserError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise UserError(f"the growth log is of another network: {error}") from error
         noted(model, copy.deepcopy(dict(entry)))
     return model

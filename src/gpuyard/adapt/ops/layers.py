@@ -21,7 +21,16 @@ KINDS: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
 }
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-NORMS = (*BATCH_NORMS, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm)
+NORMS = (
+    *BATCH_NORMS,
+    nn.SyncBatchNorm,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.RMSNorm,
+)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 DROPOUT_CALLS = frozenset((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout))
 _PASSING = (*DROPOUTS, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.Flatten, nn.Unflatten, nn.Identity)
@@ -68,13 +77,17 @@ def check_own(survey: Survey, name: str, layer: nn.Module) -> None:
     places = sum(1 for _, module in survey.model.named_modules(remove_duplicate=False) if module is layer)
     if places > 1:
         raise Refused(f"'{name}' stands at {places} places of the network: it cannot be replaced at one of them")
-    if "weight" not in layer._parameters or nn.utils.parametrize.is_parametrized(layer):
+    if has_computed_weight(layer):
         raise Refused(
             f"the weight of '{name}' is computed from others (weight norm, a parametrization): remove that first"
         )
-    weight = layer._parameters["weight"]
-    if weight is not None and nn.parameter.is_lazy(weight):
-        raise Refused(f"'{name}' does not know its size yet: run the network once before it grows")
+
+
+def has_computed_weight(layer: nn.Module) -> bool:
+    """Whether a layer's weight is not a parameter of its own."""
+    return nn.utils.parametrize.is_parametrized(layer) or (
+        "weight" in layer.__dict__ and "weight_g" in layer._parameters
+    )
 
 
 def layer_entry(survey: Survey, piece: Piece, node: fx.Node, block: str) -> tuple[Entry, bool]:
@@ -116,14 +129,6 @@ def check_anchor(survey: Survey, name: str, norm: nn.Module) -> None:
     call = survey.calls.get(id(norm))
     if call is None or call.count > 1:
         raise Refused(f"'{name}' is used {call.count if call else 0} times in one pass: nothing can come behind it")
-
-
-def identity_refusal(entry: Entry) -> str:
-    """Why the style identity does not do for a place that was found fit for the style residual."""
-    chosen: Activation = entry["activation"]
-    if idempotent(chosen):
-        return "its value is needed elsewhere too, or a norm or dropout before it keeps an identity from being exact"
-    return f"{chosen[0]} is not idempotent, so a second one changes the function"
 
 
 def beyond(survey: Survey, piece: Piece, node: fx.Node) -> fx.Node:

@@ -10,9 +10,9 @@ from torch import fx, nn
 
 from gpuyard.adapt.ops.blocks import block_entries
 from gpuyard.adapt.ops.channels import standard_entries, widen_entry
-from gpuyard.adapt.ops.containers import is_added, named_layers
+from gpuyard.adapt.ops.containers import is_added
 from gpuyard.adapt.ops.growths import Entry, Refused, Site
-from gpuyard.adapt.ops.layers import NORMS, check_own, layer_entry, layer_kind
+from gpuyard.adapt.ops.layers import NORMS, check_own, has_computed_weight, layer_entry, layer_kind
 from gpuyard.adapt.ops.tracing import Piece, Survey, survey
 from gpuyard.adapt.ops.trying import Inputs, inputs
 from gpuyard.errors import UserError, suggest
@@ -46,6 +46,8 @@ def check_model(model: Any) -> None:
         raise Refused("the network is compiled: grow the one that was given to torch.compile, and compile it again")
     if kind in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
         raise Refused(f"the network is wrapped in {kind}: grow its .module on every rank alike, and wrap it again")
+    if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
+        raise Refused("the network has layers that do not know their sizes yet: run it once before it grows")
     if "ScriptModule" in kind or kind == "TopLevelTracedModule":
         raise Refused("the network is a script: grow the one that it was made from")
 
@@ -64,7 +66,7 @@ def explored(model: nn.Module, example: Inputs, op: str) -> list[Found]:
             for piece, node in _layer_nodes(known)
         ]
     found += _left_over(known, op, {each.site.name for each in found})
-    order = {name: known.calls[id(layer)].order for name, layer in named_layers(model) if id(layer) in known.calls}
+    order = {name: known.calls[id(layer)].order for name, layer in known.layers.items() if id(layer) in known.calls}
     return sorted(found, key=lambda each: order.get(each.site.name, len(order)))
 
 
@@ -119,8 +121,7 @@ def _layer_site(known: Survey, piece: Piece, node: fx.Node, blocks: dict[str, En
 
 
 def _site(known: Survey, name: str, op: str, entry: Entry | Refused, *, head: bool = False) -> Found:
-    layers = dict(named_layers(known.model))
-    layer = layers[name]
+    layer = known.layers[name]
     position = _position(known, layer)
     if isinstance(entry, Refused):
         kind = layer_kind(layer) or type(layer).__name__.lower()
@@ -132,7 +133,7 @@ def _position(known: Survey, layer: nn.Module) -> float:
     """Where a layer is among those of the user that have weights, 0 to 1."""
     orders = sorted(
         known.calls[id(module)].order
-        for _, module in named_layers(known.model)
+        for module in known.layers.values()
         if id(module) in known.calls and any(True for _ in module.parameters(recurse=False))
     )
     call = known.calls.get(id(layer))
@@ -144,9 +145,9 @@ def _position(known: Survey, layer: nn.Module) -> float:
 def _left_over(known: Survey, op: str, named: set[str]) -> list[Found]:
     """Layers with weights that no graph shows as a site, each with the reason."""
     found = []
-    inside = tuple(f"{name}." for name, module in named_layers(known.model) if _closed(module))
-    for name, module in named_layers(known.model):
-        if not name or name in named or isinstance(module, NORMS) or name.startswith(inside):
+    inside = tuple(f"{name}." for name, module in known.layers.items() if _closed(module))
+    for name, module in known.layers.items():
+        if not name or name in named or isinstance(module, (*NORMS, nn.PReLU)) or name.startswith(inside):
             continue
         if any(True for _ in module.parameters(recurse=False)) or layer_kind(module):
             found.append(_site(known, name, op, _reason(known, name, module, op)))
@@ -161,7 +162,7 @@ def _closed(module: nn.Module) -> bool:
 
 
 def _reason(known: Survey, name: str, module: nn.Module, op: str) -> Refused:
-    if not layer_kind(module):
+    if not layer_kind(module) and not has_computed_weight(module):
         return Refused(f"'{name}' is a {type(module).__name__}: that is not a layer we know how to {op}")
     try:
         check_own(known, name, module)

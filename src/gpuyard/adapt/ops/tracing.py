@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from gpuyard.adapt.ops.containers import Grown, Residual, canonical, is_added
+from gpuyard.adapt.ops.containers import Grown, Residual, canonical, is_added, named_layers
 from gpuyard.adapt.ops.trying import Call, Inputs, undisturbed, watched
 
 READS = frozenset(("size", "dim", "numel", "ndimension"))
@@ -22,6 +22,7 @@ class _Tracer(fx.Tracer):
     def __init__(self, closed: set[int]) -> None:
         super().__init__()
         self._closed = closed
+        self.trace_asserts = True
         self._inside: list[nn.Module] = []
         self.broken: nn.Module | None = None
 
@@ -71,6 +72,8 @@ class Survey:
     pieces: list[Piece]
     through: bool
     """Whether layers that were added are part of the graphs, or closed."""
+    layers: dict[str, nn.Module]
+    """All modules of the user, by name."""
     untraced: list[str]
     """Modules whose graph is not known, by the user's names; the empty name is the network."""
 
@@ -85,7 +88,7 @@ class Survey:
 
 def survey(model: nn.Module, example: Inputs, *, through: bool = False) -> Survey:
     """Runs the network once on the example, and reads its graph."""
-    found = Survey(model, example, watched(model, example), [], through, [])
+    found = Survey(model, example, watched(model, example), [], through, dict(named_layers(model)), [])
     with undisturbed(model):
         model.eval()
         _read(found, "", model)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from gpuyard.adapt.ops.containers import find
 from gpuyard.adapt.ops.growthlog import check_weight, noted
 from gpuyard.adapt.ops.growths import Entry, Growth, Refused, Site
-from gpuyard.adapt.ops.layers import width
+from gpuyard.adapt.ops.layers import depth_in, width
 from gpuyard.adapt.ops.optimizers import check_optimizer, exchange
 from gpuyard.adapt.ops.sites import check_model, chosen
 from gpuyard.adapt.ops.trying import inputs, parameters
@@ -77,6 +77,10 @@ def widen_as_told(model: nn.Module, entry: Entry) -> None:
         raise Refused(f"'{entry['site']}' cannot have copies of channels that it does not have")
     if entry["channels"] != width(layer):
         raise Refused(f"'{entry['site']}' has not {entry['channels']} channels")
+    for name, factor in entry["into"]:
+        taken = depth_in(find(model, name))
+        if taken != entry["channels"] * factor:
+            raise Refused(f"'{name}' takes {taken} channels, not {entry['channels'] * factor}")
     _resize(model, entry, _widened(model, entry, 0), None)
 
 
@@ -209,6 +213,9 @@ def _tell_sizes(module: nn.Module) -> None:
             module.num_features = int(known.shape[0])
         return
     weight = _weight(module)
+    if isinstance(module, nn.PReLU):
+        module.num_parameters = int(weight.shape[0])
+        return
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = weight.shape
         return
