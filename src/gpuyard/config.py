@@ -36,10 +36,14 @@ DURATIONS = (
     "keep_hours",
 )
 SIZES = ("output_limit", "gpu_buffer")
-_SWITCHES = ("cgroups", "force_policy", "page", "preempt", "record", "single_user")
+_SWITCHES = ("cgroups", "force_policy", "offers", "page", "preempt", "record", "single_user")
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-_NUMBERS = ("max_priority", "memory_margin", "oom_retries")
-_RANGES = {"memory_margin": (1, "a part from 0 to 1, as in 0.05"), "oom_retries": (100, "a whole number from 0 to 100")}
+_NUMBERS = ("max_priority", "memory_margin", "offer_most", "oom_retries")
+_WHOLE = ("offer_most", "oom_retries")
+_RANGES = {
+    "memory_margin": (1, "a part from 0 to 1, as in 0.05"),
+    **dict.fromkeys(_WHOLE, (100, "a whole number from 0 to 100")),
+}
 """Numbers that are not negative: the most that each may be, and that in words."""
 _CHOICES = {
     "over_memory": ("warn", "stop-largest-offender", "stop"),
@@ -62,6 +66,10 @@ _NO_SETTINGS = (
     "run",
     "restart_count",
     "progress",
+    "adaptive",
+    "budget",
+    "deadline",
+    "control",
     "host",
     "ca",
     "page_user",
@@ -113,6 +121,10 @@ class Settings:
     """A GPU on which somebody else's process is: `avoid` it, or `count` what that uses, and share the rest."""
     lease_idle: float = 60.0
     """Seconds without a child, after its first use, that end the lease of a shell that somebody types in; 0: never."""
+    offers: bool = True
+    """Whether running jobs that adapt are lent idle GPUs that nobody who waits can use."""
+    offer_most: int = 1
+    """How many GPUs one job may have on loan."""
     cgroups: bool = False
     """Whether each job gets a cgroup of its own: not even a process that hides can outlive it, but a start takes 10 to
     20 ms longer, since the kernel is slow to let a process change its cgroup."""
@@ -356,9 +368,9 @@ def _number(name: str, value: str) -> float:
 def _ranged(name: str, value: str | float) -> float:
     most, words = _RANGES[name]
     number = _number(name, value) if isinstance(value, str) else value
-    if not 0 <= number <= most or (name == "oom_retries" and number != int(number)):
+    if not 0 <= number <= most or (name in _WHOLE and number != int(number)):
         raise UserError(f"{name} is {words}, not '{value}'")
-    return int(number) if name == "oom_retries" else number
+    return int(number) if name in _WHOLE else number
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

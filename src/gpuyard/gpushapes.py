@@ -52,6 +52,8 @@ class Gpu(TypedDict):
     """Bytes in use by others than our jobs, as far as that keeps shares from being started."""
     memory_left: int
     """Bytes for another job that shares it; 0 if none may be started."""
+    granted: str | None
+    """The job that has it on loan, until somebody needs it."""
 
 
 class Machine(TypedDict):

@@ -141,6 +141,10 @@ class Job(TypedDict):
     """Of an array as one: how many of its tasks are in each state."""
     preemptible: bool
     preemptions: int
+    adaptive: bool
+    """Whether it adapts to what it is granted, and may be lent idle GPUs."""
+    granted: list[int]
+    """GPUs that it has on loan."""
     notify: list[str]
     """Who is told of it, if that was said; `url` stands for one that was given with the job."""
     notify_on: list[str]
@@ -277,6 +281,8 @@ class Wishes(TypedDict, total=False):
     """Give it the variables that Slurm would give it."""
     preemptible: bool
     """It may be stopped so that others can run; then it waits again."""
+    adaptive: bool
+    """It adapts to what it is granted: it may be lent idle GPUs, and told to leave them."""
     signal: str
     """What asks it to stop, as in USR1."""
     notice: float | str | None

@@ -18,7 +18,8 @@ from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
-OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping"}
+OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping", "grant", "return"}
+OWN = {("PATCH", "/jobs/{job}"), ("POST", "/jobs/{job}/report")}
 OPEN = {
     ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
     ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"), ("POST", "/client/register"),
@@ -50,7 +51,7 @@ def test_every_route_says_who_may_use_it() -> None:
         path = route.path.removeprefix("/api/v1")
         may = May((route.openapi_extra or {})["x-may"])
         last = path.rpartition("/")[2]
-        own = last in OWNER or (method, path) == ("PATCH", "/jobs/{job}")
+        own = last in OWNER or (method, path) in OWN
         wanted = May.ADMIN if (method, path) in ADMIN else May.OWNER if own else May.EVERYBODY
         assert may is wanted, f"{method} {path}"
         assert (may is May.EVERYBODY) is (not route.dependencies), f"{method} {path} is not guarded"

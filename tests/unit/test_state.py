@@ -9,22 +9,26 @@ import numpy as np
 import pytest
 
 from gpuyard.core.events import (
+    Adapted,
     Cancelled,
     Charged,
     Chosen,
     Edited,
     Event,
     Exited,
+    Granted,
     Held,
     JobEvent,
     Placed,
     Preempted,
     Promised,
     Recalled,
+    Reclaimed,
     Rejected,
     Released,
     Renewed,
     Requeued,
+    Returned,
     Spared,
     Started,
     Submitted,
@@ -58,7 +62,8 @@ EVENTS: dict[type[JobEvent], JobEvent] = {
         Started(3.0, "a", 1), Renewed(3.0, "a", 1), Preempted(3.0, "a", 1), Exited(3.0, "a", 1),
         Requeued(3.0, "a", 1), Recalled(3.0, "a", 1, "cancelled"), Spared(3.0, "a", 1),
         Edited(3.0, "a", Request(estimate=20.0)),
-        Promised(3.0, "a", (1,)), Unpromised(3.0, "a"), Charged(3.0, "a", 0.0),
+        Promised(3.0, "a", (1,)), Unpromised(3.0, "a"), Charged(3.0, "a", 0.0), Granted(3.0, "a", 1, (1,)),
+        Reclaimed(3.0, "a", 1, (1,)), Returned(3.0, "a", 1, (1,)), Adapted(3.0, "a", 1),
     )
 }  # fmt: skip
 
@@ -95,7 +100,19 @@ def test_transitions(before: Phase | None, kind: type[JobEvent]) -> None:
 LATE = set(
     product(
         (Phase.SUCCEEDED, Phase.FAILED, Phase.TIMEOUT, Phase.OOM, Phase.INTERRUPTED),
-        (Started, Renewed, Preempted, Requeued, Recalled, Spared, Exited),
+        (
+            Started,
+            Renewed,
+            Preempted,
+            Requeued,
+            Recalled,
+            Spared,
+            Exited,
+            Granted,
+            Reclaimed,
+            Returned,
+            Adapted,
+        ),
     )
 )
 """Reports on the last attempt of a job that is done: its process may tell things twice."""

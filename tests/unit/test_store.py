@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.core.events import (
+    Adapted,
     Booked,
     Cancelled,
     Charged,
@@ -24,6 +25,7 @@ from gpuyard.core.events import (
     GpusRestored,
     GpusResumed,
     GpusWithdrawn,
+    Granted,
     HarmMeasured,
     Held,
     HostTaken,
@@ -34,10 +36,12 @@ from gpuyard.core.events import (
     Preempted,
     Promised,
     Recalled,
+    Reclaimed,
     Rejected,
     Released,
     Renewed,
     Requeued,
+    Returned,
     RulesSet,
     Spared,
     Started,
@@ -88,7 +92,8 @@ EVENTS: list[Event] = [
     Booked(1.0, Booking("demo", (0, 1), 5.0, 9.0, ("ann",))), Unbooked(1.0, "demo"), RulesSet(1.0, Rules()),
     MemoryTaken(1.0, (2.0**29, 2.0**30), 2.0**29), MemoryTaken(1.0, (0.5,)),
     HarmMeasured(1.0, "a b", "c", 1.75), Charged(1.0, "a", 2.0**31, "history", "3 runs"), Charged(1.0, "a", 0.5),
-    Placed(1.0, "a", 4, (1,), "cbp"),
+    Placed(1.0, "a", 4, (1,), "cbp"), Granted(1.0, "a", 1, (1,)), Reclaimed(1.0, "a", 1, (1,)),
+    Returned(1.0, "a", 1, (1,)), Adapted(1.0, "a", 1),
     RulesSet(1.0, Rules(3600.0, (("ann", 2.0),), (("@lab", Quota(4)), ("*", Quota(0, 10.5))), preempts=False)),
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuyard.client import Job, Wishes
 
 T = TypeVar("T")
-_SWITCHES = ("preemptible", "requeue")
+_SWITCHES = ("adaptive", "preemptible", "requeue")
 
 
 def in_editor(job: Job, apply: Callable[[Wishes], T]) -> T | None:
@@ -80,6 +80,7 @@ def described(job: Job) -> dict[str, Any]:
         "retry-delay": _seconds(job["retry_delay"]),
         "requeue": job["requeue"],
         "preemptible": job["preemptible"],
+        "adaptive": job["adaptive"],
         "signal": job["signal"] + (f"@{_seconds(job['notice'])}" if job["notice"] else ""),
         "grace": _seconds(job["grace"]),
         "output": job["output"],

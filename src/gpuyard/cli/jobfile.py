@@ -24,7 +24,7 @@ _FIELDS = {f.name for f in fields(Options)}
 _OWN = ("command", "script", "args")
 _KEYS = sorted({name.rstrip("_").replace("_", "-") for name in _FIELDS} | {*_SPELLED, *_OWN})
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
-_SWITCHES = ("hold", "requeue", "slurm_variables", "cap", "mps", "preemptible")
+_SWITCHES = ("hold", "requeue", "slurm_variables", "cap", "mps", "preemptible", "adaptive")
 
 
 class _Entry:

@@ -84,6 +84,12 @@ Preemptible = Annotated[
         "--preemptible/--no-preemptible", help="It may be stopped so that others can run, and waits again then (no)."
     ),
 ]
+Adaptive = Annotated[
+    bool | None,
+    typer.Option(
+        "--adaptive/--no-adaptive", help="It adapts: it may be lent idle GPUs, and be told to leave them (no)."
+    ),
+]
 Signal = Annotated[
     str | None,
     typer.Option("--signal", metavar="NAME[@TIME]", help="What asks it to stop, and how long before it must (TERM)."),
@@ -164,6 +170,7 @@ class Edits:
     retry_delay: RetryDelay = None
     grace: Grace = None
     preemptible: Preemptible = None
+    adaptive: Adaptive = None
     signal: Signal = None
     requeue: Requeue = None
     output: Output = None
@@ -198,6 +205,7 @@ class Edits:
             "time_limit": duration("--time", self.time, none=False),
             "grace": duration("--grace", self.grace),
             "preemptible": self.preemptible,
+            "adaptive": self.adaptive,
             "signal": signal,
             "notice": notice,
             "requeue": self.requeue,

@@ -50,6 +50,7 @@ def dump(state: State) -> dict[str, Any]:
         "parts": [[new_row[row], list(parts)] for row, parts in state.parts.items()],
         "patient": [new_row[row] for row in state.patient],
         "promises": [[new_row[row], list(gpus)] for row, gpus in state.promises.items()],
+        "lent": [[gpu, job, gpu in state.reclaimed] for gpu, job in state.lent.items()],
         "after": [[new_row[row], list(left)] for row, left in state.after.items()],
         "handed": [[new_row[row], waits] for row, waits in state.handed.items()],
         "doomed": [[new_row[row], wish] for row, wish in state.doomed.items()],
@@ -102,6 +103,8 @@ def load(cluster: Cluster, data: dict[str, Any]) -> State:
     for row, gpus in data.get("promises", ()):
         if max(gpus) < cluster.gpus:
             keep_for(state, row, tuple(gpus))
+    state.lent = {gpu: job for gpu, job, _ in data.get("lent", ())}
+    state.reclaimed = frozenset(gpu for gpu, _, told in data.get("lent", ()) if told)
     return state
 
 

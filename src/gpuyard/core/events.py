@@ -176,6 +176,45 @@ class Spared:
 
 
 @dataclass(frozen=True, slots=True)
+class Granted:
+    """Idle GPUs were lent to a running job that adapts, until somebody needs them. Plans do not see that."""
+
+    at: float
+    job: str
+    attempt: int
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """A job was told to leave GPUs that it was lent; they are its own until it has, or its grace is over."""
+
+    at: float
+    job: str
+    attempt: int
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """GPUs that a job was lent are nobody's again: it left them, or had to."""
+
+    at: float
+    job: str
+    attempt: int
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A running job told what it decided, with the GPUs and the time that it has."""
+
+    at: float
+    job: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """A job's process ended."""
 
@@ -303,7 +342,7 @@ WAIT_AGAIN = ("preempted", "oom", "crowded")
 
 JobEvent = (
     Submitted | Edited | Rejected | Held | Released | Cancelled | Chosen | Promised | Unpromised | Charged | Placed
-    | Started | Renewed | Preempted | Requeued | Recalled | Spared | Exited
+    | Started | Renewed | Preempted | Requeued | Recalled | Spared | Granted | Reclaimed | Returned | Adapted | Exited
 )  # fmt: skip
 YardEvent = (
     Opened | PolicySet | GpusWithdrawn | GpusRestored | MemoryTaken | HostTaken | GpusDrained | GpusResumed | Booked

@@ -48,7 +48,7 @@ class Gates:
     def __init__(self, state: State, now: float) -> None:
         self._state, self._now = state, now
         self._rows = state.waiting.array
-        self._rooms = [*_array_rooms(state), *_quota_rooms(state, now)]
+        self._rooms = [*_array_rooms(state), *quota_rooms(state, now)]
         self._left = [room.left for room in self._rooms]
         """What would be left after those who were to start."""
         begin = state.table.begin[self._rows]
@@ -133,7 +133,8 @@ def _array_rooms(state: State) -> list[Room]:
     return [Room(table.array, left, np.ones(len(table.array), dtype=np.int64), why)]
 
 
-def _quota_rooms(state: State, now: float) -> list[Room]:
+def quota_rooms(state: State, now: float) -> list[Room]:
+    """How much users and groups may still have, where there are quotas."""
     if state.rules is None or not state.rules.quotas or not state.user_of:
         return []
     quotas = dict(state.rules.quotas)

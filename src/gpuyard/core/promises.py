@@ -2,6 +2,7 @@
 
 Stopping takes time, so a plan that stops jobs cannot be carried out at once. Whoever is to run in their place is
 promised exactly the GPUs that the plan gave it: nobody else gets them meanwhile, and it is placed when they are free.
+So it is with GPUs that are lent (`lending`), which a plan takes for free: whoever has them must leave first.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def standing(state: State) -> Standing:
     for gpus in state.promises.values():
         for gpu in gpus:
             give_back(site.pool, gpu)
-    due = [row for row in state.promises if _takes(site, row, _spot(state, row))]
+    free = [row for row, gpus in state.promises.items() if state.lent.keys().isdisjoint(gpus)]
+    due = [row for row in free if _takes(site, row, _spot(state, row))]
     for row in state.recalled:
         release(site, row, state.spot[row])
     left = [row for row in state.promises if row not in due]
@@ -42,13 +44,13 @@ def standing(state: State) -> Standing:
 
 
 def split(state: State, plan: Plan) -> tuple[list[Start], list[Start]]:
-    """The starts of a plan that can be carried out now, and those that must wait until others have stopped.
+    """The starts of a plan that can be carried out now, and those that must wait until others have left their GPUs.
 
     Who is stopped only to go on elsewhere is in neither: it waits again, and is planned anew then.
     """
-    if not plan.stops:
+    if not plan.stops and not state.lent:
         return plan.starts, []
-    left = {gpu for job in plan.stops for gpu in state.spot[state.row_of[job]].tolist()}
+    left = {gpu for job in plan.stops for gpu in state.spot[state.row_of[job]].tolist()} | state.lent.keys()
     starts = [start for start in plan.starts if start.job not in plan.stops]
     now = [start for start in starts if left.isdisjoint(start.gpus)]
     return now, [start for start in starts if not left.isdisjoint(start.gpus)]

@@ -154,13 +154,13 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """GPUs are kept for it, and whoever runs there is being stopped."""
+    """GPUs are kept for it, and whoever runs there, or has them on loan, is being told to leave."""
 
     gpus: tuple[int, ...]
 
     def __str__(self) -> str:
         gpus = ", ".join(map(str, self.gpus))
-        return f"is next on GPU {gpus}, as soon as the job that runs there has stopped"
+        return f"is next on GPU {gpus}, as soon as the job that runs there has left"
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,10 @@ class State:
         """Rows on GPUs that were given memory which others asked for, and by what rule (`admission`)."""
         self.promises: dict[int, tuple[int, ...]] = {}
         """GPUs that are kept for waiting rows while those who run there are being stopped."""
+        self.lent: dict[int, str] = {}
+        """GPUs on loan, and which running job has each: plans take them for free. Replaced as a whole."""
+        self.reclaimed: frozenset[int] = frozenset()
+        """Those of them that were asked back."""
         self.after: dict[int, dict[str, None]] = {}
         """Jobs that waiting or held rows still have to wait for (`Request.after`), in order; there may be many."""
         self.followers: dict[str, list[int]] = {}
@@ -183,6 +187,8 @@ class State:
             "charges": dict(self.charges),
             "admitted": dict(self.admitted),
             "promises": dict(self.promises),
+            "lent": dict(self.lent),
+            "reclaimed": sorted(self.reclaimed),
             "after": {row: list(left) for row, left in self.after.items()},
             "handed": dict(self.handed),
             "doomed": dict(self.doomed),

@@ -24,6 +24,7 @@ from gpuyard.core.checkpoint import move_to
 from gpuyard.core.dependencies import begin, settle, wait_for
 from gpuyard.core.events import (
     WAIT_AGAIN,
+    Adapted,
     Booked,
     Cancelled,
     Charged,
@@ -35,6 +36,7 @@ from gpuyard.core.events import (
     GpusRestored,
     GpusResumed,
     GpusWithdrawn,
+    Granted,
     HarmMeasured,
     Held,
     HostTaken,
@@ -46,10 +48,12 @@ from gpuyard.core.events import (
     Preempted,
     Promised,
     Recalled,
+    Reclaimed,
     Rejected,
     Released,
     Renewed,
     Requeued,
+    Returned,
     RulesSet,
     Spared,
     Started,
@@ -57,6 +61,7 @@ from gpuyard.core.events import (
     Unbooked,
     Unpromised,
 )
+from gpuyard.core.lending import ask_back, lend, take_back, take_back_all
 from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.placement import claim, release
 from gpuyard.core.pool import NOBODY, takes_any
@@ -96,6 +101,10 @@ TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
     (Phase.RUNNING, Requeued): Phase.QUEUED,
     (Phase.RUNNING, Recalled): Phase.RUNNING,
     (Phase.RUNNING, Spared): Phase.RUNNING,
+    (Phase.RUNNING, Granted): Phase.RUNNING,
+    (Phase.RUNNING, Reclaimed): Phase.RUNNING,
+    (Phase.RUNNING, Returned): Phase.RUNNING,
+    (Phase.RUNNING, Adapted): Phase.RUNNING,
     (Phase.RUNNING, Exited): Phase.SUCCEEDED,
 }
 """Exited leads to SUCCEEDED with code 0, to FAILED with any other, and to what its cause says where it has one."""
@@ -264,6 +273,8 @@ def _may_be_stopped(state: State, row: int) -> bool:
 
 def _placed(state: State, row: int, event: Placed) -> None:
     _left_queue(state, row, event)
+    if state.lent and not state.lent.keys().isdisjoint(event.gpus):
+        raise Bug(f"job {event.job} was placed on {event.gpus}, of which some are lent to others: {state.lent}")
     spot = np.array(event.gpus, dtype=np.int64)
     claim(state.site(), row, spot)
     state.spot[row] = spot
@@ -311,6 +322,8 @@ def _stopped(state: State, row: int, at: float) -> None:
     table.started[row] = np.inf
     state.recalled.pop(row, None)
     state.admitted.pop(row, None)
+    if state.lent:
+        take_back_all(state, state.ids[row])
 
 
 def _requeued(state: State, row: int, event: Requeued) -> None:
@@ -450,5 +463,9 @@ _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
     Requeued: _requeued,
     Recalled: _recalled,
     Spared: _spared,
+    Granted: lend,
+    Reclaimed: ask_back,
+    Returned: take_back,
+    Adapted: lambda state, row, event: None,
     Exited: _exited,
 }

@@ -42,7 +42,7 @@ Change = Callable[[Work, Request], tuple[Work, Request]]
 WHILE_RUNNING = frozenset(
     (
         "priority", "name", "tags", "time_limit", "estimate", "deadline", "grace", "requeue", "retries", "retry_delay",
-        "preemptible", "signal", "notice", "notify", "notify_on",
+        "preemptible", "signal", "notice", "notify", "notify_on", "adaptive",
     )
 )  # fmt: skip
 """What a job that is on its GPUs may still ask for."""

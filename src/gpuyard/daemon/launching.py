@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gpuyard.core.events import Placed
+from gpuyard.daemon.adaptations import deadline_of
 from gpuyard.daemon.shares import share_variables
 from gpuyard.daemon.store import Store
 from gpuyard.daemon.views import JobView, Work, work_of
@@ -27,10 +29,12 @@ _FUNCTIONS = {
 """The same for login shells of bash, which begin with a PATH of their own. Last there as well: a real Slurm wins."""
 
 
-def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str, size: float = 0.0) -> Task:
+def task_of(
+    view: JobView, placed: Placed, store: Store, node: str, user: str, size: float = 0.0, control: str = ""
+) -> Task:
     """All that the engine has to know of an attempt, which runs as a user; as the daemon, if that is empty.
 
-    Its smallest GPU has `size` bytes.
+    Its smallest GPU has `size` bytes; `control` is where it finds the daemon.
     """
     work = work_of(view)
     environment = store.environment(work.environment)
@@ -46,6 +50,7 @@ def task_of(view: JobView, placed: Placed, store: Store, node: str, user: str, s
         work.limits,
         variables={
             **share_variables(view.work, environment, size),
+            **budget_variables(view, work, time.time(), control),
             **array_variables(view, work),
             **slurm_variables(view, work, placed, environment, node),
         },
@@ -88,6 +93,17 @@ def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str 
         return value.rjust(int(width), "0") if width and letter in "jJAant" else value
 
     return os.path.join(work.get("directory", "/"), _PATTERN.sub(fill, pattern))
+
+
+def budget_variables(view: JobView, work: Work, now: float, control: str) -> dict[str, str]:
+    """What tells a job that begins now how long it may run; if it adapts, also where it hears that this changes."""
+    deadline = deadline_of(now, work.time_limit, view.work.get("deadline"))
+    limit = {} if work.time_limit is None else {"GPUYARD_BUDGET": f"{work.time_limit:.15g}"}
+    until = {} if deadline is None else {"GPUYARD_DEADLINE": f"{deadline:.15g}"}
+    if not work.adaptive:
+        return {**limit, **until}
+    grace = f"{work.grace:.15g}"
+    return {**limit, **until, "GPUYARD_ADAPTIVE": "1", "GPUYARD_GRACE": grace, "GPUYARD_CONTROL": control}
 
 
 def array_variables(view: JobView, work: Work, prefix: str = "GPUYARD") -> dict[str, str]:

@@ -170,7 +170,7 @@ class Machine:
                 yield from self._taken(state, now)
             return
         self._seen, self._news = ticks, False
-        placed = {gpu for row in state.running.array for gpu in state.spot[row].tolist()}
+        placed = {gpu for row in state.running.array for gpu in state.spot[row].tolist()} | state.lent.keys()
         self._sampler.fresh(_FRESH)
         self._occupants = owners = self._attributed()
         for gpu, verdict in enumerate(self._judged(owners, placed, ticks)):
@@ -195,7 +195,7 @@ class Machine:
         """What others than our jobs use of a GPU by the latest look; None where that cannot be told."""
         table, promised = state.table, dict[str, float]()
         for row in state.running.array.tolist():
-            if gpu in state.spot[row]:
+            if gpu in state.spot[row] or state.lent.get(gpu) == state.ids[row]:
                 promised[state.ids[row]] = math.inf if table.compute[row] >= 100 else float(table.memory[row])
         there = [(occupant.job, occupant.memory) for occupant in self._occupants[gpu]]
         use = used_by_others(self._sampler.readings[gpu].memory_used, there, promised)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuyard.core.engine import validate
 from gpuyard.core.events import Chosen, PolicySet, Renewed
+from gpuyard.core.lending import avoid
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.daemon.opening import configured_policy
@@ -95,6 +96,7 @@ class Planning:
         """A valid plan; a policy that fails is replaced, since the queue must go on."""
         try:
             plan = self.planner.plan(Snapshot(self._yard.state, now, usage=self._yard.admitting.usage(now)))
+            avoid(self._yard.state, plan, now)
             validate(self._yard.state, plan)
         except Exception as error:  # a policy may be a user's own code: anything may come out of it
             if self.planner.text == FALLBACK:

@@ -75,7 +75,8 @@ def profile_of(work: Work, request: Request, id: str, own_id: bool) -> tuple[Wor
         work, command=tuple(command), name=f"profile of {work.name}", tags=(TAG,), profiles=work.signature, profile="",
         time_limit=seconds or work.time_limit, estimated=bool(seconds or work.time_limit), auto_memory=False,
         predicted=None, retries=0, oom_retries=0, requeue=False, notice=0.0, output="", error="", cap=False, mps=False,
-        thread_percentage=0.0, notify=("none",), notify_on=(), batch=None, row=None, task=None, tasks=None,
+        adaptive=False, thread_percentage=0.0, notify=("none",), notify_on=(), batch=None, row=None, task=None,
+        tasks=None,
     )  # fmt: skip
     limit = seconds or request.limit
     return tried, replace(

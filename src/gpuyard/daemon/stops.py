@@ -57,6 +57,8 @@ class Stops:
         state = self._yard.state
         row = state.row_of[job]
         before = state.recalled.get(row, PREEMPTED)
+        if self._work_of(job).adaptive:
+            details["grace"] = self._grace(job, cause, grace)
         if row not in state.recalled or (before in WAIT_AGAIN and cause not in WAIT_AGAIN):
             self._yard.record(Recalled(now, job, state.attempt[row], cause), **details)
         self.again(row, grace)
@@ -64,14 +66,16 @@ class Stops:
     def again(self, row: int, grace: float | None = None) -> None:
         """Have a job asked that was told to end, perhaps by a former life of the daemon."""
         state = self._yard.state
-        job, attempt = state.ids[row], state.attempt[row]
+        job, attempt, cause = state.ids[row], state.attempt[row], state.recalled[row]
+        signal = self._work_of(job).signal if cause == PREEMPTED and grace is None else "TERM"
+        self.ask(job, attempt, self._grace(job, cause, grace), signal)
+
+    def _grace(self, job: str, cause: str, given: float | None) -> float:
+        """Seconds that a job has to end, by why it is told to."""
         work = self._work_of(job)
-        if state.recalled[row] == PREEMPTED and grace is None:
-            self.ask(job, attempt, work.notice or work.grace, work.signal)
-        elif state.recalled[row] in ("oom", CROWDED):
-            self.ask(job, attempt, min(work.grace, GRACE if grace is None else grace))
-        else:
-            self.ask(job, attempt, work.grace if grace is None else grace)
+        if cause in ("oom", CROWDED):
+            return min(work.grace, GRACE if given is None else given)
+        return given if given is not None else (work.notice or work.grace) if cause == PREEMPTED else work.grace
 
     def ask(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
         """Once all is written, have the engine ask an attempt to end."""

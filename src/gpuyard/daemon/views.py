@@ -110,6 +110,8 @@ class Work:
     """The batch that it is of: its id, its name, and what tells that a file is the same."""
     row: tuple[int, int, float, float] | None = None
     """Which row of the batch's file it is, in which wave, and the row's epochs and priority."""
+    adaptive: bool = False
+    """Whether it adapts to what it is granted: it may be lent idle GPUs, and told to leave them."""
     refusals: tuple[tuple[int, str], ...] = ()
     """Of the first job of a batch: rows that can never run here, and why."""
     holder: tuple[int, int, str] | None = None

@@ -54,6 +54,7 @@ from gpuyard.daemon.machine import Machine
 from gpuyard.daemon.measuring import Measures, Seen, seen_on
 from gpuyard.daemon.meters import Meters
 from gpuyard.daemon.offences import Offences
+from gpuyard.daemon.offers import Offers
 from gpuyard.daemon.ooms import Ooms
 from gpuyard.daemon.opening import check_gpus, rules_to_set, take_up_policy
 from gpuyard.daemon.outcomes import Outcomes
@@ -120,6 +121,8 @@ class Yard:
             self.measures.listeners.append(self.admitting.heard)
         self._ooms = Ooms(self, self._offences)
         self._outcomes = Outcomes(self, self._stops, self._times, self._ooms, self._work_of)
+        self.offers = Offers(self, self._work_of)
+        """Who is lent GPUs that nobody else can use."""
         self._expected: list[str] = []
         self._reports: list[Report] = []
         self.checkpoints = Checkpoints(store)
@@ -175,7 +178,9 @@ class Yard:
             self._stops.end_overdue(now)
             self.estimates.tell(now)
             self._outcomes.give_up_doomed(now)
+            self.offers.settle(now)
             self.planning.plan(now)
+            self.offers.look(now)
         if self._may_wait(answers) or not self._commit(answers):
             return
         if len(self._launches) > _FEW:
@@ -195,7 +200,7 @@ class Yard:
         if self.failing:
             due.append(self._retry_at)
         else:
-            due += [self.planning.due(), self.machine.due(), self._stops.due()]
+            due += [self.planning.due(), self.machine.due(), self._stops.due(), self.offers.due()]
         return max(0.0, min(due) - ticks)
 
     def record(self, event: Event, **details: Any) -> None:
@@ -414,7 +419,8 @@ class Yard:
         user = self.store.open[placed.job].user if self.settings.shared else ""
         try:
             size = self.machine.least_memory(placed.gpus)
-            task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user, size)
+            control = f"unix:{self.settings.socket}"
+            task = task_of(self.store.open[placed.job], placed, self.store, self.machine.node, user, size, control)
             self.engine.launch(task, placed.attempt, Placement(self.machine.node, placed.gpus))
         except LaunchRefused as error:
             self._outcomes.refused(placed, str(error), self.clock.now())

@@ -87,7 +87,8 @@ OPTIONS: dict[str, _Option] = {
     "notify_on": _Option("--notify-on", lambda text, moment: [",".join(words_in(text))]),
 }  # fmt: skip
 _TICKS = {
-    "hold": "--hold", "preemptible": "--preemptible", "requeue": "--requeue", "cap": "--cap", "mps": "--mps",
+    "hold": "--hold", "preemptible": "--preemptible", "adaptive": "--adaptive", "requeue": "--requeue",
+    "cap": "--cap", "mps": "--mps",
 }  # fmt: skip
 
 
@@ -191,6 +192,7 @@ def filled(job: dict[str, Any]) -> dict[str, str | bool]:
         "notify": ", ".join(ref for ref in job["notify"] if ref != "url"),
         "notify_on": ", ".join(job["notify_on"]),
         "preemptible": job["preemptible"],
+        "adaptive": job["adaptive"],
         "requeue": job["requeue"],
     }
 

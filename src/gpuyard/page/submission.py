@@ -291,7 +291,7 @@ READERS: dict[str, Reader] = {
     "thread_percentage": _thread_percentage,
 }  # fmt: skip
 """What each field of text says."""
-TICKS = ("hold", "preemptible", "requeue", "cap", "mps")
+TICKS = ("hold", "preemptible", "adaptive", "requeue", "cap", "mps")
 
 
 def _check_together(found: Reading, moment: Moment) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import Response
@@ -57,8 +57,9 @@ def job_json(
     progress: Progress | None = None,
     node: str = "",
     measured: Mapping[str, Any] | None = None,
+    granted: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """A job, and why it waits if it does, or how far it is and what it uses."""
+    """A job, and why it waits if it does, or how far it is, what it uses, and what it has on loan."""
     work = view.work
     return {
         "id": view.id,
@@ -100,6 +101,8 @@ def job_json(
         "notice": work.get("notice") or None,
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
+        "adaptive": work.get("adaptive", False),
+        "granted": list(granted),
         "notify": ["url" if ref.startswith("#") else ref for ref in work.get("notify", ())],
         "notify_on": work.get("notify_on", []),
         **_sharing(view, measured),

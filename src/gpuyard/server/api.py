@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from gpuyard import __version__
 from gpuyard.config import Settings
+from gpuyard.core.lending import loans
 from gpuyard.core.reasons import Reason
 from gpuyard.daemon import rulebook
 from gpuyard.daemon.desk import Desk
@@ -46,6 +47,7 @@ from gpuyard.server.estimates import EstimateRoutes
 from gpuyard.server.events import Events
 from gpuyard.server.exposure import exposure
 from gpuyard.server.gpus import GpuRoutes
+from gpuyard.server.grants import GrantRoutes
 from gpuyard.server.hub import Hub
 from gpuyard.server.interference import InterferenceRoute
 from gpuyard.server.leases import Leases
@@ -135,6 +137,7 @@ class Api:
         add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
         add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
         add("/jobs/{job}/progress", Reports(self).progress, "POST", owner, "tell how far job {job} is")
+        GrantRoutes(self).add_to(add)
         leases = Leases(self)
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
         add("/leases", lists.leases, "GET", everybody)
@@ -317,7 +320,8 @@ class Api:
         if view.state == "running" and len(views) == 1:
             far = await asyncio.to_thread(self.progress.of, view, self.yard.clock.now())
         used = self.yard.measures.live(view)
-        found = job_json(view, say(reasons.get(view.id), view), far, self.yard.machine.node, used)
+        granted = loans(self.yard.state, view.id)
+        found = job_json(view, say(reasons.get(view.id), view), far, self.yard.machine.node, used, granted)
         return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
 

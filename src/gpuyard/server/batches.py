@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Query, Request, Response
 
 from gpuyard.client import OVER
+from gpuyard.core.lending import loans
 from gpuyard.daemon.batches import Together, open_batch
 from gpuyard.daemon.batchlog import BatchLog, Head, batch_log
 from gpuyard.daemon.described import NoSuchJob
@@ -140,7 +141,8 @@ class BatchRoutes:
 
     def _job(self, view: JobView, now: float) -> dict[str, Any]:
         yard = self._api.yard
-        return job_json(view, None, self._api.progress.of(view, now), yard.machine.node, yard.measures.live(view))
+        far, used = self._api.progress.of(view, now), yard.measures.live(view)
+        return job_json(view, None, far, yard.machine.node, used, loans(yard.state, view.id))
 
 
 def _known(log: BatchLog, batch: str) -> Head:

@@ -18,7 +18,7 @@ from gpuyard.units import check_signal
 _EMPTY: dict[str, Any] = {
     "tags": (), "time_limit": None, "requeue": False, "retries": 0, "retry_delay": RETRY_DELAY, "output": "",
     "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0, "notify": (), "notify_on": (),
-    "cap": False, "simulate_use": "", "mps": False, "thread_percentage": 0.0, "profile": "",
+    "cap": False, "adaptive": False, "simulate_use": "", "mps": False, "thread_percentage": 0.0, "profile": "",
 }  # fmt: skip
 """What work is like where a wish is taken back; its grace is then that of the settings."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gpuyard import accessreplies, expectations, recordingshapes, replies, shapes
+from gpuyard import accessreplies, expectations, grantshapes, recordingshapes, replies, shapes
 from gpuyard.batches import shapes as batches
 from gpuyard.server import examples
 from gpuyard.server.models import Submission
@@ -167,6 +167,23 @@ ROUTES: dict[str, Told] = {
     ),
     "POST /jobs/{job}/progress": Told(
         "reportProgress", "Tell how far a job is", "Jobs", _job(), (*_OF, 409), examples.REPORTS
+    ),
+    "POST /jobs/{job}/report": Told(
+        "reportAdaptation", "Tell how a job that adapts does", "Jobs",
+        _ok("What it has.", grantshapes.Grant, {**examples.GRANT, "events": []}), _DONE, examples.ADAPTIVE_REPORTS,
+    ),
+    "GET /jobs/{job}/grant": Told(
+        "getGrant", "What a running job has, and what changes", "Jobs",
+        _ok("What it has.", grantshapes.Grant, examples.GRANT), (*_OF, 409),
+    ),
+    "POST /jobs/{job}/grant/return": Told(
+        "returnGrant", "Give back GPUs that a job was lent", "Jobs",
+        _ok("What it has left.", grantshapes.Grant, {**examples.GRANT, "granted": [], "events": []}), _DONE,
+        examples.GIVEN_BACK,
+    ),
+    "GET /jobs/{job}/adaptation": Told(
+        "getAdaptation", "What a job was granted, and what it made of it", "Jobs",
+        _ok("What.", grantshapes.Adaptation, examples.ADAPTATION), _OF,
     ),
     "POST /leases": Told(
         "askForLease", "Ask for GPUs", "Leases", _new(replies.Id, {"id": "19"}, _links(_OF_LEASE, "id"), _AT),

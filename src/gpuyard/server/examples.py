@@ -14,7 +14,8 @@ JOB: dict[str, Any] = {
     "directory": "/home/ann/project", "tags": ["paper"], "estimate": 7200.0, "time_limit": 14400.0, "message": None,
     "array": None, "task": None, "begin_at": None, "deadline_at": None, "dependency": None, "retries": 0,
     "retry_delay": 0.0, "failures": 0, "output": None, "error": None, "open_mode": None, "among": None, "grace": 10.0,
-    "requeue": False, "signal": "TERM", "notice": None, "preemptible": False, "preemptions": 0, "notify": [],
+    "requeue": False, "signal": "TERM", "notice": None, "preemptible": False, "preemptions": 0, "adaptive": False,
+    "granted": [], "notify": [],
     "notify_on": [], "gpu_memory_asked": None, "measured": None, "energy_wh": None, "gpu_hours": 0.0,
     "prediction": None, "admission": None, "ooms": 0, "oom_retries": 3,
     "cap": False, "alone": True, "mps": False, "thread_percentage": None, "simulate_use": None, "profile": None,
@@ -95,7 +96,7 @@ GPU: dict[str, Any] = {
         {"pid": 4711, "user": "ann", "name": "python", "memory": 21474836480, "job": "19", "graphics": False}
     ], "simulated": False, "drained": False, "reservation": None,
     "reserved_from": None, "reserved_until": None, "memory_promised": 21474836480, "memory_buffer": 536870912,
-    "memory_others": 0, "memory_left": 20937965568,
+    "memory_others": 0, "memory_left": 20937965568, "granted": None,
 }  # fmt: skip
 MACHINE: dict[str, Any] = {"simulated": False, "gpus": [GPU]}
 SAMPLES: dict[str, Any] = {
@@ -290,6 +291,47 @@ POLICY_CHOICES: dict[str, Any] = {
     "a trained one, whatever its gate says": {"policy": "learned:/srv/policies/week.json", "force": True},
 }  # fmt: skip
 REPORTS: dict[str, Any] = {"a third": {"done": 30, "total": 90}}
+ADAPTIVE_REPORTS: dict[str, Any] = {
+    "how it does": {"step_seconds": 0.12, "gain_per_second": 0.00013, "noise": 0.00002, "parameters": 10602},
+    "what it decided": {
+        "decision": "grew at features.1", "reason": "expects +1.2 points; steps take 1.4 times as long",
+        "accepted": True, "parameters_before": 10602, "parameters": 19914, "cost_ratio": 1.4, "predicted_gain": 0.012,
+    },
+}  # fmt: skip
+GIVEN_BACK: dict[str, Any] = {"all of it": {}, "one of them": {"gpus": [1], "reason": "told to"}}
+GRANT: dict[str, Any] = {
+    "job": "3", "attempt": 1, "state": "running", "last": 57, "budget": 3600.0, "deadline": 1794825000.0, "grace": 10.0,
+    "gpus": ["0", "1"], "indices": [0, 1], "granted": [1],
+    "events": [
+        {
+            "number": 57, "kind": "up", "at": 1794821400.0, "budget": 3600.0, "deadline": 1794825000.0,
+            "gpus": ["0", "1"], "indices": [0, 1], "grace": 10.0,
+            "why": "nobody waits for it, and it gains 0.8 points per minute, more than job 5 (0.2)",
+        }
+    ],
+}  # fmt: skip
+ADAPTATION: dict[str, Any] = {
+    "job": "3", "adaptive": True, "budget": 3600.0, "deadline": 1794825000.0, "grace": 10.0, "granted": [1],
+    "grants": [
+        {
+            "gpu": 1, "since": 1794821400.0, "until": None,
+            "why": "nobody waits for it, and it gains 0.8 points per minute, more than job 5 (0.2)",
+        }
+    ],
+    "decisions": [
+        {
+            "at": 1794821401.5, "decision": "grew at features.1", "accepted": True, "parameters_before": 10602,
+            "reason": "expects +1.2 points; steps take 1.4 times as long", "parameters": 19914, "cost_ratio": 1.4,
+            "predicted_gain": 0.012,
+        }
+    ],
+    "times": [{"at": 1794821500.0, "before": 1800.0, "after": 3600.0}],
+    "report": {
+        "at": 1794821520.0, "step_seconds": 0.17, "gain_per_second": 0.00005, "noise": None, "accuracy": 0.71,
+        "parameters": 19914,
+    },
+    "standing": "has GPU 1 on loan, until somebody needs it",
+}  # fmt: skip
 SUBSCRIPTION_WISHES: dict[str, Any] = {
     "a webhook": {"url": "json://127.0.0.1:9/hook", "events": ["finish", "failure"], "name": "hook"}
 }

@@ -198,6 +198,10 @@ Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run a
 RetryDelay = Annotated[float | None, Field(ge=0, le=3600, description="Seconds before the first retry, then doubled.")]
 File = Annotated[Text | None, Field(description="A file for it, with patterns like %j, opened by the job's side.")]
 Preemptible = Annotated[bool, Field(description="Whether it may be stopped so that others can run.")]
+Adaptive = Annotated[
+    bool,
+    Field(description="Whether it adapts to what it is granted: it may be lent idle GPUs, and told to leave them."),
+]
 Signal = Annotated[Word, Field(description="What asks it to stop then; all its processes get it.")]
 Notice = Annotated[
     float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds from `signal` to its end, at a limit too.")

@@ -140,8 +140,10 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
     now = time.time()
     running = [view for view in views if view.state == "running"]
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
+    lent = state.lent  # likewise
     for device, reading, verdict, occupants in machine.readings():
-        tenants = [view for view in running if device.index in view.gpus]
+        borrower = lent.get(device.index)
+        tenants = [view for view in running if device.index in view.gpus or view.id == borrower]
         jobs = [view.id for view in tenants]
         booking = next((booking for booking in bookings if device.index in booking.gpus), None)
         used = reading.memory_used
@@ -152,6 +154,8 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
         # Simulated GPUs are never looked at, and others may have been before the job came.
         if device.simulated or (jobs and standing == "free"):
             standing, why = ("ours", "a job of ours is placed here") if jobs else ("free", "no job is on it")
+        if borrower and standing == "ours":
+            why = f"lent to job {borrower}, which adapts, until somebody needs it"
         if standing == "free" and device.index in drained:
             standing, why = "drained", f"drained (gpuyard resume gpu {device.index} lets jobs in again)"
         found.append(
@@ -164,7 +168,7 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
                 "reservation": booking.name if booking else None,
                 "reserved_from": iso(booking.begin) if booking else None,
                 "reserved_until": iso(booking.end) if booking else None,
-                **_for_shares(device, tenants, state),
+                **_for_shares(device, tenants, state), "granted": borrower,
             }
         )  # fmt: skip
     return found

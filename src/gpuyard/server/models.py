@@ -19,6 +19,7 @@ from gpuyard.gpus.uses import said_use
 from gpuyard.notices.urls import is_url
 from gpuyard.server.fields import (
     WHOLE,
+    Adaptive,
     ArrayWish,
     Begin,
     Command,
@@ -133,6 +134,7 @@ class AskedForJob(Asked):
     open_mode: OpenMode = None
     slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
     preemptible: Preemptible = False
+    adaptive: Adaptive = False
     signal: Signal = "TERM"
     notice: Notice = None
     notify: Notify = None
@@ -217,6 +219,7 @@ class Submission(AskedForJob):
             auto_memory=self.gpu_memory == "auto" or (self.gpu_memory is None and bool(self.profile)),
             oom_retries=settings.oom_retries if self.oom_retries is None else self.oom_retries,
             cap=self.cap,
+            adaptive=self.adaptive,
             mps=self.mps,
             thread_percentage=self.thread_percentage or 0.0,
             profile=self.profile or "",

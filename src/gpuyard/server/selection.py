@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gpuyard.arrays import task_id
+from gpuyard.core.lending import loans
 from gpuyard.core.reasons import Reason
 from gpuyard.daemon.progress import Progresses
 from gpuyard.daemon.reader import Reader
@@ -92,7 +93,10 @@ class Listing:
             return Listed({**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}, more, known)
         node = yard.machine.node
         live = yard.measures.live
-        jobs = [job_json(*one, node, live(one[0])) for one in zip(shown, said, far, strict=True)]
+        state = yard.state
+        jobs = [
+            job_json(*one, node, live(one[0]), loans(state, one[0].id)) for one in zip(shown, said, far, strict=True)
+        ]
         return Listed({**counts, "jobs": jobs}, more, known)
 
 

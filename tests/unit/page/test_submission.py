@@ -137,7 +137,8 @@ JOB: dict[str, Any] = {
     "id": "17", "name": "train.py", "command": ["/x/train.py", "a b"], "gpu_count": 2, "gpu_memory": 6 * 2**30,
     "priority": 5.0, "directory": "/data", "tags": ["paper"], "estimate": 5400.0, "time_limit": 5400.0, "retries": 2,
     "retry_delay": 30.0, "output": "x.log", "error": None, "open_mode": None, "among": [0, 1], "grace": 10.0,
-    "requeue": True, "signal": "USR1", "notice": 90.0, "preemptible": False, "notify": ["url"], "notify_on": [],
+    "requeue": True, "signal": "USR1", "notice": 90.0, "preemptible": False, "adaptive": False,
+    "notify": ["url"], "notify_on": [],
     "gpu_memory_asked": 6 * 2**30, "profile": None, "thread_percentage": 30.0, "cap": True, "mps": True,
 }  # fmt: skip
 

@@ -81,6 +81,7 @@ _ORDER = Group(
         Field("priority", "Priority", "Higher goes first; 0 is usual.", "0"),
         Field("dependency", "After other jobs", "By number or name; all must hold.", "afterok:12:13"),
         Field("hold", "Hold it", "It waits until somebody releases it.", kind="tick"),
+        Field("adaptive", "Adaptive", "It adapts: it may be lent idle GPUs, and told to leave them.", kind="tick"),
         Field("preemptible", "Preemptible", "It may be stopped so that others can run, and waits again.", kind="tick"),
         Field("signal", "Signal to stop by", "And how long before it must have stopped.", "USR1@90s"),
         Field("grace", "Grace", "From being asked to stop to being made to.", "10s"),
