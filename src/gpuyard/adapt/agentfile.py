@@ -1,0 +1,175 @@
+"""A learned decider as one small file: weights, what it learned from, how that went, and a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuyard.adapt import scorer
+from gpuyard.adapt.gains import Gains
+from gpuyard.adapt.scorer import Floats, Network
+from gpuyard.adapt.situation import UNKNOWN, Situation
+from gpuyard.errors import UserError
+
+FORMAT = "gpuyard-adaptation-policy"
+LARGEST = 10_000_000
+"""Bytes that a file may have; those of the largest networks are far smaller."""
+DIGITS = 10
+"""Significant digits of what is written, and of what decides: a file and what it was made of choose alike."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """What is in the file of a learned decider."""
+
+    network: Network
+    gains: Gains
+    noise: float
+    """Standard deviation of an accuracy between seeds where it learned."""
+    training: dict[str, Any]
+    """What it learned from, and how; no times, so that the same learning gives the same file."""
+
+    def threshold(self, situation: Situation) -> float:
+        """The gain below which nothing is done: the noise, of the situation or of where it learned, if any is known."""
+        known = [noise for noise in (situation.noise, self.noise) if not math.isnan(noise)]
+        return known[0] if known else -math.inf
+
+    def action(self, situation: Situation) -> int:
+        """The likeliest action; nothing, where too little is to be gained by it."""
+        chosen = self.network.choice(situation)
+        if chosen == situation.nothing or self.gains.predict(situation)[chosen] >= self.threshold(situation):
+            return chosen
+        return situation.nothing
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values, without the hash."""
+        net = self.network
+        return {
+            "format": FORMAT,
+            "features": scorer.VERSION,
+            "network": {
+                "hidden": _rounded(net.hidden),
+                "bias": _rounded(net.bias),
+                "out": _rounded(net.out),
+                "direct": _rounded(net.direct),
+            },
+            "gains": {
+                "weights": _rounded(self.gains.weights),
+                "ridge": self.gains.ridge,
+                "error": _or_null(self.gains.error),
+            },
+            "noise": _or_null(self.noise),
+            "training": self.training,
+        }
+
+    @property
+    def hash(self) -> str:
+        """Of everything that is in the file."""
+        return _hash(self.facts())
+
+    def save(self, path: Path, force: bool = False) -> None:
+        """Write it, all of it or nothing; what is there already stays, unless forced."""
+        check_free(path, force)
+        text = json.dumps({**self.facts(), "hash": self.hash}, indent=1, allow_nan=False) + "\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(text)
+        os.replace(draft, path)
+
+
+def check_free(path: Path, force: bool) -> None:
+    """Refuse to write over what is there."""
+    if path.is_dir():
+        raise UserError(f"{path} is a directory; name the file that is to be written")
+    if path.exists() and not force:
+        raise UserError(f"{path} is there already; name another file, or overwrite it with --force")
+
+
+def load(path: str | Path) -> Agent:
+    """A learned decider from its file."""
+    name, path = str(path), Path(path).expanduser()
+    try:
+        if path.stat().st_size > LARGEST:
+            raise UserError(f"{name} is too large to be a learned decider; name another file")
+        facts = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"there is no learned decider {name}; gpuyard adapt learn makes one") from None
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):  # not text, or no JSON
+        raise UserError(f"{name} is damaged, or no learned decider: {_ANEW}") from None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise UserError(f"{name} is no learned decider of gpuyard; gpuyard adapt learn makes one")
+    if facts.get("features") != scorer.VERSION:
+        raise UserError(
+            f"{name} was learned on version {facts.get('features')} of the features, and this gpuyard has "
+            f"version {scorer.VERSION}: {_ANEW}"
+        )
+    if facts.pop("hash", None) != _hash(facts):
+        raise UserError(f"{name} is damaged: what it holds is not what was written ({_ANEW})")
+    try:
+        return _read(facts)
+    except (KeyError, TypeError, ValueError):  # the hash is right, so somebody wrote it so
+        raise UserError(f"{name} is no learned decider: what it holds is of other kinds ({_ANEW})") from None
+
+
+def is_agent(path: Path) -> bool:
+    """Whether a file is one of a learned decider, whole or not."""
+    try:
+        with path.open() as file:
+            return FORMAT in file.read(200)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+_ANEW = "make it anew with gpuyard adapt learn, or take a copy that is whole"
+
+
+def _read(facts: dict[str, Any]) -> Agent:
+    net = facts["network"]
+    network = Network(*(np.array(net[part], dtype=float) for part in ("hidden", "bias", "out", "direct")))
+    gains = facts["gains"]
+    weights = np.array(gains["weights"], dtype=float)
+    members, inputs, units = network.hidden.shape
+    shapes = (network.bias.shape, network.out.shape, network.direct.shape, weights.shape)
+    wanted = ((members, units), (members, units), (members, scorer.WIDTH), (scorer.WIDTH,))
+    if inputs != len(scorer.FEATURES) or shapes != wanted:
+        raise ValueError("weights of other shapes")
+    everything = (network.hidden, network.bias, network.out, network.direct, weights)
+    if not all(np.isfinite(part).all() for part in everything):
+        raise ValueError("weights that are no numbers")
+    return Agent(
+        network, Gains(weights, float(gains["ridge"]), _or_nan(gains["error"])), _or_nan(facts["noise"]),
+        dict(facts["training"]),
+    )  # fmt: skip
+
+
+def rounded(agent: Agent) -> Agent:
+    """The decider as it is after having been written and read."""
+    return _read(agent.facts())
+
+
+def _hash(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _rounded(values: Floats | Sequence[Any]) -> Any:
+    if isinstance(values, np.ndarray):
+        return _rounded(values.tolist())
+    return [_rounded(v) if isinstance(v, list) else float(f"{v:.{DIGITS}g}") for v in values]
+
+
+def _or_null(value: float) -> float | None:
+    return None if math.isnan(value) else float(f"{value:.{DIGITS}g}")
+
+
+def _or_nan(value: Any) -> float:
+    return UNKNOWN if value is None else float(value)

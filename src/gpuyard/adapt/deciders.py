@@ -1,0 +1,252 @@
+"""Who decides whether and where to grow: rules of thumb, a rule that counts costs, and what was learned."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuyard.adapt.costrule import CostRule
+from gpuyard.adapt.situation import Decider, Decision, Option, Situation, grow, nothing
+from gpuyard.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from gpuyard.adapt.agentfile import Agent
+    from gpuyard.adapt.tables import Actions
+
+DEFAULT = "cost-rule"
+
+
+class Never:
+    """Never grows."""
+
+    name = "never"
+
+    def decide(self, situation: Situation) -> Decision:
+        """Nothing, always."""
+        return nothing(situation, "it never grows")
+
+
+class Timed:
+    """Grows at certain decisions, whatever is seen: the first, the middle, the last, or every so many."""
+
+    def __init__(self, name: str, times: int = 1, every: int = 1, site: str = "cheapest") -> None:
+        self.name, self.times, self.every, self.site = name, times, every, site
+
+    def decide(self, situation: Situation) -> Decision:
+        """Grow, if it is time."""
+        due, when = self._due(situation.decision, situation.decisions)
+        told = f"decision {situation.decision + 1} of {situation.decisions}"
+        if not due:
+            return nothing(situation, f"{told}: it grows at {when}")
+        if not situation.options:
+            return nothing(situation, f"{told}: there is nowhere to grow")
+        option, why = pick(situation, self.site)
+        return grow(situation, option, f"{told} is one of {when}: grows at {option.site}, {why}")
+
+    def _due(self, decision: int, decisions: int) -> tuple[bool, str]:
+        if self.name == "periodic":
+            return decision % self.every == 0, f"every {self.every}. decision" if self.every > 1 else "every decision"
+        times = min(self.times, decisions)
+        first = {"early": 0, "middle": (decisions - times) // 2, "late": decisions - times}[self.name]
+        which = f"the {'first' if self.name == 'early' else 'last' if self.name == 'late' else 'middle'}"
+        return first <= decision < first + times, which + (f" {times}" if times > 1 else "")
+
+
+class Random:
+    """Grows by chance: every option and nothing alike, or with a given chance."""
+
+    name = "random"
+
+    def __init__(self, seed: int = 0, chance: float = math.nan) -> None:
+        self.chance, self._random = chance, random.Random(seed)
+
+    def decide(self, situation: Situation) -> Decision:
+        """Whatever is drawn."""
+        options = situation.nothing
+        chance = options / (options + 1) if math.isnan(self.chance) else self.chance if options else 0.0
+        chances = (*(chance / options for _ in range(options)), 1.0 - chance)
+        drawn = self._random.random()
+        if not options or drawn >= chance:
+            return Decision(None, chances, f"chance: drew {drawn:.2f}, and grows below {chance:.2f}")
+        option = situation.options[min(int(drawn / chance * options), options - 1)]
+        return Decision(option, chances, f"chance: drew {drawn:.2f}, which is {option.site}")
+
+
+class TableOracle:
+    """Does what came to most in a recording of the same environment."""
+
+    name = "table-oracle"
+
+    def __init__(self, sequence: Actions, environment: str, accuracy: float) -> None:
+        self.sequence, self.environment, self.accuracy = sequence, environment, accuracy
+
+    def decide(self, situation: Situation) -> Decision:
+        """The next action of the best sequence; nothing, after its end."""
+        if situation.decision >= len(self.sequence):
+            return nothing(situation, f"the recording of {self.environment} has no more decisions")
+        action = self.sequence[situation.decision]
+        if action > situation.nothing:
+            raise UserError(
+                f"the recording of {self.environment} chose action {action}, and here are only "
+                f"{situation.nothing} options; record this environment"
+            )
+        why = f"{list(self.sequence)} came to most in the recording of {self.environment}: {self.accuracy:.4f}"
+        return (
+            nothing(situation, why) if action == situation.nothing else grow(situation, situation.options[action], why)
+        )
+
+
+class Reinforce:
+    """Does what was learned from recordings; nothing, where the gain that is expected is below noise."""
+
+    name = "reinforce"
+
+    def __init__(self, agent: Agent, source: str = "") -> None:
+        self.agent, self.source = agent, source
+
+    def decide(self, situation: Situation) -> Decision:
+        """The likeliest action, unless too little is to be gained by it."""
+        chances = tuple(float(chance) for chance in self.agent.network.chances(situation))
+        if not situation.options:
+            return Decision(None, chances, "there is nowhere to grow")
+        gains = self.agent.gains.predict(situation)
+        likeliest, threshold = self.agent.network.choice(situation), self.agent.threshold(situation)
+        if likeliest == situation.nothing:
+            best = float(gains.max())
+            said = f"doing nothing is the likeliest, {chances[-1]:.0%}; growing is expected to add {_points(best)}"
+            return Decision(None, chances, said, best)
+        option, gain = situation.options[likeliest], float(gains[likeliest])
+        said = f"{option.site} is the likeliest, {chances[likeliest]:.0%} against {chances[-1]:.0%} for nothing"
+        if gain < threshold:
+            said = f"{said}; but {_points(gain)} expected of it are below the noise of {100 * threshold:.2f}"
+            return Decision(None, chances, said, gain)
+        above = f", above the noise of {100 * threshold:.2f}" if math.isfinite(threshold) else ""
+        return Decision(option, chances, f"{said}; it is expected to add {_points(gain)}{above}", gain)
+
+
+def _points(gain: float) -> str:
+    return f"{100 * gain:+.2f} points"
+
+
+def pick(situation: Situation, site: str) -> tuple[Option, str]:
+    """The option that a word or a number stands for, and why it is that."""
+    options = situation.options
+    if site == "first":
+        return options[0], "the first"
+    if site == "last":
+        return options[-1], "the last"
+    if site != "cheapest":
+        return options[min(int(site), len(options) - 1)], "as told"
+    known = [option for option in options if not math.isnan(option.cost_ratio)]
+    if not known:
+        return options[-1], "the last, since costs are unknown"
+    cheapest = min(known, key=lambda option: option.cost_ratio)
+    return cheapest, f"the cheapest: a step takes {cheapest.cost_ratio:.2f} times as long"
+
+
+def make_decider(text: str) -> Decider:
+    """A decider by its text: `name`, `name:key=value,...`, `reinforce:FILE` or `table-oracle:FILE#ENVIRONMENT`."""
+    name, _, rest = text.strip().partition(":")
+    if name not in _MAKERS:
+        raise UserError(f"no decider is called '{name}'{suggest(name, _MAKERS)}; there are {', '.join(_MAKERS)}")
+    if name == "reinforce":
+        return _reinforce(rest)
+    if name == "table-oracle":
+        return _table_oracle(rest)
+    maker, known = _MAKERS[name]
+    return maker(**_settings(name, rest, known))
+
+
+def decider_names() -> tuple[str, ...]:
+    """All that can be named."""
+    return tuple(_MAKERS)
+
+
+def _settings(name: str, text: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in (piece.strip() for piece in text.split(",") if piece.strip()):
+        key, sign, value = (piece.strip() for piece in part.partition("="))
+        if key not in known:
+            has = f"; it has {', '.join(known)}" if known else "; it has none"
+            raise UserError(f"{name} has no setting '{key}'{suggest(key, known)}{has}")
+        if not sign:
+            raise UserError(f"{name} wants {key}=VALUE, not '{part}'")
+        try:
+            found[key] = known[key](value)
+        except ValueError as error:
+            raise UserError(f"{name}: {key} {error}, not '{value}'") from None
+    return found
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError("must be a whole number of at least 1")
+    return int(value)
+
+
+def _seed(value: str) -> int:
+    if not value.isdecimal():
+        raise ValueError("must be a whole number from 0 on")
+    return int(value)
+
+
+def _site(value: str) -> str:
+    if value not in ("cheapest", "first", "last") and not value.isdecimal():
+        raise ValueError("must be cheapest, first, last or the number of a site, from 0 on")
+    return value
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def read(value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:
+            raise ValueError(f"must be a number from {low:g} to {high:g}")
+        return number
+
+    return read
+
+
+def _timed(name: str, *settings: str) -> tuple[Callable[..., Decider], dict[str, Callable[[str], Any]]]:
+    readers: dict[str, Callable[[str], Any]] = {"times": _count, "every": _count, "site": _site}
+    return lambda **given: Timed(name, **given), {key: readers[key] for key in settings}
+
+
+def _reinforce(file: str) -> Decider:
+    from gpuyard.adapt.agentfile import load
+
+    if not file:
+        raise UserError("say which: reinforce:FILE, a file that gpuyard adapt learn wrote")
+    return Reinforce(load(file), file)
+
+
+def _table_oracle(text: str) -> Decider:
+    from gpuyard.adapt.tables import read_tables
+
+    file, _, environment = text.partition("#")
+    if not file:
+        raise UserError("say which: table-oracle:FILE#ENVIRONMENT, a recording and an environment in it")
+    reading = read_tables([Path(file)])
+    if not environment and len(reading.tables) > 1:
+        names = ", ".join(table.name for table in reading.tables)
+        raise UserError(f"say which environment of {file}: table-oracle:{file}#NAME, one of {names}")
+    table = reading.choose(environment or None).tables[0]
+    return TableOracle(table.sequences[table.best], table.name, float(table.values[table.best]))
+
+
+_MAKERS: dict[str, tuple[Callable[..., Decider], dict[str, Callable[[str], Any]]]] = {
+    "never": (Never, {}),
+    "early": _timed("early", "times", "site"),
+    "middle": _timed("middle", "times", "site"),
+    "late": _timed("late", "times", "site"),
+    "periodic": _timed("periodic", "every", "site"),
+    "random": (Random, {"seed": _seed, "chance": _number(0.0, 1.0)}),
+    "cost-rule": (CostRule, {"payback": _number(1.0, 1e9), "margin": _number(0.0, 100.0)}),
+    "table-oracle": (_table_oracle, {}),
+    "reinforce": (_reinforce, {}),
+}

@@ -1,0 +1,210 @@
+"""Learn to decide from recorded runs: REINFORCE over all environments at once, in numpy, in seconds.
+
+Every sequence was recorded, so what an action comes to under the policy is known exactly. By default the gradient is
+therefore the expectation that REINFORCE estimates from episodes, with the value of the node as its baseline; with
+`episodes` they are drawn, and the gradient is estimated. Learning begins where the regression of gains stands, since
+that tells environments best that were not seen, and weights are held near there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from gpuyard.adapt.agentfile import Agent, rounded
+from gpuyard.adapt.forest import Forest, draw, plant, play, reward_scale, rewards
+from gpuyard.adapt.gains import Gains, fit_gains
+from gpuyard.adapt.scorer import FEATURES, Floats, Network
+from gpuyard.adapt.tables import Actions, Table
+from gpuyard.errors import UserError
+
+Watch = Callable[[int, int, str], None]
+COOLED = 0.7
+"""Share of the updates after which temperature and bonus have fallen."""
+LASTING = 0.1
+"""Of the bonus, what stays at most where rewards are noisy."""
+POINT = 0.005
+"""Accuracy that the regression must promise for a score of 1, where learning begins."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How learning goes."""
+
+    updates: int = 500
+    rate: float = 0.03
+    units: int = 12
+    members: int = 6
+    """Networks that learn beside each other from different beginnings."""
+    keep: int = 3
+    """Of them, those with the most return decide together, unless the best alone does better."""
+    temperature: float = 1.0
+    """Of the softmax at the beginning; it falls to 1."""
+    entropy: float = 0.3
+    """Bonus at the beginning, relative to a reward of 1; it falls to what noise makes of rewards."""
+    ridge: float = 1e-3
+    episodes: int = 0
+    """Drawn for each update, environment and seed; 0: the expectation over all of them."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Update:
+    """A point of the learning curve."""
+
+    objective: float
+    """Expected reward under the chances of that moment, the mean of the members."""
+    drawn: float
+    """Mean reward of one episode in each environment and seed, of the first member."""
+    entropy: float
+    """Relative to that of equal chances."""
+    temperature: float
+
+
+def learn(
+    tables: Sequence[Table], recipe: Recipe | None = None, start: Agent | None = None, watch: Watch | None = None
+) -> Agent:
+    """A decider that chooses well in these environments; with `start`, what that one had learned is changed."""
+    if not tables:
+        raise UserError("there is no environment to learn from; record some")
+    recipe = recipe or Recipe()
+    gains = fit_gains(tables)
+    network, curve = climb(tables, recipe, gains, start, watch)
+    noises = [table.noise for table in tables if not math.isnan(table.noise)]
+    training = {
+        "environments": [_described(table) for table in tables],
+        "recipe": asdict(recipe),
+        "from": None if start is None else start.hash,
+        "curve": [[round(value, 6) for value in asdict(update).values()] for update in curve],
+        "columns": list(asdict(curve[-1])),
+    }
+    return rounded(Agent(network, gains, median(noises) if noises else math.nan, training))
+
+
+def climb(
+    tables: Sequence[Table], recipe: Recipe, gains: Gains, start: Agent | None, watch: Watch | None
+) -> tuple[Network, list[Update]]:
+    """The networks that REINFORCE ends with, and how it went."""
+    forest, rng = plant(tables), np.random.default_rng(recipe.seed)
+    if start is None:
+        network = Network.random(rng, recipe.members, recipe.units)
+        network = replace(network, direct=network.direct + gains.weights / POINT)
+    else:
+        network = _again(start.network, recipe.members, rng)
+    ascent, curve, stays = Ascent(network, recipe.rate, recipe.ridge), list[Update](), _lasting_bonus(tables)
+    for k in range(recipe.updates):
+        warm = max(1.0 - k / recipe.updates / COOLED, 0.0)
+        temperature, bonus = recipe.temperature**warm, max(recipe.entropy * warm, stays)
+        chances = forest.chances(ascent.network, temperature)
+        reach, comes_to, worth = play(forest, chances)
+        if recipe.episodes:
+            slope = _drawn_slope(forest, chances, worth, recipe.episodes, rng)
+        else:
+            slope = reach[..., None] * chances * (comes_to - worth[..., None])
+        slope += bonus * _towards_even(reach, chances)
+        ascent.step(forest.features, slope.reshape(len(slope), -1) / temperature)
+        curve.append(_point(forest, chances, reach, worth, temperature, rng))
+        if watch is not None:
+            watch(k + 1, recipe.updates, f"objective {curve[-1].objective:.3f}")
+    return _selected(tables, forest, ascent.network, recipe.keep), curve
+
+
+def greedy(choose: Callable[[Any], int], table: Table) -> Actions:
+    """The sequence that a decider makes in what is seen on average."""
+    prefix: Actions = ()
+    while prefix in table.typical:
+        prefix = (*prefix, choose(table.typical[prefix]))
+    return prefix
+
+
+def _described(table: Table) -> dict[str, Any]:
+    return {
+        "environment": table.name, "seeds": len(table.seeds), "sequences": len(table.sequences),
+        "never": round(float(table.values[table.never]), 6), "best": round(float(table.values.max()), 6),
+    }  # fmt: skip
+
+
+def _lasting_bonus(tables: Sequence[Table]) -> float:
+    """What noise makes of rewards: differences below it are not to be learned."""
+    shares = [table.noise / reward_scale(table) for table in tables if not math.isnan(table.noise)]
+    return min(median(shares), LASTING) if shares else 0.0
+
+
+def _again(start: Network, members: int, rng: np.random.Generator) -> Network:
+    """Members that begin where others ended; where there are more of them, each a little elsewhere."""
+    at = np.arange(members) % start.members
+    parts = [part[at] for part in (start.hidden, start.bias, start.out, start.direct)]
+    for part in parts:
+        part[start.members :] += rng.normal(0.0, 0.05, part[start.members :].shape)
+    return Network(*parts)
+
+
+def _towards_even(reach: Floats, chances: Floats) -> Floats:
+    """Where scores must go for more entropy."""
+    logs = np.log(np.maximum(chances, 1e-12))
+    entropy = -(chances * logs).sum(axis=2, keepdims=True)
+    return np.asarray(-reach[..., None] * chances * (logs + entropy))
+
+
+def _drawn_slope(forest: Forest, chances: Floats, worth: Floats, episodes: int, rng: np.random.Generator) -> Floats:
+    """What REINFORCE makes of episodes that are drawn: reward less the node's value, for what was done."""
+    counts, sums = draw(forest, chances, episodes, rng)
+    ahead = (sums - counts * worth[..., None]) / episodes
+    slope = ahead - chances * ahead.sum(axis=2, keepdims=True)
+    return np.asarray(slope / len(forest.weight))
+
+
+def _point(
+    forest: Forest, chances: Floats, reach: Floats, worth: Floats, temperature: float, rng: np.random.Generator
+) -> Update:
+    even = np.log(np.maximum(forest.possible.sum(axis=1), 2))
+    entropy = -(chances * np.log(np.maximum(chances, 1e-12))).sum(axis=2) / even
+    _, sums = draw(forest, chances[:1], 1, rng)
+    roots = forest.levels[0]
+    drawn = float((sums[0, roots].sum(axis=1) * forest.weight).sum())
+    objective = float(forest.objective(worth).mean())
+    return Update(objective, drawn, float((entropy * reach).sum() / reach.sum()), temperature)
+
+
+class Ascent:
+    """Adam, uphill, for all members at once; weights cost as they leave where they began."""
+
+    def __init__(self, network: Network, rate: float, ridge: float) -> None:
+        self.network, self.rate, self.ridge, self.steps = network, rate, ridge, 0
+        self.parts = [network.hidden, network.bias, network.out, network.direct]
+        self.home = [np.zeros_like(part) for part in self.parts[:3]] + [network.direct]
+        self.first = [np.zeros_like(part) for part in self.parts]
+        self.second = [np.zeros_like(part) for part in self.parts]
+
+    def step(self, rows: Floats, slope: Floats) -> None:
+        """Go on, given how the objective rises with the score of each row."""
+        net, plain = self.network, rows[:, : len(FEATURES)]
+        inner = np.tanh(plain @ net.hidden + net.bias[:, None])
+        back = slope[..., None] * net.out[:, None] * (1.0 - inner**2)
+        slopes = [plain.T @ back, back.sum(axis=1), np.einsum("mrh,mr->mh", inner, slope), slope @ rows]
+        self.steps += 1
+        for k, (part, up) in enumerate(zip(self.parts, slopes, strict=True)):
+            up = up - self.ridge * (part - self.home[k])
+            self.first[k] = 0.9 * self.first[k] + 0.1 * up
+            self.second[k] = 0.99 * self.second[k] + 0.01 * up**2
+            mean, square = self.first[k] / (1 - 0.9**self.steps), self.second[k] / (1 - 0.99**self.steps)
+            self.parts[k] = part + self.rate * mean / (np.sqrt(square) + 1e-8)
+        self.network = Network(*self.parts)
+
+
+def _selected(tables: Sequence[Table], forest: Forest, network: Network, keep: int) -> Network:
+    """Those members that together come to most where they learned: some, or the best alone."""
+    _, _, worth = play(forest, forest.chances(network))
+    order = np.argsort(-forest.objective(worth), kind="stable")
+
+    def comes_to(some: Network) -> float:
+        reached = [greedy(some.choice, table) for table in tables]
+        return float(np.mean([rewards(t)[t.place[one]] for t, one in zip(tables, reached, strict=True)]))
+
+    choices = [network.choose(order[:k].tolist()) for k in (keep, 1)]
+    return max(choices, key=lambda some: round(comes_to(some), 3))
