@@ -3,10 +3,12 @@
 from gpuyard.adapt.ops.deepening import deepen
 from gpuyard.adapt.ops.growthlog import growth_log, rebuild
 from gpuyard.adapt.ops.growths import Growth, NotPreserved, Refused, Site
+from gpuyard.adapt.ops.shrinking import accuracy, compare_down, distil, distillation, shrink
 from gpuyard.adapt.ops.sites import sites
 from gpuyard.adapt.ops.undoing import rollback
 from gpuyard.adapt.ops.widening import widen
 
 __all__ = [
-    "Growth", "NotPreserved", "Refused", "Site", "deepen", "growth_log", "rebuild", "rollback", "sites", "widen",
+    "Growth", "NotPreserved", "Refused", "Site", "accuracy", "compare_down", "deepen", "distil", "distillation",
+    "growth_log", "rebuild", "rollback", "shrink", "sites", "widen",
 ]  # fmt: skip

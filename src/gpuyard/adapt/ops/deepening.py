@@ -69,7 +69,7 @@ def _grown(
     added = insert(model, entry)
     try:
         calibrate(model, added, example)
-        differences = check(model, example, before, added, found.site.name) if before is not None else {}
+        differences = check(model, before, added, found.site.name) if before is not None else {}
         if optimizer is not None:
             join(optimizer, model, kin(model, entry, added))
     except BaseException:

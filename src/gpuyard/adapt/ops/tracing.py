@@ -11,7 +11,8 @@ import torch
 from torch import fx, nn
 
 from gpuyard.adapt.ops.containers import Grown, Residual, canonical, is_added, named_layers
-from gpuyard.adapt.ops.trying import Call, Inputs, undisturbed, watched
+from gpuyard.adapt.ops.growths import Refused
+from gpuyard.adapt.ops.trying import Call, Inputs, few, undisturbed, watched
 
 READS = frozenset(("size", "dim", "numel", "ndimension"))
 
@@ -67,7 +68,6 @@ class Survey:
     """A network and what is known about it."""
 
     model: nn.Module
-    example: Inputs
     calls: dict[int, Call]
     pieces: list[Piece]
     through: bool
@@ -88,7 +88,14 @@ class Survey:
 
 def survey(model: nn.Module, example: Inputs, *, through: bool = False) -> Survey:
     """Runs the network once on the example, and reads its graph."""
-    found = Survey(model, example, watched(model, example), [], through, dict(named_layers(model)), [])
+    small = few(example)
+    try:
+        calls = watched(model, small)
+    except Refused:
+        if small is example:
+            raise
+        calls = watched(model, example)  # some networks want batches of one size only
+    found = Survey(model, calls, [], through, dict(named_layers(model)), [])
     with undisturbed(model):
         model.eval()
         _read(found, "", model)

@@ -16,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 from gpuyard.adapt.ops.growths import Refused
 from gpuyard.errors import UserError
 
+FEW = 8
+"""Rows of an example that are enough where no statistics are taken."""
 SEED = 12
 """Of whatever random numbers a network draws while it is tried."""
 DROPOUTS = frozenset(
@@ -47,6 +49,16 @@ def inputs(example: Any) -> Inputs:
             f"the example is a {type(example).__name__}: give a tensor, a tuple of inputs or a dict of them"
         )
     return Inputs((example,), {})
+
+
+def few(example: Inputs) -> Inputs:
+    """The first rows of an example, if all that it holds has as many."""
+    held = [value for value in (*example.args, *example.named.values()) if isinstance(value, Tensor)]
+    rows = {value.shape[0] if value.dim() else 0 for value in held}
+    if len(rows) != 1 or max(rows) <= FEW or any(isinstance(value, tuple | list | dict) for value in example.args):
+        return example
+    args = tuple(value[:FEW] if isinstance(value, Tensor) else value for value in example.args)
+    return Inputs(args, {key: v[:FEW] if isinstance(v, Tensor) else v for key, v in example.named.items()})
 
 
 @dataclass(slots=True)

@@ -9,18 +9,24 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from gpuyard.adapt.ops.growths import NotPreserved, Refused
-from gpuyard.adapt.ops.trying import Inputs, outputs
+from gpuyard.adapt.ops.trying import Inputs, few, outputs
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 """How far outputs may move, relative to the largest of them where that is above 1."""
-Seen = dict[str, list[Tensor]]
+_BROKEN = (RuntimeError, ValueError, TypeError, IndexError)
+Seen = dict[str, tuple[Inputs, list[Tensor]]]
+"""By mode, what a network was given and what it made of that."""
 
 
 def seen(model: nn.Module, example: Inputs) -> Seen:
     """What a network makes of the example, by mode; training is left out where it cannot train on such a batch."""
-    found = {"eval": outputs(model, example, train=False)}
+    small = few(example)
     try:
-        found["train"] = outputs(model, example, train=True)
+        found = {"eval": (small, outputs(model, small, train=False))}
+    except _BROKEN:
+        found = {"eval": (example, outputs(model, example, train=False))}
+    try:
+        found["train"] = (example, outputs(model, example, train=True))
     except ValueError:  # batch norm wants more than one value for each channel
         return found
     return found
@@ -44,20 +50,20 @@ def compare(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[float, f
     return largest, worst
 
 
-def check(model: nn.Module, example: Inputs, before: Seen, added: nn.Module | None, name: str) -> dict[str, float]:
+def check(model: nn.Module, before: Seen, added: nn.Module | None, name: str) -> dict[str, float]:
     """The largest difference by mode; raises where it is too large, or where what was added is not used."""
     reached: list[bool] = []
     handle = register_module_forward_hook(lambda module, *_: reached.append(True) if module is added else None)
     try:
-        after = seen(model, example)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        after = {mode: outputs(model, given, train=mode == "train") for mode, (given, _) in before.items()}
+    except _BROKEN as error:
         raise Refused(f"the network no longer ran after growing at '{name}', so that was undone: {error}") from error
     finally:
         handle.remove()
     if added is not None and not reached:
         raise Refused(f"the network does not use what stands at '{name}' by that name, so growing there was undone")
     differences = {}
-    for mode, values in before.items():
+    for mode, (_, values) in before.items():
         differences[mode], ratio = compare(values, after[mode])
         if not ratio <= 1.0:
             raise NotPreserved(

@@ -61,7 +61,7 @@ def widen(
     growth = Growth(entry, found.site, had, parameters(model), kept=kept)
     try:
         if before is not None:
-            growth.difference = check(model, given, before, None, found.site.name)
+            growth.difference = check(model, before, None, found.site.name)
     except BaseException:
         unwiden(model, entry, kept, optimizer)
         raise
