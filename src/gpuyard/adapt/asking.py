@@ -66,6 +66,8 @@ class Agenda:
     """What comes when: the next decision, change of resources and evaluation. All but the settings is state."""
 
     def __init__(self, asking: Asking, changes: tuple[Simulated, ...], every: float | None) -> None:
+        if every is not None and not every > 0:
+            raise UserError(f"evaluate_every is a part of the budget above 0, or None, not {every:g}")
         self.asking, self._changes, self._every = asking, changes, every
         self.asked = 0
         """Decisions so far."""

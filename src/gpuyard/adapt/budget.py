@@ -24,6 +24,8 @@ from gpuyard.errors import UserError
 
 MARGIN = 0.002
 """Of the total: what is kept back on clocks that move by themselves, for what nobody measures."""
+_JITTER = 0.02
+"""Of the total: the most that is kept back for the clock's jitter."""
 CAUTION = 1.15
 """How much more is kept for what comes again than it took before."""
 _POLL = 0.2
@@ -91,6 +93,8 @@ class Budget:
         self._next_poll = -math.inf
         self._deadline = math.inf
         """When this attempt of a job ends, in unix time."""
+        self._granted_before: float | None = getattr(grants, "budget", None)
+        """Seconds on the wall; on other clocks a budget changes in the same proportion."""
         self._reckon()
 
     @property
@@ -185,10 +189,13 @@ class Budget:
         try:
             yield
         finally:
-            took = self.clock.now() - began
-            self._aside += took
-            if name:
-                self.keep(name, took)
+            self.spent(self.clock.now() - began, name)
+
+    def spent(self, seconds: float, name: str = "") -> None:
+        """The same, told afterwards: so much of the time since the step began was no part of it."""
+        self._aside += seconds
+        if name:
+            self.keep(name, seconds)
 
     def keep(self, name: str, seconds: float) -> None:
         """Keep as much for the end; of what is told several times, the longest of the last three."""
@@ -252,8 +259,11 @@ class Budget:
         if event.deadline is not None and isinstance(self.clock, WallClock):
             self._deadline = event.deadline
             self.set_total(max(self.used + event.deadline - time.time(), _HAIR), event.why)
-        elif event.budget is not None and event.budget > 0:
+        elif event.budget and isinstance(self.clock, WallClock):
             self.set_total(event.budget, event.why)
+        elif event.budget and self._granted_before:
+            self.set_total(self._total * event.budget / self._granted_before, event.why)
+        self._granted_before = event.budget
 
     def _at(self, now: float) -> float:
         """What was used at a time of the clock."""
@@ -262,7 +272,9 @@ class Budget:
     def _reckon(self) -> None:
         """What is kept, and when the last step must have ended."""
         self._reserve = max(self._fixed, sum(self.kept(name) for name in self._kept))
-        margin = 0.0 if self.exact or math.isinf(self._total) else MARGIN * self._total
+        margin = MARGIN * self._total + min(getattr(self.clock, "jitter", 0.0), _JITTER * self._total)
+        if self.exact or math.isinf(self._total):
+            margin = 0.0
         self._end = max(0.0, self._total - self._reserve - margin)
 
     def state(self) -> dict[str, Any]:

@@ -59,21 +59,27 @@ class Checkpoints:
 
     def write(self, state: dict[str, Any]) -> Path:
         """Put a state on the disk, and forget those before the last two."""
+        return self.write_by(lambda path: path.write_bytes(packed(state)))
+
+    def write_by(self, write: Callable[[Path], object]) -> Path:
+        """The same, where somebody else writes the file."""
         before = self.all()
         path = self.directory / f"checkpoint-{_number(before[0]) + 1 if before else 1:08d}.pt"
         beside = path.with_suffix(".tmp")
         try:
-            with beside.open("wb") as file:
-                file.write(packed(state))
-                file.flush()
-                os.fsync(file.fileno())
+            write(beside)
+            _sync(beside)
             beside.replace(path)
-            self._sync()
+            _sync(self.directory)  # the rename, too, must be on the disk
             for old in [*before[KEPT - 1 :], *self.directory.glob("checkpoint-*.tmp")]:
                 old.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"no checkpoint can be written in {self.directory}: {error.strerror}") from None
         return path
+
+    def newest(self) -> Path | None:
+        """The newest, if there is any."""
+        return next(iter(self.all()), None)
 
     def read(self) -> dict[str, Any] | None:
         """The newest state that is whole; None if there is none at all."""
@@ -87,13 +93,13 @@ class Checkpoints:
             raise UserError(f"no checkpoint in {self.directory} can be read; remove them to begin anew")
         return None
 
-    def _sync(self) -> None:
-        """The rename, too, must be on the disk."""
-        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _number(path: Path) -> int:

@@ -24,6 +24,8 @@ class WallClock:
 
     exact = False
     """Whether the price of a step is known before it is made."""
+    jitter = 0.015
+    """Seconds that others on the machine may take away at any moment."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -36,6 +38,7 @@ class CpuClock:
     """Seconds of processor time of this process, of all its threads together."""
 
     exact = False
+    jitter = 0.002
 
     def now(self) -> float:
         return time.process_time()
@@ -48,6 +51,7 @@ class VirtualClock:
     """Moves only by what it is charged: the same training takes the same time anywhere."""
 
     exact = True
+    jitter = 0.0
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = float(now)

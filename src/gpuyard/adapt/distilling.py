@@ -10,14 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpuyard.adapt import ops
+from gpuyard.adapt.ops.shrinking import FADING, WEIGHT
 from gpuyard.adapt.states import carry_over, copied, optimizer_state
 
 if TYPE_CHECKING:
     from gpuyard.adapt.trainer import BudgetedTrainer
 
-WEIGHT = 0.75
-FADING = 0.25
-"""What the larger network's word counts in the first epoch, and how much of that is left an epoch later."""
 LEAST = 0.01
 """Once it counts no more than this it is let go."""
 FORWARD = 1 / 3
@@ -43,6 +41,11 @@ class Teacher:
             told = self.model(*inputs) if isinstance(inputs, tuple) else self.model(inputs)
         return (1.0 - weight) * loss + weight * ops.distillation(outputs, told)
 
+    @property
+    def an_epoch_on(self) -> bool:
+        """Whether the first epoch has just ended."""
+        return self._steps == self._epoch
+
     def done(self) -> bool:
         """Whether nobody listens any more."""
         return self.weight < LEAST
@@ -61,10 +64,10 @@ class Teacher:
         }
 
 
-def smaller(trainer: BudgetedTrainer) -> tuple[nn.Module, Optimizer, Teacher]:
+def smaller(trainer: BudgetedTrainer, example: Any) -> tuple[nn.Module, Optimizer, Teacher]:
     """The network before it grew last, an optimizer that remembers what it can, and the larger one as a teacher."""
     before = optimizer_state(trainer.optimizer, trainer.model)
-    student = ops.shrink(trainer.model, 1)
+    student = ops.shrink(trainer.model, 1, example=example)
     optimizer = trainer.make_optimizer(student.parameters())
     carry_over(optimizer, student, before)
     for group, old in zip(optimizer.param_groups, before["groups"], strict=False):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Adam, Optimizer
 
 from gpuyard.adapt import ops
 from gpuyard.adapt.budget import Budget
@@ -25,6 +25,11 @@ AFFORDABLE = 0.02
 """Of what is left: what finding out about prices may take."""
 
 OptimizerOf = Callable[[Any], Optimizer]
+
+
+def adam(parameters: Any) -> Optimizer:
+    """The optimizer if none is said."""
+    return Adam(parameters, lr=1e-3)
 
 
 def parameters(model: nn.Module) -> int:
@@ -65,7 +70,7 @@ class Prices:
     ) -> tuple[Option, ...]:
         """All that could be done now, with its price."""
         log = ops.growth_log(model)
-        found = [site for site in ops.sites(model, example, ops=names) if not site.why_not]
+        found = [site for site in ops.sites(model, example, ops=names) if not site.why_not and not site.head]
         structure = json.dumps(log, sort_keys=True)
         missing = [site for site in found if f"{structure} {site.op} {site.name}" not in self.known]
         if missing:

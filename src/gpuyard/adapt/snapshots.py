@@ -32,6 +32,10 @@ class Base:
     """The network as it was before it grew, which every grown one is made from."""
 
     def __init__(self, model: nn.Module, batch: int) -> None:
+        first = next(model.parameters(), None)
+        if first is None:
+            raise UserError("this network has no parameters, so there is nothing to train")
+        self.device = first.device
         self._model = copy.deepcopy(model).to("cpu")
         self._log = ops.growth_log(model)
         self.batch = batch

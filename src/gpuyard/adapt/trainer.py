@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from gpuyard.adapt import evaluating, observing, ops, snapshots
 from gpuyard.adapt.asking import Agenda, Asking, simulated
@@ -27,7 +27,7 @@ from gpuyard.adapt.checkpoints import Checkpoints
 from gpuyard.adapt.distilling import Teacher, smaller
 from gpuyard.adapt.events import EventLog, Listener
 from gpuyard.adapt.examining import Examiner
-from gpuyard.adapt.growing import OptimizerOf, Price, Prices, grow, parameters
+from gpuyard.adapt.growing import OptimizerOf, Price, Prices, adam, grow, parameters
 from gpuyard.adapt.outcomes import Decides, Result
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
@@ -40,11 +40,6 @@ EXAMPLE = 256
 _REPORT = 2.0
 """Seconds between reports to the scheduler."""
 _SMOOTH = 0.02
-
-
-def adam(parameters: Any) -> Optimizer:
-    """The optimizer if none is said."""
-    return Adam(parameters, lr=1e-3)
 
 
 class BudgetedTrainer:
@@ -236,7 +231,14 @@ class BudgetedTrainer:
             raise UserError(f"the loss is {value} at step {self.steps}: lower the learning rate, or look into the data")
         smooth = self.train_loss
         self.train_loss = value if smooth != smooth else smooth + _SMOOTH * (value - smooth)
-        if self.teacher is not None and self.teacher.done():
+        if self.teacher is not None:
+            self._taught(self.teacher)
+
+    def _taught(self, teacher: Teacher) -> None:
+        """After a step that the larger network had a say in."""
+        if teacher.an_epoch_on and self.examiner.room():
+            self._evaluate("after down")
+        if teacher.done():
             self.teacher = None
             self.network_changed()
 
@@ -344,17 +346,19 @@ class BudgetedTrainer:
             return
         before = self.parameters
         with self.budget.aside():
-            self.model, self.optimizer, self.teacher = smaller(self)
+            self.model, self.optimizer, self.teacher = smaller(self, self.batches.example(EXAMPLE)[0])
             self.model.train()
         self.network_changed()
         self.examiner.probe(self.model)
         self._tell("shrunk", parameters_before=before)
+        if self.examiner.room():
+            self._evaluate()
 
     # -- evaluating, saving, telling --------------------------------------------------------------
 
-    def _evaluate(self, last: bool = False) -> None:
+    def _evaluate(self, what: str = "evaluation", *, last: bool = False) -> None:
         score = self.examiner.examine(self.model, self.steps, last=last)
-        self._tell("evaluation", accuracy=score.accuracy, loss=score.loss, samples=score.samples)
+        self._tell(what, accuracy=score.accuracy, loss=score.loss, samples=score.samples)
 
     def _save(self) -> None:
         """Write a checkpoint, and remember what that takes."""
