@@ -91,7 +91,7 @@ class Spans(TypedDict):
     name: list[str]
     user: list[str]
     kind: list[str]
-    """`job` or `lease`."""
+    """`job` or `lease`; `grant`: the job has them on loan."""
     gpu: list[list[int]]
     begin: list[float]
     end: list[float | None]

@@ -168,7 +168,9 @@ class Grants:
         if told.get("decision"):
             self._decisions.append(told)
         else:
-            self._latest = told
+            known, self._latest = bool(self._latest), told
+            if known:  # that there is something to tell
+                return
         self._news.set()
 
     def give_back(self, gpus: Sequence[int] | None = None, *, reason: str = "") -> None:
@@ -221,21 +223,25 @@ class Grants:
                 self._arrived.notify_all()
 
     def _tell(self) -> None:
-        """Tell what there is to tell; what is said only of the moment, not too often."""
+        """Tell what there is to tell: decisions at once, what is said only of the moment not too often."""
         pause = _SOON
+        quiet = 0.0
         while not self._ended():
-            self._news.wait()
+            self._news.wait(max(0.0, quiet - time.monotonic()) if self._latest else None)
             self._news.clear()
             self._telling = True
-            done = self._tell_all()
+            done = self._tell_all() and (time.monotonic() < quiet or self._tell_latest())
             self._telling = False
-            pause = _SOON if done else min(2 * pause, _LATER)
-            self._over.wait(_OFTEN if done else pause)
-            if not done:
+            if done:
+                pause = _SOON
+                quiet = quiet if self._latest else time.monotonic() + _OFTEN
+            else:
+                self._over.wait(pause)
+                pause = min(2 * pause, _LATER)
                 self._news.set()
 
     def _tell_all(self) -> bool:
-        """Tell what waits, decisions in their order; False if the daemon is away."""
+        """Tell what waits to be told once, decisions in their order; False if the daemon is away."""
         while self._decisions:
             if not self._settled(partial(self._client.report, self.job, **self._decisions[0])):
                 return False
@@ -245,6 +251,10 @@ class Grants:
             if not self._settled(partial(self._client.give_back_grant, self.job, gpus, reason=reason)):
                 return False
             self._returns.popleft()
+        return True
+
+    def _tell_latest(self) -> bool:
+        """Tell how the job does; False if the daemon is away."""
         latest, self._latest = self._latest, {}
         if latest and not self._settled(partial(self._client.report, self.job, **latest)):
             self._latest = self._latest or latest

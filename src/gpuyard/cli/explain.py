@@ -10,6 +10,7 @@ from gpuyard.cli.yard import JobId, Yard
 
 if TYPE_CHECKING:
     from gpuyard.client import Explanation
+    from gpuyard.grantshapes import Adaptation
     from gpuyard.shapes import Blocker
 
 _LISTED = 10
@@ -25,11 +26,27 @@ _ENDED = {
 @shared
 def explain(yard: Yard, job: JobId, json: Json = False) -> None:
     """Tell why a job waits, and what has to end before it can start."""
-    found = yard.client().explain(job)
+    client = yard.client()
+    found = client.explain(job)
     if json:
         output.print_json(found)
     else:
         print("\n".join(sentences(found)))
+        if found["state"] == "running" and "tasks" not in found:
+            for line in adaptation(client.adaptation(found["id"]), found["reason"] or ""):
+                print(line)
+
+
+def adaptation(found: Adaptation, said: str) -> list[str]:
+    """What a running job that adapts was lent, and what it decided, in words, as far as it is not `said` already."""
+    from gpuyard.cli.table import visible
+
+    lent = [f"was given GPU {one['gpu']}: {one['why']}" for one in found["grants"] if one["until"] is None]
+    decided = [": ".join(filter(None, (one["decision"], one["reason"]))) for one in found["decisions"][-1:]]
+    lines = [f"It {found['standing']}."] if found["standing"] else []
+    lines += [f"It {text.rstrip('.')}." for text in lent if text not in said]
+    lines += [f"It decided last: {text.rstrip('.')}." for text in decided if text not in said]
+    return [visible(line) for line in lines]
 
 
 def sentences(found: Explanation) -> list[str]:

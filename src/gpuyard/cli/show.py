@@ -120,6 +120,7 @@ def _wishes(job: Job, more: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Retries", str(job["retries"] or "")
     yield "Requeue", "after a reboot" if more.get("requeue") else ""
     yield "Preemptible", "yes" if job["preemptible"] else ""
+    yield "Adaptive", "yes: it may be lent idle GPUs" if job["adaptive"] else ""
     yield "Signal", more.get("signal", "")
     yield "Grace", _long(more.get("grace"))
     yield "Output file", job["output"] or ""
@@ -134,6 +135,7 @@ def _course(job: Job) -> Iterator[tuple[str, str]]:
     yield "Out of memory", f"{job['ooms']} of {job['oom_retries']} retries with more" if job["ooms"] else ""
     yield "Preemptions", str(job["preemptions"] or "")
     yield "On GPUs", indices(job["gpus"]) if job["gpus"] else ""
+    yield "On loan", f"GPU {indices(job['granted'])}, until somebody needs it" if job["granted"] else ""
     yield "Let in", _let_in(job.get("admission")).strip() if job["gpus"] else ""
     yield "Submitted", _when(job["submitted_at"])
     yield "Started", _when(job["started_at"])
@@ -212,6 +214,25 @@ _SAID = {
 }  # fmt: skip
 
 
+LOANS = {
+    "Granted": "was lent GPU {gpus}", "Reclaimed": "told to leave GPU {gpus}", "Returned": "left GPU {gpus}",
+    "Adapted": "decided",
+}  # fmt: skip
+"""What happens to jobs that adapt."""
+
+
+def adapted(event: Mapping[str, Any]) -> str:
+    """The same of a job that adapts: what it was lent, or decided, and why."""
+    text = LOANS[event["kind"]].format(gpus=indices(event.get("gpus", ())))
+    if event["kind"] != "Adapted":
+        return f"{text}: {event['why']}" if event.get("why") else text
+    accepted = event.get("accepted")
+    answer = text if accepted is None else "accepted" if accepted else "declined"
+    before, after = event.get("parameters_before"), event.get("parameters")
+    grew = f" ({before:,} to {after:,} parameters)" if before is not None and after is not None else ""
+    return f"{answer}: {event.get('decision', '')}{grew}" + (f": {event['reason']}" if event.get("reason") else "")
+
+
 def said(event: Mapping[str, Any]) -> str:
     """What happened, in words."""
     kind, attempt = event["kind"], event["attempt"]
@@ -229,6 +250,8 @@ def said(event: Mapping[str, Any]) -> str:
             event.get("cause") or "", event.get("cause") or "cancelled"
         )
         text = f"attempt {attempt}: asked to end ({cause})"
+    elif kind in LOANS:
+        return adapted(event)
     elif kind == "Exited":
         code = event.get("code")
         text = f"attempt {attempt}: ended, " + ("exit code not known" if code is None else f"exit code {code}")

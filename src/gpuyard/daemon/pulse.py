@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from gpuyard.core.events import Exited, Preempted, Requeued, Started
+from gpuyard.core.events import Exited, Granted, Preempted, Requeued, Returned, Started
+from gpuyard.core.lending import loans
+from gpuyard.core.state import State
 from gpuyard.daemon.clock import Clock
 from gpuyard.daemon.declared import Declared
 from gpuyard.daemon.energy import split
@@ -27,6 +29,7 @@ from gpuyard.gpus.uses import Demand, Use, run_out
 
 _AT_MOST = 0.05  # seconds between beats, however many jobs begin
 _REST = 20.0  # times what a beat took that is left until the next: with many jobs that is longer
+_MOVES = Started | Exited | Preempted | Requeued | Granted | Returned
 _JUST = 0.001  # seconds before somebody came or went
 _TELL_AGAIN = 5.0  # seconds after which a job that should be dead is told of once more: the store may have failed
 
@@ -34,6 +37,7 @@ _TELL_AGAIN = 5.0  # seconds after which a job that should be dead is told of on
 class Owner(Protocol):
     """The yard, as far as this needs it."""
 
+    state: State
     store: Store
     machine: Machine
     measures: Measures
@@ -55,6 +59,8 @@ class Resident(NamedTuple):
     grew_at: float = 0.0
     dead: bool = False
     """Whether it ran out of memory, and is about to end."""
+    lent: tuple[int, ...] = ()
+    """GPUs that it has on loan."""
 
     def taken(self, device: Device) -> int:
         """Bytes that it takes of a GPU. Those of a dead job are free at once: it is not to harm others any more."""
@@ -156,7 +162,7 @@ class Pulse:
 
     def _heard(self, records: list[Record]) -> None:
         """Look at once at jobs that begin, so that short ones are seen, too, and at GPUs that jobs have left."""
-        times = [one.event.at for one in records if isinstance(one.event, Started | Exited | Preempted | Requeued)]
+        times = [one.event.at for one in records if isinstance(one.event, _MOVES)]
         if times:
             known = self._changed_at  # which the other thread may forget at any time
             self._changed_at = min(times) if known is None else min(known, *times)
@@ -164,17 +170,20 @@ class Pulse:
 
     def _resident(self, view: JobView, at: float) -> Resident:
         use, key = self._yard.declared.of(view, view.attempt), (view.id, view.attempt)
+        lent = tuple(loans(self._yard.state, view.id))
         if use is None or view.started is None:
-            return Resident(view, use)
+            return Resident(view, use, lent=lent)
         wanted = use.at(at - view.started)
         before, since = self._wants.get(key, (0, view.started))
         self._wants[key] = wanted, at if wanted > before else since
-        return Resident(view, use, *self._wants[key], key in self._dead or view.recalled == "oom")
+        return Resident(view, use, *self._wants[key], key in self._dead or view.recalled == "oom", lent)
 
     def _uses(self, residents: Iterable[Resident]) -> dict[str, dict[int, int]]:
         """What those take of each GPU who say what they use."""
         return {
-            one.view.id: {gpu: one.taken(self._devices[gpu]) for gpu in one.view.gpus} for one in residents if one.use
+            one.view.id: {gpu: one.taken(self._devices[gpu]) for gpu in (*one.view.gpus, *one.lent)}
+            for one in residents
+            if one.use
         }
 
     def _forget_the_gone(self) -> None:
@@ -227,7 +236,7 @@ def taken_of(devices: Sequence[Device], residents: Iterable[Resident]) -> tuple[
     tenants: list[list[Tenant]] = [[] for _ in devices]
     memory = [0] * len(devices)
     for one in residents:
-        for gpu in one.view.gpus:
+        for gpu in (*one.view.gpus, *one.lent):
             device = devices[gpu]
             share = promised(one.view, device) / device.memory if device.memory else 1.0
             tenants[gpu].append(Tenant(one.view.id, share, one.use.utilization if one.use else None))

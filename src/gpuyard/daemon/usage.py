@@ -38,6 +38,19 @@ _FORMER = f"""WITH tried AS (
         AND over.kind IN ('Exited', 'Preempted', 'Requeued')
     WHERE (began.attempt < tried.attempt OR tried.started IS NULL) AND began.at < :until
     GROUP BY tried.id, began.attempt HAVING min(over.at) >= :since"""
+_ADAPTS = """instr(work, '"adaptive":true')"""  # quick to tell of thousands; who only writes so has no loans
+_LENT = f"""WITH adapts AS (
+        SELECT id, name, user, state FROM jobs WHERE ended >= :since AND started < :until AND {_ADAPTS}
+        UNION ALL
+        SELECT id, name, user, state FROM jobs WHERE ended IS NULL AND attempt > 0 AND {_ADAPTS})
+    SELECT adapts.id, name, user, 'grant', lent.data, lent.at AS begin, min(over.at) AS "end", state, lent.attempt
+    FROM adapts
+    CROSS JOIN events AS lent ON lent.job = adapts.id AND lent.kind = 'Granted'
+    LEFT JOIN events AS over ON over.job = adapts.id AND over.attempt = lent.attempt AND over.seq > lent.seq
+        AND (over.kind IN ('Exited', 'Preempted', 'Requeued') OR (over.kind = 'Returned'
+            AND json_extract(over.data, '$.gpus[0]') = json_extract(lent.data, '$.gpus[0]')))
+    WHERE lent.at < :until
+    GROUP BY lent.seq HAVING min(over.at) IS NULL OR min(over.at) >= :since"""
 _NEWEST = "ORDER BY begin DESC LIMIT :most"
 
 
@@ -49,7 +62,8 @@ def usage(path: Path, since: float, until: float, limit: int) -> tuple[dict[str,
         last = [(*row[:4], _indices(row[4]), *row[5:]) for row in connection.execute(f"{_LAST} {_NEWEST}", values)]
         former = [
             (*row[:4], json.loads(row[4])["gpus"], *row[5:])
-            for row in connection.execute(f"{_FORMER} {_NEWEST}", values)
+            for sql in (_FORMER, _LENT)
+            for row in connection.execute(f"{sql} {_NEWEST}", values)
         ]
     spans = sorted([*last, *former], key=lambda span: -span[5])
     shown = spans[:limit]

@@ -9,9 +9,11 @@ from typing import Any
 
 from gpuyard.core.events import (
     WAIT_AGAIN,
+    Adapted,
     Cancelled,
     Edited,
     Exited,
+    Granted,
     Held,
     Placed,
     Preempted,
@@ -24,6 +26,8 @@ from gpuyard.core.events import (
 from gpuyard.core.model import Phase, Request
 from gpuyard.daemon.energy import totals
 from gpuyard.daemon.journal import Record, finite, with_tuples
+
+_LONGEST = 200  # characters of a job's own reason that its line shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,8 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
         return view  # a late report on an attempt that is over
     if isinstance(event, Started):
         return replace(view, started=event.at)
+    if isinstance(event, Granted | Adapted):
+        return replace(view, message=_adapted(event, details))
     if isinstance(event, Recalled):
         return replace(view, recalled=event.cause if view.recalled in ("", *WAIT_AGAIN) else view.recalled)
     if isinstance(event, Preempted | Requeued | Exited):
@@ -205,8 +211,19 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
     if isinstance(event, Exited):
         state = event.cause or (Phase.SUCCEEDED if event.code == 0 else Phase.FAILED)
         message = details.get("message", "")
+        if state == Phase.SUCCEEDED and view.work.get("adaptive"):  # what it decided is worth remembering
+            message = message or view.message
         return replace(view, state=str(state), exit_code=event.code, ended=event.at, message=message)
     return view
+
+
+def _adapted(event: Granted | Adapted, details: Mapping[str, Any]) -> str:
+    """What was last heard of a job that adapts."""
+    if isinstance(event, Granted):
+        return f"was given GPU {', '.join(map(str, event.gpus))}: {details.get('why', '')}"
+    reason = str(details.get("reason", ""))
+    reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
+    return f"{details.get('decision', '')}" + (f": {reason}" if reason else "")
 
 
 def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:

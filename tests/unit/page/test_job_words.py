@@ -14,7 +14,7 @@ USUAL: dict[str, Any] = {
     "id": "17", "name": "train", "user": "ann", "state": "queued", "reason": None, "kind": "job", "gpu_count": 1,
     "gpu_memory": None, "gpu_memory_asked": None,
     "among": None, "priority": 0.0, "time_limit": None, "estimate": None, "begin_at": None,
-    "deadline_at": None, "dependency": None, "retries": 0, "retry_delay": 30.0, "failures": 0, "requeue": False,
+    "deadline_at": None, "dependency": None, "retries": 0, "retry_delay": 30.0, "failures": 0, "requeue": False, "adaptive": False,
     "preemptible": False, "preemptions": 0, "signal": "TERM", "output": None, "error": None, "notify": [],
     "notify_on": [], "tags": [], "measured": None, "prediction": None, "ooms": 0, "mps": False, "cap": False,
     "thread_percentage": None, "simulate_use": None, "batch": None, "row": None,

@@ -121,7 +121,7 @@ export default {
     },
     // Bars from columns: one for each GPU that a job was on.
     arrange(told) {
-      const { job, name, user, gpu, begin, end, state, attempt } = told.columns;
+      const { job, name, user, kind, gpu, begin, end, state, attempt } = told.columns;
       this.begin = told.since;
       this.end = told.until;
       this.gpus = told.gpus;
@@ -129,7 +129,7 @@ export default {
       job.forEach((id, n) => {
         for (const index of gpu[n]) {
           const bar = { job: id, name: line(name[n] || ""), user: line(user[n]), gpu: index, begin: begin[n], end: end[n] ?? told.until,
-            open: end[n] === null, state: state[n], attempt: attempt[n] };
+            open: end[n] === null, state: state[n], attempt: attempt[n], loan: kind[n] === "grant" };
           if (!rows.has(index)) rows.set(index, []);
           rows.get(index).push(bar);
           this.gpus = Math.max(this.gpus, index + 1);
@@ -225,7 +225,7 @@ export default {
       const faint = this.user && bar.user !== this.user;
       const named = shape.width > 34 && shape.height > 10;
       return {
-        type: "rect", shape: { ...shape, r: 2 }, style: { fill: shades[params.dataIndex], opacity: faint ? 0.2 : 1 },
+        type: "rect", shape: { ...shape, r: 2 }, style: { fill: shades[params.dataIndex], opacity: faint ? 0.2 : bar.loan ? 0.6 : 1 },
         ...(named && {
           textContent: { type: "text", style: { text: bar.name ? `${bar.job} ${short(bar.name, 60)}` : bar.job, fill: ink, fontSize: 11,
             width: shape.width - 8, overflow: "truncate", ellipsis: "…" } },
@@ -238,7 +238,7 @@ export default {
       const until = bar.open ? "now" : clock(bar.end, now);
       return [
         `Job ${bar.job}${bar.attempt > 1 ? `, attempt ${bar.attempt}` : ""}`, short(bar.name, 70), `${bar.user}, ${WORDS[bar.state] || bar.state}`,
-        `GPU ${bar.gpu}`, `${clock(bar.begin, now)} to ${until} (${duration(bar.end - bar.begin)})`,
+        `GPU ${bar.gpu}${bar.loan ? ", on loan" : ""}`, `${clock(bar.begin, now)} to ${until} (${duration(bar.end - bar.begin)})`,
       ].filter(Boolean).join("\n");
     },
     shown() {

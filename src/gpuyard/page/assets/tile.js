@@ -181,6 +181,7 @@ export const Tile = {
             <span class="gy-ov-names">
               <a class="gy-link" :href="jobPath(job.id)" :title="title(job) + ' (' + job.id + ')'">{{ title(job) }}</a>
               <span v-if="job.lease && job.name" class="gy-soft">lease</span>
+              <span v-if="job.loan" class="gy-ov-loan" :title="gpu.why">on loan to job {{ job.id }}</span>
               <span class="gy-ov-user" :title="job.user">{{ job.user }}</span>
             </span>
             <span class="gy-ov-facts">

@@ -42,6 +42,8 @@ def line(job: Facts, visit: Visit, ends: str) -> None:
         begin, end = job["started_at"], job["ended_at"]
         if job["state"] == "running":
             _on(job["gpus"])
+            if job["granted"]:
+                ui.label(f"and on {story.gpus_in_words(job['granted'])}, on loan")
             if begin:
                 _text("running for ", Since(begin), f", since {visit.when(begin)}")
             if ends:

@@ -11,7 +11,7 @@ from nicegui import ui
 
 from gpuyard.page.parts import button, empty, heading
 from gpuyard.page.sections import Section
-from gpuyard.page.views.job import drawing, story, telling
+from gpuyard.page.views.job import adapting, drawing, story, telling
 from gpuyard.page.views.job.actions import Actions
 from gpuyard.page.views.job.charts import Charts
 from gpuyard.page.views.job.elements import Log
@@ -53,6 +53,7 @@ class Screen:
         with ui.element("div").classes("gy-job-columns"):
             with ui.element("div").classes("gy-job-main"):
                 self._log = None if self._is_array else self._output()
+                self._adapts = Section("gy-card gy-job-adapts", "section")
                 self._tasks = Section("gy-job-tasks", "section") if self._is_array else None
                 self._charts = Charts(self._visit)
             with ui.element("div").classes("gy-job-side"):
@@ -85,6 +86,7 @@ class Screen:
             await self._show_tasks()
             return
         self._charts.show(self._job)
+        await self._show_adaptation()
         if await self._heard():
             zone = self._visit.zone
             tried = story.attempts(self._events)
@@ -113,6 +115,13 @@ class Screen:
             return
         found = await self._visit.feed.ask(f"{self._path}/explain", 2.0)
         self._why.show((self._visit.zone, found), lambda: drawing.waiting(found, self._visit))
+
+    async def _show_adaptation(self) -> None:
+        if not self._job["adaptive"]:
+            self._adapts.show(None, lambda: None, visible=False)
+            return
+        found = await self._visit.feed.ask(f"{self._path}/adaptation", 2.0)
+        self._adapts.show((self._visit.zone, found), lambda: adapting.section(found, self._visit))
 
     async def _heard(self) -> bool:
         """Read what happened since; whether that is all for now."""

@@ -21,8 +21,11 @@ _SAID = {
     "Cancelled": "Cancelled while it waited",
     "Preempted": "Stopped so that others can run; waits again",
     "Requeued": "Waits again",
-    "Promised": "Next on {gpus}, as soon as who is there has stopped",
+    "Promised": "Next on {gpus}, as soon as who is there has left",
     "Rejected": "Refused: it can never run here",
+    "Granted": "Was lent {gpus}",
+    "Reclaimed": "Told to leave {gpus}",
+    "Returned": "Left {gpus}",
 }
 _CAUSES = {
     "cancelled": "since it was cancelled", "timeout": "since its time was over", "preempted": "so that others can run",
@@ -61,6 +64,10 @@ def said(event: Event) -> str:
         text = f"Attempt {event['attempt']} {event['message']}"
     elif kind == "Exited":
         text = f"Attempt {event['attempt']} {ended(event)}"
+    elif kind == "Adapted":
+        accepted = event.get("accepted")
+        answer = "Decided" if accepted is None else "Accepted" if accepted else "Declined"
+        text = f"{answer}: {event.get('decision', '')}"
     elif kind == "Edited" and event.get("message"):  # by the daemon itself
         text = f"It {event['message']}"
     else:
@@ -71,7 +78,12 @@ def said(event: Event) -> str:
 
 def _message(event: Event) -> str:
     """What the daemon says of it, but for a time on the daemon's clock: the next event has it on the viewer's."""
-    return re.sub(r" at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$", "", str(event.get("message") or event.get("reason") or ""))
+    return re.sub(r" at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$", "", _told(event))
+
+
+def _told(event: Event) -> str:
+    loan = event["kind"] in ("Granted", "Reclaimed", "Returned")
+    return str(event.get("message") or event.get("reason") or (event.get("why") if loan else "") or "")
 
 
 def _let_in(event: Event) -> str:

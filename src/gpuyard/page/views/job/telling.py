@@ -58,6 +58,7 @@ def wishes(job: Facts, when: When) -> Iterator[tuple[str, str]]:
     yield "Retries", _retries(job)
     yield "After a reboot", "it runs again" if job["requeue"] else ""
     yield "Preemptible", _preemptible(job)
+    yield "Adaptive", "yes, it may be lent idle GPUs" if job["adaptive"] else ""
     yield "Output goes to", job["output"] or ""
     yield "Errors go to", job["error"] or ""
     yield "Tells", ", ".join(job["notify"]) + (f" of {', '.join(job['notify_on'])}" if job["notify_on"] else "")

@@ -106,7 +106,7 @@ def _tenant(id: str, gpu: Facts, job: Facts | None, now: float) -> dict[str, Any
     memory = _rounded(sum(process["memory"] for process in own))
     progress, promised = (job["progress"], job["gpu_memory"]) if job else (None, 0)
     return {
-        **told, "memory": memory, "promised": promised or None,
+        **told, "memory": memory, "promised": promised or None, "loan": gpu.get("granted") == id,
         "over": bool(promised) and memory > promised + _TOLERANCE,
         "started": _seconds(job["started_at"]) if job else None,
         "wide": len(job["gpus"]) if job else 1,
