@@ -18,12 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from gpuyard.adapt.clocks import Clock, WallClock, make_clock
+from gpuyard.adapt.clocks import Clock, VirtualClock, WallClock, make_clock
 from gpuyard.adapt.steptimes import StepTimes
 from gpuyard.errors import UserError
 
 MARGIN = 0.002
 """Of the total: what is kept back on clocks that move by themselves, for what nobody measures."""
+_MOST = 2.0
+"""Seconds: no more than this, however large the total is."""
 _JITTER = 0.02
 """Of the total: the most that is kept back for the clock's jitter."""
 CAUTION = 1.15
@@ -272,7 +274,7 @@ class Budget:
     def _reckon(self) -> None:
         """What is kept, and when the last step must have ended."""
         self._reserve = max(self._fixed, sum(self.kept(name) for name in self._kept))
-        margin = MARGIN * self._total + min(getattr(self.clock, "jitter", 0.0), _JITTER * self._total)
+        margin = min(MARGIN * self._total, _MOST) + min(getattr(self.clock, "jitter", 0.0), _JITTER * self._total)
         if self.exact or math.isinf(self._total):
             margin = 0.0
         self._end = max(0.0, self._total - self._reserve - margin)
@@ -291,6 +293,9 @@ class Budget:
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on where that was: what was used then is used now, and the clock stands until the next step."""
         self._carried, self._since, self._began = float(state["used"]), math.nan, math.nan
+        if isinstance(self.clock, VirtualClock):  # a sum in parts would differ in its last bit
+            self.clock.turn_to(self._carried)
+            self._carried, self._since = 0.0, 0.0
         self._total, self.steps, self._cost = float(state["total"]), int(state["steps"]), float(state["cost"])
         self.times.load_state(state["times"])
         self._kept = {name: deque(seconds, maxlen=3) for name, seconds in state["kept"].items()}

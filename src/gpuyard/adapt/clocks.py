@@ -64,6 +64,10 @@ class VirtualClock:
             raise UserError(f"a step costs 0 or more, and not without end: {cost:g}")
         self._now += cost
 
+    def turn_to(self, now: float) -> None:
+        """Show another time, as of a training that is taken up again."""
+        self._now = float(now)
+
 
 CLOCKS: dict[str, type[WallClock] | type[CpuClock] | type[VirtualClock]] = {
     "wall": WallClock,
