@@ -95,11 +95,17 @@ def check_free(path: Path, force: bool) -> None:
 
 def load(path: str | Path) -> Agent:
     """A learned decider from its file."""
+    return load_hashed(path)[0]
+
+
+def load_hashed(path: str | Path) -> tuple[Agent, str]:
+    """A learned decider, and the SHA-256 of the very bytes that it was read from."""
     name, path = str(path), Path(path).expanduser()
     try:
         if path.stat().st_size > LARGEST:
             raise UserError(f"{name} is too large to be a learned decider; name another file")
-        facts = json.loads(path.read_text())
+        content = path.read_bytes()
+        facts = json.loads(content.decode())
     except FileNotFoundError:
         raise UserError(f"there is no learned decider {name}; gpuyard adapt learn makes one") from None
     except OSError as error:
@@ -116,7 +122,7 @@ def load(path: str | Path) -> Agent:
     if facts.pop("hash", None) != _hash(facts):
         raise UserError(f"{name} is damaged: what it holds is not what was written ({_ANEW})")
     try:
-        return _read(facts)
+        return _read(facts), hashlib.sha256(content).hexdigest()
     except (KeyError, TypeError, ValueError):  # the hash is right, so somebody wrote it so
         raise UserError(f"{name} is no learned decider: what it holds is of other kinds ({_ANEW})") from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import median
 from typing import Any
 
@@ -84,6 +84,12 @@ def learn(
         "columns": list(asdict(curve[-1])),
     }
     return rounded(Agent(network, gains, median(noises) if noises else math.nan, training))
+
+
+def recipe_of(agent: Agent) -> Recipe:
+    """How a decider learned."""
+    given = agent.training.get("recipe", {})
+    return Recipe(**{field.name: given[field.name] for field in fields(Recipe) if field.name in given})
 
 
 def climb(

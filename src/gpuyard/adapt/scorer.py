@@ -62,7 +62,7 @@ def _row(seen: Situation, option: Option) -> list[float]:
         10.0 * going_on * (1.0 - math.exp(-dearer)),
         float(math.isnan(seen.slope)),
         20.0 * _known(seen.noise),
-        5.0 * _known(seen.train_accuracy - seen.accuracy),
+        _known(seen.loss_gap, 5.0 * _known(seen.train_accuracy - seen.accuracy)),
         2.0 * seen.headroom - 1.0,
         0.5 * seen.grown,
         0.5 * option.grown,

@@ -135,6 +135,12 @@ class Commands(LazyGroup):
                 "learn:app", "Train policies on traces, judge them where they were held out, and see what they prefer."
             ),
         },
+        "Adaptation": {
+            "adapt": Entry(
+                "adapt:app",
+                "Grow networks within a time budget: learn when and where from recorded runs, and judge that.",
+            ),
+        },
         "The simulator": {
             "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),
             "compare": Entry(
