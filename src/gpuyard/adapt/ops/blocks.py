@@ -104,8 +104,8 @@ def _standard_layer(name: str, module: nn.TransformerEncoderLayer | nn.Transform
 def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Entry | Refused | None:
     """The same of a user's own block, by its graph; None where it is none."""
     closed = {id(part) for grown in module.modules() if isinstance(grown, Grown) for part in grown.grown}
-    graph, broken = traced(module, call, closed)
-    if graph is None or broken:
+    graph, _ = traced(module, call, closed)
+    if graph is None:
         return None
     piece = Piece("", module, graph)
     end = next(node for node in graph.nodes if node.op == "output").args[0]
@@ -121,6 +121,8 @@ def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Ent
         except Refused as refusal:
             return Refused(f"'{name}': {refusal}")
         return _tried(survey, name, module, _entry(name, module, kind, "copy", named, convs))
+    if not _is_trunk(piece, end):
+        return None
     if call.input == shape_of(call):
         return _tried(survey, name, module, _entry(name, module, kind, "gated", _Way()))
     return Refused(f"'{name}' changes the shape of its input in a way that a copy cannot do without")
@@ -128,19 +130,34 @@ def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Ent
 
 def _is_sum(piece: Piece, node: Any) -> bool:
     """Whether a block's output is a sum, maybe with an activation, a norm or dropout behind."""
-    while isinstance(node, fx.Node):
-        if is_call(node, ADDITIONS, frozenset(("add", "add_"))):
-            return all(isinstance(part, fx.Node) for part in node.args[:2])
-        module = piece.module(node)
-        if activation(piece, node) is None and not isinstance(module, (*NORMS, *DROPOUTS, nn.Identity)):
-            return False
-        node = node.args[0] if node.args else None
-    return False
+    while isinstance(node, fx.Node) and not _adds(node):
+        node = node.args[0] if _passes(piece, node) and node.args else None
+    return isinstance(node, fx.Node) and all(isinstance(part, fx.Node) for part in node.args[:2])
+
+
+def _is_trunk(piece: Piece, node: Any) -> bool:
+    """Whether the block's first input goes into a node by nothing but sums, norms and activations."""
+    if not isinstance(node, fx.Node):
+        return False
+    if node.op == "placeholder":
+        return node is next(iter(piece.graph.nodes))
+    if _adds(node):
+        return any(_is_trunk(piece, part) for part in node.args[:2])
+    return _passes(piece, node) and _is_trunk(piece, node.args[0])
+
+
+def _adds(node: fx.Node) -> bool:
+    return is_call(node, ADDITIONS, frozenset(("add", "add_")))
+
+
+def _passes(piece: Piece, node: fx.Node) -> bool:
+    return activation(piece, node) is not None or isinstance(piece.module(node), (*NORMS, *DROPOUTS, nn.Identity))
 
 
 def _attends(piece: Piece) -> bool:
     return any(
-        isinstance(piece.module(node), nn.MultiheadAttention | nn.Softmax)
+        isinstance(module := piece.module(node), nn.MultiheadAttention | nn.Softmax)
+        or "attention" in type(module).__name__.lower()
         or is_call(node, _ATTENTION, frozenset(("softmax",)))
         for node in piece.graph.nodes
     )
@@ -158,7 +175,7 @@ def _identity(piece: Piece, node: Any) -> _Way | None:
     if (chosen := activation(piece, node)) is not None:
         # The block's input is what such a block gave, so that one more of them changes nothing.
         return _identity(piece, node.args[0]) if chosen[0] == "ReLU" and _is_output(node) else None
-    if is_call(node, ADDITIONS, frozenset(("add", "add_"))) and not node.kwargs and len(node.args) == 2:
+    if _adds(node) and not node.kwargs and len(node.args) == 2:
         for trunk, branch in (node.args, node.args[::-1]):
             way, zeroed = _identity(piece, trunk), _zero(piece, branch)
             if way is not None and zeroed is not None:
