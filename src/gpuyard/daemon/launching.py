@@ -22,6 +22,8 @@ SHIMS = Path(__file__).parent.parent / "shims"
 """Small stand-ins for `srun` and others, for scripts that were written for Slurm."""
 _PATTERN = re.compile(r"%(\d*)([A-Za-z%])")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+BUDGET = frozenset(("GPUYARD_BUDGET", "GPUYARD_DEADLINE", "GPUYARD_ADAPTIVE", "GPUYARD_GRACE", "GPUYARD_CONTROL"))
+"""What tells a job of its time, and of its grants."""
 _FUNCTIONS = {
     f"BASH_FUNC_{name}%%": f'() {{  PATH="$PATH:{SHIMS}" command {name} "$@"; }}'
     for name in ("srun", "scontrol", "module")
@@ -37,7 +39,8 @@ def task_of(
     Its smallest GPU has `size` bytes; `control` is where it finds the daemon.
     """
     work = work_of(view)
-    environment = store.environment(work.environment)
+    told = store.environment(work.environment)
+    environment = {name: value for name, value in told.items() if name not in BUDGET}  # of a job that submitted it
     output, error = (named(view.work, view, which, node) for which in ("output", "error"))
     return Task(
         placed.job,
