@@ -26,7 +26,9 @@ class EventLog:
 
     def tell(self, event: Event, *, passing: bool = False) -> None:
         """Something happened; `passing` says that it is no part of the training itself, such as a checkpoint."""
-        if not passing:
+        if passing:
+            event = {**event, "passing": True}
+        else:
             self.history.append(event)
         if self._path is not None:
             self._write("a", [event])
@@ -43,8 +45,9 @@ class EventLog:
             return
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         if len(lines) >= state["lines"] > 0:
-            self._path.write_text("".join(f"{line}\n" for line in lines[: state["lines"]]))
-            self._lines = state["lines"]
+            lines = lines[: state["lines"]] + [line for line in lines[state["lines"] :] if _is_passing(line)]
+            self._path.write_text("".join(f"{line}\n" for line in lines))
+            self._lines = len(lines)
         else:
             self._lines = 0
             self._write("w", self.history)
@@ -61,6 +64,14 @@ class EventLog:
         except OSError as error:
             raise UserError(f"no events can be written to {self._path}: {error.strerror}") from None
         self._lines += len(events)
+
+
+def _is_passing(line: str) -> bool:
+    """Whether a line tells of what did happen, although the training went back; half a line tells nothing."""
+    try:
+        return bool(json.loads(line).get("passing"))
+    except ValueError:
+        return False
 
 
 def _plain(value: Any) -> Any:

@@ -77,15 +77,10 @@ class BudgetedTrainer:
         callbacks: Sequence[Listener] = (),
         known_prices: dict[str, Price] | None = None,
     ) -> None:
-        first = next(model.parameters(), None)
-        if first is None:
-            raise UserError("this network has no parameters, so there is nothing to train")
-        if evaluate_every is not None and not evaluate_every > 0:
-            raise UserError(f"evaluate_every is a part of the budget above 0, or None, not {evaluate_every:g}")
         if not math.isfinite(budget.total):
             raise UserError("a training needs a budget that ends")
-        self.model, self.budget, self.device, self.seed = model, budget, first.device, seed
-        self.base = snapshots.Base(model, batch_size)
+        self.model, self.budget, self.seed, self.base = model, budget, seed, snapshots.Base(model, batch_size)
+        self.device = self.base.device
         self.loss, self.make_optimizer, self.cost = loss, optimizer, cost
         self.batches = make_batches(train, batch_size, seed, self.device)
         self._validation = evaluating.Validation(validation, loss, metric, self.device)
@@ -346,7 +341,7 @@ class BudgetedTrainer:
             return
         before = self.parameters
         with self.budget.aside():
-            self.model, self.optimizer, self.teacher = smaller(self, self.batches.example(EXAMPLE)[0])
+            self.model, self.optimizer, self.teacher = smaller(self)
             self.model.train()
         self.network_changed()
         self.examiner.probe(self.model)
