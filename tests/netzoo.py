@@ -48,7 +48,9 @@ class Functional(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    def __init__(self, inside: int, outside: int, stride: int = 1, activation: Callable[[], nn.Module] = nn.ReLU) -> None:
+    def __init__(
+        self, inside: int, outside: int, stride: int = 1, activation: Callable[[], nn.Module] = nn.ReLU
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(outside)
@@ -223,7 +225,7 @@ class Odd(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.inner(x)
-        return y if float(y.sum()) > 0 else -y
+        return y if float(y.detach().sum()) > 0 else -y
 
 
 class PreActivation(nn.Module):
@@ -238,18 +240,23 @@ class PreActivation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = self.conv1(F.relu(self.bn1(x)))
         out = self.conv2(F.relu(self.bn2(out)))
-        return x + out * torch.sigmoid(self.gate(out.mean(-1))).unsqueeze(-1)
+        return x + out * torch.sigmoid(self.gate(out.mean(-1))).unsqueeze(-1)  # type: ignore[no-any-return]
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(12, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.2), nn.Linear(20, 16, bias=False),
-                         nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Linear(16, 10), nn.Tanh(), nn.Linear(10, 4))  # fmt: skip
+    return nn.Sequential(
+        nn.Linear(12, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.2),
+        nn.Linear(20, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(inplace=True),
+        nn.Linear(16, 10), nn.Tanh(), nn.Linear(10, 4),
+    )  # fmt: skip
 
 
 def conv1d() -> nn.Module:
-    return nn.Sequential(nn.Conv1d(2, 8, 5, stride=2, padding=2), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.MaxPool1d(2),
-                         nn.Conv1d(8, 8, 3, padding="same", dilation=2), nn.ReLU6(), nn.Conv1d(8, 4, (7,), padding=3,
-                         padding_mode="reflect"), nn.ELU(), nn.Flatten(), nn.Linear(40, 3))  # fmt: skip
+    return nn.Sequential(
+        nn.Conv1d(2, 8, 5, stride=2, padding=2), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.MaxPool1d(2),
+        nn.Conv1d(8, 8, 3, padding="same", dilation=2), nn.ReLU6(),
+        nn.Conv1d(8, 4, 7, padding=3, padding_mode="reflect"), nn.ELU(), nn.Flatten(), nn.Linear(40, 3),
+    )  # fmt: skip
 
 
 def preactivation() -> nn.Module:

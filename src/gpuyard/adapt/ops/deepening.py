@@ -65,15 +65,18 @@ def _grown(
     model: nn.Module, found: Found, entry: Entry, example: Inputs, before: Seen | None, optimizer: Optimizer | None
 ) -> Growth:
     """Inserts, calibrates, verifies and only then tells the optimizer and the log."""
-    had = parameters(model)
-    added = insert(model, entry)
+    had, added = parameters(model), None
     try:
+        added = insert(model, entry)
         calibrate(model, added, example)
         differences = check(model, before, added, found.site.name) if before is not None else {}
         if optimizer is not None:
             join(optimizer, model, kin(model, entry, added))
-    except BaseException:
-        take_out(model, entry)
+    except BaseException as error:
+        if added is not None:
+            take_out(model, entry)
+        if isinstance(error, RuntimeError | ValueError | TypeError):
+            raise Refused(f"nothing can be put behind '{found.site.name}': {error}") from error
         raise
     noted(model, entry)
     return Growth(entry, found.site, had, parameters(model), differences)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gpuyard.adapt.ops.activations import made
 from gpuyard.adapt.ops.containers import Gated, Grown, Place, Residual, bare, find, locate
 from gpuyard.adapt.ops.growths import Entry
-from gpuyard.adapt.ops.layers import KINDS, layer_kind, width
+from gpuyard.adapt.ops.layers import KINDS, width
 from gpuyard.adapt.ops.trying import Inputs, run, undisturbed
 from gpuyard.errors import UserError
 
@@ -108,8 +108,9 @@ def _reaching(model: nn.Module, norm: nn.Module, example: Inputs) -> Tensor | No
 def _stage(model: nn.Module, entry: Entry, place: Place) -> nn.Module:
     """Activation, layer and norm, as an identity or as something that is added with no weight."""
     like = find(model, entry["layer"])
-    norm = _norm_like(find(model, entry["norm"]), entry["style"]) if entry["norm"] else None
-    layer = _layer_like(like, _channels(like, place))
+    norm = _norm_like(_latest(place, "norm") or find(model, entry["norm"]), entry["style"]) if entry["norm"] else None
+    # After widening, what grew there before may give other channels than the layer itself.
+    layer = _layer_like(like, width(_latest(place, "layer") or like))
     if entry["style"] == "identity":
         _make_identity(layer)
     elif norm is None:
@@ -125,12 +126,12 @@ def _stage(model: nn.Module, entry: Entry, place: Place) -> nn.Module:
     return body if entry["style"] == "identity" else Residual(body)
 
 
-def _channels(layer: nn.Module, place: Place) -> int:
-    """How many channels come out where something is to be put: those of the last layer there."""
-    if isinstance(place.module, Grown) and len(place.module.grown):
-        last = [part for part in place.module.grown[-1].modules() if layer_kind(part)]
-        return width(last[-1])
-    return width(layer)
+def _latest(place: Place, part: str) -> nn.Module | None:
+    """The layer or norm of what grew last at a place."""
+    if not isinstance(place.module, Grown):
+        return None
+    last = place.module.grown[-1]
+    return (last.body if isinstance(last, Residual) else last)._modules.get(part)
 
 
 def _layer_like(like: nn.Module, channels: int) -> nn.Module:

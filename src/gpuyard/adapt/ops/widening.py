@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -92,8 +93,10 @@ def unwiden(
 
 
 def _wanted(channels: int, factor: float, to: int | None) -> int:
-    wanted = to if to is not None else max(round(channels * factor), channels + 1)
-    if wanted <= channels or (to is None and not factor > 1.0):
+    wanted = to
+    if wanted is None and 1.0 < factor < math.inf:
+        wanted = max(round(channels * factor), channels + 1)
+    if wanted is None or wanted <= channels:
         raise UserError(f"the layer has {channels} channels: widening wants more, by a factor above 1 or with to=")
     return wanted
 
