@@ -148,7 +148,7 @@ class Budget:
         """Whether the step that is being made may well be the last."""
         if self.exact:
             return self.used + self._cost > self._end + _HAIR * self._total
-        return self._at(self._began) + 2 * self.times.high * self._cost > self._end
+        return self._at(self._began) + (self.times.longest + self.times.high) * self._cost > self._end
 
     def start(self) -> None:
         """Let the clock run, if it does not yet."""

@@ -23,6 +23,8 @@ class StepTimes:
         """The median."""
         self.high = 0.0
         """What nine in ten stay below."""
+        self.longest = 0.0
+        """What hardly any is longer than: as the longest, and some more as long as only few were seen."""
 
     def __bool__(self) -> bool:
         return bool(self._recent)
@@ -47,6 +49,7 @@ class StepTimes:
         if number := len(self._sorted):
             self.typical = self._sorted[number // 2]
             self.high = self._sorted[min(number - 1, int(HIGH * number))]
+            self.longest = self._sorted[-1] * (1 + 1 / number)
 
     def state(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -56,5 +59,5 @@ class StepTimes:
         """Go on where that was."""
         self._recent = deque(state["recent"])
         self._sorted, self._count = sorted(self._recent), state["count"]
-        self.typical = self.high = 0.0
+        self.typical = self.high = self.longest = 0.0
         self._summarise()
