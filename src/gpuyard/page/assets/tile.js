@@ -192,6 +192,7 @@ export const Tile = {
               <span v-if="job.progress" class="gy-ov-left">{{ left(job.progress) }}</span>
               <span v-else-if="job.end !== null" class="gy-ov-left">{{ awaited(job.end - now) }}</span>
             </span>
+            <span v-if="job.note && !dense" class="gy-ov-decided" :title="job.note">{{ job.note }}</span>
             <span v-if="job.progress" class="gy-ov-progress" role="progressbar" :aria-valuenow="Math.floor(100 * job.progress.share)"
               aria-valuemin="0" aria-valuemax="100" :aria-label="'How far ' + title(job) + ' is'">
               <span :style="{ width: 100 * job.progress.share + '%' }"></span>

@@ -56,10 +56,11 @@ def _ended(lent: Facts) -> str:
 def decision(decided: Facts) -> tuple[str, str, str]:
     """What it decided, why, and what that changed."""
     before, after, ratio = decided["parameters_before"], decided["parameters"], decided["cost_ratio"]
-    changed = [f"{before:,} to {after:,} parameters" if before is not None else f"{after:,} parameters"] * (
-        after is not None
-    )
-    changed += [f"steps take {ratio:.3g} times as long"] * (ratio is not None)
+    changed = []
+    if after is not None:
+        changed.append(f"{after:,} parameters" if before is None else f"{before:,} to {after:,} parameters")
+    if ratio is not None:
+        changed.append(f"steps take {ratio:.3g} times as long")
     if decided["predicted_gain"] is not None:
         changed.append(f"{100 * decided['predicted_gain']:+.3g} points expected")
     answer = {True: "Accepted", False: "Declined", None: "Decided"}[decided["accepted"]]

@@ -107,6 +107,7 @@ def _tenant(id: str, gpu: Facts, job: Facts | None, now: float) -> dict[str, Any
     progress, promised = (job["progress"], job["gpu_memory"]) if job else (None, 0)
     return {
         **told, "memory": memory, "promised": promised or None, "loan": gpu.get("granted") == id,
+        "note": (job["reason"] or "") if job and job["adaptive"] else "",
         "over": bool(promised) and memory > promised + _TOLERANCE,
         "started": _seconds(job["started_at"]) if job else None,
         "wide": len(job["gpus"]) if job else 1,
