@@ -1,4 +1,4 @@
-"""`gpuyard adapt`: learn from recorded runs when and where a network should grow, judge that, and draw it."""
+"""`gpuyard adapt`: networks that grow within a budget; learning from recorded runs when and where, judging that."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from gpuyard.cli import options as o
 from gpuyard.cli import output
+from gpuyard.cli.adaptrun import record, run, visit
 from gpuyard.cli.quick import QuickCommand, QuickGroup
 from gpuyard.cli.sharing import Json
 from gpuyard.errors import UserError
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from gpuyard.adapt.tables import Reading
 
 app = typer.Typer(
-    cls=QuickGroup, help="Grow networks within a time budget: learn when and where from recorded runs, and judge that.",
-    no_args_is_help=True, rich_markup_mode=None,
-)  # fmt: skip
+    cls=QuickGroup,
+    help="Train networks that grow within a time budget; record, learn and judge when and where growing pays.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 SHOWN = 5
 """Sequences of a ranking that are printed, beside the decider's and the one that never grows."""
@@ -35,6 +38,10 @@ Environments = Annotated[
     str | None, typer.Option("--environments", metavar="A,B", help="Only these; a name may end with *.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Write over what is there.")]
+
+app.command("run", cls=QuickCommand)(run)
+app.command("record", cls=QuickCommand)(record)
+app.command("visit", cls=QuickCommand, hidden=True)(visit)
 
 
 @app.command("learn", cls=QuickCommand)

@@ -67,6 +67,7 @@ def run(
 _UNITS = {"wall": "seconds", "cpu": "CPU seconds", "virtual": "steps of the first network (virtual clock)"}
 
 
+@shared
 def record(
     jobs: Annotated[list[Path], typer.Argument(metavar="JOB.toml...", help="Jobs; [environments] says what varies.")],
     yard: OnlyHere,
@@ -185,6 +186,3 @@ def _tell(event: dict[str, Any]) -> None:
         output.say(f"{at}  decided: {action} ({grown}; probabilities {chances}): {event['reason']}")
     elif what in ("shrunk", "resumed", "interrupted"):
         output.say(f"{at}  {what}: {event['parameters']:,} parameters {event.get('reason', '')}".rstrip())
-
-
-record_command = shared(record)

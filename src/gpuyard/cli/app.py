@@ -138,7 +138,7 @@ class Commands(LazyGroup):
         "Adaptation": {
             "adapt": Entry(
                 "adapt:app",
-                "Grow networks within a time budget: learn when and where from recorded runs, and judge that.",
+                "Train networks that grow within a time budget; record, learn and judge when and where growing pays.",
             ),
         },
         "The simulator": {
