@@ -108,6 +108,15 @@ def restore(trainer: BudgetedTrainer, state: dict[str, Any]) -> None:
     load_random_state(state["random"])  # last: making networks and optimizers may draw some
 
 
+def remind(trainer: BudgetedTrainer) -> None:
+    """Ask a new decider what the one before it was asked: if it draws random numbers, these go on where they were."""
+    if trainer.decider is None or isinstance(trainer.decider, _Remembers):
+        return
+    for event in trainer.log.history:
+        if event["event"] == "decision" and event["situation"]["options"]:
+            trainer.decider.decide(Situation.from_json(event["situation"]))
+
+
 def _teacher(trainer: BudgetedTrainer, state: dict[str, Any]) -> Teacher:
     model = trainer.base.grown(state["growth"]).to(trainer.device)
     model.load_state_dict(state["model"])

@@ -136,6 +136,7 @@ class BudgetedTrainer:
         if state is None:
             return False
         self.load_state(state)
+        snapshots.remind(self)
         self._tell("resumed", passing=True)
         return True
 

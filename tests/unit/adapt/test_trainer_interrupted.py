@@ -19,6 +19,7 @@ from gpuyard.adapt import ops
 from gpuyard.adapt.asking import Asking
 from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.checkpoints import Checkpoints
+from gpuyard.adapt.deciders import make_decider
 from gpuyard.adapt.signals import Interrupted, Signals
 from gpuyard.adapt.trainer import BudgetedTrainer
 from gpuyard.errors import UserError
@@ -126,6 +127,22 @@ def test_being_interrupted_over_and_over(times: int, tmp_path: Path) -> None:
             continue
     assert attempt >= 3
     assert same(trainer, whole())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_decider_that_draws_goes_on_drawing_where_it_was(seed: int, tmp_path: Path) -> None:
+    def build(**settings: Any) -> BudgetedTrainer:
+        asking = Asking(fractions=(0.2, 0.4, 0.6, 0.8))
+        return training(60, decider=make_decider(f"random:seed={seed}"), asking=asking, **settings)
+
+    straight, first, second = build(), build(checkpoints=tmp_path), build(checkpoints=tmp_path)
+    first.log._listeners.append(lambda event: told() if event["event"] == "decision" and event["time"] > 20 else None)
+    straight.fit()
+    with pytest.raises(Interrupted):
+        first.fit()
+    second.fit()
+    assert second.actions == straight.actions
+    assert same(second, straight)
 
 
 KILLED = """
