@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from gpuyard.adapt.ops.activations import activation
 from gpuyard.adapt.ops.containers import Grown, canonical
 from gpuyard.adapt.ops.growths import Entry, Refused
-from gpuyard.adapt.ops.layers import ADDITIONS, BATCH_NORMS, DROPOUTS, NORMS, has_computed_weight, layer_kind, width
+from gpuyard.adapt.ops.layers import ADDITIONS, DROPOUTS, NORMS, has_computed_weight, layer_kind, width
 from gpuyard.adapt.ops.tracing import Piece, Survey, is_call, shape_of, traced
 from gpuyard.adapt.ops.trying import Call
 
@@ -181,7 +181,7 @@ def _identity(piece: Piece, node: Any) -> _Way | None:
             if way is not None and zeroed is not None:
                 return _Way([*way.zeroed, *zeroed], way.bypassed)
         return None
-    if isinstance(module, (*_CONVS, *BATCH_NORMS, *_POOLS)) and isinstance(node.args[0], fx.Node):
+    if isinstance(module, (*_CONVS, *NORMS, *_POOLS)) and isinstance(node.args[0], fx.Node):
         way = _identity(piece, node.args[0])
         if way is not None and not way.zeroed:
             return _Way([], [*way.bypassed, str(node.target)])

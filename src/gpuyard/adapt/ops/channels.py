@@ -78,7 +78,7 @@ class _Reached:
             return value
         if is_call(user, _SCALINGS, frozenset()) and isinstance(user.args[1], int | float):
             return value
-        if (moved := _moved(value, user)) is not None:
+        if (moved := _moved(value, user, f"the channels of '{self.name}' reach '{user.name}'")) is not None:
             return moved
         if _reads_other_axes(value, user):
             return None
@@ -202,17 +202,17 @@ def _words(node: fx.Node) -> str:
 def _flattened(value: _Value, start: int, end: int, reached: str) -> _Value:
     """All axes from the channels' on become one."""
     if start != 1 or end not in (-1, value.axes - 1) or (value.axis != 1 and value.axes > 2):
-        raise Refused(f"{reached} that mixes their axis with others")
+        raise Refused(f"{reached}, which puts them on one axis with others")
     return value if value.axes == 2 else replace(value, axis=1, axes=2, flat=True)
 
 
-def _moved(value: _Value, user: fx.Node) -> _Value | None:
+def _moved(value: _Value, user: fx.Node, reached: str) -> _Value | None:
     """The value after its axes were flattened, averaged or exchanged; None where it is none of these."""
     name = user.target if user.op == "call_method" else getattr(user.target, "__name__", "")
     given: list[Any] = list(user.args[1:])
     if name == "flatten" and (given or user.kwargs):
         start, end = (*given, *(-1,) * (2 - len(given)))[:2] if given else (user.kwargs.get("start_dim", 0), -1)
-        return _flattened(value, int(start), int(user.kwargs.get("end_dim", end)), f"'{user.name}'")
+        return _flattened(value, int(start), int(user.kwargs.get("end_dim", end)), reached)
     if name in ("view", "reshape") and _keeps_batch(given) and value.axis == 1:
         return value if value.axes == 2 else replace(value, axis=1, axes=2, flat=True)
     if name == "permute":

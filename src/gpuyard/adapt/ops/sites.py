@@ -42,7 +42,7 @@ def check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise UserError(f"a {type(model).__name__} cannot grow: give a torch.nn.Module")
     kind = type(model).__name__
-    if hasattr(model, "_orig_mod"):
+    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
         raise Refused("the network is compiled: grow the one that was given to torch.compile, and compile it again")
     if kind in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
         raise Refused(f"the network is wrapped in {kind}: grow its .module on every rank alike, and wrap it again")

@@ -20,6 +20,8 @@ READS = frozenset(("size", "dim", "numel", "ndimension"))
 class _Tracer(fx.Tracer):
     """Goes into the user's modules, but not into those that cannot be traced, nor into copies of blocks."""
 
+    proxy_buffer_attributes = True  # masks that are cut to the length of the input
+
     def __init__(self, closed: set[int]) -> None:
         super().__init__()
         self._closed = closed
