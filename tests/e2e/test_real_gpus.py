@@ -273,3 +273,21 @@ def test_who_kept_its_word_and_died_on_a_full_gpu_gets_the_same_again(yard: Yard
     (waits,) = [event for event in yard.client.events(job=job)["events"] if event["kind"] == "Requeued"]
     told = "ran out of GPU memory, though it kept to the 5G that were promised; retried as it was"
     assert waits["message"] == told
+
+
+def test_a_gpu_on_loan_may_be_used_by_its_borrower_and_by_nobody_else(yard: Yard, nvml: FakeNvml) -> None:
+    job = yard.submit("--adaptive", "--grace", "1s", "--", "sh", "-c", "echo $$; exec sleep 60")
+    yard.await_output(job, b"\n")
+    pid = int(yard.client.log(job).data)
+    yard.client.report(job, gain_per_second=1e-4)
+    [lent] = until(lambda: yard.client.job(job)["granted"], "a loan")
+    assert lent == 2
+    [up] = yard.client.grant(job)["events"]
+    assert (up["gpus"], up["indices"]) == ([UUIDS[0], UUIDS[2]], [0, 2])
+    nvml.set(2, mem_used=GIB, util=50, procs={pid: GIB})
+    until(lambda: gpu(yard, 2)["processes"], "a look at it")
+    found = gpu(yard, 2)
+    assert (found["state"], found["granted"], found["processes"][0]["job"]) == ("ours", job, job)
+    nvml.set(2, mem_used=2 * GIB, util=90, procs={pid: GIB, 1: GIB})  # somebody else comes
+    until(lambda: not yard.client.job(job)["granted"], "its return")
+    assert yard.client.adaptation(job)["grants"][0].get("ended", "").startswith("the GPU is drained, reserved")

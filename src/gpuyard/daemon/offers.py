@@ -141,7 +141,7 @@ class Offers:
         if state.lent:
             for gpu, why in self._wanted(now).items():
                 self._ask_back(gpu, why, now)
-        if self._reports and self._yard.settings.offers:
+        if self._reports and self._yard.settings.offers and self._yard.planning.is_current:
             self._offer(now)
 
     def _wanted(self, now: float) -> dict[int, str]:

@@ -64,6 +64,11 @@ class Planning:
         """The state is another one, read from disk: there was no plan for it."""
         self._wake_at, self._planned = np.inf, -1
 
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing has happened since the last plan: what is idle now is what nobody who waits can use."""
+        return self._yard.state.version == self._planned
+
     def plan(self, now: float) -> None:
         """Decide who starts, if anything has changed since the last plan."""
         yard = self._yard
