@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812
 
 from gpuyard.adapt.ops.activations import Activation, activation, idempotent
+from gpuyard.adapt.ops.containers import find
 from gpuyard.adapt.ops.growths import Entry, Refused
 from gpuyard.adapt.ops.tracing import Piece, Survey, is_call, uses
 
@@ -88,6 +89,16 @@ def has_computed_weight(layer: nn.Module) -> bool:
     return nn.utils.parametrize.is_parametrized(layer) or (
         "weight" in layer.__dict__ and "weight_g" in layer._parameters
     )
+
+
+def check_weight(model: nn.Module, name: str, shape: Sequence[int]) -> nn.Module:
+    """The layer of that name, if its weight is as large as told."""
+    layer = find(model, name)
+    weight = layer._parameters.get("weight")
+    if not layer_kind(layer) or weight is None or list(weight.shape) != list(shape):
+        is_now = list(weight.shape) if weight is not None else "none"
+        raise Refused(f"'{name}' is a {type(layer).__name__} with a weight of {is_now}, not {list(shape)}")
+    return layer
 
 
 def layer_entry(survey: Survey, piece: Piece, node: fx.Node, block: str) -> tuple[Entry, bool]:

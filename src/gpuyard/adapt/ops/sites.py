@@ -48,6 +48,8 @@ def check_model(model: Any) -> None:
         raise Refused(f"the network is wrapped in {kind}: grow its .module on every rank alike, and wrap it again")
     if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
         raise Refused("the network has layers that do not know their sizes yet: run it once before it grows")
+    if any(type(parameter).__name__ == "DTensor" for parameter in model.parameters()):
+        raise Refused("the network's parameters are sharded: grow it before that, on every rank alike")
     if "ScriptModule" in kind or kind == "TopLevelTracedModule":
         raise Refused("the network is a script: grow the one that it was made from")
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpuyard.adapt.ops.containers import find
-from gpuyard.adapt.ops.growthlog import check_weight, noted
+from gpuyard.adapt.ops.growthlog import noted
 from gpuyard.adapt.ops.growths import Entry, Growth, Refused, Site
-from gpuyard.adapt.ops.layers import depth_in, width
+from gpuyard.adapt.ops.layers import check_weight, depth_in, width
 from gpuyard.adapt.ops.optimizers import check_optimizer, exchange
 from gpuyard.adapt.ops.sites import check_model, chosen
 from gpuyard.adapt.ops.trying import inputs, parameters
