@@ -32,7 +32,7 @@ class Lending(Place):
     gpus = "2x16G"
 
     def __init__(self, data_dir: Path, **flags: Any) -> None:
-        super().__init__(data_dir)
+        super().__init__(data_dir, flags.get("policy", "fcfs"))
         self.ticks = 1000.0
         self.told: list[Record] = []
         if flags:
