@@ -87,7 +87,11 @@ class Agenda:
     def _evaluation(self, budget: Budget, spacing: float) -> float:
         if self._every is None:
             return math.inf
-        return self.evaluated + max(self._every * budget.total, spacing)
+        return self.evaluated + max(self.interval(budget), spacing)
+
+    def interval(self, budget: Budget) -> float:
+        """How far apart evaluations are meant to be."""
+        return math.inf if self._every is None else self._every * budget.total
 
     def _point(self, budget: Budget) -> float:
         asking = self.asking

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from gpuyard.adapt.batches import pair, to_device
 from gpuyard.errors import UserError
 
-CHUNK = 500
+CHUNK = 250
 """Samples at a time."""
 
 Metric = Callable[[Any, Any], float]
@@ -26,8 +26,6 @@ class Score:
     accuracy: float
     loss: float
     samples: int
-    whole: bool = True
-    """False: the time was over before all samples were seen."""
 
 
 def accuracy(outputs: Any, targets: Any) -> float:
@@ -60,9 +58,10 @@ class Validation:
         data = self._data.dataset if isinstance(self._data, DataLoader) else self._data
         return len(data) if isinstance(data, Dataset) and hasattr(data, "__len__") else 0
 
-    def _batches(self) -> Iterable[Any]:
+    def _batches(self, most: int) -> Iterable[Any]:
         if self._tensors is not None:
-            parts = [one.split(self._chunk) for one in self._tensors]
+            stride = max(1, len(self._tensors[0]) // most) if most else 1  # some of all: they may be in an order
+            parts = [one[::stride].split(self._chunk) for one in self._tensors]
             return zip(*parts, strict=True)
         if isinstance(self._data, DataLoader) and not isinstance(self._data.dataset, IterableDataset):
             return _in_order(self._data.dataset, self._data.batch_size or self._chunk, self._data.collate_fn)
@@ -72,14 +71,13 @@ class Validation:
         return stream
 
     def score(self, model: nn.Module, late: Callable[[int], bool] | None = None, most: int = 0) -> Score:
-        """Look at all samples, or as many as `late` (asked with how many were seen) or `most` allow."""
-        training, right, lost, seen, whole = model.training, 0.0, 0.0, 0, True
+        """Look at all samples, or at about `most` of them, or at as many as were seen when it is late."""
+        training, right, lost, seen = model.training, 0.0, 0.0, 0
         model.eval()
         try:
             with torch.no_grad():
-                for batch in self._batches():
-                    if seen and ((late is not None and late(seen)) or (most and seen >= most)):
-                        whole = False
+                for batch in self._batches(most):
+                    if seen and ((late is not None and late(seen)) or 0 < most <= seen):
                         break
                     inputs, targets = pair(to_device(batch, self._device))
                     outputs = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
@@ -91,7 +89,7 @@ class Validation:
             model.train(training)
         if not seen:
             raise UserError("there is nothing to validate with: the data are empty")
-        return Score(right / seen, lost / seen, seen, whole)
+        return Score(right / seen, lost / seen, seen)
 
 
 def _in_order(data: Dataset[Any], chunk: int, collate: Callable[[list[Any]], Any]) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.situation import UNKNOWN, Option
 from gpuyard.adapt.states import load_random_state, random_state
 
-TRIED = 3
+TRIED = 2
 """Steps that a grown copy is timed by, after one that is not counted."""
 AFFORDABLE = 0.02
 """Of what is left: what finding out about prices may take."""
@@ -47,8 +47,9 @@ def grow(model: nn.Module, option: Option, example: Any, optimizer: Optimizer) -
 class Price:
     """What growing somewhere would cost."""
 
-    cost_ratio: float
-    params_ratio: float
+    cost_ratio: float = UNKNOWN
+    params_ratio: float = UNKNOWN
+    timed: bool = False
 
 
 class Prices:
@@ -63,58 +64,47 @@ class Prices:
     ) -> None:
         self._optimizer, self._loss, self._cost = optimizer, loss, cost
         self.known: dict[str, Price] = {} if known is None else known
+        self._copying = 0.0  # what making a grown copy takes, by the budget's clock
         self._seconds: dict[str, float] = {}
 
     def options(
         self, model: nn.Module, example: Any, batch: tuple[Any, Any], budget: Budget, names: tuple[str, ...]
     ) -> tuple[Option, ...]:
-        """All that could be done now, with its price."""
+        """All that could be done now, with its price as far as there is time to find it out."""
         log = ops.growth_log(model)
-        found = [site for site in ops.sites(model, example, ops=names) if not site.why_not and not site.head]
         structure = json.dumps(log, sort_keys=True)
-        missing = [site for site in found if f"{structure} {site.op} {site.name}" not in self.known]
-        if missing:
-            timed = not budget.exact and self._affordable(len(missing), budget)
-            before = random_state()  # a copy's dropout must not shift everybody's random numbers
-            for site in missing:
-                price = self._price(model, site, example, batch, structure, timed)
-                if timed or budget.exact:
-                    self.known[f"{structure} {site.op} {site.name}"] = price
+        found = [site for site in ops.sites(model, example, ops=names) if not site.why_not and not site.head]
+        timed = not budget.exact and self._affordable(len(found), budget, timed=True)
+        keys = [f"{structure} {site.op} {site.name}" for site in found]
+        asked = [k for k, key in enumerate(keys) if key not in self.known or (timed and not self.known[key].timed)]
+        before = random_state() if asked else {}  # a copy's dropout must not shift everybody's random numbers
+        for number, k in enumerate(asked):
+            if not budget.exact and not self._affordable(len(asked) - number, budget):
+                break
+            self.known[keys[k]] = self._price(model, found[k], example, batch if timed else None, structure, budget)
+        if asked:
             load_random_state(before)
-        return tuple(
-            Option(
-                number,
-                site.name,
-                site.op,
-                self._known(structure, site).cost_ratio,
-                site.position,
-                sum(1 for entry in log if entry.get("site") in (site.name, site.origin)),
-                self._known(structure, site).params_ratio,
-                site.kind,
-            )
-            for number, site in enumerate(found)
-        )
+        return tuple(_option(k, site, self.known.get(keys[k], Price()), log) for k, site in enumerate(found))
 
-    def _known(self, structure: str, site: Any) -> Price:
-        return self.known.get(f"{structure} {site.op} {site.name}", Price(UNKNOWN, UNKNOWN))
+    def _affordable(self, number: int, budget: Budget, timed: bool = False) -> bool:
+        """Whether so many copies take little of what is left; a step of a grown one may take twice as long."""
+        steps = (TRIED + 1) * (2 * number + 1) * budget.step_time if timed else 0.0
+        return number * self._copying + steps <= AFFORDABLE * budget.left
 
-    def _affordable(self, number: int, budget: Budget) -> bool:
-        """Whether timing so many copies takes little of what is left; a grown one may take twice as long."""
-        steps = (TRIED + 1) * (2 * number + 1)
-        return steps * budget.step_time <= AFFORDABLE * budget.left
-
-    def _price(self, model: nn.Module, site: Any, example: Any, batch: Any, structure: str, timed: bool) -> Price:
+    def _price(self, model: nn.Module, site: Any, example: Any, batch: Any, structure: str, budget: Budget) -> Price:
+        began = budget.clock.now()
         grown = copy.deepcopy(model)
         operation = ops.widen if site.op == "widen" else ops.deepen
         operation(grown, site.name, example=example, verify=False)
+        self._copying = max(self._copying, budget.clock.now() - began)
         ratio = UNKNOWN
-        if timed:
+        if batch is not None:
             if structure not in self._seconds:
                 self._seconds[structure] = self._timed(copy.deepcopy(model), batch)
             ratio = self._timed(grown, batch) / max(self._seconds[structure], 1e-9)
         elif self._cost is not None:
             ratio = self._cost(grown) / self._cost(model)
-        return Price(ratio, parameters(grown) / max(1, parameters(model)))
+        return Price(ratio, parameters(grown) / max(1, parameters(model)), batch is not None)
 
     def _timed(self, model: nn.Module, batch: tuple[Any, Any]) -> float:
         """What a step of it takes: the quickest of a few, since what disturbs only makes them slower."""
@@ -131,3 +121,8 @@ class Prices:
             if number:
                 best = min(best, time.perf_counter() - began)
         return best
+
+
+def _option(number: int, site: Any, price: Price, log: list[dict[str, Any]]) -> Option:
+    grown = sum(1 for entry in log if entry.get("site") in (site.name, site.origin))
+    return Option(number, site.name, site.op, price.cost_ratio, site.position, grown, price.params_ratio, site.kind)

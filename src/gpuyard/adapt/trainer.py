@@ -35,8 +35,10 @@ from gpuyard.adapt.situation import Decision, Situation, nothing
 from gpuyard.adapt.states import seed_all
 from gpuyard.errors import UserError
 
-EXAMPLE = 256
-"""Samples that growing is calibrated and verified with."""
+EXAMPLE = 32
+"""Samples that growing is calibrated and verified with; more would take longer, and tell no more."""
+GLANCE = 4
+"""Samples that are enough to see where a network can grow."""
 _REPORT = 2.0
 """Seconds between reports to the scheduler."""
 _SMOOTH = 0.02
@@ -253,7 +255,7 @@ class BudgetedTrainer:
         self._plan()
 
     def _plan(self) -> None:
-        self.agenda.plan(self.budget, self.examiner.spacing)
+        self.agenda.plan(self.budget, self._spacing())
         now, far = time.monotonic(), math.inf
         self._look = min(now + self._pause if self.checkpoints else far, now + _REPORT if self.budget.grants else far)
 
@@ -283,7 +285,7 @@ class BudgetedTrainer:
             self._resources(event := budget.news.popleft(), event.kind)
         while change := agenda.change(budget):
             self._resources(None, change)
-        if agenda.evaluation(budget, self.examiner.spacing) and self.examiner.room():
+        if agenda.evaluation(budget, self._spacing()) and self.examiner.room():
             self._evaluate()
         if agenda.question(budget, self.steps):
             self._ask()
@@ -306,14 +308,14 @@ class BudgetedTrainer:
     def _granted(self, change: Change) -> None:
         kind = "extend" if change.after > change.before else "shrink"
         self._tell("grant", kind=kind, before=change.before, after=change.after, why=change.why)
-        self.agenda.plan(self.budget, self.examiner.spacing)
+        self.agenda.plan(self.budget, self._spacing())
 
     def _ask(self) -> None:
         """Let somebody decide, if there is anything to decide."""
         if self.examiner.step != self.steps and self.examiner.room():
-            self._evaluate()
+            self._evaluate(decision=True)
         with self.budget.aside():
-            inputs = self.batches.example(EXAMPLE)[0]
+            inputs = self.batches.example(GLANCE)[0]
             batch = self.batches.example(self.base.batch)
             options = self.prices.options(self.model, inputs, batch, self.budget, self.grow_by)
         self.pending = observing.situation(self, options)
@@ -352,8 +354,11 @@ class BudgetedTrainer:
 
     # -- evaluating, saving, telling --------------------------------------------------------------
 
-    def _evaluate(self, what: str = "evaluation", *, last: bool = False) -> None:
-        score = self.examiner.examine(self.model, self.steps, last=last)
+    def _spacing(self) -> float:
+        return self.examiner.plan(self.agenda.interval(self.budget))
+
+    def _evaluate(self, what: str = "evaluation", *, last: bool = False, decision: bool = False) -> None:
+        score = self.examiner.examine(self.model, self.steps, last=last, decision=decision)
         self._tell(what, accuracy=score.accuracy, loss=score.loss, samples=score.samples)
 
     def _save(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -207,6 +209,12 @@ def test_a_later_attempt_has_no_more_than_its_own_time() -> None:
     budget.load_state(before.state())
     assert 30 <= budget.used < 31
     assert 19 < budget.left <= 20
+
+
+def test_budgets_and_rates_need_nothing_but_the_standard_library() -> None:
+    heavy = "{'torch', 'numpy'} & set(sys.modules)"
+    code = f"import sys, gpuyard.adapt.budget, gpuyard.adapt.clocks, gpuyard.adapt.rates; assert not {heavy}, {heavy}"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 class FakeGrants:
