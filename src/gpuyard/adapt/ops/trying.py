@@ -111,14 +111,21 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             for module, before in attributes:
-                module.__dict__.clear()
-                module.__dict__.update(before)
+                _restored(module.__dict__, before)
             for table, entries in tables:
-                table.clear()
-                table.update(entries)
+                _restored(table, entries)
             with torch.no_grad():
                 for buffer, values in buffers:
                     buffer.copy_(values)
+
+
+def _restored(table: dict[str, Any], before: dict[str, Any]) -> None:
+    """Makes a dict what it was; entries that did not change are not touched, since a signal may come between."""
+    for key in [key for key in table if key not in before]:
+        del table[key]
+    for key, value in before.items():
+        if key not in table or table[key] is not value:
+            table[key] = value
 
 
 def run(model: nn.Module, example: Inputs, *, train: bool) -> Any:

@@ -32,8 +32,8 @@ def seen(model: nn.Module, example: Inputs) -> Seen:
     return found
 
 
-def compare(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[float, float]:
-    """The largest difference, and the largest in units of what is allowed."""
+def compare(before: Sequence[Tensor], after: Sequence[Tensor], strict: bool = False) -> tuple[float, float]:
+    """The largest difference, and the largest in units of what is allowed; strictly, that is half and not scaled."""
     largest = worst = 0.0
     if [x.shape for x in before] != [x.shape for x in after]:
         return float("inf"), float("inf")
@@ -44,13 +44,15 @@ def compare(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[float, f
         apart = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, (x.double() - y.double()).abs())
         difference = float(apart.max())
         scale = max(1.0, float(x[x.isfinite()].abs().max()) if x.isfinite().any() else 1.0)
-        allowed = TOLERANCES.get(x.dtype, 1e-5) * scale
+        allowed = TOLERANCES.get(x.dtype, 1e-5) * (0.5 if strict else scale)
         ratio = difference / allowed
         largest, worst = max(largest, difference), max(worst, ratio if ratio == ratio else float("inf"))
     return largest, worst
 
 
-def check(model: nn.Module, before: Seen, added: nn.Module | None, name: str) -> dict[str, float]:
+def check(
+    model: nn.Module, before: Seen, added: nn.Module | None, name: str, *, strict: bool = False
+) -> dict[str, float]:
     """The largest difference by mode; raises where it is too large, or where what was added is not used."""
     reached: list[bool] = []
     handle = register_module_forward_hook(lambda module, *_: reached.append(True) if module is added else None)
@@ -64,7 +66,7 @@ def check(model: nn.Module, before: Seen, added: nn.Module | None, name: str) ->
         raise Refused(f"the network does not use what stands at '{name}' by that name, so growing there was undone")
     differences = {}
     for mode, (_, values) in before.items():
-        differences[mode], ratio = compare(values, after[mode])
+        differences[mode], ratio = compare(values, after[mode], strict)
         if not ratio <= 1.0:
             raise NotPreserved(
                 f"growing at '{name}' changed the outputs by {differences[mode]:.3g} in {mode} mode, "
