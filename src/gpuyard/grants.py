@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Unpack, cast
@@ -41,6 +42,8 @@ _FORBIDDEN = (401, 403)
 _POLL = 25.0  # seconds for which one question waits for news
 _OFTEN = 0.5  # seconds between two reports: of those in between only the last counts
 _SOON, _LATER = 0.2, 5.0  # seconds until the next try if the daemon is away, at first and at most
+_TEXTS = {"decision": 500, "reason": 2000}  # and how long they may be
+_COUNTS = ("parameters", "parameters_before")
 _MOST = 1000  # decisions that wait to be told
 
 
@@ -164,7 +167,7 @@ class Grants:
         Of reports in quick succession the last one counts. With `decision` it is one that people get to see, and each
         of these is told; `accepted=False` gives back what was offered. Never waits, never raises.
         """
-        told = cast("JobReport", {name: value for name, value in report.items() if value is not None})
+        told = _plain(report)
         if told.get("decision"):
             self._decisions.append(told)
         else:
@@ -274,7 +277,7 @@ class Grants:
                 self.close()
             if error.status not in _OVER:
                 self._complain(str(error))
-        except (GpuyardError, OSError, ValueError, LookupError) as error:
+        except (GpuyardError, OSError, ValueError, TypeError, LookupError) as error:
             self._complain(str(error))
             self._over.wait(_LATER)
         return True
@@ -290,6 +293,22 @@ def client_of(control: str, token: str | None = None) -> Client:
     if control.startswith("unix:"):
         return Client(control.removeprefix("unix:"))
     return Client(host=control, token=token)
+
+
+def _plain(report: Mapping[str, object]) -> JobReport:
+    """What can be told of a report, as JSON has it: numbers of numpy are numbers, and what is none is left out."""
+    found: dict[str, object] = {}
+    for name, value in report.items():
+        with suppress(TypeError, ValueError, OverflowError):  # a training is not broken off for a number
+            if value is None:
+                continue
+            if name in _TEXTS:
+                found[name] = str(value)[: _TEXTS[name]]
+            elif name == "accepted":
+                found[name] = bool(value)
+            elif math.isfinite(number := float(value)):  # type: ignore[arg-type]
+                found[name] = int(number) if name in _COUNTS else number
+    return cast("JobReport", found)
 
 
 def _event(change: GrantChange) -> GrantEvent:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpuyard.client import NoDaemon, Refused
@@ -178,6 +179,18 @@ def test_of_reports_in_quick_succession_the_last_counts(grants: Grants, daemon: 
     assert numbers[-1] == 499
     assert len(numbers) < 10
     assert [told["decision"] for _, told in daemon.told if "decision" in told] == ["one", "two"]
+
+
+def test_numbers_of_others_are_numbers_and_what_is_none_is_left_out(grants: Grants, daemon: Daemon) -> None:
+    odd: dict[str, Any] = {
+        "step_seconds": np.float32(0.5), "gain_per_second": float("nan"), "noise": "much", "accuracy": np.array(0.25),
+        "parameters": np.int64(7), "accepted": np.True_, "decision": "d" * 600, "reason": None,
+    }  # fmt: skip
+    grants.report(**odd)
+    assert grants.flush(20)
+    [(_, told)] = daemon.told
+    assert told == {"step_seconds": 0.5, "accuracy": 0.25, "parameters": 7, "accepted": True, "decision": "d" * 500}
+    assert [type(value) for value in told.values()] == [float, float, int, bool, str]
 
 
 @pytest.mark.parametrize(("status", "warns"), [(409, 0), (404, 0), (403, 1)])
