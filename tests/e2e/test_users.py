@@ -244,6 +244,23 @@ def test_jobs_of_others_are_out_of_reach(a: Desk, b: Desk, what: str) -> None:
         a.ask(lambda client: len(REFUSED[what](client, id)))
 
 
+def test_what_a_job_is_granted_is_for_its_owner(a: Desk, b: Desk) -> None:
+    text = 'test -w "${GPUYARD_CONTROL#unix:}" && stat -c "%U %a" "$GPUYARD_CHECKPOINT_DIR" && sleep 1000'
+    id = a.submit("sh", "-c", text, adaptive=True)
+    a.yard.await_output(id, f"{a.user.name} 700".encode())
+    asked: list[Callable[[Client], Any]] = [
+        lambda client: client.grant(id),
+        lambda client: client.report(id, gain_per_second=0.0, decision="nothing", reason="none"),
+        lambda client: client.give_back_grant(id),
+    ]
+    for ask in asked:
+        with pytest.raises(Refused) as refusal:
+            b.ask(ask)
+        assert refusal.value.status == 403
+        assert a.ask(lambda client: len(ask(client))) > 5  # noqa: B023
+    assert b.ask(lambda client: len(client.adaptation(id)["decisions"])) == 1
+
+
 @pytest.mark.parametrize(
     "action",
     [lambda client: client.set_policy("sjf"), lambda client: client.shutdown()],

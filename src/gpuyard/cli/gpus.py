@@ -39,7 +39,7 @@ def _row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
         _size(gpu.get("memory_promised") or None),
         _size(gpu.get("memory_left") or None),
         "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
-        ",".join(gpu["jobs"]) or "-",
+        (",".join(gpu["jobs"]) or "-") + (" (on loan)" if gpu.get("granted") else ""),
         marks(gpu),
     )
 
