@@ -140,7 +140,7 @@ export default {
         return arranged(bars);
       });
       this.height = 96 + this.gpus * Math.max(14, Math.min(34, 560 / Math.max(1, this.gpus)));
-      this.tell(job.length, told.more);
+      this.tell(kind.filter((one) => one !== "grant").length, told.more);
     },
     tell(jobs, more) {
       const now = Date.now() / 1000;
