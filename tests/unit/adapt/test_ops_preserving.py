@@ -194,8 +194,9 @@ def test_an_operation_that_changes_the_function_is_undone(monkeypatch: pytest.Mo
     assert all(map(torch.equal, model.state_dict().values(), before.values()))
     assert growth_log(model) == []
     assert all(x is y for x, y in zip(held, optimizer.param_groups[0]["params"], strict=True))
-    # Left the choice, the style that is always exact takes over.
-    assert deepen(model, "conv1", example=example).style == "residual"
+    # Left the choice, it does without the norm.
+    growth = deepen(model, "conv1", example=example)
+    assert (growth.style, growth.entry["norm"], growth.added) == ("identity", "", 9248)
 
 
 def test_the_style_can_be_chosen() -> None:
@@ -204,16 +205,36 @@ def test_the_style_can_be_chosen() -> None:
     assert deepen(model, "conv1", example=example, style="residual").entry["style"] == "residual"
     assert deepen(model, "conv1", example=example, style="identity").entry["style"] == "identity"
     assert apart(before, seen(model, example)) <= 1e-12
-    with pytest.raises(Refused, match="no idempotent activation"):
+    with pytest.raises(Refused, match="no activation that is idempotent"):
         deepen(model, "fc", example=example, style="identity")
 
 
-def test_dropout_before_batch_norm_is_met_by_a_residual_that_holds_whatever_is_drawn() -> None:
+def test_training_that_uses_a_value_elsewhere_is_met_by_a_residual() -> None:
+    class Auxiliary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.other = nn.Linear(8, 8), nn.Linear(8, 2), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.one(x)
+            out: Tensor = self.two(torch.relu(h))
+            return out + self.other(h) if self.training else out
+
+    model, example = Auxiliary(), torch.randn(16, 8)
+    assert sites(model, example)[0].style == "identity"
+    assert deepen(model, "one", example=example).style == "residual"
+    with pytest.raises(NotPreserved, match="in train mode"):
+        deepen(model, "one", example=example, style="identity")
+    with pytest.raises(Refused, match="no longer ran after growing at 'one', so that was undone"):
+        widen(Auxiliary(), "one", example=example)
+
+
+def test_dropout_before_batch_norm_is_met_by_an_identity_that_holds_whatever_is_drawn() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).double()
     example = torch.randn(16, 8, dtype=torch.float64)
     torch.manual_seed(1)
     before = model(example)
-    assert deepen(model, "1", example=example).style == "residual"
+    assert deepen(model, "1", example=example).entry["norm"] == ""
     torch.manual_seed(1)
     assert torch.allclose(model(example), before, atol=1e-12)

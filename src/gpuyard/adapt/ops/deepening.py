@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -38,14 +39,15 @@ def deepen(
     found = chosen(model, given, "deepen", site)
     before = seen(model, given) if verify else None
     first = _styled(found, style)
-    doubted = style == "auto" and first["style"] == "identity"
-    try:
-        return _grown(model, found, first, given, before, optimizer, strict=doubted)
-    except NotPreserved:
-        if not doubted:
-            raise
-    # An identity is not exact where products are rounded, or where training does what evaluation does not: this is.
-    return _grown(model, found, {**first, "style": "residual"}, given, before, optimizer)
+    tried = [first]
+    if style == "auto" and first["style"] == "identity":
+        # Not exact where products are rounded, or where training does what evaluation does not; the last always is.
+        tried += [{**first, "norm": ""}] if first["norm"] else []
+        tried += [{**first, "style": "residual"}]
+    for entry in tried[:-1]:
+        with suppress(NotPreserved):
+            return _grown(model, found, entry, given, before, optimizer, strict=True)
+    return _grown(model, found, tried[-1], given, before, optimizer)
 
 
 def _styled(found: Found, style: str) -> Entry:
@@ -55,7 +57,7 @@ def _styled(found: Found, style: str) -> Entry:
     if style == "identity" and entry["style"] != "identity":
         why = "a block is deepened by a copy"
         if "layer" in entry:
-            why = "no idempotent activation takes its values alone, or a norm or dropout keeps it from being exact"
+            why = "no activation that is idempotent (ReLU, ReLU6, Hardtanh) takes its values, and nobody else does"
         raise Refused(f"'{found.site.name}' cannot be deepened by an identity: {why}")
     if style == "residual" and "layer" in entry:
         entry["style"] = "residual"

@@ -120,15 +120,17 @@ def layer_entry(survey: Survey, piece: Piece, node: fx.Node, block: str) -> tupl
         )
     if chosen is None and block and not head:
         raise Refused(f"no activation follows '{name}': deepen its block '{block}' instead")
-    exact = norm is None or _can_be_calibrated(survey, piece, anchor, norm)
+    identity = idempotent(chosen)
+    # A norm that cannot be an identity is left out of one: that learns faster than a sum that starts as zero.
+    normed_too = norm is not None and (not identity or _can_be_calibrated(survey, piece, anchor, norm))
     entry: Entry = {
         "op": "deepen",
         "site": name,
         "kind": layer_kind(layer),
-        "style": "identity" if idempotent(chosen) and exact else "residual",
+        "style": "identity" if identity else "residual",
         "layer": name,
         "anchor": survey.name(piece, anchor),
-        "norm": survey.name(piece, anchor) if norm is not None else "",
+        "norm": survey.name(piece, anchor) if normed_too else "",
         "activation": chosen or _usual(piece, node),
         "weight": list(layer.weight.shape),  # type: ignore[arg-type]
     }
