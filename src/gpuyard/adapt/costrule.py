@@ -51,6 +51,8 @@ class CostRule:
     """Grows where the steps that are left, at the new price, let a new layer pay back more than noise."""
 
     name = "cost-rule"
+    foresees = True
+    """Its answer depends on the situation alone, and tells what it expects: it may be asked at any time."""
 
     def __init__(self, payback: float = PAYBACK, margin: float = MARGIN) -> None:
         self.payback, self.margin = payback, margin

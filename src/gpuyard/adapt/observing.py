@@ -45,13 +45,27 @@ def situation(trainer: BudgetedTrainer, options: tuple[Option, ...]) -> Situatio
     )
 
 
+def foreseen(trainer: BudgetedTrainer, options: tuple[Option, ...]) -> float:
+    """What growing now would add to the accuracy at the deadline, by the decider's own account; 0 if it tells none."""
+    if not options or not getattr(trainer.decider, "foresees", False):
+        return 0.0
+    assert trainer.decider is not None
+    decision = trainer.decider.decide(situation(trainer, options))
+    gain = decision.predicted_gain if decision.option is not None else 0.0
+    return gain if math.isfinite(gain) else 0.0
+
+
 def report(trainer: BudgetedTrainer) -> dict[str, Any]:
-    """What the scheduler is told now and then: what a step takes, and what more time would bring."""
+    """What the scheduler is told now and then: what a step takes, and what a second of more GPU would bring.
+
+    That is what the network gains as it is, or what growing would add, spread over what is left: whichever is more.
+    """
     budget, examiner = trainer.budget, trainer.examiner
     seconds = budget.step_time
+    growing = trainer.foreseen / max(budget.left, 1.0)
     return {
         "step_seconds": seconds if math.isfinite(seconds) else None,
-        "gain_per_second": curves.gain_per_second(examiner.points, budget.total),
+        "gain_per_second": max(curves.gain_per_second(examiner.points, budget.total), growing),
         "noise": curves.noise(examiner.points, examiner.samples) / budget.total if examiner.points else None,
         "accuracy": examiner.accuracy if examiner.points else None,
         "parameters": trainer.parameters,

@@ -22,6 +22,8 @@ from gpuyard.adapt.jobfile import Job
 from gpuyard.errors import UserError
 
 RESULT, JOB, LOG, NETWORK = "result.json", "job.json", "log.jsonl", "network.pt"
+_EXIT = 0.5
+"""Seconds that a process of torch takes to end: in the queue that must be within its time, too."""
 Say = Callable[[Event], None]
 
 
@@ -88,7 +90,10 @@ def run(job: Job, folder: Path, *, force: bool = False, say: Say | None = None) 
 def granted(job: Job) -> Budget:
     """The budget of a job: what the scheduler grants where it runs as one of its jobs, or else what its file says."""
     if job.clock == "wall":
-        return Budget.from_environment(job.budget)
+        budget = Budget.from_environment(job.budget)
+        if os.environ.get("GPUYARD_JOB_ID"):
+            budget.keep("exit", _EXIT)
+        return budget
     from gpuyard.grants import Grants
 
     return Budget(job.budget, job.clock, grants=Grants.from_environment())

@@ -31,7 +31,7 @@ from gpuyard.adapt.growing import OptimizerOf, Price, Prices, adam, grow, parame
 from gpuyard.adapt.outcomes import Decides, Result
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
-from gpuyard.adapt.situation import Decision, Situation, nothing
+from gpuyard.adapt.situation import Decision, Option, Situation, nothing
 from gpuyard.adapt.states import seed_all
 from gpuyard.errors import UserError
 
@@ -41,6 +41,8 @@ GLANCE = 4
 """Samples that are enough to see where a network can grow."""
 _REPORT = 2.0
 """Seconds between reports to the scheduler."""
+_FORESEE = 3.0
+"""Seconds, at least, between looks at what growing would bring."""
 _SMOOTH = 0.02
 
 
@@ -303,7 +305,7 @@ class BudgetedTrainer:
         if kind == "down":
             self._shrink()
             if event is not None and hasattr(self.budget.grants, "give_back"):
-                self.budget.grants.give_back(reason="the network is small again")  # type: ignore[union-attr]
+                self.budget.grants.give_back(reason="the network is small again")
 
     def _granted(self, change: Change) -> None:
         kind = "extend" if change.after > change.before else "shrink"
@@ -314,13 +316,17 @@ class BudgetedTrainer:
         """Let somebody decide, if there is anything to decide."""
         if self.examiner.step != self.steps and self.examiner.room():
             self._evaluate(decision=True)
-        with self.budget.aside():
-            inputs = self.batches.example(GLANCE)[0]
-            batch = self.batches.example(self.base.batch)
-            options = self.prices.options(self.model, inputs, batch, self.budget, self.grow_by)
+        options = self._options()
         self.pending = observing.situation(self, options)
         if not options:
             self.apply(nothing(self.pending, "the network can grow nowhere"))
+
+    def _options(self) -> tuple[Option, ...]:
+        """What could be done now, and what it costs."""
+        with self.budget.aside():
+            inputs = self.batches.example(GLANCE)[0]
+            batch = self.batches.example(self.base.batch)
+            return self.prices.options(self.model, inputs, batch, self.budget, self.grow_by)
 
     def _grow(self, decision: Decision) -> str:
         """Grow; the reason if that could not be done."""
@@ -379,9 +385,22 @@ class BudgetedTrainer:
         raise Interrupted(why)
 
     def _report(self) -> None:
-        self._reported_at = time.monotonic()
-        if self.budget.grants is not None:
-            self.budget.grants.report(**observing.report(self))
+        now = self._reported_at = time.monotonic()
+        if self.budget.grants is None:
+            return
+        if now >= self._foresee_at and not self.finished and not self.agenda.asking.by_the_clock and self._room_to_grow:
+            self.foreseen = observing.foreseen(self, self._options())
+            self._foresee_at = now + max(_FORESEE, 20 * (time.monotonic() - now))
+        self.budget.grants.report(**observing.report(self))
+
+    @property
+    def _room_to_grow(self) -> bool:
+        """Whether a decider that is offered something would still be asked."""
+        return len(self.examiner.points) >= 2 and self.agenda.asked < self.agenda.asking.most
+
+    foreseen = 0.0
+    """What growing would bring, by the decider's account."""
+    _foresee_at = -math.inf
 
     def _tell(self, what: str, *, passing: bool = False, **facts: Any) -> None:
         event = {"event": what, "step": self.steps, "time": self.budget.used, "time_left": self.budget.left}
