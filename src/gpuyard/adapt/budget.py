@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from gpuyard.adapt.clocks import Clock, VirtualClock, WallClock, make_clock
 from gpuyard.adapt.steptimes import StepTimes
@@ -50,10 +50,9 @@ class GrantEvent(Protocol):
 
 
 class Grants(Protocol):
-    """Where such events come from."""
+    """Where such events come from; it may be told how things go, by `report`, and more."""
 
     def events(self) -> list[Any]: ...
-    def report(self, **values: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Budget:
             raise UserError(f"a reserve of {reserve:g} leaves nothing of a budget of {seconds:g}; make it smaller")
         self.clock: Clock = make_clock(clock) if isinstance(clock, str) else clock or WallClock()
         self.exact = bool(getattr(self.clock, "exact", False))
-        self.grants = grants
+        self.grants: Any = grants
         self.times = StepTimes()
         self.steps = 0
         """Steps begun."""
@@ -346,4 +345,4 @@ def _grants(environment: Mapping[str, str]) -> Grants | None:
         return None
     from gpuyard import grants
 
-    return cast(Grants | None, grants.Grants.from_environment())
+    return grants.Grants.from_environment()
