@@ -28,7 +28,7 @@ grants = Grants.from_environment()
 assert grants is not None
 parameters, small, began = 10_602, 10_602, time.time()
 print("begins", *grants.gpus, grants.budget, flush=True)
-while time.time() < (grants.deadline or began + 60) - 0.5:
+while time.time() < (grants.deadline or began + 60) - 4:
     time.sleep(0.02)
     grants.report(step_seconds=0.02, gain_per_second=GAIN, parameters=parameters)
     for event in grants.events():
@@ -94,7 +94,7 @@ def never_two_at_once(yard: Yard) -> None:
 def test_two_jobs_one_ends_and_the_other_grows_within_its_budget(two: Yard, tmp_path: Path) -> None:
     release = tmp_path / "release"
     other = two.submit("--", "sh", "-c", f"until [ -e {release} ]; do sleep 0.02; done")
-    job = adaptive(two, "--time", "12s", "--name", "grows")
+    job = adaptive(two, "--time", "15s", "--name", "grows")
     two.await_output(job, b"begins")
     assert lent(two, job) == []
     release.touch()
@@ -111,8 +111,7 @@ def test_two_jobs_one_ends_and_the_other_grows_within_its_budget(two: Yard, tmp_
 
     done = two.wait(job)
     assert (done["state"], done["granted"]) == ("succeeded", [])
-    assert time.time() - _at(done["started_at"]) < 60
-    assert _at(done["ended_at"]) - _at(done["started_at"]) < 12.0, "it ended by itself, before its time was over"
+    assert _at(done["ended_at"]) - _at(done["started_at"]) < 15.0, "it ended by itself, before its time was over"
     found = two.client.adaptation(job)
     [loan] = found["grants"]
     assert loan["why"] == "nobody waits for it, and it gains 0.6 points per minute"
@@ -171,14 +170,15 @@ def test_its_time_may_be_changed_while_it_runs(two: Yard) -> None:
     two.await_output(job, b"begins")
     assert two("edit", job, "--time", "90s").code == 0
     two.await_output(job, b"extend")
-    assert two("edit", job, "--time", "4s").code == 0
+    soon = int(time.time() - _at(two.client.job(job)["started_at"])) + 9
+    assert two("edit", job, "--time", f"{soon}s").code == 0
     done = two.wait(job)
     assert done["state"] == "succeeded"
-    assert _at(done["ended_at"]) - _at(done["started_at"]) < 60.0
+    assert _at(done["ended_at"]) - _at(done["started_at"]) < soon
     said = [(words[0], words[3]) for words in heard(two, job) if words[0] in ("extend", "shrink")]
-    assert said == [("extend", "90.0"), ("shrink", "4.0")]
+    assert said == [("extend", "90.0"), ("shrink", f"{soon}.0")]
     changed = two.client.adaptation(job)["times"]
-    assert [(one["before"], one["after"]) for one in changed] == [(60.0, 90.0), (90.0, 4.0)]
+    assert [(one["before"], one["after"]) for one in changed] == [(60.0, 90.0), (90.0, float(soon))]
 
 
 def test_it_hears_that_it_is_to_end(two: Yard) -> None:

@@ -18,7 +18,10 @@ from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
 from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
 
-OWNER = {"cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping", "grant", "return"}
+OWNER = {
+    "cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping", "grant",
+    "return",
+}  # fmt: skip
 OWN = {("PATCH", "/jobs/{job}"), ("POST", "/jobs/{job}/report")}
 OPEN = {
     ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
