@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,19 @@ def run(
     from gpuyard.adapt.running import run as train
 
     facts = train(given, folder, force=force, say=None if json else _tell)
+    _print(facts, folder, json)
+    if os.environ.get("GPUYARD_JOB_ID"):
+        _end()
+
+
+def _end() -> None:
+    """End at once: all is written, and to take torch apart can take seconds, which are no longer the job's."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _print(facts: dict[str, Any], folder: Path, json: bool) -> None:
     if json:
         output.print_json({**facts, "folder": str(folder)})
         return
@@ -61,7 +75,7 @@ def run(
     if facts["parameters"] != facts["parameters_before"]:
         grown += f" -> {facts['parameters']:,}"
     print(f"accuracy {100 * facts['accuracy']:.2f} %  parameters {grown}  steps {facts['steps']:,}  {folder}")
-    output.say(f"used {facts['used']:.6g} of {facts['budget']:.6g} {_UNITS[given.clock]}")
+    output.say(f"used {facts['used']:.6g} of {facts['budget']:.6g} {_UNITS[facts['clock']]}")
 
 
 _UNITS = {"wall": "seconds", "cpu": "CPU seconds", "virtual": "steps of the first network (virtual clock)"}
