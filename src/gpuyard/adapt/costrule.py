@@ -73,8 +73,8 @@ class CostRule:
         best = max((self.weigh(situation, option) for option in situation.options), key=lambda w: w.gain)
         noise = USUAL_NOISE if math.isnan(situation.noise) else situation.noise
         said = (
-            f"growing at {best.option.site} makes a step {best.cost:.2f} times as long, which leaves {best.steps:,.0f} steps; a "
-            f"new layer shows after {self.payback:,.0f}: {100 * best.brings:+.1f} points for it, "
+            f"growing at {best.option.site} makes a step {best.cost:.2f} times as long, which leaves "
+            f"{best.steps:,.0f} steps; a new layer shows after {self.payback:,.0f}: {100 * best.brings:+.1f} points for it, "
             f"{-100 * best.forgone:+.1f} for steps not made"
         )
         if best.gain < self.margin * noise:
