@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpuyard.adapt.files import read_text
 from gpuyard.adapt.jobfile import Job
 from gpuyard.adapt.tables import FORMAT, VERSION
 from gpuyard.adapt.trees import Row, Tree
@@ -163,7 +164,7 @@ def _grow(tree: Tree) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a recording."""
-    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return [json.loads(line) for line in read_text(path).splitlines()[1:]]
 
 
 def savings(rows: Iterable[Row]) -> tuple[float, float]:

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpuyard.adapt.files import read_text
 from gpuyard.adapt.situation import UNKNOWN, Option, Situation
 from gpuyard.errors import UserError, suggest
 
 FORMAT, VERSION = "gpuyard-adaptation", 1
 Floats = npt.NDArray[np.float64]
 Actions = tuple[int, ...]
-_ENDINGS = (".jsonl", ".json")
+_ENDINGS = (".jsonl", ".json", ".jsonl.gz")
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _means(kind: type, group: Sequence[Any]) -> dict[str, float]:
 def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix in _ENDINGS and p.is_file())
+            inside = sorted(p for p in path.rglob("*") if p.name.endswith(_ENDINGS) and p.is_file())
             if not inside:
                 raise UserError(f"there is no recording in {path}; name a file that gpuyard adapt record wrote")
             yield from inside
@@ -171,7 +172,7 @@ def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
 
 def _read(path: Path, notes: list[str]) -> Iterable[Run]:
     try:
-        text = path.read_text()
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         why = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise UserError(f"{path} cannot be read: {why}") from None
