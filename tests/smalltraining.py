@@ -76,5 +76,4 @@ def same(one: BudgetedTrainer, other: BudgetedTrainer) -> bool:
         and all(torch.equal(ours[name], theirs[name]) for name in ours)
         and told == heard
         and one.steps == other.steps
-        and torch.equal(torch.get_rng_state(), torch.get_rng_state())
     )

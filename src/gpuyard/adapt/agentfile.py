@@ -15,13 +15,15 @@ import numpy as np
 
 from gpuyard.adapt import scorer
 from gpuyard.adapt.gains import Gains
-from gpuyard.adapt.scorer import Floats, Network
+from gpuyard.adapt.scorer import Floats, Network, Range
 from gpuyard.adapt.situation import UNKNOWN, Situation
 from gpuyard.errors import UserError
 
 FORMAT = "gpuyard-adaptation-policy"
 LARGEST = 10_000_000
 """Bytes that a file may have; those of the largest networks are far smaller."""
+CAUTION = 0.4
+"""Times the error of the predicted gain that the gain must be."""
 DIGITS = 10
 """Significant digits of what is written, and of what decides: a file and what it was made of choose alike."""
 
@@ -32,22 +34,27 @@ class Agent:
 
     network: Network
     gains: Gains
+    within: Range
+    """What features were where it learned."""
     noise: float
     """Standard deviation of an accuracy between seeds where it learned."""
     training: dict[str, Any]
     """What it learned from, and how; no times, so that the same learning gives the same file."""
 
-    def threshold(self, situation: Situation) -> float:
-        """The gain below which nothing is done: the noise, of the situation or of where it learned, if any is known."""
-        known = [noise for noise in (situation.noise, self.noise) if not math.isnan(noise)]
-        return known[0] if known else -math.inf
+    def weigh(self, situation: Situation) -> tuple[Floats, Floats, Floats]:
+        """The chances of each option and of nothing; what each option is expected to add; below what that is noise."""
+        rows = self.within.rows(situation)
+        gains, unsure = self.gains.predict(rows)
+        if not math.isnan(self.gains.error):
+            return self.network.chances(rows), gains, CAUTION * unsure
+        noise = next((n for n in (situation.noise, self.noise) if not math.isnan(n)), -math.inf)
+        return self.network.chances(rows), gains, np.full(len(gains), noise)
 
     def action(self, situation: Situation) -> int:
-        """The likeliest action; nothing, where too little is to be gained by it."""
-        chosen = self.network.choice(situation)
-        if chosen == situation.nothing or self.gains.predict(situation)[chosen] >= self.threshold(situation):
-            return chosen
-        return situation.nothing
+        """The likeliest action; nothing, where what is to be gained by it is below noise."""
+        chances, gains, noise = self.weigh(situation)
+        chosen = int(np.argmax(chances))
+        return chosen if chosen == situation.nothing or gains[chosen] >= noise[chosen] else situation.nothing
 
     def facts(self) -> dict[str, Any]:
         """As plain values, without the hash."""
@@ -65,7 +72,11 @@ class Agent:
                 "weights": _rounded(self.gains.weights),
                 "ridge": self.gains.ridge,
                 "error": _or_null(self.gains.error),
+                "points": _rounded(self.gains.points),
+                "pulls": _rounded(self.gains.pulls),
             },
+            "low": _rounded(self.within.low),
+            "high": _rounded(self.within.high),
             "noise": _or_null(self.noise),
             "training": self.training,
         }
@@ -144,17 +155,29 @@ def _read(facts: dict[str, Any]) -> Agent:
     network = Network(*(np.array(net[part], dtype=float) for part in ("hidden", "bias", "out", "direct")))
     gains = facts["gains"]
     weights = np.array(gains["weights"], dtype=float)
-    members, inputs, units = network.hidden.shape
-    shapes = (network.bias.shape, network.out.shape, network.direct.shape, weights.shape)
-    wanted = ((members, units), (members, units), (members, scorer.WIDTH), (scorer.WIDTH,))
-    if inputs != len(scorer.FEATURES) or shapes != wanted:
+    members, _, units = network.hidden.shape
+    points, pulls = (np.array(gains[part], dtype=float) for part in ("points", "pulls"))
+    within = Range(np.array(facts["low"], dtype=float), np.array(facts["high"], dtype=float))
+    everything = (
+        network.hidden, network.bias, network.out, network.direct, weights, points, pulls, within.low, within.high,
+    )  # fmt: skip
+    features, width = len(scorer.FEATURES), scorer.WIDTH
+    wanted = (
+        (members, features, units),
+        (members, units),
+        (members, units),
+        (members, width),
+        (width,),
+        (len(pulls), features),
+        (len(pulls),),
+    )
+    if tuple(part.shape for part in everything) != (*wanted, (features,), (features,)):
         raise ValueError("weights of other shapes")
-    everything = (network.hidden, network.bias, network.out, network.direct, weights)
     if not all(np.isfinite(part).all() for part in everything):
         raise ValueError("weights that are no numbers")
     return Agent(
-        network, Gains(weights, float(gains["ridge"]), _or_nan(gains["error"])), _or_nan(facts["noise"]),
-        dict(facts["training"]),
+        network, Gains(weights, float(gains["ridge"]), _or_nan(gains["error"]), points, pulls), within,
+        _or_nan(facts["noise"]), dict(facts["training"]),
     )  # fmt: skip
 
 

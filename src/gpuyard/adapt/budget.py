@@ -315,16 +315,17 @@ class Budget:
         *,
         clock: Clock | str | None = None,
         reserve: float = 0.0,
+        grants: Grants | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Budget:
-        """What gpuyard grants this job: GPUYARD_BUDGET and GPUYARD_DEADLINE, and what it says later."""
+        """What gpuyard grants this job: GPUYARD_BUDGET and GPUYARD_DEADLINE, and what it says later (by `grants`)."""
         environment = os.environ if environment is None else environment
         seconds, deadline = _number(environment, "GPUYARD_BUDGET"), _number(environment, "GPUYARD_DEADLINE")
         remaining = None if deadline is None else deadline - time.time()
         total = seconds if seconds is not None else remaining if remaining is not None else default
         if total is None:
             raise UserError("no budget is granted: submit the job with --time, or set GPUYARD_BUDGET to seconds")
-        budget = cls(total, clock, reserve=reserve, grants=_grants(environment))
+        budget = cls(total, clock, reserve=reserve, grants=grants or _grants(environment))
         if remaining is not None and isinstance(budget.clock, WallClock):
             budget.start()
             budget._carried, budget._deadline = max(0.0, total - remaining), time.time() + remaining

@@ -103,27 +103,28 @@ class Reinforce:
     """Does what was learned from recordings; nothing, where the gain that is expected is below noise."""
 
     name = "reinforce"
+    foresees = True
+    """Its answer depends on the situation alone, and tells what it expects: it may be asked at any time."""
 
     def __init__(self, agent: Agent, source: str = "") -> None:
         self.agent, self.source = agent, source
 
     def decide(self, situation: Situation) -> Decision:
         """The likeliest action, unless too little is to be gained by it."""
-        chances = tuple(float(chance) for chance in self.agent.network.chances(situation))
         if not situation.options:
-            return Decision(None, chances, "there is nowhere to grow")
-        gains = self.agent.gains.predict(situation)
-        likeliest, threshold = self.agent.network.choice(situation), self.agent.threshold(situation)
+            return nothing(situation, "there is nowhere to grow")
+        weighed, gains, noises = self.agent.weigh(situation)
+        chances, likeliest = tuple(float(chance) for chance in weighed), int(weighed.argmax())
         if likeliest == situation.nothing:
             best = float(gains.max())
             said = f"doing nothing is the likeliest, {chances[-1]:.0%}; growing is expected to add {_points(best)}"
             return Decision(None, chances, said, best)
-        option, gain = situation.options[likeliest], float(gains[likeliest])
+        option, gain, noise = situation.options[likeliest], float(gains[likeliest]), float(noises[likeliest])
         said = f"{option.site} is the likeliest, {chances[likeliest]:.0%} against {chances[-1]:.0%} for nothing"
-        if gain < threshold:
-            said = f"{said}; but {_points(gain)} expected of it are below the noise of {100 * threshold:.2f}"
+        if gain < noise:
+            said = f"{said}; but {_points(gain)} expected of it are below the noise of {100 * noise:.2f}"
             return Decision(None, chances, said, gain)
-        above = f", above the noise of {100 * threshold:.2f}" if math.isfinite(threshold) else ""
+        above = f", above the noise of {100 * noise:.2f}" if math.isfinite(noise) else ""
         return Decision(option, chances, f"{said}; it is expected to add {_points(gain)}{above}", gain)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpuyard.adapt.scorer import WIDTH, Floats, Network, describe, softmax
+from gpuyard.adapt.scorer import WIDTH, Floats, Network, Range, softmax
 from gpuyard.adapt.tables import Table
 
 Integers = npt.NDArray[np.int64]
@@ -29,12 +29,21 @@ class Forest:
     """Where it ends, the reward."""
     levels: tuple[Integers, ...]
     """Nodes by depth; the first are the roots."""
+    root: Integers
+    """Of each node, the number of its tree."""
+    environment: Integers
+    """Of each tree, the number of its environment."""
     weight: Floats
-    """Of each root."""
+    """Of each tree."""
 
-    def chances(self, network: Network, temperature: float = 1.0) -> Floats:
+    @property
+    def node(self) -> Integers:
+        """Of each row of features, the number of its node."""
+        return np.repeat(np.arange(len(self.possible)), self.possible.shape[1])
+
+    def chances(self, network: Network, temperature: float = 1.0, rows: Floats | None = None) -> Floats:
         """Of every member, node and action."""
-        scores = network.scores(self.features).reshape(network.members, *self.possible.shape)
+        scores = network.scores(self.features if rows is None else rows).reshape(network.members, *self.possible.shape)
         return softmax(np.where(self.possible, scores, -np.inf), temperature)
 
     def objective(self, worth: Floats) -> Floats:
@@ -54,34 +63,42 @@ def reward_scale(table: Table) -> float:
     return max(float(table.values.max() - table.values[table.never]), noise, LEAST_SCALE)
 
 
-def plant(tables: Sequence[Table]) -> Forest:
+def plant(tables: Sequence[Table], within: Range) -> Forest:
     """The trees of tables: one per environment and seed, all with the environment's expected rewards."""
     width = 1 + max(seen[0].nothing for table in tables for seen in table.situations.values())
     nodes = sum(len(table.situations) * len(table.seeds) for table in tables)
     features, possible = np.zeros((nodes, width, WIDTH)), np.zeros((nodes, width), dtype=bool)
     child, value = np.full((nodes, width), -1), np.zeros((nodes, width))
-    depths, weight = list[int](), list[float]()
-    for table in tables:
+    depths, root, environment, weight = list[int](), list[int](), list[int](), list[float]()
+    for number, table in enumerate(tables):
         reward = rewards(table)
         for seed in range(len(table.seeds)):
             at = {prefix: len(depths) + k for k, prefix in enumerate(table.situations)}
             for prefix, node in at.items():
                 seen = table.situations[prefix][seed]
                 actions = slice(seen.nothing + 1)
-                features[node, actions], possible[node, actions] = describe(seen), True
+                features[node, actions], possible[node, actions] = within.rows(seen), True
                 for action in range(seen.nothing + 1):
                     after = (*prefix, action)
                     child[node, action] = at.get(after, -1)
                     value[node, action] = 0.0 if after in at else reward[table.place[after]]
                 depths.append(len(prefix))
+                root.append(len(weight))
+            environment.append(number)
             weight.append(1.0 / len(table.seeds) / len(tables))
     depth = np.array(depths)
     levels = tuple(np.flatnonzero(depth == d) for d in range(max(depths) + 1))
-    return Forest(features.reshape(-1, WIDTH), possible, child, value, levels, np.array(weight))
+    return Forest(
+        features.reshape(-1, WIDTH), possible, child, value, levels, np.array(root), np.array(environment),
+        np.array(weight),
+    )  # fmt: skip
 
 
-def play(forest: Forest, chances: Floats) -> tuple[Floats, Floats, Floats]:
-    """Of every member: how likely each node is, what each action comes to, and what each node is worth."""
+def play(forest: Forest, chances: Floats, weight: Floats) -> tuple[Floats, Floats, Floats]:
+    """Of every member: how likely each node is, what each action comes to, and what each node is worth.
+
+    The weights are of each member and tree.
+    """
     reach, worth = np.zeros(chances.shape[:2]), np.zeros(chances.shape[:2])
     comes_to = np.broadcast_to(forest.value, chances.shape).copy()
     for nodes in reversed(forest.levels):
@@ -90,7 +107,7 @@ def play(forest: Forest, chances: Floats) -> tuple[Floats, Floats, Floats]:
         part[:, inner] = worth[:, after[inner]]
         comes_to[:, nodes] = part
         worth[:, nodes] = (chances[:, nodes] * part).sum(axis=2)
-    reach[:, forest.levels[0]] = forest.weight
+    reach[:, forest.levels[0]] = weight
     for nodes in forest.levels[:-1]:
         after = forest.child[nodes]
         inner = after >= 0

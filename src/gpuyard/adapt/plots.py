@@ -165,8 +165,8 @@ def deciders(found: Mapping[str, Sequence[Standing]]) -> Figure:
         for y, value in enumerate(values):
             side = 1 if value >= 0 else -1
             axes.annotate(
-                f"{value:.0%}".replace("-", "−"), (value, y), (5 * side, 0), textcoords="offset points", va="center", fontsize=8,
-                ha="left" if side > 0 else "right", zorder=4,
+                f"{value:.0%}".replace("-", "−"), (value, y), (5 * side, 0), textcoords="offset points",
+                va="center", fontsize=8, ha="left" if side > 0 else "right", zorder=4,
                 bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"},
             )  # fmt: skip
         axes.axvline(0.0, color=DARK, linewidth=0.9, zorder=3)

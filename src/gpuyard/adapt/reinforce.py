@@ -18,25 +18,25 @@ import numpy as np
 
 from gpuyard.adapt.agentfile import Agent, rounded
 from gpuyard.adapt.forest import Forest, draw, plant, play, reward_scale, rewards
-from gpuyard.adapt.gains import Gains, fit_gains
-from gpuyard.adapt.scorer import FEATURES, Floats, Network
+from gpuyard.adapt.gains import Regression, known
+from gpuyard.adapt.scorer import FEATURES, Floats, Network, Range, shaken
 from gpuyard.adapt.tables import Actions, Table
 from gpuyard.errors import UserError
 
 Watch = Callable[[int, int, str], None]
 COOLED = 0.7
 """Share of the updates after which temperature and bonus have fallen."""
-LASTING = 0.1
+LASTING = 0.05
 """Of the bonus, what stays at most where rewards are noisy."""
-POINT = 0.005
-"""Accuracy that the regression must promise for a score of 1, where learning begins."""
+POINT = 0.01
+"""Accuracy per budget left that the regression must promise for a score of 1, where learning begins."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How learning goes."""
 
-    updates: int = 500
+    updates: int = 400
     rate: float = 0.03
     units: int = 12
     members: int = 6
@@ -48,6 +48,10 @@ class Recipe:
     entropy: float = 0.3
     """Bonus at the beginning, relative to a reward of 1; it falls to what noise makes of rewards."""
     ridge: float = 1e-3
+    bagging: float = 0.0
+    """How differently environments count for the members: 0 is alike, 1 as drawn from an exponential distribution."""
+    shake: float = 0.1
+    """By how much features are shaken at each update: environments that were not recorded are a little different."""
     episodes: int = 0
     """Drawn for each update, environment and seed; 0: the expectation over all of them."""
     seed: int = 0
@@ -73,8 +77,11 @@ def learn(
     if not tables:
         raise UserError("there is no environment to learn from; record some")
     recipe = recipe or Recipe()
-    gains = fit_gains(tables)
-    network, curve = climb(tables, recipe, gains, start, watch)
+    within = known(tables) if start is None else known(tables).join(start.within)
+    regression = Regression(tables, within, recipe.shake)
+    gains = regression.fit()
+    network = _beginning(regression, gains.ridge, recipe) if start is None else _again(start.network, recipe)
+    network, curve = climb(tables, recipe, within, network, watch)
     noises = [table.noise for table in tables if not math.isnan(table.noise)]
     training = {
         "environments": [_described(table) for table in tables],
@@ -83,7 +90,7 @@ def learn(
         "curve": [[round(value, 6) for value in asdict(update).values()] for update in curve],
         "columns": list(asdict(curve[-1])),
     }
-    return rounded(Agent(network, gains, median(noises) if noises else math.nan, training))
+    return rounded(Agent(network, gains, within, median(noises) if noises else math.nan, training))
 
 
 def recipe_of(agent: Agent) -> Recipe:
@@ -93,31 +100,28 @@ def recipe_of(agent: Agent) -> Recipe:
 
 
 def climb(
-    tables: Sequence[Table], recipe: Recipe, gains: Gains, start: Agent | None, watch: Watch | None
+    tables: Sequence[Table], recipe: Recipe, within: Range, network: Network, watch: Watch | None = None
 ) -> tuple[Network, list[Update]]:
     """The networks that REINFORCE ends with, and how it went."""
-    forest, rng = plant(tables), np.random.default_rng(recipe.seed)
-    if start is None:
-        network = Network.random(rng, recipe.members, recipe.units)
-        network = replace(network, direct=network.direct + gains.weights / POINT)
-    else:
-        network = _again(start.network, recipe.members, rng)
+    forest, rng = plant(tables, within), np.random.default_rng(recipe.seed)
+    weight = forest.weight * _shares(recipe, len(tables))[:, forest.environment]
     ascent, curve, stays = Ascent(network, recipe.rate, recipe.ridge), list[Update](), _lasting_bonus(tables)
     for k in range(recipe.updates):
         warm = max(1.0 - k / recipe.updates / COOLED, 0.0)
         temperature, bonus = recipe.temperature**warm, max(recipe.entropy * warm, stays)
-        chances = forest.chances(ascent.network, temperature)
-        reach, comes_to, worth = play(forest, chances)
+        rows = shaken(forest.features, forest.node, recipe.shake, rng) if recipe.shake else forest.features
+        chances = forest.chances(ascent.network, temperature, rows)
+        reach, comes_to, worth = play(forest, chances, weight)
         if recipe.episodes:
-            slope = _drawn_slope(forest, chances, worth, recipe.episodes, rng)
+            slope = _drawn_slope(forest, chances, worth, weight, recipe.episodes, rng)
         else:
             slope = reach[..., None] * chances * (comes_to - worth[..., None])
         slope += bonus * _towards_even(reach, chances)
-        ascent.step(forest.features, slope.reshape(len(slope), -1) / temperature)
+        ascent.step(rows, slope.reshape(len(slope), -1) / temperature)
         curve.append(_point(forest, chances, reach, worth, temperature, rng))
         if watch is not None:
             watch(k + 1, recipe.updates, f"objective {curve[-1].objective:.3f}")
-    return _selected(tables, forest, ascent.network, recipe.keep), curve
+    return _selected(tables, within, forest, ascent.network, recipe.keep), curve
 
 
 def greedy(choose: Callable[[Any], int], table: Table) -> Actions:
@@ -141,9 +145,23 @@ def _lasting_bonus(tables: Sequence[Table]) -> float:
     return min(median(shares), LASTING) if shares else 0.0
 
 
-def _again(start: Network, members: int, rng: np.random.Generator) -> Network:
+def _shares(recipe: Recipe, environments: int) -> Floats:
+    """How much each environment counts for each member."""
+    drawn = np.random.default_rng([recipe.seed, 1]).exponential(1.0, (recipe.members, environments))
+    shares = 1.0 - recipe.bagging + recipe.bagging * drawn
+    return np.asarray(shares / shares.mean(axis=1, keepdims=True))
+
+
+def _beginning(regression: Regression, ridge: float, recipe: Recipe) -> Network:
+    """Members that score as their regressions do, and have yet to learn the rest."""
+    network = Network.random(np.random.default_rng([recipe.seed, 2]), recipe.members, recipe.units)
+    shares = _shares(recipe, len(regression.parts))
+    return replace(network, direct=np.stack([regression.solve(part, ridge) for part in shares]) / POINT)
+
+
+def _again(start: Network, recipe: Recipe) -> Network:
     """Members that begin where others ended; where there are more of them, each a little elsewhere."""
-    at = np.arange(members) % start.members
+    rng, at = np.random.default_rng([recipe.seed, 2]), np.arange(recipe.members) % start.members
     parts = [part[at] for part in (start.hidden, start.bias, start.out, start.direct)]
     for part in parts:
         part[start.members :] += rng.normal(0.0, 0.05, part[start.members :].shape)
@@ -157,12 +175,14 @@ def _towards_even(reach: Floats, chances: Floats) -> Floats:
     return np.asarray(-reach[..., None] * chances * (logs + entropy))
 
 
-def _drawn_slope(forest: Forest, chances: Floats, worth: Floats, episodes: int, rng: np.random.Generator) -> Floats:
+def _drawn_slope(
+    forest: Forest, chances: Floats, worth: Floats, weight: Floats, episodes: int, rng: np.random.Generator
+) -> Floats:
     """What REINFORCE makes of episodes that are drawn: reward less the node's value, for what was done."""
     counts, sums = draw(forest, chances, episodes, rng)
     ahead = (sums - counts * worth[..., None]) / episodes
     slope = ahead - chances * ahead.sum(axis=2, keepdims=True)
-    return np.asarray(slope / len(forest.weight))
+    return np.asarray(slope * weight[:, forest.root, None])
 
 
 def _point(
@@ -203,13 +223,13 @@ class Ascent:
         self.network = Network(*self.parts)
 
 
-def _selected(tables: Sequence[Table], forest: Forest, network: Network, keep: int) -> Network:
+def _selected(tables: Sequence[Table], within: Range, forest: Forest, network: Network, keep: int) -> Network:
     """Those members that together come to most where they learned: some, or the best alone."""
-    _, _, worth = play(forest, forest.chances(network))
+    _, _, worth = play(forest, forest.chances(network), forest.weight)
     order = np.argsort(-forest.objective(worth), kind="stable")
 
     def comes_to(some: Network) -> float:
-        reached = [greedy(some.choice, table) for table in tables]
+        reached = [greedy(lambda seen: int(np.argmax(some.chances(within.rows(seen)))), table) for table in tables]
         return float(np.mean([rewards(t)[t.place[one]] for t, one in zip(tables, reached, strict=True)]))
 
     choices = [network.choose(order[:k].tolist()) for k in (keep, 1)]

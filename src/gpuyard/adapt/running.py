@@ -20,6 +20,7 @@ from gpuyard.adapt.events import Event
 from gpuyard.adapt.files import write_whole
 from gpuyard.adapt.jobfile import Job
 from gpuyard.errors import UserError
+from gpuyard.grants import Grants
 
 RESULT, JOB, LOG, NETWORK = "result.json", "job.json", "log.jsonl", "network.pt"
 _EXIT = 0.5
@@ -54,7 +55,8 @@ def run(job: Job, folder: Path, *, force: bool = False, say: Say | None = None) 
     """Train a job to the end of its budget, or on from where it was interrupted; what came of it."""
     place = Place(folder)
     decider = make_decider(job.decider)
-    budget = granted(job)
+    grants = Grants.from_environment()
+    budget = granted(job, grants)
     tests = _Tests(budget)
     place.take(job, force)
     built = build(
@@ -84,19 +86,19 @@ def run(job: Job, folder: Path, *, force: bool = False, say: Say | None = None) 
         {"growth": ops.growth_log(built.trainer.model), "weights": built.trainer.model.state_dict()}, folder / NETWORK
     )
     write_whole(folder / RESULT, json.dumps(facts, indent=1).encode())
+    if grants is not None:
+        grants.flush(_EXIT / 2)
     return facts
 
 
-def granted(job: Job) -> Budget:
+def granted(job: Job, grants: Grants | None) -> Budget:
     """The budget of a job: what the scheduler grants where it runs as one of its jobs, or else what its file says."""
-    if job.clock == "wall":
-        budget = Budget.from_environment(job.budget)
-        if os.environ.get("GPUYARD_JOB_ID"):
-            budget.keep("exit", _EXIT)
-        return budget
-    from gpuyard.grants import Grants
-
-    return Budget(job.budget, job.clock, grants=Grants.from_environment())
+    if job.clock != "wall":
+        return Budget(job.budget, job.clock, grants=grants)
+    budget = Budget.from_environment(job.budget, grants=grants)
+    if os.environ.get("GPUYARD_JOB_ID"):
+        budget.keep("exit", _EXIT)
+    return budget
 
 
 def _checkpoints(folder: Path) -> Path:

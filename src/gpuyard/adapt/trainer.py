@@ -258,8 +258,8 @@ class BudgetedTrainer:
 
     def _plan(self) -> None:
         self.agenda.plan(self.budget, self._spacing())
-        now, far = time.monotonic(), math.inf
-        self._look = min(now + self._pause if self.checkpoints else far, now + _REPORT if self.budget.grants else far)
+        save_at = self._saved_at + self._pause if self.checkpoints else math.inf
+        self._look = min(save_at, self._reported_at + _REPORT if self.budget.grants else math.inf)
 
     _look = -math.inf
     _pause = 0.0

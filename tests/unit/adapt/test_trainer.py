@@ -334,3 +334,18 @@ def test_a_loss_of_nan_is_told() -> None:
     inputs[17, 3] = math.nan
     with pytest.raises(UserError, match="the loss is nan at step 1"):
         BudgetedTrainer(network(), (inputs, targets), data(50), Budget(50, "virtual"), batch_size=100).fit()
+
+
+def test_evaluations_that_come_often_keep_neither_checkpoints_nor_reports_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, now = list[dict[str, Any]](), iter(range(10**9))
+    monkeypatch.setattr("gpuyard.adapt.trainer.time.monotonic", lambda: 0.05 * next(now))  # 0.05 s for each look at it
+    grants = SimpleNamespace(events=list, report=lambda **facts: told.append(facts))
+    events: list[dict[str, Any]] = []
+    often = {"checkpoint_every": 3.0, "evaluate_every": 0.01, "callbacks": [events.append]}
+    trainer = training(120, "virtual", checkpoints=tmp_path, **often)
+    trainer.budget.grants = grants
+    trainer.fit()
+    assert [event["event"] for event in events].count("checkpoint") > 3
+    assert len(told) > 3
