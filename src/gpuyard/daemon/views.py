@@ -198,7 +198,8 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
     if isinstance(event, Started):
         return replace(view, started=event.at)
     if isinstance(event, Granted | Adapted):
-        return replace(view, message=_adapted(event, details))
+        stays = view.message and _changed_nothing(event, details)
+        return view if stays else replace(view, message=_adapted(event, details))
     if isinstance(event, Recalled):
         return replace(view, recalled=event.cause if view.recalled in ("", *WAIT_AGAIN) else view.recalled)
     if isinstance(event, Preempted | Requeued | Exited):
@@ -224,6 +225,12 @@ def _adapted(event: Granted | Adapted, details: Mapping[str, Any]) -> str:
     reason = str(details.get("reason", ""))
     reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
     return f"{details.get('decision', '')}" + (f": {reason}" if reason else "")
+
+
+def _changed_nothing(event: Granted | Adapted, details: Mapping[str, Any]) -> bool:
+    """Whether a job decided to stay as it is: what it did before is what people want to see."""
+    before, after = details.get("parameters_before"), details.get("parameters")
+    return isinstance(event, Adapted) and before is not None and before == after
 
 
 def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:
