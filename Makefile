@@ -8,7 +8,7 @@ ARGS ?=
 # Tests mostly wait, for daemons, jobs and browsers: two for each core keep it busy.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned bench-learning bench-kubernetes screenshots chaos clean
+.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned bench-learning bench-kubernetes bench-adaptation screenshots chaos clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
@@ -49,6 +49,10 @@ bench-recording: $(VENV)/.installed-dev
 bench-kubernetes: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.kubeplans
 	$(BIN)/python -m bench.kubernetes $(ARGS)
+
+# Some four minutes; with ARGS=--record, which records the examples anew, half an hour.
+bench-adaptation: $(VENV)/.installed-dev
+	$(BIN)/python -m bench.adaptation $(ARGS)
 
 # Wants chromium (apt-get install chromium), as the tests of the page do.
 bench-page: $(VENV)/.installed-dev
