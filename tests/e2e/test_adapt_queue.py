@@ -76,5 +76,5 @@ def test_each_piece_of_a_recording_is_a_job(two: Yard) -> None:
     done = two("adapt", "record", "record.toml", "--seeds", "1", "--out", "out.jsonl", "--json")
     assert json.loads(done.out)["rows"] == 2
     jobs = two.client.history()
-    assert sorted(job["name"] for job in jobs) == [f"record-24-up20-0/{node}" for node in ("0", "1", "root")]
+    assert sorted(str(job["name"]) for job in jobs) == [f"record-24-up20-0/{node}" for node in ("0", "1", "root")]
     assert {job["state"] for job in jobs} == {"succeeded"}
