@@ -81,7 +81,9 @@ def objective(agents: Mapping[str, Agent]) -> Figure:
             Line2D([], [], color=RED, linewidth=1.2, label="expected, all members"),
             Line2D([], [], color=DARK, linewidth=0.9, linestyle=(0, (4, 1.5)), label="never growing"),
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=4 if columns > 1 else 2, frameon=False, fontsize=8
+        )
         return figure
 
 
@@ -124,7 +126,7 @@ def accuracy(found: Mapping[str, Sequence[Standing]]) -> Figure:
         for y, one in enumerate(standings):
             axes.plot([one.never, one.oracle], [y, y], color=LINE, linewidth=3.5, solid_capstyle="round", zorder=1)
             axes.plot(one.deciders["random"], y, "D", color=COLOURS[3], markersize=4.5, zorder=3)
-            axes.plot(one.never, y, "o", color=GREY, markersize=6, zorder=3)
+            axes.plot(one.never, y, "o", color=GREY, markersize=10, zorder=2)  # seen around a decider that is there too
             axes.plot(one.oracle, y, "|", color=DARK, markersize=11, markeredgewidth=2, zorder=4)
         for k, ones in enumerate(found.values()):
             shift = 0.0 if len(found) == 1 else 0.6 * (k / (len(found) - 1) - 0.5)
@@ -138,7 +140,7 @@ def accuracy(found: Mapping[str, Sequence[Standing]]) -> Figure:
         axes.set_xlabel("Accuracy at the end of the budget")
         axes.set_title("From never growing to the best sequence; whiskers: 95% confidence", loc="left")
         handles = [
-            Line2D([], [], color=GREY, marker="o", linestyle="none", markersize=6, label="never"),
+            Line2D([], [], color=GREY, marker="o", linestyle="none", markersize=9, label="never"),
             Line2D([], [], color=COLOURS[3], marker="D", linestyle="none", markersize=4.5, label="random (mean)"),
             *(
                 Line2D([], [], color=_agent_colour(k), marker="o", markersize=7, linestyle="none", label=clean(name))
