@@ -28,6 +28,8 @@ FLAT = 700.0
 """Steps in all at which that has fallen to 37 % (1/e)."""
 MARGIN = 0.2
 """Times the noise of one evaluation that the gain must be."""
+MOST_NOISE = 0.03
+"""More than that is the bend of a curve that still rises, and is not taken for noise."""
 USUAL_NOISE = 0.01
 USUAL_COST = 1.5
 USUAL_ACCURACY = 0.5
@@ -71,7 +73,7 @@ class CostRule:
         if situation.headroom < LEAST_HEADROOM:
             return nothing(situation, f"only {situation.headroom:.0%} of the GPU's memory is free")
         best = max((self.weigh(situation, option) for option in situation.options), key=lambda w: w.gain)
-        noise = USUAL_NOISE if math.isnan(situation.noise) else situation.noise
+        noise = USUAL_NOISE if math.isnan(situation.noise) else min(situation.noise, MOST_NOISE)
         said = (
             f"growing at {best.option.site} makes a step {best.cost:.2f} times as long, which leaves "
             f"{best.steps:,.0f} steps; a new layer shows after {self.payback:,.0f}: "

@@ -224,13 +224,15 @@ def _adapted(event: Granted | Adapted, details: Mapping[str, Any]) -> str:
         return f"was given GPU {', '.join(map(str, event.gpus))}: {details.get('why', '')}"
     reason = str(details.get("reason", ""))
     reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
-    return f"{details.get('decision', '')}" + (f": {reason}" if reason else "")
+    decision = "declined a GPU" if details.get("accepted") is False else str(details.get("decision", ""))
+    return decision + (f": {reason}" if reason else "")
 
 
 def _changed_nothing(event: Granted | Adapted, details: Mapping[str, Any]) -> bool:
-    """Whether a job decided to stay as it is: what it did before is what people want to see."""
+    """Whether a job decided to stay as it is, and declined nothing: what it did before is what people want to see."""
     before, after = details.get("parameters_before"), details.get("parameters")
-    return isinstance(event, Adapted) and before is not None and before == after
+    stays = isinstance(event, Adapted) and before is not None and before == after
+    return stays and details.get("accepted") is not False
 
 
 def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:

@@ -143,7 +143,8 @@ def test_cost_rule_grows_with_time_and_declines_without() -> None:
 
 
 def test_cost_rule_abstains_below_noise_and_without_memory() -> None:
-    assert cost_rule(noise=0.5).option is None
+    assert cost_rule(noise=0.5, accuracy=0.98).option is None
+    assert cost_rule(noise=0.001, accuracy=0.98).option is not None
     assert cost_rule(headroom=0.01).option is None
     assert "1%" in cost_rule(headroom=0.01).reason
 
