@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as gpuyard adapt learn does, before numpy is there
+
 import numpy as np
 
 from gpuyard.adapt.budget import Budget

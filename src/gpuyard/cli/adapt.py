@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +38,7 @@ Recordings = Annotated[
 Environments = Annotated[
     str | None, typer.Option("--environments", metavar="A,B", help="Only these; a name may end with *.")
 ]
+_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 Force = Annotated[bool, typer.Option("--force", help="Write over what is there.")]
 
 app.command("run", cls=QuickCommand)(run)
@@ -69,6 +71,7 @@ def learn(
     json: Json = False,
 ) -> None:
     """Learn when and where to grow from recorded runs; takes seconds."""
+    _alone()
     from gpuyard.adapt import agentfile
     from gpuyard.adapt.evaluation import evaluate as judged
     from gpuyard.adapt.reinforce import Recipe
@@ -129,6 +132,7 @@ def evaluate(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Rank a decider among all recorded sequences, and tell what share of the possible gain it reaches."""
+    _alone()
     from gpuyard.adapt import evaluation
 
     make, digest, recipe, extra = _named(decider)
@@ -167,6 +171,7 @@ def plot(
     json: Json = False,
 ) -> None:
     """Draw how learning went, what deciders come to in each environment, and how that transfers, as PNG and SVG."""
+    _alone()
     from gpuyard.adapt.agentfile import is_agent, load
     from gpuyard.adapt.plots import draw_all
     from gpuyard.sim.figures import save
@@ -187,6 +192,13 @@ def plot(
         output.print_json([str(path) for path in written])
     else:
         print("\n".join(map(str, written)))
+
+
+def _alone() -> None:
+    """Let numpy, which is not loaded yet, use one thread: its matrices are small here, and threads get in each other's
+    way; and sums in other parts end in other bits, so that the same seed would not give the same file."""
+    for name in _THREADS:
+        os.environ.setdefault(name, "1")
 
 
 def _read(recordings: list[Path], environments: str | None) -> Reading:
