@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,11 @@ def check_free(path: Path, force: bool) -> None:
         raise UserError(f"{path} is a directory; name the file that is to be written")
     if path.exists() and not force:
         raise UserError(f"{path} is there already; name another file, or overwrite it with --force")
+
+
+def shipped() -> Path:
+    """The file of the learned decider that comes with gpuyard: learned on the recording in `examples/adapt`."""
+    return Path(str(resources.files("gpuyard.adapt") / "agents" / "default.json"))
 
 
 def load(path: str | Path) -> Agent:

@@ -5,8 +5,8 @@ further one takes away less. Against that stand the steps that are not made. A t
 loses much by each of them; a long one has long been flat. The accuracy's own slope would tell that better if it were
 less noisy: on recorded runs it misled more than it helped, so the number of steps stands for it.
 
-The constants were chosen on the recording in `examples/adapt`, among some two thousand combinations: there the rule
-reaches 59 % of what there is to gain, and nowhere loses more than 0.2 points.
+The constants were chosen among some two thousand combinations, on a recording like the one in `examples/adapt`: there
+the rule reaches 40 % of what there is to gain, and nowhere loses more than 0.2 points. Others gain more and lose more.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def pick(situation: Situation, site: str) -> tuple[Option, str]:
 
 
 def make_decider(text: str) -> Decider:
-    """A decider by its text: `name`, `name:key=value,...`, `reinforce:FILE` or `table-oracle:FILE#ENVIRONMENT`."""
+    """A decider by its text: `name`, `name:key=value,...`, `reinforce[:FILE]` or `table-oracle:FILE#ENVIRONMENT`."""
     name, _, rest = text.strip().partition(":")
     if name not in _MAKERS:
         raise UserError(f"no decider is called '{name}'{suggest(name, _MAKERS)}; there are {', '.join(_MAKERS)}")
@@ -219,11 +219,9 @@ def _timed(name: str, *settings: str) -> tuple[Callable[..., Decider], dict[str,
 
 
 def _reinforce(file: str) -> Decider:
-    from gpuyard.adapt.agentfile import load
+    from gpuyard.adapt.agentfile import load, shipped
 
-    if not file:
-        raise UserError("say which: reinforce:FILE, a file that gpuyard adapt learn wrote")
-    return Reinforce(load(file), file)
+    return Reinforce(load(file or shipped()), file)
 
 
 def _table_oracle(text: str) -> Decider:

@@ -142,8 +142,6 @@ def evaluate(
             raise UserError(f"{decider} learns nothing, so there is nothing to leave out; name a file, or reinforce")
         with output.told_bar("leaving out") as tell:
             found = evaluation.leave_one_out(tables, replace(recipe, seed=seed), bootstrap, family, tell)
-    elif make is None:
-        raise UserError("say which: a file that gpuyard adapt learn wrote (or judge it with --leave-one-out)")
     else:
         found = evaluation.evaluate(make, tables, bootstrap, seed, digest)
     if json:
@@ -216,15 +214,13 @@ def _decider(agent: Agent) -> Make:
     return lambda: Reinforce(agent)
 
 
-def _named(text: str) -> tuple[Make | None, str | None, Recipe | None, dict[str, Any]]:
+def _named(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]]:
     """How to make a decider, the hash of its file if it has one, how it learned, and what else is told of it."""
-    from gpuyard.adapt.agentfile import load_hashed
+    from gpuyard.adapt.agentfile import load_hashed, shipped
     from gpuyard.adapt.deciders import make_decider
-    from gpuyard.adapt.reinforce import Recipe, recipe_of
+    from gpuyard.adapt.reinforce import recipe_of
 
-    file = text.removeprefix("reinforce:")
-    if text == "reinforce":
-        return None, None, Recipe(), {}
+    file = str(shipped()) if text == "reinforce" else text.removeprefix("reinforce:")
     if file != text or Path(text).is_file() or text.endswith(".json"):
         agent, digest = load_hashed(file)  # read once: what is hashed is what is judged
         return _decider(agent), digest, recipe_of(agent), {"hash": agent.hash}

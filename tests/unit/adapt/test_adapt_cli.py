@@ -114,7 +114,6 @@ def test_leaving_out_prints_what_was_learned_anew(recording: str, capsys: pytest
     [
         (("evaluate", "nowhere.json", "made.jsonl"), "there is no learned decider"),
         (("evaluate", "erly", "made.jsonl"), "did you mean 'early'"),
-        (("evaluate", "reinforce", "made.jsonl"), "say which"),
         (("evaluate", "never", "made.jsonl", "--leave-one-out"), "learns nothing"),
         (("evaluate", "never", "made.jsonl", "--environments", "x"), "no environment is called 'x'"),
         (("learn", "nowhere.jsonl"), "there is no recording"),

@@ -108,7 +108,6 @@ def test_random_repeats_with_its_seed_and_keeps_its_chance() -> None:
         ("random:chance=2", "from 0 to 1"),
         ("early:times", "times=VALUE"),
         ("never:x=1", "it has none"),
-        ("reinforce", "reinforce:FILE"),
         ("reinforce:nowhere.json", "there is no learned decider"),
         ("table-oracle", "table-oracle:FILE#ENVIRONMENT"),
     ],
@@ -118,10 +117,22 @@ def test_mistakes_in_names_are_told(text: str, told: str) -> None:
         make_decider(text)
 
 
+def test_the_shipped_agent_declines_with_little_time_and_grows_with_much() -> None:
+    agent = make_decider("reinforce")
+    little = replace(
+        SEEN, time_left=180.0, time_total=200.0, steps_left=180.0, steps_done=20.0, accuracy=0.2, slope=0.2
+    )
+    assert agent.decide(little).option is None
+    much = replace(SEEN, accuracy=0.72, slope=3.5, noise=0.02, loss_gap=-0.23)
+    grown = agent.decide(much)
+    assert grown.option is not None
+    assert grown.predicted_gain > 0
+
+
 def test_every_decider_does_without_options() -> None:
     nowhere = replace(SEEN, options=())
     for name in decider_names():
-        if name not in ("table-oracle", "reinforce"):
+        if name != "table-oracle":
             decision = make_decider(name).decide(nowhere)
             assert decision.option is None
             assert decision.probabilities == (1.0,)
