@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from gpuyard.adapt import curves, ops
-from gpuyard.adapt.situation import UNKNOWN, Decision, Option, Situation
+from gpuyard.adapt.situation import UNKNOWN, Option, Situation
 
 if TYPE_CHECKING:
     from gpuyard.adapt.trainer import BudgetedTrainer
@@ -43,44 +42,3 @@ def situation(trainer: BudgetedTrainer, options: tuple[Option, ...]) -> Situatio
         loss_gap=examiner.loss - trainer.train_loss,
         options=options,
     )
-
-
-def foreseen(trainer: BudgetedTrainer, options: tuple[Option, ...]) -> float:
-    """What growing now would add to the accuracy at the deadline, by the decider's own account; 0 if it tells none."""
-    if not options or not getattr(trainer.decider, "foresees", False):
-        return 0.0
-    assert trainer.decider is not None
-    decision = trainer.decider.decide(situation(trainer, options))
-    gain = decision.predicted_gain if decision.option is not None else 0.0
-    return gain if math.isfinite(gain) else 0.0
-
-
-def report(trainer: BudgetedTrainer) -> dict[str, Any]:
-    """What the scheduler is told now and then: what a step takes, and what a second of more GPU would bring.
-
-    That is what the network gains as it is, or what growing would add, spread over what is left: whichever is more.
-    """
-    budget, examiner = trainer.budget, trainer.examiner
-    seconds = budget.step_time
-    growing = trainer.foreseen / max(budget.left, 1.0)
-    return {
-        "step_seconds": seconds if math.isfinite(seconds) else None,
-        "gain_per_second": max(curves.gain_per_second(examiner.points, budget.total), growing),
-        "noise": curves.noise(examiner.points, examiner.samples) / budget.total if examiner.points else None,
-        "accuracy": examiner.accuracy if examiner.points else None,
-        "parameters": trainer.parameters,
-    }
-
-
-def decided(trainer: BudgetedTrainer, decision: Decision, before: int, failure: str) -> dict[str, Any]:
-    """What the scheduler is told of a decision; if it had offered something, whether that is used."""
-    option = None if failure else decision.option
-    return {
-        "decision": f"{option.op} {option.site}" if option else "nothing",
-        "reason": failure or decision.reason,
-        "accepted": option is not None if trainer.lent else None,
-        "parameters_before": before,
-        "parameters": trainer.parameters,
-        "cost_ratio": option.cost_ratio if option and math.isfinite(option.cost_ratio) else None,
-        "predicted_gain": decision.predicted_gain if math.isfinite(decision.predicted_gain) else None,
-    }

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from gpuyard.adapt import evaluating, observing, ops, snapshots
+from gpuyard.adapt import evaluating, observing, ops, reporting, snapshots
 from gpuyard.adapt.asking import Agenda, Asking, simulated
 from gpuyard.adapt.batches import make_batches
 from gpuyard.adapt.budget import Budget, Change
@@ -39,10 +39,6 @@ EXAMPLE = 32
 """Samples that growing is calibrated and verified with; more would take longer, and tell no more."""
 GLANCE = 4
 """Samples that are enough to see where a network can grow."""
-_REPORT = 2.0
-"""Seconds between reports to the scheduler."""
-_FORESEE = 3.0
-"""Seconds, at least, between looks at what growing would bring."""
 _SMOOTH = 0.02
 
 
@@ -95,6 +91,7 @@ class BudgetedTrainer:
         self.log, self.watch = EventLog(log, callbacks), Signals()
         self.checkpoints = None if checkpoints is None else Checkpoints(checkpoints)
         self._checkpoint_every = checkpoint_every
+        self._reports = reporting.Reports(self)
         self._begin_anew(optimizer(model.parameters()))
         budget.listeners.append(self._granted)
 
@@ -176,7 +173,7 @@ class BudgetedTrainer:
             "decision", **told, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
         )
         if self.budget.grants is not None:
-            self.budget.grants.report(**observing.decided(self, decision, before, failure))
+            self.budget.grants.report(**reporting.decided(self, decision, before, failure))
         if self.lent and self.actions[-1] == situation.nothing:
             self.agenda.resources("down", self.steps)  # what was offered is given back
         self.lent = False
@@ -189,7 +186,7 @@ class BudgetedTrainer:
             self.finished = True
             self._tell("end", accuracy=self.examiner.accuracy, loss=self.examiner.loss)
             self._save()
-        self._report()
+        self._reports.tell()
         return Result(
             self.examiner.accuracy,
             self.examiner.loss,
@@ -259,12 +256,11 @@ class BudgetedTrainer:
     def _plan(self) -> None:
         self.agenda.plan(self.budget, self._spacing())
         save_at = self._saved_at + self._pause if self.checkpoints else math.inf
-        self._look = min(save_at, self._reported_at + _REPORT if self.budget.grants else math.inf)
+        self._look = min(save_at, self._reports.due)
 
     _look = -math.inf
     _pause = 0.0
     _saved_at = -math.inf
-    _reported_at = -math.inf
 
     def _heed(self) -> None:
         """Do what signals ask for, and what is due by the clock on the wall. No part of the training itself."""
@@ -275,8 +271,8 @@ class BudgetedTrainer:
             self.watch.saved()
         if self.watch.end:
             self._interrupt(self.watch.end, saved=True)
-        if now - self._reported_at >= _REPORT:
-            self._report()
+        if now >= self._reports.due:
+            self._reports.tell()
         self._plan()
 
     def _attend(self) -> None:
@@ -316,12 +312,12 @@ class BudgetedTrainer:
         """Let somebody decide, if there is anything to decide."""
         if self.examiner.step != self.steps and self.examiner.room():
             self._evaluate(decision=True)
-        options = self._options()
+        options = self.options()
         self.pending = observing.situation(self, options)
         if not options:
             self.apply(nothing(self.pending, "the network can grow nowhere"))
 
-    def _options(self) -> tuple[Option, ...]:
+    def options(self) -> tuple[Option, ...]:
         """What could be done now, and what it costs."""
         with self.budget.aside():
             inputs = self.batches.example(GLANCE)[0]
@@ -383,24 +379,6 @@ class BudgetedTrainer:
             self._save()
         self._tell("interrupted", passing=True, reason=why)
         raise Interrupted(why)
-
-    def _report(self) -> None:
-        now = self._reported_at = time.monotonic()
-        if self.budget.grants is None:
-            return
-        if now >= self._foresee_at and not self.finished and not self.agenda.asking.by_the_clock and self._room_to_grow:
-            self.foreseen = observing.foreseen(self, self._options())
-            self._foresee_at = now + max(_FORESEE, 20 * (time.monotonic() - now))
-        self.budget.grants.report(**observing.report(self))
-
-    @property
-    def _room_to_grow(self) -> bool:
-        """Whether a decider that is offered something would still be asked."""
-        return len(self.examiner.points) >= 2 and self.agenda.asked < self.agenda.asking.most
-
-    foreseen = 0.0
-    """What growing would bring, by the decider's account."""
-    _foresee_at = -math.inf
 
     def _tell(self, what: str, *, passing: bool = False, **facts: Any) -> None:
         event = {"event": what, "step": self.steps, "time": self.budget.used, "time_left": self.budget.left}

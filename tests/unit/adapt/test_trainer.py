@@ -19,6 +19,7 @@ from gpuyard.adapt.asking import Asking
 from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted
+from gpuyard.adapt.situation import Decision, Situation, grow
 from gpuyard.adapt.trainer import BudgetedTrainer
 from gpuyard.errors import UserError
 
@@ -349,3 +350,20 @@ def test_evaluations_that_come_often_keep_neither_checkpoints_nor_reports_back(
     trainer.fit()
     assert [event["event"] for event in events].count("checkpoint") > 3
     assert len(told) > 3
+
+
+def test_what_growing_would_bring_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, now = list[dict[str, Any]](), iter(range(10**9))
+    monkeypatch.setattr("gpuyard.adapt.trainer.time.monotonic", lambda: 0.05 * next(now))
+
+    class Foreseeing(Choose):
+        foresees = True
+
+        def decide(self, situation: Situation) -> Decision:
+            return grow(situation, situation.options[0], "it pays", 0.5)
+
+    trainer = training(120, "virtual", decider=Foreseeing(), asking=Asking(most=1))
+    trainer.budget.grants = SimpleNamespace(events=list, report=lambda **facts: told.append(facts))
+    trainer.fit()
+    assert trainer.actions == []  # nobody offered anything, so it was never asked in earnest
+    assert max(facts["gain_per_second"] for facts in told) >= 0.5 / 120
