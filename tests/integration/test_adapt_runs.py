@@ -16,6 +16,7 @@ import pytest
 import torch
 import typer
 
+from gpuyard.adapt.networks import make_network
 from gpuyard.cli.adapt import app
 from gpuyard.errors import UserError
 
@@ -102,6 +103,20 @@ def test_what_is_finished_is_not_written_over(place: Path) -> None:
     said = gpuyard(place, "run", "job.toml", "--out", "b", "--force", code=2)[1]
     assert "holds something else" in said
     assert (place / "b" / "thesis.tex").read_text() == "mine"
+
+
+def test_a_job_that_cannot_be_made_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    for table in ('{ name = "mlp", width = "abc" }', '{ name = "mlp", width = -3 }', '{ name = "mlpx" }'):
+        (place / "job.toml").write_text(JOB.replace('{ name = "data.py:slow" }', table))
+        with pytest.raises(UserError, match="mlp"):
+            typer.main.get_command(app).main(["run", "job.toml", "--out", "a"], standalone_mode=False)
+    assert not (place / "a").exists()
+
+
+def test_a_file_may_import_what_lies_beside_it(place: Path) -> None:
+    (place / "beside.py").write_text("from data import slow\ndef network(): return slow()\n")
+    assert make_network("beside.py:network", {}, place)(torch.zeros(1, 6)).shape == (1, 4)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ _WHERE = {
 }  # fmt: skip
 
 
+__all__ = list(_WHERE)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

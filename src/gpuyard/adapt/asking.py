@@ -111,6 +111,11 @@ class Agenda:
         if not self.asking.by_the_clock:
             self._ask_step = step if change == "up" and self.asked < self.asking.most else math.inf
 
+    @property
+    def asks(self) -> bool:
+        """Whether a decision follows from what is to be had."""
+        return self._ask_step < math.inf
+
     def question(self, budget: Budget, step: int) -> bool:
         """Whether a decision is due."""
         return step >= self._ask_step or budget.used >= self._point(budget) - _HAIR * budget.total

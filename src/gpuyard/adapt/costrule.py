@@ -77,7 +77,7 @@ class CostRule:
         said = (
             f"growing at {best.option.site} makes a step {best.cost:.2f} times as long, which leaves "
             f"{best.steps:,.0f} steps; a new layer shows after {self.payback:,.0f}: "
-            f"{100 * best.brings:+.1f} points for it, {-100 * best.forgone:+.1f} for steps not made"
+            f"{100 * best.brings:+.1f} points for it, less {100 * best.forgone:.1f} for steps not made"
         )
         if best.gain < self.margin * noise:
             compared = f"{100 * best.gain:+.1f} is below the noise of {100 * self.margin * noise:.1f}"

@@ -64,10 +64,10 @@ class Teacher:
         }
 
 
-def smaller(trainer: BudgetedTrainer) -> tuple[nn.Module, Optimizer, Teacher]:
-    """The network before it grew last, an optimizer that remembers what it can, and the larger one as a teacher."""
+def smaller(trainer: BudgetedTrainer, growths: int) -> tuple[nn.Module, Optimizer, Teacher]:
+    """The network before it grew so many times, an optimizer with what it can keep, and the larger one as a teacher."""
     before = optimizer_state(trainer.optimizer, trainer.model)
-    student = ops.shrink(trainer.model, 1)
+    student = ops.shrink(trainer.model, growths)
     optimizer = trainer.make_optimizer(student.parameters())
     carry_over(optimizer, student, before)
     for group, old in zip(optimizer.param_groups, before["groups"], strict=False):

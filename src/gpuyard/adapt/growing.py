@@ -102,6 +102,7 @@ class Prices:
             if structure not in self._seconds:
                 self._seconds[structure] = self._timed(copy.deepcopy(model), batch)
             ratio = self._timed(grown, batch) / max(self._seconds[structure], 1e-9)
+            ratio = max(ratio, 1.0)  # less is the clock's noise
         elif self._cost is not None:
             ratio = self._cost(grown) / self._cost(model)
         return Price(ratio, parameters(grown) / max(1, parameters(model)), batch is not None)

@@ -49,7 +49,9 @@ class Training:
     def __post_init__(self) -> None:
         _check(self.batch_size >= 1, f"batch_size must be 1 or more, not {self.batch_size}")
         _check(0 < self.learning_rate < math.inf, f"learning_rate must be above 0, not {self.learning_rate:g}")
-        _check(self.threads >= 1, f"threads must be 1 or more, not {self.threads}")
+        _check(1 <= self.threads <= 1024, f"threads must be 1 to 1,024, not {self.threads}")
+        _check(0 <= self.weight_decay < math.inf, f"weight_decay must be 0 or more, not {self.weight_decay:g}")
+        _check(0 < self.evaluate_every <= 1, f"evaluate_every is a part of the budget, not {self.evaluate_every:g}")
         _check_known("optimizer", self.optimizer, OPTIMIZERS)
 
 

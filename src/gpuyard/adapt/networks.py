@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,12 @@ def call(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -
     except TypeError as error:
         known = ", ".join(inspect.signature(function).parameters)
         raise UserError(f"{what} cannot be made of these settings: {error} (it takes {known or 'none'})") from None
-    return function(**settings)
+    try:
+        return function(**settings)
+    except UserError:
+        raise
+    except Exception as error:  # settings that make no sense, or somebody's own code: anything may come out of it
+        raise UserError(f"{what} cannot be made of these settings: {type(error).__name__}: {error}") from error
 
 
 def from_file(text: str, folder: Path) -> Callable[..., Any]:
@@ -112,6 +118,8 @@ def from_file(text: str, folder: Path) -> Callable[..., Any]:
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as if it were run: it may import what lies beside it
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # somebody's own code: anything may come out of it

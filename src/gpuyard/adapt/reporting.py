@@ -18,6 +18,9 @@ OFTEN = 2.0
 FORESEEN = 3.0
 """Seconds, at least, between looks at what growing would bring."""
 
+LEAST_LEFT = 0.25
+"""Of the budget: over less than that no gain is spread, or it would seem ever larger towards the end."""
+
 
 class Reports:
     """Tells the scheduler now and then how a training does."""
@@ -63,13 +66,18 @@ class Reports:
         return gain if math.isfinite(gain) else 0.0
 
     def _facts(self) -> dict[str, Any]:
-        """What the network gains as it is, or what growing would add, spread over what is left: whichever is more."""
+        """What the network gains as it is, or what growing would add, spread over what is left: whichever is more.
+
+        A network that will not grow any more has no use for a GPU that is lent.
+        """
         trainer = self._trainer
         budget, examiner = trainer.budget, trainer.examiner
-        seconds, growing = budget.step_time, self._growing / max(budget.left, 1.0)
+        seconds = budget.step_time
+        growing = self._growing / max(budget.left, LEAST_LEFT * budget.total)
+        gain = max(curves.gain_per_second(examiner.points, budget.total), growing) if self._may_grow() else 0.0
         return {
             "step_seconds": seconds if math.isfinite(seconds) else None,
-            "gain_per_second": max(curves.gain_per_second(examiner.points, budget.total), growing),
+            "gain_per_second": gain,
             "noise": curves.noise(examiner.points, examiner.samples) / budget.total if examiner.points else None,
             "accuracy": examiner.accuracy if examiner.points else None,
             "parameters": trainer.parameters,
@@ -87,4 +95,15 @@ def decided(trainer: BudgetedTrainer, decision: Decision, before: int, failure: 
         "parameters": trainer.parameters,
         "cost_ratio": option.cost_ratio if option and math.isfinite(option.cost_ratio) else None,
         "predicted_gain": decision.predicted_gain if math.isfinite(decision.predicted_gain) else None,
+    }
+
+
+def declined(trainer: BudgetedTrainer) -> dict[str, Any]:
+    """What the scheduler is told of an offer that comes too late to be decided about."""
+    return {
+        "decision": "nothing",
+        "reason": "its decisions are made: it grows no more",
+        "accepted": False,
+        "parameters_before": trainer.parameters,
+        "parameters": trainer.parameters,
     }

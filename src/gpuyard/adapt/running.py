@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,16 @@ from gpuyard.adapt import ops
 from gpuyard.adapt.budget import CAUTION, Budget
 from gpuyard.adapt.building import Built, build
 from gpuyard.adapt.deciders import make_decider
-from gpuyard.adapt.events import Event
+from gpuyard.adapt.events import Event, Listener
 from gpuyard.adapt.files import write_whole
 from gpuyard.adapt.jobfile import Job
+from gpuyard.adapt.outcomes import Decides
 from gpuyard.errors import UserError
 from gpuyard.grants import Grants
 
 RESULT, JOB, LOG, NETWORK = "result.json", "job.json", "log.jsonl", "network.pt"
 _EXIT = 0.5
 """Seconds that a process of torch takes to end: in the queue that must be within its time, too."""
-Say = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class Place:
 
     folder: Path
 
-    def take(self, job: Job, force: bool) -> bool:
-        """Make it this job's; whether something was begun there that can go on. What is finished is not replaced."""
+    def check(self, job: Job, force: bool) -> None:
+        """Refuse if it is somebody else's, or finished; what is to be replaced goes."""
         known = self.folder / JOB
         if force and known.exists():
             shutil.rmtree(self.folder)
@@ -43,26 +42,34 @@ class Place:
             raise UserError(f"{self.folder} holds a finished run; name another --out, or replace it with --force")
         if self.folder.exists() and any(self.folder.iterdir()) and not known.exists():
             raise UserError(f"{self.folder} holds something else; name another --out")
-        begun = known.exists()
-        if begun and json.loads(known.read_text()).get("hash") != job.hash:
+        if known.exists() and json.loads(known.read_text()).get("hash") != job.hash:
             raise UserError(f"{self.folder} holds a run of other settings; name another --out, or use --force")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(known, json.dumps({**job.facts(), "hash": job.hash}, indent=1).encode())
-        return begun
+
+    def build(self, job: Job, decider: Decides, budget: Budget, callbacks: list[Listener]) -> Built:
+        """A trainer that goes on with what was begun there, if anything was; nothing is left of a job that is none."""
+        fresh, log = not self.folder.exists(), self.folder / LOG
+        checkpoints = self.folder / "checkpoints"
+        if log.exists() and not any(checkpoints.glob("*")):
+            log.unlink()  # it ended before anything could be kept
+        try:
+            built = build(job, decider, budget, checkpoints=checkpoints, log=log, callbacks=callbacks)
+        except BaseException:
+            if fresh and self.folder.exists():
+                shutil.rmtree(self.folder)
+            raise
+        write_whole(self.folder / JOB, json.dumps({**job.facts(), "hash": job.hash}, indent=1).encode())
+        return built
 
 
-def run(job: Job, folder: Path, *, force: bool = False, say: Say | None = None) -> dict[str, Any]:
+def run(job: Job, folder: Path, *, force: bool = False, say: Listener | None = None) -> dict[str, Any]:
     """Train a job to the end of its budget, or on from where it was interrupted; what came of it."""
     place = Place(folder)
     decider = make_decider(job.decider)
     grants = Grants.from_environment()
     budget = granted(job, grants)
     tests = _Tests(budget)
-    place.take(job, force)
-    built = build(
-        job, decider, budget, checkpoints=_checkpoints(folder), log=folder / LOG,
-        callbacks=[tests.heard, *([say] if say else [])],
-    )  # fmt: skip
+    place.check(job, force)
+    built = place.build(job, decider, budget, [tests.heard, *([say] if say else [])])
     tests.known(built)
     before = built.trainer.parameters
     result = built.trainer.fit()
@@ -99,12 +106,6 @@ def granted(job: Job, grants: Grants | None) -> Budget:
     if os.environ.get("GPUYARD_JOB_ID"):
         budget.keep("exit", _EXIT)
     return budget
-
-
-def _checkpoints(folder: Path) -> Path:
-    """Where checkpoints go: what the scheduler keeps for the job over attempts, or beside the rest."""
-    kept = os.environ.get("GPUYARD_CHECKPOINT_DIR")
-    return (Path(kept) if kept else folder) / "checkpoints"
 
 
 def _told(event: Event) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuyard.adapt.trainer import BudgetedTrainer
 
 VERSION = 1
-_NUMBERS = ("steps", "started", "finished", "train_loss", "rate", "lent")
+_NUMBERS = ("steps", "started", "finished", "train_loss", "rate", "lent", "small")
 
 
 @runtime_checkable

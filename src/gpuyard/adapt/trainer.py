@@ -104,6 +104,8 @@ class BudgetedTrainer:
         self.train_loss = self.rate = math.nan
         self.lent = False
         """Whether the scheduler gave more, and nothing was decided about it."""
+        self.small = -1
+        """How often the network had grown before there was more to be had; below 0: there never was."""
         self.network_changed()
 
     teacher: Teacher | None
@@ -297,11 +299,20 @@ class BudgetedTrainer:
             "resources", change=kind, why=getattr(event, "why", "as told"), gpus=list(getattr(event, "gpus", ()))
         )
         self.agenda.resources(kind, self.steps)
-        self.lent = kind == "up" and event is not None
-        if kind == "down":
-            self._shrink()
-            if event is not None and hasattr(self.budget.grants, "give_back"):
-                self.budget.grants.give_back(reason="the network is small again")
+        if kind == "up":
+            self._take_up(offered=event is not None)
+            return
+        self.lent = False
+        self._shrink(len(ops.growth_log(self.model)) - self.small if self.small >= 0 else 1)
+        if event is not None and self.budget.grants is not None:
+            self.budget.grants.give_back(reason="what grew with it is gone")
+
+    def _take_up(self, offered: bool) -> None:
+        """There is more to be had: remember how the network was before, and decline what nobody will decide about."""
+        self.small = len(ops.growth_log(self.model))
+        self.lent = offered and self.agenda.asks
+        if offered and not self.lent and self.budget.grants is not None:
+            self.budget.grants.report(**reporting.declined(self))
 
     def _granted(self, change: Change) -> None:
         kind = "extend" if change.after > change.before else "shrink"
@@ -340,13 +351,14 @@ class BudgetedTrainer:
             self.plan.restart()
         return ""
 
-    def _shrink(self) -> None:
-        """Go back to the network before it grew last, and let it learn from the larger one."""
-        if not ops.growth_log(self.model):
+    def _shrink(self, growths: int) -> None:
+        """Go back to the network before it grew so many times, and let it learn from the larger one."""
+        growths = min(growths, len(ops.growth_log(self.model)))
+        if growths < 1:
             return
         before = self.parameters
         with self.budget.aside():
-            self.model, self.optimizer, self.teacher = smaller(self)
+            self.model, self.optimizer, self.teacher = smaller(self, growths)
             self.model.train()
         self.network_changed()
         self.examiner.probe(self.model)

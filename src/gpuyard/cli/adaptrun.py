@@ -199,4 +199,5 @@ def _tell(event: dict[str, Any]) -> None:
         grown = f"{event['parameters_before']:,} -> {event['parameters']:,} parameters"
         output.say(f"{at}  decided: {action} ({grown}; probabilities {chances}): {event['reason']}")
     elif what in ("shrunk", "resumed", "interrupted"):
-        output.say(f"{at}  {what}: {event['parameters']:,} parameters {event.get('reason', '')}".rstrip())
+        reason = f" ({event['reason']})" if event.get("reason") else ""
+        output.say(f"{at}  {what}{reason}: {event['parameters']:,} parameters")

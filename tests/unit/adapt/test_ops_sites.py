@@ -9,7 +9,7 @@ from tests.netzoo import ConvNet2, network
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gpuyard.adapt.ops import Refused, deepen, sites, widen
+from gpuyard.adapt.ops import Refused, deepen, rollback, sites, widen
 from gpuyard.errors import UserError
 
 torch.set_num_threads(1)
@@ -234,3 +234,23 @@ def test_sizes_written_into_the_code_are_refused() -> None:
 
     assert "reach 'view'" in told(Fixed(), IMAGES, "a", "widen")
     assert deepen(Fixed(), "a", example=IMAGES).style == "identity"
+
+
+def test_without_an_example_one_is_guessed() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+    network(torch.zeros(1, 3, 32, 32))
+    assert next(site.name for site in sites(network)) == "0"
+    assert network.training
+    with pytest.raises(UserError, match="a guess: give an example"):
+        sites(nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (3, 3))))
+    with pytest.raises(UserError, match="it cannot be guessed"):
+        sites(nn.ReLU())
+
+
+def test_an_example_must_hold_something() -> None:
+    with pytest.raises(UserError, match="the example has no rows"):
+        deepen(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), "0", example=torch.zeros(0, 4))
+    with torch.inference_mode(), pytest.raises(UserError, match="inference_mode"):
+        sites(nn.Linear(4, 4), torch.zeros(2, 4))
+    with pytest.raises(UserError, match="rollback takes what deepen or widen returned"):
+        rollback(nn.Linear(4, 4), None)  # type: ignore[arg-type]

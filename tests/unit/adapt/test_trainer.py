@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -284,7 +285,7 @@ def test_what_is_taken_back_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = granted(grants, 0, 9)
     trainer.log._listeners.append(lambda told: grants.coming.append(event("down")) if told["time"] > 70 else None)
     trainer.fit()
-    assert grants.returned[0] == "the network is small again"
+    assert grants.returned[0] == "what grew with it is gone"
     assert trainer.parameters == sum(one.numel() for one in network().parameters())
 
 
@@ -367,3 +368,33 @@ def test_what_growing_would_bring_is_reported(monkeypatch: pytest.MonkeyPatch) -
     trainer.fit()
     assert trainer.actions == []  # nobody offered anything, so it was never asked in earnest
     assert max(facts["gain_per_second"] for facts in told) >= 0.5 / 120
+
+
+def up_and_down(trainer: BudgetedTrainer, at: dict[int, str]) -> list[dict[str, Any]]:
+    """Train, with resources that come and go after so many evaluations; what was decided, as the scheduler hears it."""
+    told: list[dict[str, Any]] = []
+    back = SimpleNamespace(events=list, report=lambda **facts: told.append(facts), give_back=lambda reason: None)
+    trainer.budget.grants = back
+
+    evaluations = count(1)
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "evaluation" and (kind := at.get(next(evaluations))):
+            trainer.budget.news.append(SimpleNamespace(kind=kind, why="a test", gpus=()))
+
+    trainer.log._listeners.append(heard)
+    trainer.fit()
+    return [facts for facts in told if "decision" in facts]
+
+
+def test_an_offer_that_nobody_will_decide_about_is_declined_and_undoes_nothing() -> None:
+    trainer = training(120, "virtual", decider=Choose(0), asking=Asking(most=1))
+    told = up_and_down(trainer, {2: "up", 6: "up", 10: "down"})
+    assert [facts["accepted"] for facts in told] == [True, False]
+    assert len(ops.growth_log(trainer.model)) == 1  # it grew on the first loan, not on the one that was taken back
+
+
+def test_what_grew_on_a_loan_goes_with_it() -> None:
+    trainer = training(120, "virtual", decider=Choose(0), asking=Asking(most=1))
+    up_and_down(trainer, {2: "up", 6: "down"})
+    assert ops.growth_log(trainer.model) == []

@@ -14,7 +14,7 @@ from gpuyard.adapt.ops.containers import is_added
 from gpuyard.adapt.ops.growths import Entry, Refused, Site
 from gpuyard.adapt.ops.layers import NORMS, check_own, has_computed_weight, layer_entry, layer_kind
 from gpuyard.adapt.ops.tracing import Piece, Survey, survey
-from gpuyard.adapt.ops.trying import Inputs, inputs
+from gpuyard.adapt.ops.trying import Inputs, guessed, inputs
 from gpuyard.errors import UserError, suggest
 
 OPS = ("deepen", "widen")
@@ -28,12 +28,15 @@ class Found:
     entry: Entry | None
 
 
-def sites(model: nn.Module, example: Any, *, ops: Sequence[str] = ("deepen",)) -> list[Site]:
-    """Where a network can grow, in order of execution; also where it cannot, with the reason."""
+def sites(model: nn.Module, example: Any = None, *, ops: Sequence[str] = ("deepen",)) -> list[Site]:
+    """Where a network can grow, in order of execution; also where it cannot, with the reason.
+
+    It is looked at by an example, a batch of its inputs; without one, by what its first layer seems to take.
+    """
     if unknown := [op for op in ops if op not in OPS]:
         raise UserError(f"there is no operation '{unknown[0]}'{suggest(unknown[0], OPS)} ({', '.join(OPS)})")
-    given = inputs(example)
     check_model(model)
+    given = guessed(model) if example is None else inputs(example)
     return [found.site for op in OPS if op in ops for found in explored(model, given, op)]
 
 

@@ -33,7 +33,16 @@ class Inputs(NamedTuple):
 
 
 def inputs(example: Any) -> Inputs:
-    """A tensor, a tuple of inputs, a dict of named ones, or a tuple that ends with such a dict."""
+    """A tensor, a tuple of inputs, a dict of named ones, or a tuple that ends with such a dict; not empty."""
+    given = _inputs(example)
+    if any(isinstance(value, Tensor) and value.numel() == 0 for value in (*given.args, *given.named.values())):
+        raise UserError("the example has no rows: give a batch of the network's inputs")
+    if torch.is_inference_mode_enabled():
+        raise UserError("networks cannot grow in torch.inference_mode(): what is added could not be trained")
+    return given
+
+
+def _inputs(example: Any) -> Inputs:
     if isinstance(example, Inputs):
         return example
     if isinstance(example, Mapping):
@@ -49,6 +58,33 @@ def inputs(example: Any) -> Inputs:
             f"the example is a {type(example).__name__}: give a tensor, a tuple of inputs or a dict of them"
         )
     return Inputs((example,), {})
+
+
+def guessed(model: nn.Module) -> Inputs:
+    """Inputs that a network may take, by the first of its layers: enough to look at it with."""
+    layer = next((one for one in model.modules() if isinstance(one, _FIRST)), None)
+    if layer is None:
+        raise UserError("it cannot be guessed what this network takes: give an example, a batch of its inputs")
+    if isinstance(layer, nn.Embedding):
+        example = torch.zeros(2, 8, dtype=torch.long, device=layer.weight.device)
+    elif isinstance(layer, nn.Linear):
+        example = layer.weight.new_zeros((2, layer.in_features))
+    else:
+        example = layer.weight.new_zeros((2, layer.in_channels, *[32] * (layer.weight.dim() - 2)))
+    was = {one: one.training for one in model.modules()}
+    try:
+        with torch.no_grad():
+            model.eval()(example)
+    except Exception as error:  # a guess: whatever is wrong with it, the user knows better
+        shape = tuple(example.shape)
+        raise UserError(f"this network does not take the shape {shape}, a guess: give an example ({error})") from None
+    finally:
+        for one, training in was.items():
+            one.training = training
+    return Inputs((example,), {})
+
+
+_FIRST = (nn.Embedding, nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 def few(example: Inputs) -> Inputs:

@@ -10,10 +10,13 @@ from gpuyard.adapt.ops.growths import Growth, Refused
 from gpuyard.adapt.ops.inserting import take_out
 from gpuyard.adapt.ops.optimizers import leave
 from gpuyard.adapt.ops.widening import unwiden
+from gpuyard.errors import UserError
 
 
 def rollback(model: nn.Module, growth: Growth, optimizer: Optimizer | None = None) -> None:
     """Undoes the last growth of a network; what stays keeps the weights that it has now."""
+    if not isinstance(growth, Growth):
+        raise UserError(f"rollback takes what deepen or widen returned, not a {type(growth).__name__}")
     log = kept(model)
     if growth.entry not in log:
         raise Refused(f"the network has not grown at '{growth.site.name}' in that way, or that was undone before")
