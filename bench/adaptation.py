@@ -5,7 +5,7 @@
 Growing early against never on 5,000 digits within 2.5 CPU seconds; the shipped agent on MNIST-1D with 200 and 2,000
 steps; how far trainings overshoot their deadline; what recording saves; how long learning takes, and what it reaches,
 in-sample and where an environment is left out; and the published tables, if they are there. With --record the examples'
-environments are recorded anew, which takes some twenty minutes; else examples/adapt/recorded.jsonl.gz is used.
+environments are recorded anew, which takes half an hour; else examples/adapt/recorded.jsonl.gz is used.
 """
 
 from __future__ import annotations
