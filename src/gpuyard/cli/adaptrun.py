@@ -52,6 +52,10 @@ def run(
         seed=given.seed if seed is None else seed,
     )
     folder = out or Path("adapted") / f"{given.name}-{_word(given.decider)}-{given.seed}"
+    if not (given.gpu_changes or given.decide_at or os.environ.get("GPUYARD_ADAPTIVE")):
+        output.say(
+            "it will not be asked whether to grow: gpu_changes and decide_at are empty, and no scheduler offers more"
+        )
     from gpuyard.adapt.running import run as train
 
     facts = train(given, folder, force=force, say=None if json else _tell)
