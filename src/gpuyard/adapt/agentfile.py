@@ -90,7 +90,7 @@ class Agent:
     def save(self, path: Path, force: bool = False) -> None:
         """Write it, all of it or nothing; what is there already stays, unless forced."""
         check_free(path, force)
-        text = json.dumps({**self.facts(), "hash": self.hash}, indent=1, allow_nan=False) + "\n"
+        text = json.dumps({**self.facts(), "hash": self.hash}, allow_nan=False) + "\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(text)
