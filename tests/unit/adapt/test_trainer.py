@@ -141,7 +141,7 @@ def test_restarting_the_rate_after_growing() -> None:
 @pytest.mark.parametrize("clock", ["virtual", "cpu"])
 @pytest.mark.parametrize("change", [0.5, -0.3])
 def test_a_changed_grant_ends_in_time_with_a_rate_of_nothing(clock: str, change: float) -> None:
-    total = 150.0 if clock == "virtual" else 0.5
+    total = 150.0 if clock == "virtual" else 2.5  # growing alone takes some tenths of a second on a busy machine
 
     def heard(event: dict[str, Any]) -> None:
         if event["event"] == "decision" and trainer.budget.total == total:
