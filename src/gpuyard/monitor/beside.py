@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from gpuyard.monitor.lines import Axis, Named, axis_of, panels
-from gpuyard.monitor.plots import draw_line, heading, highest, legend, scale_of, value_axis
+from gpuyard.monitor.lines import Axis, Named, axis_of, highest, panels, scale_of
+from gpuyard.monitor.plots import draw_line, heading, legend, value_axis
 from gpuyard.monitor.timeaxis import label_time
 from gpuyard.recordings.series import METRICS
 from gpuyard.sim.figures import clean, new_figure, shorten, styled

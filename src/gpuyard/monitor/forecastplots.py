@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gpuyard.monitor.forecasts import Evaluation
-from gpuyard.monitor.plots import Scale, scale_of
+from gpuyard.monitor.lines import Scale, scale_of
 from gpuyard.recordings.series import METRICS, Metric
 from gpuyard.sim.figures import clean, new_figure, png_bytes, styled, write_atomically
 

@@ -111,6 +111,32 @@ def panels(recordings: Named, metric: str, layout: str) -> list[Panel]:
     return [_panel([_of_several(p, name, r, metric) for p, name, r in found], "", metric)]
 
 
+class Scale(NamedTuple):
+    """In which unit values are drawn."""
+
+    divisor: float
+    unit: str
+
+
+def scale_of(metric: Metric, highest: float) -> Scale:
+    """Bytes as MiB or GiB, whichever has the better numbers; the rest as it is."""
+    if metric.unit != "bytes":
+        return Scale(1.0, metric.unit)
+    return Scale(2.0**30, "GiB") if highest >= 4 * 2.0**30 else Scale(2.0**20, "MiB")
+
+
+def highest(found: Sequence[Panel]) -> float:
+    """The largest value in some panels."""
+    tops = [line.mean if line.high is None else line.high for panel in found for line in panel.lines]
+    return max([0.0, *(float(np.nanmax(top)) for top in tops if np.isfinite(top).any())])
+
+
+def lowest(found: Sequence[Panel]) -> float:
+    """The smallest value in some panels."""
+    bottoms = [line.mean if line.low is None else line.low for panel in found for line in panel.lines]
+    return min(float(np.nanmin(bottom)) for bottom in bottoms if np.isfinite(bottom).any())
+
+
 class _Part(NamedTuple):
     """What one recording adds to a panel."""
 

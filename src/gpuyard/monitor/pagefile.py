@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.monitor.decimate import decimate, smooth
-from gpuyard.monitor.lines import COLOURS, Axis, Line, Named, Panel, axis_of, panels
-from gpuyard.monitor.plots import highest, scale_of
+from gpuyard.monitor.lines import COLOURS, Axis, Line, Named, Panel, axis_of, highest, panels, scale_of
 from gpuyard.monitor.strips import SHADES, told
 from gpuyard.monitor.throttling import error_text, throttled
 from gpuyard.recordings.series import METRICS, Floats, energy

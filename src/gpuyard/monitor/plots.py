@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpuyard.errors import UserError
 from gpuyard.monitor.decimate import decimate, smooth
-from gpuyard.monitor.lines import Axis, Line, Named, Panel, axis_of, panels
+from gpuyard.monitor.lines import Axis, Line, Named, Panel, Scale, axis_of, highest, lowest, panels, scale_of
 from gpuyard.monitor.strips import draw_errors, draw_notes, draw_throttling, lanes_of
 from gpuyard.monitor.timeaxis import label_time
 from gpuyard.recordings.series import METRICS, USUAL, Floats, Metric
@@ -113,32 +112,6 @@ def heading(recordings: Named, metric: Metric, title: str) -> str:
     told = [metric.title, title or (recordings[0][0] if len(recordings) == 1 else "")]
     made_up = " (simulated GPUs)" if any(recording.simulated for _, recording in recordings) else ""
     return clean(shorten(": ".join(part for part in told if part), 110)) + made_up
-
-
-class Scale(NamedTuple):
-    """In which unit values are drawn."""
-
-    divisor: float
-    unit: str
-
-
-def scale_of(metric: Metric, highest: float) -> Scale:
-    """Bytes as MiB or GiB, whichever has the better numbers; the rest as it is."""
-    if metric.unit != "bytes":
-        return Scale(1.0, metric.unit)
-    return Scale(2.0**30, "GiB") if highest >= 4 * 2.0**30 else Scale(2.0**20, "MiB")
-
-
-def highest(found: Sequence[Panel]) -> float:
-    """The largest value in some panels."""
-    tops = [line.mean if line.high is None else line.high for panel in found for line in panel.lines]
-    return max([0.0, *(float(np.nanmax(top)) for top in tops if np.isfinite(top).any())])
-
-
-def lowest(found: Sequence[Panel]) -> float:
-    """The smallest value in some panels."""
-    bottoms = [line.mean if line.low is None else line.low for panel in found for line in panel.lines]
-    return min(float(np.nanmin(bottom)) for bottom in bottoms if np.isfinite(bottom).any())
 
 
 def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Figure:

@@ -10,7 +10,8 @@ from gpuyard.core.model import Cluster
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.errors import Bug, UserError
 from gpuyard.sim.kernel import drive
-from gpuyard.sim.trace import Floats, Trace
+from gpuyard.core.pool import Floats
+from gpuyard.sim.trace import Trace
 
 _KEPT = frozenset({"asked", "values", "near", "near_keys", "keys", "rows", "gpus", "nodes", "submit", "run"})
 """Arrays that nobody writes, or that are written before they are read: these need not be made anew."""
