@@ -23,14 +23,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as gpuyard adapt learn doe
 
 import numpy as np
 
+from gpuyard.adapt.agent.decision_trees import Table, read_tables
+from gpuyard.adapt.agent.evaluation import Evaluation, evaluate, leave_one_out
+from gpuyard.adapt.agent.reinforce import Recipe, learn
 from gpuyard.adapt.budget import Budget
-from gpuyard.adapt.building import build
 from gpuyard.adapt.deciders import Reinforce, make_decider
-from gpuyard.adapt.evaluation import Evaluation, evaluate, leave_one_out
-from gpuyard.adapt.jobfile import Job, read_job
-from gpuyard.adapt.recording import Recording, grow_here, read_rows, savings
-from gpuyard.adapt.reinforce import Recipe, learn
-from gpuyard.adapt.tables import Table, read_tables
+from gpuyard.adapt.training.run_recording import Recording, grow_local, read_rows, savings
+from gpuyard.adapt.training.runner import build
+from gpuyard.adapt.training_job import Job, read_job
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "adapt"
 TABLES = Path(os.environ.get("GPUYARD_TRACES", "../shared/traces")) / "adaptation" / "seed_tables.json"
@@ -120,7 +120,7 @@ def _recorded(path: Path) -> Path:
     jobs = [read_job(one) for one in sorted((EXAMPLES / "environments").glob("*.toml"))]
     recording = Recording.begun(path, jobs, 6)
     recording.begin()
-    grow_here(recording, os.cpu_count() or 1, lambda done, total: None)
+    grow_local(recording, os.cpu_count() or 1, lambda done, total: None)
     return path
 
 

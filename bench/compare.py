@@ -13,11 +13,11 @@ from pathlib import Path
 
 from gpuyard.core.model import Cluster
 from gpuyard.core.policies import ALIASES, POLICIES
-from gpuyard.policyfile import split_list
+from gpuyard.policies.resolver import split_list
 from gpuyard.sim.compare import compare
+from gpuyard.sim.result_files import write_comparison
 from gpuyard.sim.simulate import Options
 from gpuyard.sim.traces import read
-from gpuyard.sim.writing import write_comparison
 
 
 def main() -> None:

@@ -18,12 +18,12 @@ from gpuyard.core.engine import validate
 from gpuyard.core.model import Rules
 from gpuyard.core.plan import Snapshot
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.nodes import node_of
-from gpuyard.kubernetes.pods import Pod, pod_of
+from gpuyard.kubernetes.cluster.cluster_nodes import node_of
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.pods import Pod, pod_of
 from gpuyard.kubernetes.scheduler import MOST
 from gpuyard.kubernetes.settings import Settings
-from gpuyard.kubernetes.world import World
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 POLICIES = ("multifactor@easy@pack", "fcfs@skip@pack", "sjf@easy@spread")
 
@@ -55,10 +55,10 @@ def pod(n: int, kind: int) -> Mapping[str, Any]:
     return {"metadata": meta, "spec": spec}
 
 
-def world(policy: str, nodes: int, pods: list[Pod]) -> World:
+def world(policy: str, nodes: int, pods: list[Pod]) -> ClusterState:
     """A cluster with these pods."""
     settings = Settings()
-    found = World(make_planner(policy), settings, lambda one: one.duration or 3600.0)
+    found = ClusterState(make_planner(policy), settings, lambda one: one.duration or 3600.0)
     found.set_rules(Rules(86400.0, for_shares=False), 0.0)
     for n in range(nodes):
         found.put_node(node_of(node(n)), 0.0)
@@ -68,7 +68,7 @@ def world(policy: str, nodes: int, pods: list[Pod]) -> World:
     return found
 
 
-def passes(found: World, count: int, at: float) -> list[tuple[float, int]]:
+def passes(found: ClusterState, count: int, at: float) -> list[tuple[float, int]]:
     """The milliseconds of some plans, and how many each started."""
     rows = []
     for n in range(count):
@@ -84,7 +84,7 @@ def passes(found: World, count: int, at: float) -> list[tuple[float, int]]:
     return rows
 
 
-def churned(found: World, count: int, ends: int, at: float) -> list[tuple[float, int]]:
+def churned(found: ClusterState, count: int, ends: int, at: float) -> list[tuple[float, int]]:
     """The same on a full cluster, with some pods that end before every plan."""
     rows = []
     for n in range(count):

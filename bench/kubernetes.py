@@ -24,7 +24,7 @@ from tests.kube.processes import free_port
 from tests.kube.server import KubeServer
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import Api, core
+from gpuyard.kubernetes.api_client import Api, core
 
 _THREADS = 8
 

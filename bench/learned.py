@@ -26,17 +26,17 @@ from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import Policy
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.learn.features import NAMES
-from gpuyard.learn.file import Learned
-from gpuyard.learn.guard import guarded
-from gpuyard.learn.network import Network, parameter_count
+from gpuyard.policies.features import NAMES
+from gpuyard.policies.guard import guarded
+from gpuyard.policies.network import Network, parameter_count
+from gpuyard.policies.trained_policy import Learned
 
 LIMIT = 1.0
 """Milliseconds that a decision on a queue of a thousand may take, at the 99th percentile."""
 HEAVY = ("torch", "numba", "gymnasium")
 _LOADED = """
 import json, sys
-import gpuyard.server.serve, gpuyard.daemon.serving
+import gpuyard.server.serve, gpuyard.policies.deployment
 print(json.dumps([name for name in sys.argv[1:] if name in sys.modules]))
 """
 

@@ -16,13 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from gpuyard.learn.arena import Arena
-from gpuyard.learn.evaluation import evaluate
-from gpuyard.learn.gate import judge
-from gpuyard.learn.network import untrained
-from gpuyard.learn.problem import make_problem
-from gpuyard.learn.protocol import slowdowns
+from gpuyard.learn.evaluation import evaluate, judge, slowdowns
+from gpuyard.learn.trace_windows import draw, make_problem
 from gpuyard.learn.training import Recipe, recipe_for, train
-from gpuyard.learn.windows import draw
+from gpuyard.policies.network import untrained
 from gpuyard.sim.traces import read
 
 

@@ -24,7 +24,7 @@ from urllib.request import urlopen
 from playwright.sync_api import Browser, sync_playwright
 from tests.longago import fill
 
-from gpuyard.client import Client
+from gpuyard.client.client import Client
 
 GPUS, DAYS, FINE = 8, 30, 7
 """How many, for how many days, and of these by the second."""

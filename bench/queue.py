@@ -23,12 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpuyard.client import Client
+from gpuyard.client.client import Client
 from gpuyard.core.events import Exited, Opened, Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
+from gpuyard.spec.work import Work
 
 GPUYARD = [sys.executable, "-m", "gpuyard"]
 Results = dict[str, Any]

@@ -20,14 +20,12 @@ from typing import Any
 import numpy as np
 from tests.fake_nvml import FakeNvml, build
 
-from gpuyard.client import Client, NoDaemon
-from gpuyard.recordings.codec import AT, COVERED, HIGH, LOW, encode
-from gpuyard.recordings.file import Chunk, RecordingFile, Who
-from gpuyard.recordings.levels import HOURS, MINUTES, Level
-from gpuyard.recordings.reading import Wanted, read
+from gpuyard.client.client import Client, NoDaemon
+from gpuyard.recordings.chunks import AT, COVERED, HIGH, HOURS, LOW, MINUTES, Level, encode
+from gpuyard.recordings.database import KEPT_OF_GPUS as KEPT_OF_GPUS
+from gpuyard.recordings.database import Chunk, RecordingFile, Who, Writer
+from gpuyard.recordings.queries import Wanted, read
 from gpuyard.recordings.series import OF_GPUS
-from gpuyard.recordings.tape import OF_GPUS as KEPT_OF_GPUS
-from gpuyard.recordings.tape import Tape
 
 GPUS = 8
 DAY = 86400
@@ -58,7 +56,7 @@ def looks(seconds: int, seed: int) -> Iterator[tuple[float, dict[str, float], di
 def filled(path: Path, seconds: int) -> int:
     """Record all GPUs for so long; bytes that the file has then."""
     file = RecordingFile(path)
-    tape = Tape(file)
+    tape = Writer(file)
     for gpu in range(GPUS):
         who = Who(gpu, f"GPU-{gpu}", "NVIDIA A100-SXM4-80GB", 80 * 2**30)
         for n, (at, values, own) in enumerate(looks(seconds, gpu)):

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from gpuyard.client import Client, Refused
+from gpuyard.client.client import Client, Refused
 
 GPUS = 16
 ID = re.compile(rb"^id: (\d+)\nevent: ", re.MULTILINE)

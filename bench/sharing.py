@@ -18,7 +18,7 @@ from gpuyard.core.engine import Engine
 from gpuyard.core.events import Exited, MemoryTaken, Placed, Started
 from gpuyard.core.model import GIB, Cluster, Request
 from gpuyard.core.plan import Snapshot
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 from gpuyard.sim.simulate import simulate
 from gpuyard.sim.trace import Trace
 

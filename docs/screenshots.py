@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from gpuyard.cli.demo.living import Coming, Living, stream
-from gpuyard.cli.demo.yard import yard
+from gpuyard.cli.simulator.demo import Coming, Living, demo_daemon, stream
 
 WIDTH, HEIGHT = 1440, 900
 LARGEST = 250 * 1024
@@ -39,7 +38,7 @@ def main() -> None:
     program = shutil.which("chromium")
     if program is None:
         sys.exit("there is no chromium; apt-get install chromium brings it")
-    with yard(tokens="required") as (client, place):
+    with demo_daemon(tokens="required") as (client, place):
         living = Living.begin(client, place, seed=1)
         token = client.make_token(VIEWER, label="screenshots")["token"]
         shown = _let_live(living)

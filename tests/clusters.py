@@ -10,7 +10,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from gpuyard.kubernetes.view import ClusterView, GpuView, NodeView, PodView
+from gpuyard.kubernetes.cluster_view import ClusterView, GpuView, NodeView, PodView
 
 GIB = 2.0**30
 HOSTILE = "<img src=x onerror=alert(1)>"

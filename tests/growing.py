@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuyard.adapt.situation import Option, Situation
-from gpuyard.adapt.tables import Table
+from gpuyard.adapt.agent.decision_trees import Table
+from gpuyard.adapt.decisions import Option, Situation
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def write_recording(path: Path, made: Sequence[World], seeds: Sequence[int] = (0
 
 def made_tables(folder: Path, made: Sequence[World] | None = None, seeds: Sequence[int] = (0, 1, 2)) -> list[Table]:
     """The tables of made-up environments."""
-    from gpuyard.adapt.tables import read_tables
+    from gpuyard.adapt.agent.decision_trees import read_tables
 
     path = write_recording(folder / "made.jsonl", made or worlds(), seeds)
     return list(read_tables([path]).tables)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuyard.recordings.codec import AT, COVERED, HIGH, LOW, encode
-from gpuyard.recordings.file import NAME, Chunk, RecordingFile, Who
-from gpuyard.recordings.levels import HOURS, MINUTES, SAMPLES, Level, condensed
+from gpuyard.recordings.chunks import AT, COVERED, HIGH, HOURS, LOW, MINUTES, SAMPLES, Level, condensed, encode
+from gpuyard.recordings.database import NAME, Chunk, RecordingFile, Who
 from gpuyard.recordings.series import Floats
 
 Columns = dict[str, Floats]

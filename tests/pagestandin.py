@@ -71,9 +71,9 @@ async def _websocket(scope: Any, receive: Any, send: Any) -> None:
 
 
 def main() -> None:
-    from gpuyard.page import lifeline
+    from gpuyard.page import process
 
-    lifeline.hold()
+    process.end_with_daemon()
     import uvicorn
 
     parser = argparse.ArgumentParser()

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpuyard.adapt.asking import Asking
 from gpuyard.adapt.budget import Budget
-from gpuyard.adapt.situation import Decision, Situation, grow, nothing
-from gpuyard.adapt.trainer import BudgetedTrainer
+from gpuyard.adapt.decisions import Asking, Decision, Situation, grow, nothing
+from gpuyard.adapt.training.trainer import BudgetedTrainer
 
 torch.set_num_threads(1)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.client import Client, Refused
+from gpuyard.client.client import Client, Refused
 from tests.yard import Done, Yard
 
 PATH = "/usr/local/bin:/usr/bin:/bin"

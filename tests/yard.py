@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from gpuyard.cli import main
-from gpuyard.client import Client, Job, NoDaemon
+from gpuyard.client.client import Client, Job, NoDaemon
 from gpuyard.errors import GpuyardError
 
 PATIENCE = 60.0

@@ -12,13 +12,13 @@ _LAZY = {
     "Trace": "gpuyard.sim.trace",
     "read_trace": "gpuyard.sim.traces",
     "simulate": "gpuyard.sim.simulate",
-    "Client": "gpuyard.client",
+    "Client": "gpuyard.client.client",
     "GpuyardError": "gpuyard.errors",
-    "acquire": "gpuyard.leases",
-    "wait_for_gpus": "gpuyard.leases",
-    "Lease": "gpuyard.leases",
-    "LeaseCancelled": "gpuyard.leases",
-    "progress": "gpuyard.reporting",
+    "acquire": "gpuyard.client.leases",
+    "wait_for_gpus": "gpuyard.client.leases",
+    "Lease": "gpuyard.client.leases",
+    "LeaseCancelled": "gpuyard.client.leases",
+    "progress": "gpuyard.client.progress",
 }
 
 

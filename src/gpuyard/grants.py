@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Unpack, cast
 
-from gpuyard.client import Client, NoDaemon, Refused
+from gpuyard.client.client import Client, NoDaemon, Refused
+from gpuyard.client.retry import to_stderr
 from gpuyard.errors import GpuyardError
-from gpuyard.patience import to_stderr
 
 if TYPE_CHECKING:
-    from gpuyard.grantshapes import GrantChange, JobReport
+    from gpuyard.api.grant_types import GrantChange, JobReport
 
 Kind = Literal["extend", "shrink", "up", "down", "preempt"]
 _OVER = (404, 409, 410)

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import Site, served
 from tests.yard import opened
 
-from gpuyard.descriptions import description
+from gpuyard.client.connection import description
 
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="axe-core is missing; pip install -e '.[dev]' brings it"

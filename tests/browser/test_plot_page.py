@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from gpuyard.monitor.pagefile import plots_page
+from gpuyard.figures.interactive_page import plots_page
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
 
 START = 1_794_850_000.0

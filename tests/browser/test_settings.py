@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Site, served
 from tests.yard import opened
 
-from gpuyard.engines.accounts import name_of
+from gpuyard.engines.local.accounts import name_of
 
 ME = name_of(os.geteuid())
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import Site
 
-from gpuyard.descriptions import description
+from gpuyard.client.connection import description
 
 EVIL = "<img src=x onerror=alert(1)>"
 WAIT = "until test -e go; do sleep 0.05; done"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.core.checkpoint import dump
-from gpuyard.daemon.reader import Reader
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.views import JobView
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.reader import Reader
+from gpuyard.daemon.store.views import JobView
 from tests.chaos.harness import Stamp, exit_code
 
 

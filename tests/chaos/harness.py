@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuyard
-from gpuyard.client import Client, NoDaemon
-from gpuyard.engines import processes
+from gpuyard.client.client import Client, NoDaemon
+from gpuyard.engines.local import processes
 
 SOURCES = Path(gpuyard.__file__).parents[1]
 GPUS = 4

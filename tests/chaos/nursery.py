@@ -21,16 +21,17 @@ from typing import Any
 from gpuyard import faults
 from gpuyard.config import settings
 from gpuyard.core.model import Request
-from gpuyard.daemon.desk import Desk, NotNow
-from gpuyard.daemon.machine import Machine
-from gpuyard.daemon.reader import Reader
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.views import JobView, Work
-from gpuyard.daemon.yard import Yard
-from gpuyard.engines.local import LocalEngine
-from gpuyard.engines.processes import adopt_orphans
+from gpuyard.daemon.commands import Commands, NotNow
+from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.reader import Reader
+from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.local.local_engine import LocalEngine
+from gpuyard.engines.local.processes import adopt_orphans
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.simulated import SimulatedGpus
+from gpuyard.spec.work import Work
 from tests.chaos.harness import GPUS, PATIENCE, job_command, stoppable_command
 
 FIRM = Request(estimate=1.0, preemptible=False)
@@ -40,7 +41,7 @@ class Customer:
     """Asks for things, waits for answers, and writes them down."""
 
     def __init__(self, place: Path, yard: Yard) -> None:
-        self._place, self._yard, self._desk = place, yard, Desk(yard)
+        self._place, self._yard, self._desk = place, yard, Commands(yard)
         self._reader = Reader(place / "data" / "gpuyard.db")
 
     def submit(

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.client import Refused
-from gpuyard.transport import Request, send
-from gpuyard.unixhttp import UnixWay
+from gpuyard.client.client import Refused
+from gpuyard.client.transport import Request, UnixWay, send
 from tests.chaos.checks import check_projections, check_starts, check_times
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 from tests.contract.engine import alive

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.client import NoDaemon, Refused
-from gpuyard.transport import Request, send
-from gpuyard.unixhttp import UnixWay
+from gpuyard.client.client import NoDaemon, Refused
+from gpuyard.client.transport import Request, UnixWay, send
 from tests.chaos.checks import check_projections, check_times, jobs_of
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 

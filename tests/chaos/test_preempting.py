@@ -12,9 +12,9 @@ import pytest
 from gpuyard.core.events import Event, Preempted, Promised, Recalled, Unpromised
 from gpuyard.core.model import Request
 from gpuyard.core.plan import Plan
-from gpuyard.daemon.store import Store
+from gpuyard.daemon.store.log import Store
 from gpuyard.engines.base import Ended, NeverBegan, Running
-from gpuyard.server.answers import job_json
+from gpuyard.server.responses import job_json
 from tests.chaos.test_yard import Place
 
 SOFT = Request(gpus=2, estimate=60.0)

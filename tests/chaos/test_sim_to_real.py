@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gpuyard.core.model import Cluster
-from gpuyard.daemon.views import JobView
+from gpuyard.daemon.store.views import JobView
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace

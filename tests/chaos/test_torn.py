@@ -11,10 +11,10 @@ import pytest
 
 from gpuyard.core.events import Exited, Opened, Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
 from gpuyard.errors import GpuyardError
+from gpuyard.spec.work import Work
 from tests.chaos.checks import check_projections, jobs_of
 
 SEED = 20260704

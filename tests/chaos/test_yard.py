@@ -13,24 +13,15 @@ import pytest
 from gpuyard.config import settings
 from gpuyard.core.events import Exited, Started
 from gpuyard.core.model import Request
-from gpuyard.daemon.desk import Desk
-from gpuyard.daemon.machine import Machine
-from gpuyard.daemon.store import Store, StoreFailing
-from gpuyard.daemon.views import JobView, Work
-from gpuyard.daemon.yard import Yard
-from gpuyard.engines.base import (
-    Ended,
-    EngineError,
-    LaunchRefused,
-    NeverBegan,
-    Node,
-    Placement,
-    Report,
-    Running,
-    Task,
-)
+from gpuyard.daemon.commands import Commands
+from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.log import Store, StoreFailing
+from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.base import Ended, EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Running, Task
 from gpuyard.errors import UserError
 from gpuyard.gpus.simulated import SimulatedGpus
+from gpuyard.spec.work import Work
 from tests.chaos.checks import check_projections, check_times, jobs_of
 
 ANY = Request(estimate=1.0)
@@ -120,7 +111,7 @@ class Place:
         machine = Machine(gpus, self.engine)
         self.yard = Yard(self.store, self.engine, machine, self._settings)
         self.yard.open(machine.cluster, machine.uuids)
-        self.desk = Desk(self.yard)
+        self.desk = Commands(self.yard)
 
     def ask(self, command: Callable[[], Any]) -> Any:
         """Ask for something, and let one turn pass."""
@@ -289,7 +280,7 @@ def test_a_checkpoint_that_fails_takes_nothing_back(place: Place, monkeypatch: p
     def fail(_: object) -> None:
         raise StoreFailing("the disk is full")
 
-    monkeypatch.setattr("gpuyard.daemon.checkpoints._EVERY", (0, 0))
+    monkeypatch.setattr("gpuyard.daemon.store.log._EVERY", (0, 0))
     monkeypatch.setattr(place.store, "keep", fail)
     assert place.submit() == "1"
     assert place.engine.launched == [("1", 1)]

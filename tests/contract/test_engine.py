@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuyard.engines.base import Engine, EngineError
-from gpuyard.engines.local import LocalEngine
-from gpuyard.engines.mps import MpsEngine
+from gpuyard.engines.local.local_engine import LocalEngine
+from gpuyard.engines.mps_engine import MpsEngine
 from tests.contract.engine import EngineContract
 
 DEVICES = ("gpu-a", "gpu-b")

@@ -12,7 +12,7 @@ import pytest
 from tests.users import Desk
 from tests.yard import Done, Yard, finish, until
 
-from gpuyard.client import Client, Refused
+from gpuyard.client.client import Client, Refused
 
 HEAD = "Directory,Executable,Filename,Epochs,Priority\n"
 SCRIPT = """#GPUYARD --gpu-memory 2G
@@ -264,7 +264,7 @@ def test_the_report_compares_with_one_after_another(yard: Yard) -> None:
 
 
 def _seconds(text: str) -> float:
-    from gpuyard.cli.table import instant
+    from gpuyard.cli.terminal.text_table import instant
 
     return instant(text).timestamp()
 

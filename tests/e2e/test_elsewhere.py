@@ -13,7 +13,7 @@ import pytest
 from tests.certificates import certificate
 from tests.yard import PATIENCE, Done, Yard, finish, opened, until
 
-from gpuyard.client import Client, Invalid, Refused
+from gpuyard.client.client import Client, Invalid, Refused
 
 
 class Far:

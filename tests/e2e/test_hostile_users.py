@@ -18,8 +18,8 @@ from tests.users import PATH, Desk
 from tests.yard import PATIENCE, Yard, until
 
 from gpuyard.config import Settings
-from gpuyard.engines.processes import MARK, look, read_proc
-from gpuyard.notices.courier import Courier
+from gpuyard.engines.local.processes import MARK, look, read_proc
+from gpuyard.notify.sender import MessageSender
 
 ENDLESS = ("sleep", "1000")
 SECRET = "s3cret-that-nobody-else-may-see"
@@ -88,7 +88,7 @@ def test_a_users_modules_are_not_loaded_by_what_sends_their_notifications(
     a.user.do(plant)
     monkeypatch.setattr(sys, "executable", os.path.realpath(sys.executable))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    courier = Courier(Settings(a.yard.data_dir, Path(a.yard.client.socket)))
+    courier = MessageSender(Settings(a.yard.data_dir, Path(a.yard.client.socket)))
     assert courier.check(a.user.name, "json://localhost/") == ""
     assert not trace.exists()
 

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from tests.yard import Yard
 
-from gpuyard.learn.features import NAMES
-from gpuyard.learn.file import Learned
-from gpuyard.learn.network import Network, parameter_count
-from gpuyard.refusals import Refused
-from gpuyard.transport import Request, send
-from gpuyard.unixhttp import UnixWay
+from gpuyard.client.transport import Refused, Request, UnixWay, send
+from gpuyard.policies.features import NAMES
+from gpuyard.policies.network import Network, parameter_count
+from gpuyard.policies.trained_policy import Learned
 
 PASSED = {
     "passed": True, "ratio": 0.9, "ratio_low": 0.85, "ratio_high": 0.95, "mean_ratio": 0.91, "p99_ratio": 0.99,

@@ -13,8 +13,8 @@ import pytest
 from tests.users import Desk, User
 from tests.yard import Yard, until
 
-from gpuyard.client import Job, Refused, description
-from gpuyard.expectations import PastRun
+from gpuyard.api.access_types import PastRun
+from gpuyard.client.client import Job, Refused, description
 
 SCRIPT = """\
 import argparse, os, pathlib, time

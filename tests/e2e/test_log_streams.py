@@ -11,7 +11,7 @@ import pytest
 from tests.sse import asked, get
 from tests.yard import Yard, until
 
-from gpuyard.engines.output import trim
+from gpuyard.engines.local.output import trim
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.post import Hook, Post
 from tests.users import Desk
 from tests.yard import Yard, opened, until
 
-from gpuyard.client import Invalid, Refused
+from gpuyard.client.client import Invalid, Refused
 
 ENDLESS = ("sleep", "1000")
 SECRET = "s3cret-t0ken"
@@ -317,7 +317,7 @@ def test_jobs_of_a_file_say_it_too(yard: Yard, hook: Hook) -> None:
 
 
 def test_on_a_shared_machine_each_is_told_as_themselves(a: Desk, b: Desk, hook: Hook) -> None:
-    for module in ("notify", "table"):  # Python may lie where users cannot go
+    for module in ("jobs.notify", "terminal.text_table"):  # Python may lie where users cannot go
         importlib.import_module(f"gpuyard.cli.{module}")
     for desk, path in ((a, "ann"), (b, "bob")):
         _subscribe(desk, f"json://{SECRET}:x@{hook.address}/{path}", "mine")

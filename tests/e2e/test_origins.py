@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from tests.doors import JOB, Door
 
-from gpuyard.engines.accounts import name_of
-from gpuyard.transport import Request, send
-from gpuyard.unixhttp import UnixWay
+from gpuyard.client.transport import Request, UnixWay, send
+from gpuyard.engines.local.accounts import name_of
 
 FOREIGN = (
     "evil.example", "evil.example:{port}", "127.0.0.1:1", "localhost:1", "10.0.0.1:{port}", "127.0.0.1.evil.example",

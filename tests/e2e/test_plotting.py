@@ -99,7 +99,7 @@ def test_a_csv_of_nvidia_smi_is_drawn_without_a_daemon(own_yard: Yard) -> None:
 
 
 def test_a_recording_in_a_file_is_drawn(ran: Yard, tmp_path: Path) -> None:
-    from gpuyard.monitor.recorded import recording_of
+    from gpuyard.monitor.sources.recorded import recording_of
     from gpuyard.recordings.textform import write_recording
 
     folder = tmp_path / "sjf"

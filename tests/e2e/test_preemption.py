@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.yard import Yard, until
 
-from gpuyard.client import Client
+from gpuyard.client.client import Client
 
 EXAMPLE = REPOSITORY / "examples" / "preemptible.py"
 SLICES = 10

@@ -18,7 +18,7 @@ from tests.dcgm_exporter import NEW, OLD, Exporter, Scrape
 from tests.prometheus import RealPrometheus, tool
 from tests.yard import Yard, opened, until
 
-from gpuyard.monitor.prometheus import PrometheusSource
+from gpuyard.monitor.sources.prometheus import PrometheusSource
 from gpuyard.recordings.series import USUAL, Recording, Series
 
 MIB = 2**20

@@ -11,7 +11,7 @@ import pytest
 from tests.yard import Yard, finish
 
 import gpuyard
-from gpuyard.client import Client, Invalid, Job
+from gpuyard.client.client import Client, Invalid, Job
 from gpuyard.errors import UserError
 
 JOB_KEYS = [

@@ -12,7 +12,7 @@ import pytest
 from tests.bareserver import Listener
 from tests.yard import PATIENCE, Yard, until
 
-from gpuyard.client import Client, Event
+from gpuyard.client.client import Client, Event
 
 
 class Doing:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.users import Desk
 
-from gpuyard.client import Client, Refused
+from gpuyard.client.client import Client, Refused
 
 
 def _batch(client: Client) -> Any:

@@ -17,10 +17,10 @@ import pytest
 from tests.web import ask
 from tests.yard import PATIENCE, Yard, until
 
-from gpuyard.client import Client
+from gpuyard.client.client import Client
 from gpuyard.config import Settings
 from gpuyard.errors import GpuyardError
-from gpuyard.server import exposure, tls
+from gpuyard.server import security
 
 ONE_LINE = (
     "openssl req -x509 -newkey rsa:2048 -nodes -days 365 -keyout {key} -out {cert} -subj /CN=box "
@@ -112,8 +112,8 @@ def test_what_is_wrong_with_a_certificate(own_yard: Yard, files: Path, tmp_path:
         settings = Settings(
             tmp_path, tmp_path / "s", tls_cert=_of(flags, "--tls-cert"), tls_key=_of(flags, "--tls-key")
         )
-        with pytest.raises(tls.BadCertificate, match=why):
-            tls.check(settings)
+        with pytest.raises(security.BadCertificate, match=why):
+            security.check_certificate(settings)
     done = own_yard.process("serve", "--simulate-gpus", "1", "--port", "0", "--tls-cert", cert)
     assert (done.code, "Traceback" in done.err, "--tls-key" in done.err) == (2, False, True)
 
@@ -126,16 +126,16 @@ def test_certificates_end(files: Path, tmp_path: Path) -> None:
     settings = Settings(
         tmp_path, tmp_path / "s", bind="192.0.2.1", tls_cert=str(files / "one.crt"), tls_key=str(files / "one.key")
     )
-    found = tls.examined(settings.tls_cert, settings.tls_key)
+    found = security.read_certificate(settings.tls_cert, settings.tls_key)
 
     def told(days: float) -> str:
-        return " ".join(exposure.of_certificate(settings, found.expires + days * 86400.0))
+        return " ".join(security.certificate_warnings(settings, found.expires + days * 86400.0))
 
     assert told(-30) == ""
     assert "expires on" in told(-7)
     assert "has expired on" in told(1)
     assert "is not valid before" in told(-400)
-    assert exposure.exposure(settings, "https://192.0.2.1") == []
+    assert security.exposure_warnings(settings, "https://192.0.2.1") == []
 
 
 def test_the_doctor_looks_at_it(own_yard: Yard, files: Path) -> None:

@@ -13,9 +13,9 @@ from tests.yard import Yard, until
 
 from gpuyard.core.events import Submitted
 from gpuyard.core.model import Request
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
+from gpuyard.spec.work import Work
 
 ENDLESS = ("sleep", "1000")
 MANY = 10_000

@@ -19,12 +19,11 @@ from tests.users import PATH, Desk, User, made
 from tests.yard import Yard, opened, until
 
 from gpuyard import config
-from gpuyard.client import Client, Refused
-from gpuyard.engines.processes import MARK, read_proc
+from gpuyard.client.client import Client, Refused
+from gpuyard.client.transport import Request, UnixWay, send
+from gpuyard.engines.local.processes import MARK, read_proc
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.server.keeping import prepare
-from gpuyard.transport import Request, send
-from gpuyard.unixhttp import UnixWay
+from gpuyard.server.security import prepare_data_dir
 
 ENDLESS = ("sleep", "1000")
 SECRET = "s3cret-that-nobody-else-may-see"
@@ -375,10 +374,10 @@ def test_a_daemon_of_root_refuses_a_place_that_others_can_change(place: Path, an
     everybodys.mkdir()
     everybodys.chmod(0o1777)
     with pytest.raises(UserError, match=f"others than root may change {everybodys}"):
-        prepare(everybodys, shared=True)
+        prepare_data_dir(everybodys, shared=True)
     (place / "link").symlink_to(theirs)
     with pytest.raises(UserError, match=f"others than root may change {ann.home}"):
-        prepare(place / "link", shared=True)
+        prepare_data_dir(place / "link", shared=True)
 
 
 @contextlib.contextmanager

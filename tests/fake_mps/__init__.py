@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuyard.engines.processes import everyone, mark_of
+from gpuyard.engines.local.processes import everyone, mark_of
 
 PROGRAM = "nvidia-cuda-mps-control"
 _HERE = Path(__file__).parent

@@ -16,8 +16,8 @@ import pytest
 import torch
 import typer
 
-from gpuyard.adapt.networks import make_network
-from gpuyard.cli.adapt import app
+from gpuyard.adapt.training.networks import make_network
+from gpuyard.cli.learning.adapt import app
 from gpuyard.errors import UserError
 
 DATA = """

@@ -15,12 +15,12 @@ from tests.fake_mps import FakeMps
 from tests.fake_nvml import FakeNvml
 from tests.yard import Yard, finish
 
+from gpuyard.admin import checks, doctor
+from gpuyard.admin.findings import Finding, Installation
+from gpuyard.admin.service import Place, make_unit
 from gpuyard.config import Settings
-from gpuyard.daemon.store import Store
-from gpuyard.doctor import examine, machine, place
-from gpuyard.doctor.finding import Finding, Patient
-from gpuyard.engines import output
-from gpuyard.service import Place, make_unit
+from gpuyard.daemon.store.log import Store
+from gpuyard.engines.local import output
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def test_a_program_in_a_closed_place() -> None:
         program.parent.mkdir(parents=True, mode=0o755)
         program.touch(0o755)
         (program.parents[1]).chmod(0o755)
-        assert machine.closed_to_others(program) is None
+        assert checks.closed_to_others(program) is None
         (program.parents[1]).chmod(0o700)
-        assert machine.closed_to_others(program) == program.parents[1]
+        assert checks.closed_to_others(program) == program.parents[1]
 
 
 def test_settings_that_make_no_sense(yard: Yard, tmp_path: Path) -> None:
@@ -155,15 +155,15 @@ def test_cgroups(yard: Yard) -> None:
 
 
 def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    patient = Patient(Settings(tmp_path, tmp_path / "s"))
-    assert place.file_system_of(Path("/proc/self")) == "proc"
+    patient = Installation(Settings(tmp_path, tmp_path / "s"))
+    assert checks.file_system_of(Path("/proc/self")) == "proc"
     for kind, state in (("nfs4", "bad"), ("fuse.sshfs", "bad"), ("tmpfs", "warn"), ("xfs", "ok")):
-        monkeypatch.setattr(place, "file_system_of", lambda path, kind=kind: kind)
-        found = place.file_system(patient)
+        monkeypatch.setattr(checks, "file_system_of", lambda path, kind=kind: kind)
+        found = checks.file_system(patient)
         assert found is not None
         assert found.state == state or not output.supports_holes(tmp_path)
     monkeypatch.setattr(output, "supports_holes", lambda path: False)
-    found = place.file_system(patient)
+    found = checks.file_system(patient)
     assert found is not None
     assert (found.state, "output_limit does not hold" in found.found) == ("warn", True)
 
@@ -176,15 +176,15 @@ def test_disks_that_fill_up(
 ) -> None:
     full = os.statvfs_result((4096, 4096, 2**21, free, free, 2**20, inodes, inodes, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full)
-    assert [one.state for one in place.disk(Patient(Settings(tmp_path, tmp_path / "s")))] == states.split()
+    assert [one.state for one in checks.disk(Installation(Settings(tmp_path, tmp_path / "s")))] == states.split()
 
 
 def test_a_look_that_fails_does_not_keep_others_from_looking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken_look(patient: Patient) -> Finding:
+    def broken_look(patient: Installation) -> Finding:
         raise RuntimeError("nobody thought of that")
 
-    monkeypatch.setattr(examine, "LOOKS", (broken_look, place.directory))
-    first, second = examine.examine({"data_dir": str(tmp_path)})
+    monkeypatch.setattr(doctor, "CHECKS", (broken_look, checks.directory))
+    first, second = doctor.examine({"data_dir": str(tmp_path)})
     assert (first.check, first.state, second.check) == ("broken look", "bad", "data directory")
     assert "RuntimeError: nobody thought of that" in first.found
 

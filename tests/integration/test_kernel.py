@@ -18,15 +18,14 @@ from gpuyard.core.model import Cluster
 from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import PolicyError, policy
-from gpuyard.learn.network import untrained
-from gpuyard.policyfile import make_planner
-from gpuyard.sim.engines import choose
+from gpuyard.policies.network import untrained
+from gpuyard.policies.resolver import make_planner
 from gpuyard.sim.replay import in_rounds, replay
 from gpuyard.sim.result import Result
-from gpuyard.sim.simulate import Options, simulate
+from gpuyard.sim.simulate import Options, choose_engine, simulate
 from gpuyard.sim.trace import Trace
 
-drive = pytest.importorskip("gpuyard.sim.kernel.drive", reason="numba is not installed, so there is no kernel")
+drive = pytest.importorskip("gpuyard.sim.kernel.driver", reason="numba is not installed, so there is no kernel")
 
 PLACEMENTS = ("first", "pack", "spread", "consolidate", "random")
 STATIC = ("fcfs", "sjf", "saf", "f1", "priority", "edf")
@@ -211,6 +210,6 @@ def test_not_a_number_is_the_policys_mistake() -> None:
 
 def test_auto_takes_the_kernel_for_large_traces_only() -> None:
     small, large = workload(1), workload(1, 20_000)
-    assert choose("auto", small, Cluster((8,)), make_planner("fcfs")) == "replay"
-    assert choose("auto", large, Cluster((8,)), make_planner("fcfs")) == "kernel"
-    assert choose("replay", large, Cluster((8,)), make_planner("fcfs")) == "replay"
+    assert choose_engine("auto", small, Cluster((8,)), make_planner("fcfs")) == "replay"
+    assert choose_engine("auto", large, Cluster((8,)), make_planner("fcfs")) == "kernel"
+    assert choose_engine("replay", large, Cluster((8,)), make_planner("fcfs")) == "replay"

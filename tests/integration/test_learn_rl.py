@@ -111,8 +111,8 @@ def test_what_is_missing_is_told(module: str, missing: str) -> None:
 def test_nothing_else_imports_them() -> None:
     """Neither the command line nor the simulator nor the daemon needs gymnasium or torch."""
     code = (
-        "import sys; import gpuyard.cli.app, gpuyard.cli.simulate, gpuyard.cli.learnplace, gpuyard.sim.simulate, "
-        "gpuyard.daemon.yard, gpuyard.learn.place.placer; "
+        "import sys; import gpuyard.cli.app, gpuyard.cli.simulator.simulation, gpuyard.cli.learning.placer; "
+        "import gpuyard.sim.simulate, gpuyard.daemon.loop, gpuyard.learn.place.placer; "
         "sys.exit(bool({'torch', 'gymnasium', 'stable_baselines3'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

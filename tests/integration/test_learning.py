@@ -16,18 +16,14 @@ from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
 from gpuyard.learn import training
 from gpuyard.learn.arena import Arena, heuristic_weights
-from gpuyard.learn.evaluation import evaluate
-from gpuyard.learn.file import load
-from gpuyard.learn.gate import judge, together
-from gpuyard.learn.network import BASES
-from gpuyard.learn.predicted import predicted
-from gpuyard.learn.problem import Problem, make_problem
-from gpuyard.learn.protocol import slowdowns
+from gpuyard.learn.evaluation import combined_verdict, evaluate, judge, slowdowns
+from gpuyard.learn.trace_windows import Problem, cut, draw, make_problem, predicted_run_times
 from gpuyard.learn.training import Recipe, Step, train
-from gpuyard.learn.windows import cut, draw
+from gpuyard.policies.network import BASES
+from gpuyard.policies.trained_policy import load
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
-from gpuyard.sim.traces.writing import write as write_trace
+from gpuyard.sim.traces.native import write as write_trace
 
 pytest.importorskip("numba", reason="numba is not installed, so there is no kernel to train on")
 
@@ -145,7 +141,7 @@ def test_the_gate_needs_a_bound_below_one(evaluated: tuple[Any, Any]) -> None:
     assert bool(verdict["reasons"]) is not passes
     assert learned.with_gate(verdict).deployable is passes
     worse = {**verdict, "passed": False, "ratio_high": 2.0, "reasons": ["no"], "trace": "other"}
-    both = together([verdict, worse])
+    both = combined_verdict([verdict, worse])
     assert (both["passed"], both["ratio_high"]) == (False, 2.0)
     assert "other: no" in both["reasons"]
 
@@ -154,7 +150,7 @@ def test_predictions_know_the_past_only() -> None:
     trace = make_problem(jobs(), Cluster((8,))).trace
     changed = trace.run.copy()
     changed[500:] *= 7.0
-    before, after = predicted(trace), predicted(replace(trace, run=changed))
+    before, after = predicted_run_times(trace), predicted_run_times(replace(trace, run=changed))
     np.testing.assert_array_equal(before[:501], after[:501])
     assert not np.array_equal(before, after)
 

@@ -14,12 +14,12 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from gpuyard.engines import processes
 from gpuyard.engines.base import Abandoned, Ended, LaunchRefused, Placement, Report, Running, Task
-from gpuyard.engines.leases import Holder, LeaseEngine, Terms
+from gpuyard.engines.leases.lease_engine import Holder, LeaseEngine, Terms
+from gpuyard.engines.local import processes
 from gpuyard.errors import UserError
-from gpuyard.server.leases import Leases
-from gpuyard.server.listen import Peer
+from gpuyard.server.routes.leases import LeaseRoutes
+from gpuyard.server.sockets import Peer
 
 R = TypeVar("R", Running, Ended, Abandoned)
 HERE = Placement("here", (0,))
@@ -220,7 +220,7 @@ def test_without_a_process_a_lease_lasts_by_signs_of_life(engine: Engine) -> Non
 
 
 def test_who_is_held_up_holds_silence_against_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuyard.engines.leases._HELD_UP", 0.3)
+    monkeypatch.setattr("gpuyard.engines.leases.lease_engine._HELD_UP", 0.3)
     engine.launch("1", Terms(None, heartbeat=0.2))
     engine.engine.observe()
     time.sleep(1)
@@ -234,7 +234,7 @@ def test_who_is_held_up_holds_silence_against_nobody(engine: Engine, monkeypatch
 def test_a_lease_by_use_lasts_until_its_gpus_were_used_and_are_free_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuyard.engines.leases._RETRY", 0.05)
+    monkeypatch.setattr("gpuyard.engines.leases.lease_engine._RETRY", 0.05)
     busy: dict[int, bool | None] = {0: False, 1: False}
     engine.engine.in_use = lambda gpu, seconds: busy[gpu]
     terms = Terms(None, gpus=(0, 1), heartbeat=0.5, by_use=True)
@@ -255,7 +255,7 @@ def test_a_lease_by_use_lasts_until_its_gpus_were_used_and_are_free_again(
 
 
 def test_who_may_hold_a_lease() -> None:
-    leases = Leases(cast(Any, None))
+    leases = LeaseRoutes(cast(Any, None))
     uid = os.stat("/proc/self").st_uid
     user = {"user": 65534} if uid == 0 else {}
     with subprocess.Popen(["sleep", "1000"], **user) as other:  # type: ignore[call-overload]

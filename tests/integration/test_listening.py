@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from gpuyard.server import listen, peers, serve
+from gpuyard.server import serve, sockets
 
 CONNECT = "import socket, sys; c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.readline()"
 
@@ -22,7 +22,7 @@ def with_server(act: Callable[[int], Any]) -> Any:
     """What somebody sees who talks to a server at a port."""
 
     async def run() -> Any:
-        listener = listen.listen_on("127.0.0.1", 0)
+        listener = sockets.listen_on("127.0.0.1", 0)
         server = serve._server(FastAPI(), None)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
@@ -37,7 +37,7 @@ def with_server(act: Callable[[int], Any]) -> Any:
 
 
 def test_whoever_never_says_what_they_want_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "_HEAD_TIME", 0.2)
+    monkeypatch.setattr(sockets, "_HEAD_TIME", 0.2)
 
     def dawdle(port: int) -> list[bytes]:
         found = []
@@ -54,8 +54,8 @@ def test_whoever_never_says_what_they_want_is_hung_up_on(monkeypatch: pytest.Mon
 
 
 def test_one_address_gets_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen.PeerProtocol, "_most", 3)
-    monkeypatch.setattr(listen, "far_end", lambda _: None)  # as if from another machine
+    monkeypatch.setattr(sockets.PeerProtocol, "_most", 3)
+    monkeypatch.setattr(sockets, "far_end", lambda _: None)  # as if from another machine
 
     def crowd(port: int) -> list[bool]:
         connections = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(5)]
@@ -78,16 +78,16 @@ def _is_answered(connection: socket.socket) -> bool:
 def test_who_is_at_the_other_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as own:
-            assert peers.far_end(own) is None, "who asks themselves was made to by somebody else"
+            assert sockets.far_end(own) is None, "who asks themselves was made to by somebody else"
         asked = [sys.executable, "-c", CONNECT, str(listener.getsockname()[1])]
         with subprocess.Popen(asked, stdin=subprocess.PIPE) as other:
             there = listener.accept()[0]
-            found = peers.far_end(there)
+            found = sockets.far_end(there)
             assert found is not None
-            assert (found.uid, peers.process_with(found)) == (os.geteuid(), other.pid)
+            assert (found.uid, sockets.process_with(found)) == (os.geteuid(), other.pid)
             other.communicate(b"\n")
             assert there.recv(1) == b""
-            assert peers.far_end(there) is None, "nobody is there any more"
+            assert sockets.far_end(there) is None, "nobody is there any more"
             there.close()
 
 
@@ -97,5 +97,5 @@ def test_root_of_a_container_is_nobody_here() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         asked = ["unshare", "-p", "-f", sys.executable, "-c", CONNECT, str(listener.getsockname()[1])]
         with subprocess.Popen(asked, stdin=subprocess.PIPE) as other, listener.accept()[0] as there:
-            assert peers.far_end(there) is None
+            assert sockets.far_end(there) is None
             other.communicate(b"\n")

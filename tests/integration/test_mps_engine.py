@@ -16,11 +16,11 @@ from tests.fake_mps import PROGRAM, FakeMps, end_all, living
 from tests.users import PATH, User, made, reachable_folder, require_root
 from tests.yard import until
 
-from gpuyard.engines import control
+from gpuyard.engines import mps_control
 from gpuyard.engines.base import Client, Ended, NeverBegan, Placement, Running, Task
-from gpuyard.engines.local import LocalEngine
-from gpuyard.engines.mps import NOBODYS, MpsEngine
-from gpuyard.engines.processes import MARK, user_of
+from gpuyard.engines.local.local_engine import LocalEngine
+from gpuyard.engines.local.processes import MARK, user_of
+from gpuyard.engines.mps_engine import NOBODYS, MpsEngine
 
 DEVICES = ("GPU-a", "GPU-b")
 WAIT = "while [ ! -e go ]; do sleep 0.02; done"
@@ -40,7 +40,7 @@ def place() -> Iterator[Path]:
 def fake(place: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMps:
     found = FakeMps(place / "bin")
     monkeypatch.setenv("PATH", found.path)
-    monkeypatch.setattr(control, "LINGER", 0.05)
+    monkeypatch.setattr(mps_control, "LINGER", 0.05)
     return found
 
 
@@ -230,7 +230,7 @@ def test_one_of_an_earlier_life_of_the_machine_is_forgotten(start: Start, fake: 
 def test_at_our_orderly_end_only_those_with_jobs_stay(
     start: Start, fake: FakeMps, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "LINGER", 600.0)
+    monkeypatch.setattr(mps_control, "LINGER", 600.0)
     watch = start()
     _launch(watch, "1")
     _launch(watch, "2", "true", gpu=1)
@@ -278,7 +278,7 @@ def test_one_that_was_killed_is_started_anew_for_the_next_job(start: Start, fake
 def test_where_it_cannot_be_started_the_job_fails_and_says_so(
     start: Start, fake: FakeMps, place: Path, monkeypatch: pytest.MonkeyPatch, mode: str, told: str
 ) -> None:
-    monkeypatch.setattr(control, "PATIENCE", 0.4 if mode == "hang" else 30.0)
+    monkeypatch.setattr(mps_control, "PATIENCE", 0.4 if mode == "hang" else 30.0)
     fake.misbehave(mode)
     watch = start()
     _launch(watch, "1", "touch ran")
@@ -297,8 +297,8 @@ def test_where_it_cannot_be_started_the_job_fails_and_says_so(
 def test_one_that_does_not_end_is_killed(
     start: Start, fake: FakeMps, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "PATIENCE", 0.5)
-    monkeypatch.setattr(control, "_GRACE", 0.1)
+    monkeypatch.setattr(mps_control, "PATIENCE", 0.5)
+    monkeypatch.setattr(mps_control, "_GRACE", 0.1)
     fake.misbehave("deaf")
     watch = start()
     _launch(watch, "1", "true")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.experiments.file import read_experiment
-from gpuyard.experiments.model import Arrivals, Behaviour, Experiment, RunResult, Scheduler, Workload
-from gpuyard.experiments.simulated import MOST_RESTARTS, run
+from gpuyard.experiments.design import Arrivals, Behaviour, Experiment, RunResult, Scheduler, Workload
+from gpuyard.experiments.experiment_file import read_experiment
+from gpuyard.experiments.simulated_backend import MOST_RESTARTS, run
 from gpuyard.recordings.series import energy
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"

@@ -17,7 +17,7 @@ import pytest
 from tests.standin import StandIn
 from tests.yard import Done, Yard
 
-from gpuyard.service import Place, Unit, found_units
+from gpuyard.admin.service import Place, Unit, found_units
 
 ANSWERS = """#!/bin/sh
 echo "$*" >>"$CALLS"

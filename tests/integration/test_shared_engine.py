@@ -15,9 +15,9 @@ from tests.users import PATH, User, made, reachable_folder, require_root
 from tests.yard import until
 
 from gpuyard.engines.base import Ended, EngineError, LaunchRefused, Placement, Running, Task
-from gpuyard.engines.cgroups import find_cgroups
-from gpuyard.engines.local import LocalEngine
-from gpuyard.engines.processes import MARK, look
+from gpuyard.engines.local.cgroups import find_cgroups
+from gpuyard.engines.local.local_engine import LocalEngine
+from gpuyard.engines.local.processes import MARK, look
 
 PLACE = Placement("here", ())
 VARIABLES = {"PATH": PATH}

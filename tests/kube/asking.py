@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpuyard.kubernetes.api import ApiError
+from gpuyard.kubernetes.api_client import ApiError
 from tests.kube.cluster import Cluster
 from tests.yard import until
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import Object, core
-from gpuyard.kubernetes.quantity import amount, memory
+from gpuyard.kubernetes.api_client import Object, core
+from gpuyard.kubernetes.cluster.quantity import amount, memory
 from tests.kube.cluster import Cluster
 
 Place = tuple[str, int]

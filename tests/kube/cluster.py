@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import Object, core, group
+from gpuyard.kubernetes.api_client import Object, core, group
 from tests.kube.schedulers import Scheduler
 from tests.kube.server import ADMIN, KubeServer, make
 from tests.kube.statuses import condition, now

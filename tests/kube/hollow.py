@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import GpuyardError
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import Api, ApiError, Change, Object, Unreachable, Watch, core
+from gpuyard.kubernetes.api_client import Api, ApiError, Change, Object, Unreachable, Watch, core
+from gpuyard.kubernetes.cluster.quantity import amount
 from gpuyard.kubernetes.kubeconfig import connect
-from gpuyard.kubernetes.quantity import amount
 from tests.kube import statuses
 from tests.kube.machines import Ended, Machine, Refused, Task, behaviour
 from tests.kube.metrics import MachineExporter

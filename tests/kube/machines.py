@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from gpuyard.kubernetes.cluster.quantity import amount
 from gpuyard.kubernetes.names import GPU, GPU_MEMORY
-from gpuyard.kubernetes.quantity import amount
 
 MIB = 2.0**20
 _PREFIX = "hollow.dev/"

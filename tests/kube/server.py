@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.errors import GpuyardError
-from gpuyard.kubernetes.api import Api, ApiError, Object, core
+from gpuyard.kubernetes.api_client import Api, ApiError, Object, core
 from gpuyard.kubernetes.kubeconfig import Connection, connect
 from tests.kube.processes import free_port, kill, spawn
 from tests.yard import PATIENCE

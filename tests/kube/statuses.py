@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gpuyard.kubernetes.api import Object
+from gpuyard.kubernetes.api_client import Object
 
 
 def now() -> str:

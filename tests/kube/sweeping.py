@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from gpuyard.kubernetes.api import Api, ApiError, Object, core, group
+from gpuyard.kubernetes.api_client import Api, ApiError, Object, core, group
 from tests.yard import until
 
 RBAC, POLICY = "rbac.authorization.k8s.io/v1", "policy/v1beta1"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuyard.kubernetes.api import ApiError, Unreachable, core, group
+from gpuyard.kubernetes.api_client import ApiError, Unreachable, core, group
 from gpuyard.kubernetes.names import GPU, INDICES
 from tests.kube.cluster import Cluster
 from tests.kube.server import KubeServer

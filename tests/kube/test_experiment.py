@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from gpuyard.errors import GpuyardError
-from gpuyard.kubernetes.api import Api, Object, core, group
+from gpuyard.kubernetes.api_client import Api, Object, core, group
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT
 from tests.kube.cluster import Cluster
 from tests.kube.experimenting import EXAMPLE, at_work, begun, ended, run

@@ -13,7 +13,7 @@ from functools import partial
 from threading import Thread
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import ApiError, core, group
+from gpuyard.kubernetes.api_client import ApiError, core, group
 from tests.kube import books
 from tests.kube.asking import message
 from tests.kube.cluster import Cluster

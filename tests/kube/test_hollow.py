@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.kubernetes.api import Object
+from gpuyard.kubernetes.api_client import Object
 from tests.conftest import REPOSITORY
 from tests.kube.cluster import Cluster
 from tests.kube.hollow import Hollow, Kill

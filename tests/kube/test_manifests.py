@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuyard.kubernetes import names, webhook
-from gpuyard.kubernetes.api import Api, ApiError, Object, core, group
+from gpuyard.kubernetes import admission_webhook, names
+from gpuyard.kubernetes.api_client import Api, ApiError, Object, core, group
 from gpuyard.kubernetes.settings import read_file
 from tests.conftest import REPOSITORY
 from tests.kube.cluster import Cluster
@@ -202,7 +202,7 @@ def test_what_one_part_says_of_another_is_so(kubectl: Kubectl) -> None:
     for chosen in (monitor["selector"], parts["disruption-budget"]["PodDisruptionBudget"]["spec"]["selector"]):
         assert chosen == scheduler["selector"]
     called = parts["webhook"]["MutatingWebhookConfiguration"]["webhooks"][0]["clientConfig"]["service"]
-    assert (called["name"], called["path"]) == (parts["webhook"]["Service"]["metadata"]["name"], webhook.PATH)
+    assert (called["name"], called["path"]) == (parts["webhook"]["Service"]["metadata"]["name"], admission_webhook.PATH)
     certificate = parts["webhook-certificate"]["Certificate"]
     annotations = parts["webhook"]["MutatingWebhookConfiguration"]["metadata"]["annotations"]
     assert annotations["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/{certificate['metadata']['name']}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuyard.kubernetes.api import core
+from gpuyard.kubernetes.api_client import core
 from tests.kube import books
 from tests.kube.asking import message
 from tests.kube.cluster import Cluster

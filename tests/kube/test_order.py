@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import core
-from gpuyard.kubernetes.quantity import moment
+from gpuyard.kubernetes.api_client import core
+from gpuyard.kubernetes.cluster.quantity import moment
 from tests.kube.asking import is_bound, message
 from tests.kube.cluster import Cluster
 from tests.kube.schedulers import Scheduler

@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import core
+from gpuyard.kubernetes.api_client import core
 from tests.kube import books
 from tests.kube.asking import message
 from tests.kube.cluster import Cluster

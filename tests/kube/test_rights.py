@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import ApiError, core, group
+from gpuyard.kubernetes.api_client import ApiError, core, group
 from tests.kube.asking import message
 from tests.kube.cluster import Cluster
 from tests.kube.hollow import Hollow

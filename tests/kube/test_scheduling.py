@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import core
+from gpuyard.kubernetes.api_client import core
 from tests.kube import books
 from tests.kube.asking import bound_after, conflicts, message
 from tests.kube.cluster import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpuyard.kubernetes.api import core, group
+from gpuyard.kubernetes.api_client import core, group
 from tests.kube.asking import is_bound
 from tests.kube.cluster import Cluster
 from tests.kube.hollow import Hollow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import core
-from gpuyard.kubernetes.quantity import amount
+from gpuyard.kubernetes.api_client import core
+from gpuyard.kubernetes.cluster.quantity import amount
 from tests.kube import books
 from tests.kube.asking import message
 from tests.kube.cluster import Cluster

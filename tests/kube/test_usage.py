@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import ApiError, core
+from gpuyard.kubernetes.api_client import ApiError, core
 from tests.kube import books
 from tests.kube.asking import is_bound, message
 from tests.kube.cluster import Cluster

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuyard.kubernetes.api import Object, core, group
+from gpuyard.kubernetes.api_client import Object, core, group
 from gpuyard.kubernetes.names import ALIYUN_MEMORY, GPU_MEMORY, INDICES, SEED_MEMORY
 from tests.certificates import Certificate, certificate
 from tests.conftest import REPOSITORY

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuyard.cli import main
-from gpuyard.cli import submit as submitting
-from gpuyard.client import Client
-from gpuyard.page.commandline import command_line, copied, copying_line
-from gpuyard.page.submission import Moment, read
+from gpuyard.cli.jobs import submit as submitting
+from gpuyard.client.client import Client
+from gpuyard.page.views.job_command import clone_body, clone_line, command_line
+from gpuyard.page.views.job_form import Moment, parse_form
 
 NOW = 1_794_000_000.0
 PLACES = ("UTC", "Asia/Kathmandu", "America/St_Johns", "Europe/Berlin")
@@ -77,7 +77,7 @@ def run(line: str) -> dict[str, Any]:
         mock.patch.object(submitting, "send", send),
         mock.patch.object(Client, "_ask_once", clone),
         mock.patch("time.time", return_value=NOW),
-        mock.patch("gpuyard.cli.output.say"),
+        mock.patch("gpuyard.cli.terminal.output.say"),
         mock.patch.object(sys, "argv", shlex.split(line)),
         mock.patch("builtins.print"),
         contextlib.suppress(SystemExit),
@@ -91,7 +91,7 @@ def run(line: str) -> dict[str, Any]:
 @given(FORMS, st.sampled_from(PLACES))
 def test_the_line_that_is_shown_submits_what_the_form_posts(form: dict[str, str | bool], place: str) -> None:
     moment = Moment(NOW, ZoneInfo(place))
-    reading = read(form, moment)
+    reading = parse_form(form, moment)
     if not reading.errors:
         assert run(command_line(form, moment)) == reading.body
 
@@ -104,8 +104,8 @@ def test_the_line_of_a_copy_changes_what_the_form_changes(
     moment = Moment(NOW, ZoneInfo(place))
     for one in (form, former):
         one |= {"directory": "/", "hold": False}
-    if not read(form, moment).errors and form.get("name") != "none":
-        assert run(copying_line("17", form, former, moment)) == copied(form, former, moment)
+    if not parse_form(form, moment).errors and form.get("name") != "none":
+        assert run(clone_line("17", form, former, moment)) == clone_body(form, former, moment)
 
 
 def test_a_line_reads_as_people_write_it() -> None:

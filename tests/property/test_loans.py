@@ -40,7 +40,7 @@ def test_no_order_of_things_books_a_gpu_twice(seed: int, tmp_path: Path, monkeyp
     chance = random.Random(seed)
     monkeypatch.setattr(Lending, "gpus", "3x16G")
     place = Lending(tmp_path, policy=POLICIES[seed % len(POLICIES)])
-    monkeypatch.setattr("gpuyard.daemon.offers.time", SimpleNamespace(monotonic=lambda: place.ticks))
+    monkeypatch.setattr("gpuyard.daemon.jobs.loans.time", SimpleNamespace(monotonic=lambda: place.ticks))
     place.engine.quick = True
     lent = 0
     for _ in range(60):

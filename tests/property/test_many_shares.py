@@ -9,16 +9,16 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuyard.core import discipline, walks
-from gpuyard.core.board import Board
-from gpuyard.core.draft import Draft
+from gpuyard.core import disciplines
+from gpuyard.core.draft import Draft, DraftSite
 from gpuyard.core.events import Event, GpusDrained, GpusWithdrawn, MemoryTaken, Placed, Started, Submitted
+from gpuyard.core.loops import backfill
+from gpuyard.core.loops.placement import place
 from gpuyard.core.model import GIB, Cluster, Request
-from gpuyard.core.placement import place
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 CLUSTERS = [Cluster((3,)), Cluster((2,), 16 * GIB, gpu_memory=(16 * GIB, 8 * GIB)), Cluster((2, 2), cpus=(4.0, 4.0))]
 POLICIES = [
@@ -46,7 +46,7 @@ def one_by_one(draft: Draft, order: Any, late: Any, attempt: Callable[[int], Any
         attempt(row)
 
 
-def anew(board: Board, row: int) -> Any:
+def anew(board: DraftSite, row: int) -> Any:
     return place(board.site, row)
 
 
@@ -79,11 +79,11 @@ def test_the_plan_is_that_of_trying_everybody(
         apply(state, event)
     found = starts(state, policy)
     with (
-        mock.patch.object(walks, "_by_kinds", one_by_one),
-        mock.patch.object(walks, "_could_fit", whoever),
-        mock.patch.object(walks, "reserve", discipline.reserve),
-        mock.patch.object(Board, "spot", anew),
-        mock.patch.object(Board, "fits", lambda board, row: len(anew(board, row)) > 0),
+        mock.patch.object(disciplines, "_by_kinds", one_by_one),
+        mock.patch.object(disciplines, "_could_fit", whoever),
+        mock.patch.object(disciplines, "reserve", backfill.reserve),
+        mock.patch.object(DraftSite, "spot", anew),
+        mock.patch.object(DraftSite, "fits", lambda board, row: len(anew(board, row)) > 0),
     ):
         assert starts(state, policy) == found
 
@@ -93,12 +93,12 @@ def test_many_that_ask_for_the_same_are_looked_at_once() -> None:
     for n in range(300):
         apply(state, Submitted(0.0, str(n), Request(memory=9 * GIB, compute=0.0, estimate=float(n + 1))))
     tried: list[int] = []
-    spot = Board.spot
+    spot = DraftSite.spot
 
-    def counted(board: Board, row: int) -> Any:
+    def counted(board: DraftSite, row: int) -> Any:
         tried.append(row)
         return spot(board, row)
 
-    with mock.patch.object(Board, "spot", counted):
+    with mock.patch.object(DraftSite, "spot", counted):
         assert [job for job, _ in starts(state, "fcfs@skip@pack")] == ["0", "1"]
     assert len(tried) == 3

@@ -26,14 +26,14 @@ from gpuyard.core.events import (
     Started,
     Submitted,
 )
+from gpuyard.core.loops.placement import fits_in_place
 from gpuyard.core.model import GIB, Cluster, Request
-from gpuyard.core.placement import fits_in_place
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.reasons import Resources, Room
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply, fold
 from gpuyard.errors import Bug
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 MIXED = Cluster((3,), 16 * GIB, gpu_memory=(16 * GIB, 16 * GIB, 8 * GIB))
 HALF = GIB / 2

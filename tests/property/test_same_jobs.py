@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.signatures import Signature, epochs_of, overridden, sign, with_own_id
+from gpuyard.predict.signatures import Signature, epochs_of, overridden, sign, with_own_id
 
 words = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=8)
 own = st.sampled_from(

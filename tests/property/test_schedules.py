@@ -13,19 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuyard.core.discipline import DISCIPLINES
 from gpuyard.core.events import Event, Started
+from gpuyard.core.loops.backfill import DISCIPLINES
+from gpuyard.core.loops.pool import PLACEMENTS
 from gpuyard.core.model import GIB, Cluster
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policies import POLICIES
-from gpuyard.core.pool import PLACEMENTS
 from gpuyard.core.reasons import Resources
 from gpuyard.core.state import State
 from gpuyard.core.transitions import fold
-from gpuyard.sim.restarts import RestartCost, restart_costs
 from gpuyard.sim.result import Result
-from gpuyard.sim.simulate import Options, simulate
+from gpuyard.sim.simulate import Options, RestartCost, restart_costs, simulate
 from gpuyard.sim.trace import Trace
 
 SLACK = 1e-6

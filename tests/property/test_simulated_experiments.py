@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuyard.experiments.model import Arrivals, Behaviour, Experiment, Scheduler, Workload
-from gpuyard.experiments.simulated import run
+from gpuyard.experiments.design import Arrivals, Behaviour, Experiment, Scheduler, Workload
+from gpuyard.experiments.simulated_backend import run
 
 MIB = 2.0**20
 POLICIES = ("fcfs", "fcfs@skip", "fcfs@easy", "sjf@skip@pack", "priority@conservative@spread", "fcfs@skip@first")

@@ -20,15 +20,15 @@ from gpuyard.core.events import (
     Submitted,
 )
 from gpuyard.core.model import Request
-from gpuyard.daemon.adaptations import Course, course_of, deadline_of
-from gpuyard.daemon.journal import Record, encode
+from gpuyard.daemon.jobs.loans import GrantHistory, deadline_of, grants_of
+from gpuyard.daemon.store.records import Record, encode
 
 NAMES = ("GPU-a", "GPU-b", "GPU-c")
 
 
-def course(*events: tuple[Event, dict[str, Any]] | Event) -> Course:
+def course(*events: tuple[Event, dict[str, Any]] | Event) -> GrantHistory:
     records = [Record(*event) if isinstance(event, tuple) else Record(event) for event in events]
-    return course_of(enumerate(map(encode, records), 10), NAMES)
+    return grants_of(enumerate(map(encode, records), 10), NAMES)
 
 
 def asked(limit: float | None, at: float = 0.0, deadline: float = float("inf"), edit: bool = False) -> Any:

@@ -8,8 +8,8 @@ from itertools import cycle, islice
 import numpy as np
 import pytest
 
-from gpuyard.core.admission import Decision, decide, need
-from gpuyard.core.usage import (
+from gpuyard.core.usage.admission import Decision, decide, need
+from gpuyard.core.usage.percentiles import (
     Statistics,
     Thresholds,
     Window,

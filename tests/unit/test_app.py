@@ -18,9 +18,9 @@ from gpuyard.engines.base import EngineError
 from gpuyard.errors import Bug
 from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
-from gpuyard.server.listen import Peer
-from gpuyard.server.openapi import REFUSED, described, security
-from gpuyard.server.refusals import problem
+from gpuyard.server.openapi import REFUSAL_TEXTS, openapi_document, security_requirements
+from gpuyard.server.problems import problem
+from gpuyard.server.sockets import Peer
 
 HERE = Settings(Path("/x"), Path("/x/s"))
 
@@ -87,20 +87,20 @@ def test_what_may_work_later_is_told_so() -> None:
     ],
 )
 def test_tokens_are_said_to_be_needed_where_they_are(settings: dict[str, Any], needed: bool) -> None:
-    found = security(Settings(Path("/x"), Path("/x/s"), **settings))
+    found = security_requirements(Settings(Path("/x"), Path("/x/s"), **settings))
     assert ({} not in found) is needed
     assert {"token": []} in found
 
 
 def test_every_refusal_has_a_title() -> None:
-    for status in (*REFUSED, 405, 500):
+    for status in (*REFUSAL_TEXTS, 405, 500):
         assert json.loads(bytes(problem(status, "no").body))["title"] != "Error", status
 
 
 def test_every_route_is_in_the_contract() -> None:
     async def document() -> dict[str, Any]:
         api = Api(cast(Any, SimpleNamespace(listeners=[], engine=None)), HERE, lambda: None)
-        return described(make_app(api), HERE)
+        return openapi_document(make_app(api), HERE)
 
     found = asyncio.run(document())
     for path, methods in found["paths"].items():

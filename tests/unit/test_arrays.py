@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuyard.arrays import Array, array_of, folded, number_of, parse_array, ranges, some_of
 from gpuyard.errors import UserError
+from gpuyard.spec.notation import Array, array_of, folded, number_of, parse_array, ranges, some_of
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
+from gpuyard.admin.backup import alone, losses, make_backup, open_backup, put_back_files, restore
 from gpuyard.config import Settings
 from gpuyard.core.events import Event, Exited, Opened, Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
-from gpuyard.daemon.backup import make_backup, open_backup, put_back_files
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.restoring import alone, losses, restore
-from gpuyard.daemon.store import Store
-from gpuyard.engines import output
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
+from gpuyard.engines.local import output
 from gpuyard.errors import UserError
 
 

@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.batches.commands import Row, read_commands
-from gpuyard.batches.filling import Filling, combinations, merged, read_parameters, together
-from gpuyard.batches.waves import Turn, turns, urgencies
-from gpuyard.cli.jobfile import read_jobs
-from gpuyard.cli.submit import Request
+from gpuyard.cli.jobs.job_file import read_jobs
+from gpuyard.cli.jobs.submit import Request
 from gpuyard.errors import UserError
+from gpuyard.spec.batch_files import (
+    Filling,
+    Row,
+    Turn,
+    combinations,
+    merged,
+    read_commands,
+    read_parameters,
+    together,
+    turns,
+    urgencies,
+)
 
 Make = Callable[..., str]
 HEAD = "Directory,Executable,Filename,Epochs,Priority\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuyard.batches.report import Cost, Span, achieved, busy, by_themselves, most_at_once
+from gpuyard.api.batch_types import Cost, Span, achieved, busy, by_themselves, most_at_once
 from gpuyard.core.model import Request
-from gpuyard.daemon.batches import Taking, Together, as_batch
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.jobs.intake import BatchEntry, BatchOptions, as_batch
+from gpuyard.spec.work import Work
 
 
 def test_gpus_are_busy_while_anybody_is_on_them() -> None:
@@ -43,14 +43,14 @@ def test_three_at_once_are_three_times_as_fast() -> None:
 THREE = (("2", 1, "1"), ("4", 1, "3"), ("6", 2, "5"))
 
 
-def row(id: str, wave: int, after: tuple[str, ...] = (), tried: str = "") -> Taking:
+def row(id: str, wave: int, after: tuple[str, ...] = (), tried: str = "") -> BatchEntry:
     jobs = [(id, Request(after=after), Work(("true",), "/", row=(int(id), wave, 0.0, 0.0)))]
-    return Taking(jobs, [(tried, Request(), Work(("true",), "/"))] if tried else [])
+    return BatchEntry(jobs, [(tried, Request(), Work(("true",), "/"))] if tried else [])
 
 
 def test_rows_follow_each_other_and_waves_as_well() -> None:
     entries = [row("1", 1), row("2", 1, ("ok:9",)), row("3", 2), row("4", 2), row("5", 4)]
-    found = as_batch(entries, Together("name", "key", waves=True), [(7, "too large")])
+    found = as_batch(entries, BatchOptions("name", "key", waves=True), [(7, "too large")])
     assert [entry.jobs[0][1].after for entry in found] == [
         (), ("ok:9", "begun:1"), ("any:1", "any:2"), ("begun:3",), ("any:3", "any:4"),
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_rows_follow_each_other_and_waves_as_well() -> None:
 
 def test_what_tries_rows_out_comes_before_their_wave() -> None:
     entries = [row(id, wave, (f"any:{tried}",), tried) for id, wave, tried in THREE]
-    found = as_batch(entries, Together("name", waves=True), [])
+    found = as_batch(entries, BatchOptions("name", waves=True), [])
     assert [entry.jobs[0][1].after for entry in found] == [
         ("any:1", "any:3"), ("any:3", "begun:2"), ("any:5", "any:2", "any:4"),
     ]  # fmt: skip
@@ -71,5 +71,5 @@ def test_what_tries_rows_out_comes_before_their_wave() -> None:
 
 @pytest.mark.parametrize("waves", [True, False])
 def test_without_waves_nobody_follows_anybody(waves: bool) -> None:
-    found = as_batch([row("1", 1), row("2", 1)], Together("name", waves=waves), [])
+    found = as_batch([row("1", 1), row("2", 1)], BatchOptions("name", waves=waves), [])
     assert found[1].jobs[0][1].after == (("begun:1",) if waves else ())

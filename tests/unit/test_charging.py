@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.core import checkpoint
-from gpuyard.core.charging import settle
 from gpuyard.core.engine import BadPlan, Engine, validate
 from gpuyard.core.events import Charged, Edited, Event, Exited, Held, MemoryTaken, Placed, Requeued, Started
 from gpuyard.core.model import GIB, Cluster, Request
@@ -16,9 +15,10 @@ from gpuyard.core.plan import Plan, Start
 from gpuyard.core.reasons import Resources
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply, fold
-from gpuyard.core.usage import Peak, Statistics, Usage, Window, statistics_of
+from gpuyard.core.usage.charging import settle
+from gpuyard.core.usage.percentiles import Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.errors import Bug
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 ONE = Cluster((1,), 16 * GIB)
 

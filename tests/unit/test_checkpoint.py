@@ -30,7 +30,7 @@ from gpuyard.core.plan import Snapshot
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply, fold
 from gpuyard.errors import Bug
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 FOUR = Cluster((4,))
 requests = st.builds(

@@ -8,9 +8,9 @@ import pytest
 from tests.fake_mps import PROGRAM, FakeMps
 
 from gpuyard.core.model import Request
-from gpuyard.daemon.clients import refusal_of
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.devices.gpu_shares import mps_refusal
 from gpuyard.gpus.base import Device
+from gpuyard.spec.work import Work
 
 WORK = Work(("true",), "/", mps=True)
 OLD, NEW, MUTE = (
@@ -28,8 +28,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMps:
 
 
 def test_one_gpu_that_has_mps_will_do() -> None:
-    assert refusal_of(WORK, Request(gpus=1), [NEW, MUTE]) is None
-    assert refusal_of(WORK, Request(gpus=1, scope=(1,)), [OLD, NEW]) is None
+    assert mps_refusal(WORK, Request(gpus=1), [NEW, MUTE]) is None
+    assert mps_refusal(WORK, Request(gpus=1, scope=(1,)), [OLD, NEW]) is None
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ def test_one_gpu_that_has_mps_will_do() -> None:
     ],
 )
 def test_who_cannot_be_one_is_told_why(request_: Request, devices: list[Device], told: str) -> None:
-    assert told in (refusal_of(WORK, request_, devices) or "")
+    assert told in (mps_refusal(WORK, request_, devices) or "")
 
 
 def test_a_program_that_is_not_there_or_may_not_be_executed_is_named(fake: FakeMps) -> None:
     (fake.folder / PROGRAM).chmod(0o644)
     assert f"--mps needs {fake.folder / PROGRAM}, which the daemon may not execute" in (
-        refusal_of(WORK, Request(gpus=1), [NEW]) or ""
+        mps_refusal(WORK, Request(gpus=1), [NEW]) or ""
     )
     (fake.folder / PROGRAM).unlink()
     assert f"--mps needs {PROGRAM}, which is not on the daemon's PATH" in (
-        refusal_of(WORK, Request(gpus=1), [NEW]) or ""
+        mps_refusal(WORK, Request(gpus=1), [NEW]) or ""
     )

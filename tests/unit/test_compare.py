@@ -13,16 +13,14 @@ import pytest
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
 from gpuyard.sim import parallel
-from gpuyard.sim.compare import Comparison, compare, is_random, split
-from gpuyard.sim.curves import MAX_POINTS, Curve, Spread
-from gpuyard.sim.intervals import interval
+from gpuyard.sim.compare import Comparison, compare, interval, is_random, split
 from gpuyard.sim.parallel import Failure, Task, run_all
 from gpuyard.sim.result import Result
+from gpuyard.sim.result_files import write_comparison
 from gpuyard.sim.simulate import Options, simulate
-from gpuyard.sim.summary import summarise
+from gpuyard.sim.summary import MAX_POINTS, Curve, Spread, summarise
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.workload import generate_poisson
-from gpuyard.sim.writing import write_comparison
 
 POLICIES = ["fcfs", "sjf@easy", "srtf", "lottery"]
 CLUSTER = Cluster((4, 4))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.core.checkpoint import compact, dump, load
-from gpuyard.core.consideration import AVOIDED, NEVER
+from gpuyard.core.colocation import AVOIDED, NEVER
 from gpuyard.core.engine import validate
 from gpuyard.core.events import (
     Booked,
@@ -26,12 +26,12 @@ from gpuyard.core.events import (
     Submitted,
 )
 from gpuyard.core.model import GIB, Booking, Cluster, Request, Rules
-from gpuyard.core.placements import PLACEMENT_DOCS, PLACEMENTS
 from gpuyard.core.plan import Plan, Snapshot
+from gpuyard.core.policy import PLACEMENT_DOCS, PLACEMENTS
 from gpuyard.core.reasons import Harm, Reservation, Resources
 from gpuyard.core.state import State
 from gpuyard.core.transitions import MOST_HARMS, apply, fold
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.daemon.pulse import Resident, taken_of
-from gpuyard.daemon.views import JobView
-from gpuyard.gpus.model import DeviceModel, Tenant, level
+from gpuyard.daemon.devices.simulation import SimulatedJob, taken_of
+from gpuyard.daemon.store.views import JobView
+from gpuyard.gpus.load_model import DeviceModel, Tenant, level
 from gpuyard.gpus.simulated import SimulatedGpus
 
 G = 2**30
@@ -62,6 +62,6 @@ def test_memory_is_what_jobs_asked_for() -> None:
     devices = SimulatedGpus.parse("2x16G,1x80G").devices
     whole = JobView(1, "1", "a", "ann", "running", 0.0, 0.0, {"gpu_memory": None}, gpus=(0, 2))
     share = JobView(2, "2", "b", "bob", "running", 0.0, 0.0, {"gpu_memory": 4 * G}, gpus=(1,))
-    tenants, memory = taken_of(devices, [Resident(whole, None), Resident(share, None)])
+    tenants, memory = taken_of(devices, [SimulatedJob(whole, None), SimulatedJob(share, None)])
     assert memory == [16 * G, 4 * G, 80 * G]
     assert tenants == [[Tenant("1")], [Tenant("2", 0.25)], [Tenant("1")]]

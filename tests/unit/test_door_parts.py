@@ -12,17 +12,15 @@ import pytest
 
 from gpuyard.config import Settings, settings
 from gpuyard.errors import UserError
-from gpuyard.server import access as access_module
-from gpuyard.server import trail as trail_module
-from gpuyard.server.access import Access, NoSuchToken
-from gpuyard.server.discretion import Discreet
-from gpuyard.server.doors import Doors
-from gpuyard.server.exposure import exposure
-from gpuyard.server.failures import Failures
-from gpuyard.server.gate import Gate
-from gpuyard.server.hosts import Hosts, address_of, block_of
-from gpuyard.server.permissions import Permissions
-from gpuyard.server.trail import Entry, Trail
+from gpuyard.server.auth import audit as trail_module
+from gpuyard.server.auth import credentials as access_module
+from gpuyard.server.auth.audit import AuditEntry, AuditLog, RedactingFormatter
+from gpuyard.server.auth.authentication import FailureLimiter
+from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken
+from gpuyard.server.auth.hosts import Hosts, address_of, network_of
+from gpuyard.server.auth.middleware import Auth, AuthMiddleware
+from gpuyard.server.auth.permissions import Permissions
+from gpuyard.server.security import exposure_warnings
 
 
 def made(**more: Any) -> Settings:
@@ -77,14 +75,14 @@ def test_addresses() -> None:
     assert of("127.0.0.1", "1.1.1.1") == "127.0.0.1", "nobody said that there is a proxy"
     assert of("10.0.0.9", "1.1.1.1", "gpus") == "10.0.0.9", "not from our proxy"
     assert of("127.0.0.1", "1.1.1.1, unknown", "gpus") == "127.0.0.1"
-    assert block_of("2001:db8:1:2:3::4") == block_of("2001:db8:1:2:ffff::1") == "2001:0db8:0001:0002::/64"
-    assert block_of("::ffff:10.0.0.1") == block_of("10.0.0.1") == "10.0.0.1"
+    assert network_of("2001:db8:1:2:3::4") == network_of("2001:db8:1:2:ffff::1") == "2001:0db8:0001:0002::/64"
+    assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == "10.0.0.1"
 
 
 def test_failures_are_forgiven_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    failures = Failures(most=3, every=10.0)
+    failures = FailureLimiter(most=3, every=10.0)
     for _ in range(3):
         assert failures.wait("a") == 0
         failures.add("a")
@@ -105,7 +103,7 @@ def test_failures_are_forgiven_with_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_tokens_and_sessions_on_disk(tmp_path: Path) -> None:
     file = tmp_path / "access.db"
-    access = Access(file)
+    access = CredentialStore(file)
     token, text = access.make("ann", "user", label="laptop", limits="nofile=1:2")
     session, secret = access.open_session(token, "here")
     assert text == f"gy_{token.id}_{text.split('_', 2)[2]}"
@@ -113,7 +111,7 @@ def test_tokens_and_sessions_on_disk(tmp_path: Path) -> None:
     assert access.with_text(text) == token
     assert access.session(secret, "there") is None
     access.close()
-    again = Access(file)
+    again = CredentialStore(file)
     assert again.with_text(text) is not None
     assert again.session(secret, "here") is not None
     again.revoke(token.id)
@@ -123,13 +121,13 @@ def test_tokens_and_sessions_on_disk(tmp_path: Path) -> None:
     with pytest.raises(NoSuchToken):
         again.revoke("nosuch")
     again.close()
-    assert Access(file).token(token.id).revoked is not None
+    assert CredentialStore(file).token(token.id).revoked is not None
 
 
 def test_a_session_never_outlives_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now)
-    access = Access()
+    access = CredentialStore()
     short, _ = access.make("ann", "user", expires=now + 60)
     long, _ = access.make("ann", "user")
     opened = {token.id: access.open_session(token, "") for token in (short, long)}
@@ -147,7 +145,7 @@ def test_a_session_never_outlives_its_token(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_that_a_token_is_used_is_not_written_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    access = Access()
+    access = CredentialStore()
     token, text = access.make("ann", "user")
     used = access.use(token)
     assert used is not None
@@ -164,7 +162,7 @@ def test_that_a_token_is_used_is_not_written_every_time(monkeypatch: pytest.Monk
 
 def test_one_token_has_so_many_sessions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_module, "_MOST_SESSIONS", 3)
-    access = Access()
+    access = CredentialStore()
     token, _ = access.make("ann", "user")
     secrets = [access.open_session(token, "")[1] for _ in range(5)]
     assert [access.session(secret, "") is not None for secret in secrets] == [False, False, True, True, True]
@@ -173,19 +171,19 @@ def test_one_token_has_so_many_sessions_and_no_more(monkeypatch: pytest.MonkeyPa
 def test_a_file_that_is_no_store_of_tokens(tmp_path: Path) -> None:
     (tmp_path / "access.db").write_text("something else" * 100)
     with pytest.raises(UserError, match=r"access.db cannot be used .*; move it away"):
-        Access(tmp_path / "access.db")
+        CredentialStore(tmp_path / "access.db")
 
 
 # -- the trail ------------------------------------------------------------------------------------
 
 
-def entry(status: int = 201, path: str = "/api/v1/jobs", **more: Any) -> Entry:
-    return Entry(time.time(), "ann", "socket", "", "POST", path, status, **more)
+def entry(status: int = 201, path: str = "/api/v1/jobs", **more: Any) -> AuditEntry:
+    return AuditEntry(time.time(), "ann", "socket", "", "POST", path, status, **more)
 
 
 def test_the_trail_cannot_be_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trail_module, "_BURST", 10.0)
-    trail = Trail(Access())
+    trail = AuditLog(CredentialStore())
     for number in range(1000):
         trail.add(entry(403, f"/{number}"))
         trail.add(entry(401, "/same"))
@@ -203,7 +201,7 @@ def test_the_trail_cannot_be_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refusals_do_not_push_out_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trail_module, "_MOST_REFUSALS", 3)
     monkeypatch.setattr(trail_module, "_MOST_CHANGES", 5)
-    trail = Trail(Access())
+    trail = AuditLog(CredentialStore())
     trail.add(entry()._replace(at=1.0))
     for number in range(8):
         trail.add(entry(job=str(number)))
@@ -216,8 +214,8 @@ def test_refusals_do_not_push_out_changes(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_trail_is_kept_in_memory_while_it_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
-    access = Access()
-    trail = Trail(access)
+    access = CredentialStore()
+    trail = AuditLog(access)
     access.connection.execute("ALTER TABLE audit RENAME TO away")
     trail.add(entry(job="7"))
     trail.flush()
@@ -227,13 +225,13 @@ def test_the_trail_is_kept_in_memory_while_it_cannot_be_written(caplog: pytest.L
 
 
 def test_no_token_gets_into_a_log() -> None:
-    _, text = Access().make("ann", "user")
+    _, text = CredentialStore().make("ann", "user")
     record = logging.LogRecord("x", logging.ERROR, "x", 1, "GET /%s failed", (text,), None)
     try:
         raise ValueError(f"not {text}")
     except ValueError as error:
         record.exc_info = (type(error), error, error.__traceback__)
-    written = Discreet("%(message)s").format(record)
+    written = RedactingFormatter("%(message)s").format(record)
     assert text.split("_", 2)[2] not in written
     assert written.count(f"gy_{text.split('_')[1]}_...") == 2
 
@@ -241,7 +239,7 @@ def test_no_token_gets_into_a_log() -> None:
 # -- the gate -------------------------------------------------------------------------------------
 
 
-async def _streamed(doors: Doors, text: str, events: list[str]) -> list[dict[str, Any]]:
+async def _streamed(doors: Auth, text: str, events: list[str]) -> list[dict[str, Any]]:
     """What comes out of an endless answer to whoever has a token that is revoked after the second piece."""
     sent: list[dict[str, Any]] = []
     doors.access.tokens()
@@ -263,13 +261,13 @@ async def _streamed(doors: Doors, text: str, events: list[str]) -> list[dict[str
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {text}".encode())]
     scope = {"type": "http", "method": "GET", "path": "/api/v1/events", "query_string": b"", "headers": headers,
              "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 5), "state": {}}  # fmt: skip
-    await Gate(endless, doors)(scope, receive, send)
+    await AuthMiddleware(endless, doors)(scope, receive, send)
     return sent
 
 
 def test_a_stream_ends_with_its_token() -> None:
     chosen = made()
-    doors, events = Doors(chosen, Permissions(chosen)), list[str]()
+    doors, events = Auth(chosen, Permissions(chosen)), list[str]()
     _, text = doors.access.make("ann", "viewer")
     start, *pieces = asyncio.run(_streamed(doors, text, events))
     assert start["status"] == 200
@@ -283,9 +281,9 @@ def test_a_stream_ends_with_its_token() -> None:
 
 
 def test_risks_are_told() -> None:
-    assert exposure(made(), "http://127.0.0.1:62333") == []
-    assert exposure(made(bind="0.0.0.0", tokens="none"), "") == [], "nobody listens"
-    both = exposure(made(bind="0.0.0.0", tokens="none"), "http://0.0.0.0:62333")
+    assert exposure_warnings(made(), "http://127.0.0.1:62333") == []
+    assert exposure_warnings(made(bind="0.0.0.0", tokens="none"), "") == [], "nobody listens"
+    both = exposure_warnings(made(bind="0.0.0.0", tokens="none"), "http://0.0.0.0:62333")
     assert "set tokens to auto (--token auto)" in both[0]
     assert [("without a token" in one, "clear text" in one) for one in both] == [(True, False), (False, True)]
 

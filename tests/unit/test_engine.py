@@ -14,7 +14,7 @@ from gpuyard.core.reasons import Priority, Reason, Reserved, Resources
 from gpuyard.core.state import State
 from gpuyard.core.transitions import fold
 from gpuyard.errors import Bug, UserError
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 
 def running(job: str, gpus: tuple[int, ...], request: Request, at: float = 0.0) -> list[Event]:

@@ -7,8 +7,7 @@ import pytest
 
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
-from gpuyard.sim.estimates import default_estimate, estimates
-from gpuyard.sim.simulate import Options, simulate
+from gpuyard.sim.simulate import Options, default_estimate, estimates, simulate
 from gpuyard.sim.trace import Trace
 
 BOTH = Trace.of([0, 0, 0], [10, 20, 30], [1, 1, 1], requested=[100, np.nan, 5])

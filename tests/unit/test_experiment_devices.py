@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from gpuyard.experiments.devices import AT_ONCE, COOL, IDLE_POWER, LAG, RISE, Devices, alone, along, looks, warmth
-from gpuyard.experiments.model import Behaviour
+from gpuyard.experiments.design import Behaviour
+from gpuyard.experiments.device_model import AT_ONCE, COOL, IDLE_POWER, LAG, RISE, Devices, alone, along, looks, warmth
 
 GIB = 2.0**30
 

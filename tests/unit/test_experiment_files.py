@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.experiments.arrivals import arrivals, asked
-from gpuyard.experiments.file import parse_experiment, read_experiment
-from gpuyard.experiments.model import Arrivals, Experiment, Scheduler, Workload
+from gpuyard.experiments.design import Arrivals, Experiment, Scheduler, Workload, arrivals, asked
+from gpuyard.experiments.experiment_file import parse_experiment, read_experiment
 
 MIB = 2**20
 YAML = """

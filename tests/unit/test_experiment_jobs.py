@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.experiments.arrivals import Arrival
-from gpuyard.experiments.local import job_result, use_of, wishes_of, yard_settings
-from gpuyard.experiments.model import Behaviour, Experiment, Scheduler, Workload
-from gpuyard.gpus.uses import parse_use
+from gpuyard.experiments.design import Arrival, Behaviour, Experiment, Scheduler, Workload
+from gpuyard.experiments.local_backend import daemon_settings, job_options_of, job_result, use_of
+from gpuyard.gpus.simulated import parse_use
 
 GIB = 2**30
 SSD = Workload("ssd", 2, ("true",), gpu_memory=2.0 * GIB, estimate=9.0, behaviour=Behaviour(10.0, memory=1.0 * GIB))
@@ -21,14 +20,14 @@ EXPERIMENT = Experiment("e", (SSD,), (Scheduler("a"),), gpus="2x8G", period=0.5)
 def test_what_jobs_ask_for_depends_on_the_scheduler() -> None:
     alone, shared = Scheduler("a", "exclusive"), Scheduler("b", "usage")
     common = {"gpus": 1, "priority": 0.0, "oom_retries": 20, "estimate": 9.0}
-    assert wishes_of(SSD, alone, 100.0, 8.0 * GIB, False) == common
-    assert wishes_of(SSD, shared, 100.0, 8.0 * GIB, False) == {**common, "gpu_memory": 4 * GIB}
-    assert wishes_of(SSD, shared, 900.0, 8.0 * GIB, False) == {**common, "gpu_memory": 8 * GIB}
-    assert "gpu_memory" not in wishes_of(replace(SSD, gpu_memory=0.0), shared, 100.0, 8.0 * GIB, False)
+    assert job_options_of(SSD, alone, 100.0, 8.0 * GIB, False) == common
+    assert job_options_of(SSD, shared, 100.0, 8.0 * GIB, False) == {**common, "gpu_memory": 4 * GIB}
+    assert job_options_of(SSD, shared, 900.0, 8.0 * GIB, False) == {**common, "gpu_memory": 8 * GIB}
+    assert "gpu_memory" not in job_options_of(replace(SSD, gpu_memory=0.0), shared, 100.0, 8.0 * GIB, False)
 
 
 def test_simulated_gpus_are_told_what_a_job_uses() -> None:
-    use = parse_use(wishes_of(SSD, Scheduler("a"), 0.0, 8.0 * GIB, True)["simulate_use"])
+    use = parse_use(job_options_of(SSD, Scheduler("a"), 0.0, 8.0 * GIB, True)["simulate_use"])
     assert (use.step, use.peak, use.utilization) == (1.0, GIB, 80.0)
     assert (use.at(0.0), use.at(5.0), use.at(99.0)) == (GIB // 10, GIB * 6 // 10, GIB)
     at_once = replace(SSD, behaviour=Behaviour(10.0, ramp=0.0, utilization=5.0))
@@ -36,14 +35,14 @@ def test_simulated_gpus_are_told_what_a_job_uses() -> None:
 
 
 def test_options_of_a_scheduler_are_settings_of_its_daemon() -> None:
-    found = yard_settings(EXPERIMENT, Scheduler("a", "usage", "sjf", options={"gpu_buffer": "1G", "preempt": False}))
+    found = daemon_settings(EXPERIMENT, Scheduler("a", "usage", "sjf", options={"gpu_buffer": "1G", "preempt": False}))
     assert found == {
         "gpu_buffer": "1G", "preempt": "false", "simulate_gpus": "2x8G", "policy": "sjf", "admission": "usage",
         "record_period": "0.5",
     }  # fmt: skip
-    assert yard_settings(EXPERIMENT, Scheduler("a"))["admission"] == "requests"
+    assert daemon_settings(EXPERIMENT, Scheduler("a"))["admission"] == "requests"
     with pytest.raises(UserError, match="its options are settings, and there is no 'socket'"):
-        yard_settings(EXPERIMENT, Scheduler("a", options={"socket": "/x"}))
+        daemon_settings(EXPERIMENT, Scheduler("a", options={"socket": "/x"}))
 
 
 def event(kind: str, second: int, **more: Any) -> dict[str, Any]:

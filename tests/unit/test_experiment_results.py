@@ -13,11 +13,21 @@ import numpy as np
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.experiments.measures import deviation, mean, measure, summaries, waited
-from gpuyard.experiments.model import Behaviour, Experiment, JobResult, RunResult, Scheduler, Workload
-from gpuyard.experiments.reported import reported
-from gpuyard.experiments.results import Results, Run, meaning, planned
-from gpuyard.experiments.table import WIDTH, jobs_csv, lines, speedups, summary_csv
+from gpuyard.experiments.design import Behaviour, Experiment, JobResult, RunResult, Scheduler, Workload
+from gpuyard.experiments.measures import (
+    WIDTH,
+    deviation,
+    jobs_csv,
+    lines,
+    mean,
+    measure,
+    reported,
+    speedups,
+    summaries,
+    summary_csv,
+    waited,
+)
+from gpuyard.experiments.results_folder import Results, Run, meaning, planned
 from gpuyard.recordings.series import Recording, Series, Subject
 
 ALONE = Scheduler("exclusive", "exclusive")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuyard.core.model import Cluster
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 from gpuyard.sim.replay import replay
 from gpuyard.sim.trace import Trace
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.bareserver import answering
 
-from gpuyard.client import Client
+from gpuyard.client.client import Client
 from gpuyard.errors import GpuyardError
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"

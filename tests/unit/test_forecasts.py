@@ -12,7 +12,7 @@ import pytest
 from tests.yard import Done, Yard
 
 from gpuyard.monitor.forecasts import capacity_of, errors_of, evaluate, runs
-from gpuyard.monitor.plainfile import read_plain
+from gpuyard.monitor.sources.csv_files import read_plain
 from gpuyard.recordings.series import Series, Subject
 
 GPU = Subject(0, "GPU-1", "Tesla")

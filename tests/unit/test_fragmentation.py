@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from gpuyard.core.engine import BadPlan, validate
 from gpuyard.core.events import Event, Placed, Started, Submitted
-from gpuyard.core.fragmentation import fragments, typical
+from gpuyard.core.loops.fragmentation import fragments, typical
+from gpuyard.core.loops.placement import claim, place, release
+from gpuyard.core.loops.pool import PLACEMENTS, Pool, Site, new_pool
 from gpuyard.core.model import GIB, Cluster, Request
-from gpuyard.core.placement import claim, place, release
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import never_fits
-from gpuyard.core.pool import PLACEMENTS, Pool, Site, new_pool
 from gpuyard.core.state import State
 from gpuyard.core.transitions import fold
 from gpuyard.errors import UserError
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace

@@ -9,11 +9,11 @@ import pytest
 
 from gpuyard.core.events import HarmMeasured, Opened
 from gpuyard.core.model import Cluster
-from gpuyard.daemon.interference import is_news, joined, recorded
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.slowdowns import Finding
-from gpuyard.daemon.store import Store
-from gpuyard.server.interference import verdict
+from gpuyard.daemon.background.interference import is_news, joined, recorded
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
+from gpuyard.predict.slowdowns import Finding
+from gpuyard.server.routes.statistics import verdict
 
 NOW = Finding("a", "b", 2.0, 100.0, "progress", 50.0, ("1", "2"), ("train", "eval"))
 

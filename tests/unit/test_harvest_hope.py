@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpuyard.core.engine import Engine
-from gpuyard.core.harvest import hopeful
 from gpuyard.core.model import GIB, Cluster, Request
-from gpuyard.core.usage import Peak, Usage, Window, statistics_of
-from gpuyard.policyfile import make_planner
+from gpuyard.core.usage.overcommit import hopeful
+from gpuyard.core.usage.percentiles import Peak, Usage, Window, statistics_of
+from gpuyard.policies.resolver import make_planner
 
 
 def yard(*sizes: float) -> Engine:

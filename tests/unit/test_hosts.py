@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.client.hosts import Known, forget, hosts_file, keep, known, parse_host
 from gpuyard.errors import UserError
-from gpuyard.hosts import Known, forget, hosts_file, keep, known, parse_host
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpuyard.core.loops.pool import PLACEMENTS
+from gpuyard.core.loops.sharing import choose_node
 from gpuyard.core.model import GIB, Cluster
-from gpuyard.core.pool import PLACEMENTS
-from gpuyard.core.sharing import choose_node
 from gpuyard.errors import UserError
 from gpuyard.sim import inflate as module
-from gpuyard.sim.cluster import read_cluster
-from gpuyard.sim.filling import write_filling
 from gpuyard.sim.inflate import arrivals, inflate
 from gpuyard.sim.simulate import simulate
+from gpuyard.sim.study_plots import write_filling
 from gpuyard.sim.trace import Trace
+from gpuyard.sim.traces.nodes import read_cluster
 
 
 def workload(n: int = 40, seed: int = 3) -> Trace:
@@ -89,7 +89,7 @@ def test_a_job_wider_than_any_node() -> None:
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 def test_remembered_scores_are_the_scores(placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     remembered = inflate(workload(), CLUSTER, placement, 1.5, 4)
-    monkeypatch.setattr(module._Yard, "_best", lambda yard, row: choose_node(yard.site, row))
+    monkeypatch.setattr(module._Filling, "_best", lambda yard, row: choose_node(yard.site, row))
     assert inflate(workload(), CLUSTER, placement, 1.5, 4) == remembered
     assert 0 < remembered["failed"] < remembered["arrived"]
 

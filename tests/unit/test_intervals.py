@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuyard.sim.intervals import interval, t_95
+from gpuyard.sim.compare import interval, t_95
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.daemon.dcgm import JobMapping
+from gpuyard.daemon.background.dcgm import JobMapping
 from gpuyard.gpus.simulated import SimulatedGpus
 
 

@@ -13,13 +13,13 @@ import pytest
 from tests import clusters
 from tests.clusters import GIB
 
-from gpuyard.page.cluster import shaping, words
-from gpuyard.page.cluster.door import Names, _is_same
-from gpuyard.page.cluster.model import Cluster, Unlike, natural, read
+from gpuyard.page.cluster import cluster_facts
+from gpuyard.page.cluster.cluster_app import AllowedHosts, _is_same
+from gpuyard.page.cluster.cluster_feed import Cluster, UnexpectedAnswer, natural, read_cluster
 
 
 def cluster(**facts: Any) -> Cluster:
-    return read(json.dumps(replace(clusters.small(), **facts).to_json()).encode())
+    return read_cluster(json.dumps(replace(clusters.small(), **facts).to_json()).encode())
 
 
 def dashboard(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -44,12 +44,12 @@ def dashboard(*flags: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_it_answers_by_its_own_names_only(host: str, good: bool) -> None:
-    assert (host in Names(["gpus.example"])) is good
+    assert (host in AllowedHosts(["gpus.example"])) is good
 
 
 def test_an_address_is_a_name_where_anyone_may_look() -> None:
-    assert "10.0.0.7:10261" in Names(addresses=True)
-    assert "evil.example:10261" not in Names(addresses=True)
+    assert "10.0.0.7:10261" in AllowedHosts(addresses=True)
+    assert "evil.example:10261" not in AllowedHosts(addresses=True)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_a_page_is_ours_if_it_comes_from_where_it_asks(origin: str, host: str, s
 
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"{}", b'{"at": 1, "nodes": 3, "pods": []}', b"\xff"])
 def test_what_is_no_cluster_is_not_taken_for_one(answer: bytes) -> None:
-    with pytest.raises(Unlike):
-        read(answer)
+    with pytest.raises(UnexpectedAnswer):
+        read_cluster(answer)
 
 
 def test_names_are_in_the_order_in_which_people_count() -> None:
@@ -84,44 +84,44 @@ def test_who_waits_is_in_the_order_of_the_queue() -> None:
 
 
 def test_a_cluster_in_a_few_numbers() -> None:
-    found = shaping.figures(cluster())
+    found = cluster_facts.figures(cluster())
     wanted = {"nodes": 4, "ready": 3, "unready": 1, "cordoned": 1, "gpus": 14, "busy": 12, "foreign": 1, "over": 1,
               "running": 6, "bound": 1, "ending": 1, "waiting": 3, "gated": 1}  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
     assert found["totals"] == ["1,234 bound", "3 evicted"]
-    assert shaping.figures(cluster(nodes=(), pods=(), counts={}))["used"] is None
+    assert cluster_facts.figures(cluster(nodes=(), pods=(), counts={}))["used"] is None
 
 
 def test_how_nodes_stand() -> None:
-    found = {name: shaping.standings(node) for name, node in cluster().nodes.items()}
+    found = {name: cluster_facts.standings(node) for name, node in cluster().nodes.items()}
     assert found == {"gpu-a01": {"room"}, "gpu-a02": {"full"}, "gpu-a03": {"room", "foreign"}, "gpu-b01": {"closed"}}
 
 
 def test_nodes_are_found_by_name_model_and_who_is_there() -> None:
     here = cluster()
-    assert [node["name"] for node in shaping.nodes_like(here, "PCIE", "")] == ["gpu-b01"]
-    assert [node["name"] for node in shaping.nodes_like(here, "", "serving")] == ["gpu-a03", "gpu-b01"]
-    assert shaping.nodes_like(here, "a0", "nobody") == []
+    assert [node["name"] for node in cluster_facts.nodes_like(here, "PCIE", "")] == ["gpu-b01"]
+    assert [node["name"] for node in cluster_facts.nodes_like(here, "", "serving")] == ["gpu-a03", "gpu-b01"]
+    assert cluster_facts.nodes_like(here, "a0", "nobody") == []
 
 
 def test_a_node_as_a_box_has_a_bar_for_each_gpu() -> None:
     here = cluster()
-    assert shaping.box(here.nodes["gpu-a01"])["cells"] == [
+    assert cluster_facts.node_box(here.nodes["gpu-a01"])["cells"] == [
         ["ours", 100, 76, 1], ["ours", 100, 72, 1], ["ours", 62, 39, 2], ["over", 20, 23, 1],
     ]  # fmt: skip
     unknown = replace(clusters.gpu(0, "a/b"), memory_total=0.0, memory_charged=0.0)
-    box = shaping.box(cluster(nodes=(clusters.node("n", unknown),)).nodes["n"])
+    box = cluster_facts.node_box(cluster(nodes=(clusters.node("n", unknown),)).nodes["n"])
     assert box["cells"] == [["ours", 100, None, 1]]
 
 
 def test_who_holds_a_gpu_that_nobody_knows_is_told_beside() -> None:
     lost = clusters.pod("lost", node="gpu-a02", gpus=(), gpu_count=1, scheduler="default-scheduler")
     here = cluster(pods=(*clusters.small().pods, lost))
-    assert [one["key"] for one in shaping.tile(here.nodes["gpu-a02"], here)["elsewhere"]] == ["team-a/lost"]
+    assert [one["key"] for one in cluster_facts.node_tile(here.nodes["gpu-a02"], here)["elsewhere"]] == ["team-a/lost"]
 
 
 def said(pod: Any, here: Cluster) -> dict[str, str]:
-    return {one.term: one.text for one in words.facts(pod, here)}
+    return {one.term: one.text for one in cluster_facts.pod_facts(pod, here)}
 
 
 def test_a_pod_in_words() -> None:
@@ -149,7 +149,7 @@ def test_a_pod_of_which_little_is_known_is_told_all_the_same() -> None:
     told = said(here.pods["team-a/y"], here)
     assert told["Asks for"] == "8 GiB of a GPU's memory on each of 3 GPUs of one node, which it shares"
     assert told["Let in"] == "nothing is written of why"
-    assert words.gpus_of(here.pods["team-a/y"]) == "3 of its GPUs"
+    assert cluster_facts.gpus_text(here.pods["team-a/y"]) == "3 of its GPUs"
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import GpuyardError
-from gpuyard.kubernetes.api import ApiError, Object, Unreachable
-from gpuyard.kubernetes.election import Election
+from gpuyard.kubernetes.api_client import ApiError, Object, Unreachable
 from gpuyard.kubernetes.kubeconfig import Connection
+from gpuyard.kubernetes.leader_election import Election
 
 
 class Server:

@@ -11,14 +11,21 @@ import pytest
 import yaml
 
 from gpuyard.errors import UserError
-from gpuyard.experiments.arrivals import Arrival
-from gpuyard.experiments.model import Workload
-from gpuyard.experiments.results import planned
+from gpuyard.experiments.design import Arrival, Workload
+from gpuyard.experiments.results_folder import planned
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import Object
-from gpuyard.kubernetes.experiment.file import Described, read_file, write_manifests
-from gpuyard.kubernetes.experiment.manifests import EXPERIMENT, JOB, Maker, asked_gib, merged
-from gpuyard.kubernetes.pods import pod_of
+from gpuyard.kubernetes.api_client import Object
+from gpuyard.kubernetes.cluster.pods import pod_of
+from gpuyard.kubernetes.experiment.manifests import (
+    EXPERIMENT,
+    JOB,
+    ClusterExperiment,
+    ManifestBuilder,
+    asked_gib,
+    merged,
+    read_file,
+    write_manifests,
+)
 
 MIB, GIB = 2.0**20, 2.0**30
 V100 = 32510 * MIB
@@ -47,19 +54,19 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def described(folder: Path, change: dict[str, Any] | None = None, **given: Any) -> Described:
+def described(folder: Path, change: dict[str, Any] | None = None, **given: Any) -> ClusterExperiment:
     path = folder / "e.yaml"
     path.write_text(yaml.safe_dump({**GOOD, **(change or {})}))
     return read_file(path, **given)
 
 
-def made(found: Described, scheduler: str, percent: float = 0.0, capacity: float = V100) -> Object:
+def made(found: ClusterExperiment, scheduler: str, percent: float = 0.0, capacity: float = V100) -> Object:
     run = next(run for run in planned(found.experiment, 1) if run.scheduler.name == scheduler)
-    maker = Maker(found.settings, run.scheduler, percent, capacity, "e-run-abcdef")
+    maker = ManifestBuilder(found.settings, run.scheduler, percent, capacity, "e-run-abcdef")
     return maker.object(Arrival(0.0, "SSD_1-1", found.experiment.workloads[0]))
 
 
-def pod(found: Described, scheduler: str, percent: float = 0.0, capacity: float = V100) -> Object:
+def pod(found: ClusterExperiment, scheduler: str, percent: float = 0.0, capacity: float = V100) -> Object:
     return dict(made(found, scheduler, percent, capacity)["spec"]["template"])
 
 
@@ -210,7 +217,7 @@ def test_the_configuration_of_kube_knots_is_read(tmp_path: Path) -> None:
     assert experiment.over_provisioning == (0, 50, 100, 150, 200, 250)
     assert (experiment.arrivals.low, experiment.arrivals.high, experiment.arrivals.seed) == (20, 40, 2020)
     maker = {
-        run.scheduler.name: Maker(found.settings, run.scheduler, 250, V100, "r-abcdef")
+        run.scheduler.name: ManifestBuilder(found.settings, run.scheduler, 250, V100, "r-abcdef")
         for run in planned(experiment, 1)
     }
     arrival = Arrival(0.0, "tf-ssdmobilenet-1024-01", experiment.workloads[0])

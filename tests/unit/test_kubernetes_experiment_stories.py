@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.experiments.arrivals import Arrival
-from gpuyard.experiments.model import JobResult, Workload
-from gpuyard.kubernetes.api import Object
+from gpuyard.experiments.design import Arrival, JobResult, Workload
+from gpuyard.kubernetes.api_client import Object
+from gpuyard.kubernetes.experiment.gpu_recorder import Recorder, joined, wanted, write_metrics
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT, JOB
-from gpuyard.kubernetes.experiment.metrics import wanted, write_metrics
-from gpuyard.kubernetes.experiment.recording import Recorder, joined
-from gpuyard.kubernetes.experiment.single import labelled, read_manifest
-from gpuyard.kubernetes.experiment.story import PodStory, job_result, ran_out
-from gpuyard.monitor.joining import told
+from gpuyard.kubernetes.experiment.pod_follower import PodHistory, job_result, ran_out
+from gpuyard.kubernetes.experiment.single_workload import labelled, read_manifest
+from gpuyard.monitor.tracks import gap_texts
 from gpuyard.recordings.series import Recording, Series, Subject
 
 OOM = {"exitCode": 1, "reason": "Error", "message": "CUDA out of memory", "finishedAt": "2026-11-17T10:00:20Z"}
@@ -54,14 +52,14 @@ def pod(
 RUNNING = {"running": {"startedAt": "2026-11-17T10:00:06Z"}}
 
 
-def story(*steps: tuple[float, Object], live: bool = True) -> PodStory:
-    found = PodStory("a", "u")
+def story(*steps: tuple[float, Object], live: bool = True) -> PodHistory:
+    found = PodHistory("a", "u")
     for at, one in steps:
         found.see(one, BEGIN + at, live=live)
     return found
 
 
-def result(*pods: PodStory, failed: bool = False) -> JobResult:
+def result(*pods: PodHistory, failed: bool = False) -> JobResult:
     return job_result(Arrival(0.0, "a-1", Workload("a")), BEGIN, pods, BEGIN, failed=failed)
 
 
@@ -177,7 +175,7 @@ def series(metric: str, at: Sequence[float], values: Sequence[float], gpu: int =
 def test_parts_are_joined_with_a_gap_where_nothing_is_known() -> None:
     first = Recording(0, 2, [series("power", [0, 1, 2], [1, 2, 3])], warnings=["x"])
     second = Recording(3, 9, [series("power", [7, 8], [8, 9])])
-    second.warnings = ["x", *told(second.series, 3, 9)]
+    second.warnings = ["x", *gap_texts(second.series, 3, 9)]
     found = joined([first, second], 0.0, 9.0)
     (one,) = found.series
     assert one.at.tolist() == [0, 1, 2, 3, 7, 8]

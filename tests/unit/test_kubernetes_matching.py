@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.kubernetes.matching import ANYWHERE, Taint, unsupported, wish_of
+from gpuyard.kubernetes.cluster.cluster_nodes import ANYWHERE, Taint, node_constraints_of, unsupported
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 LABELS = {"zone": "a", "generation": "7", "empty": ""}
@@ -61,7 +61,7 @@ def term(*expressions: tuple[Any, ...], fields: tuple[tuple[Any, ...], ...] = ()
     ],
 )
 def test_labels(spec: dict[str, Any], why: str) -> None:
-    found = wish_of(spec).refusal("n1", LABELS, ())
+    found = node_constraints_of(spec).refusal("n1", LABELS, ())
     assert found == (f"did not match the {why}" if why else "")
 
 
@@ -80,12 +80,12 @@ def test_labels(spec: dict[str, Any], why: str) -> None:
     ],
 )
 def test_taints(toleration: dict[str, Any], tolerated: bool) -> None:
-    wish = wish_of({"tolerations": [toleration]})
+    wish = node_constraints_of({"tolerations": [toleration]})
     assert wish.refusal("n1", {}, (RED,)) == ("" if tolerated else "had the taint team=red")
 
 
 def test_all_taints_must_be_tolerated_but_soft_ones() -> None:
-    wish = wish_of({"tolerations": [{"key": "team", "operator": "Exists", "effect": "NoSchedule"}]})
+    wish = node_constraints_of({"tolerations": [{"key": "team", "operator": "Exists", "effect": "NoSchedule"}]})
     assert wish.refusal("n1", {}, (RED, SOFT)) == ""
     assert wish.refusal("n1", {}, (RED, RUN)) == "had the taint team=red"
     assert ANYWHERE.refusal("n1", {}, (SOFT,)) == ""
@@ -95,21 +95,21 @@ def test_all_taints_must_be_tolerated_but_soft_ones() -> None:
 def test_pods_that_ask_for_the_same_share_a_wish() -> None:
     usual = [{"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
              for key in ("not-ready", "unreachable")]  # fmt: skip
-    assert wish_of({"tolerations": usual}) == wish_of({"tolerations": usual[::-1]})
-    assert wish_of({}) is ANYWHERE
+    assert node_constraints_of({"tolerations": usual}) == node_constraints_of({"tolerations": usual[::-1]})
+    assert node_constraints_of({}) is ANYWHERE
     away = Taint("node.kubernetes.io/unreachable", "", "NoExecute")
-    assert wish_of({"tolerations": usual}).refusal("n1", {}, (away,)) == ""
+    assert node_constraints_of({"tolerations": usual}).refusal("n1", {}, (away,)) == ""
     one, other = ({"nodeSelector": {"a": "b", "c": "d"}}, {"nodeSelector": {"c": "d", "a": "b"}})
-    assert wish_of(one) == wish_of(other)
+    assert node_constraints_of(one) == node_constraints_of(other)
 
 
 def test_one_toleration_of_a_node_that_is_away_is_no_more_than_that() -> None:
     only = [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]
     gone = Taint("node.kubernetes.io/unreachable", "", "NoExecute")
-    assert wish_of({"tolerations": only}).refusal("n1", {}, (gone,)) == f"had the taint {gone}"
+    assert node_constraints_of({"tolerations": only}).refusal("n1", {}, (gone,)) == f"had the taint {gone}"
     pressed = [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"}]
     pressure = Taint("node.kubernetes.io/memory-pressure", "", "NoSchedule")
-    assert wish_of({"tolerations": pressed}).refusal("n1", {}, (pressure,)) == ""
+    assert node_constraints_of({"tolerations": pressed}).refusal("n1", {}, (pressure,)) == ""
 
 
 @pytest.mark.parametrize(

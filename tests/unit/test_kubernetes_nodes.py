@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.matching import CORDONED, Taint
-from gpuyard.kubernetes.nodes import Node, node_of, said
+from gpuyard.kubernetes.cluster.cluster_nodes import CORDONED, Node, Taint, node_of, said
 
 MIB, GIB = 2**20, 2**30
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.pods import Gang, Pod, pod_of
+from gpuyard.kubernetes.cluster.pods import Gang, Pod, pod_of
 
 MIB, GIB = 2**20, 2**30
 

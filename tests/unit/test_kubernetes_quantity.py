@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.kubernetes.quantity import amount, memory, moment
+from gpuyard.kubernetes.cluster.quantity import amount, memory, moment
 
 MIB, GIB = 2.0**20, 2.0**30
 

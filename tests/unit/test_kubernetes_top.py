@@ -17,10 +17,10 @@ from tests import clusters
 from tests.clusters import Scheduler
 from tests.terminal import Terminal
 
-from gpuyard.cli.kubernetes.asking import scheduler_at
-from gpuyard.cli.kubernetes.topframes import frame
-from gpuyard.cli.table import columns
-from gpuyard.cli.top.draw import text_of
+from gpuyard.cli.jobs.top.frames import text_of
+from gpuyard.cli.kubernetes.connection import scheduler_at
+from gpuyard.cli.kubernetes.top_frames import frame
+from gpuyard.cli.terminal.text_table import columns
 from gpuyard.errors import UserError
 
 SMALL: dict[str, Any] = clusters.small().to_json()

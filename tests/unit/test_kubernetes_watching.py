@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuyard.kubernetes.api import ApiError, Change, Listed, Object, Unreachable
-from gpuyard.kubernetes.watching import All, Changed, Gone, Reflector
+from gpuyard.kubernetes.api_client import ApiError, Change, Listed, Object, Unreachable
+from gpuyard.kubernetes.reflector import Changed, Gone, Reflector, Relisted
 
 
 def thing(name: str, version: int) -> Object:
@@ -60,7 +60,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuyard.kubernetes.watching._FIRST", 0.001)
+    monkeypatch.setattr("gpuyard.kubernetes.reflector._FIRST", 0.001)
 
 
 def follow(lists: list[Any], watches: list[Any], resync: float = 300.0) -> tuple[list[str], list[Any]]:
@@ -78,13 +78,13 @@ def test_all_there_is_and_then_what_changes() -> None:
         [Listed([thing("a", 1)], "5")],
         [Stream(Change("ADDED", thing("b", 6)), Change("MODIFIED", thing("a", 7)), Change("DELETED", thing("b", 8)))],
     )
-    assert told == [All("things", ["a"]), Changed("things", "b"), Changed("things", "a"), Gone("things", "b")]
+    assert told == [Relisted("things", ["a"]), Changed("things", "b"), Changed("things", "a"), Gone("things", "b")]
     assert asked == ["list", "watch 5", "watch 8"]  # it goes on where the stream ended
 
 
 def test_bookmarks_are_told_to_nobody() -> None:
     asked, told = follow([Listed([], "5")], [Stream(Change("BOOKMARK", thing("", 50)))])
-    assert told == [All("things", [])]
+    assert told == [Relisted("things", [])]
     assert asked == ["list", "watch 5", "watch 50"]
 
 
@@ -94,7 +94,7 @@ def test_a_version_that_is_forgotten(where: str) -> None:
     first = gone if where == "answer" else Stream(Change("ADDED", thing("b", 6)), gone)
     asked, told = follow([Listed([], "5"), Listed([thing("c", 70)], "80")], [first])
     assert asked == ["list", "watch 5", "list", "watch 80"]
-    assert told[-1] == All("things", ["c"])
+    assert told[-1] == Relisted("things", ["c"])
 
 
 def test_a_stream_that_is_cut_goes_on() -> None:
@@ -104,13 +104,13 @@ def test_a_stream_that_is_cut_goes_on() -> None:
          Stream(Change("ADDED", thing("c", 7)))],
     )  # fmt: skip
     assert asked == ["list", "watch 5", "watch 6", "watch 6", "watch 6", "watch 7"]
-    assert told == [All("things", []), Changed("things", "b"), Changed("things", "c")]
+    assert told == [Relisted("things", []), Changed("things", "b"), Changed("things", "c")]
 
 
 def test_a_list_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     asked, told = follow([Unreachable("away"), ApiError(503, "", "later"), Listed([], "5")], [Stream()])
     assert asked[:4] == ["list", "list", "list", "watch 5"]
-    assert told == [All("things", [])]
+    assert told == [Relisted("things", [])]
     assert [record.getMessage() for record in caplog.records] == [
         "things are not heard of: away; trying again", "things are heard of again"
     ]  # fmt: skip

@@ -19,8 +19,8 @@ from tests.web import Reply, ask
 from tests.yard import until
 
 from gpuyard.errors import UserError
-from gpuyard.kubernetes import webhook
-from gpuyard.kubernetes.webhook import BadReview, Rules, Webhook, answer, patch
+from gpuyard.kubernetes import admission_webhook
+from gpuyard.kubernetes.admission_webhook import BadReview, Rules, Webhook, answer, patch
 
 LINE = {
     "name": "NVIDIA_VISIBLE_DEVICES",
@@ -179,7 +179,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 @pytest.fixture
 def server(pair: Certificate) -> Iterator[Webhook]:
-    with Webhook(("127.0.0.1", 0), webhook.Certificate(pair.file, pair.key), Rules()) as found:
+    with Webhook(("127.0.0.1", 0), admission_webhook.Certificate(pair.file, pair.key), Rules()) as found:
         yield found
 
 
@@ -223,7 +223,7 @@ def test_who_says_nothing_keeps_nobody_waiting(server: Webhook, pair: Certificat
 def test_a_new_certificate_is_taken_up(tmp_path: Path, pair: Certificate, caplog: pytest.LogCaptureFixture) -> None:
     other = certificate(tmp_path / "two")
     file, key = (str(shutil.copy(path, tmp_path)) for path in pair)
-    with Webhook(("127.0.0.1", 0), webhook.Certificate(file, key), Rules()) as server:
+    with Webhook(("127.0.0.1", 0), admission_webhook.Certificate(file, key), Rules()) as server:
         assert asked(server, pair, "/healthz", method="GET").status == 200
         shutil.copy(other.file, file)  # only half of it yet: the former one stays
         assert asked(server, pair, "/healthz", method="GET").status == 200
@@ -242,7 +242,7 @@ def test_an_answer_that_is_due_is_given_before_the_end(pair: Certificate) -> Non
     tls = ssl.create_default_context(cafile=pair.file)
     content = json.dumps(review()).encode()
     with ExitStack() as stack:
-        server = Webhook(("127.0.0.1", 0), webhook.Certificate(pair.file, pair.key), Rules()).__enter__()
+        server = Webhook(("127.0.0.1", 0), admission_webhook.Certificate(pair.file, pair.key), Rules()).__enter__()
         plain = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         line = stack.enter_context(tls.wrap_socket(plain, server_hostname="127.0.0.1"))
         line.sendall(b"POST /mutate HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(content))

@@ -9,12 +9,12 @@ import pytest
 
 from gpuyard.core.model import Phase
 from gpuyard.core.plan import Snapshot, Start
-from gpuyard.kubernetes.nodes import GIB, Node
-from gpuyard.kubernetes.pods import Gang, Pod
+from gpuyard.kubernetes.cluster.cluster_nodes import GIB, Node
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.pods import Gang, Pod
+from gpuyard.kubernetes.explanations import verdict
 from gpuyard.kubernetes.settings import Settings
-from gpuyard.kubernetes.why import verdict
-from gpuyard.kubernetes.world import World
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 NOW = 1000.0
 
@@ -36,22 +36,22 @@ def bound(pod: Pod, where: str, *indices: int, **more: Any) -> Pod:
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> ClusterState:
     """Two nodes with two GPUs each."""
-    found = World(make_planner("fcfs", discipline="easy", placement="pack"), Settings(), lambda pod: 60.0)
+    found = ClusterState(make_planner("fcfs", discipline="easy", placement="pack"), Settings(), lambda pod: 60.0)
     for name in ("n1", "n2"):
         found.put_node(node(name), NOW)
     found.settle(NOW)
     return found
 
 
-def plan(world: World) -> list[Start]:
+def plan(world: ClusterState) -> list[Start]:
     world.settle(NOW)
     assert world.engine is not None
     return world.engine.planner.plan(Snapshot(world.engine.state, NOW)).starts
 
 
-def start_all(world: World) -> dict[str, tuple[str, tuple[int, ...]]]:
+def start_all(world: ClusterState) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Where everybody goes who can start."""
     found = {}
     for start in plan(world):
@@ -60,20 +60,20 @@ def start_all(world: World) -> dict[str, tuple[str, tuple[int, ...]]]:
     return found
 
 
-def idle(world: World) -> int:
+def idle(world: ClusterState) -> int:
     assert world.state is not None
     world.settle(NOW)
     return int(world.state.pool.idle.sum())
 
 
-def free(world: World) -> list[float]:
+def free(world: ClusterState) -> list[float]:
     """GiB that are left of each GPU for those who share."""
     assert world.state is not None
     world.settle(NOW)
     return [round(float(left) / GIB, 2) for left in world.state.pool.memory]
 
 
-def waiting(world: World) -> list[str]:
+def waiting(world: ClusterState) -> list[str]:
     assert world.state is not None
     return [world.state.ids[row] for row in world.state.waiting.array.tolist()]
 
@@ -81,7 +81,7 @@ def waiting(world: World) -> list[str]:
 # -- the usual way --------------------------------------------------------------------------------------
 
 
-def test_a_pod_waits_is_placed_bound_runs_and_leaves(world: World) -> None:
+def test_a_pod_waits_is_placed_bound_runs_and_leaves(world: ClusterState) -> None:
     pod = share("a", 6)
     world.put_pod(pod, NOW)
     assert start_all(world) == {"a": ("n1", (0,))}
@@ -98,7 +98,7 @@ def test_a_pod_waits_is_placed_bound_runs_and_leaves(world: World) -> None:
     assert not world.pods
 
 
-def test_a_name_may_be_used_again(world: World) -> None:
+def test_a_name_may_be_used_again(world: ClusterState) -> None:
     world.put_pod(whole("a"), NOW)
     start_all(world)
     world.drop_pod(whole("a"), NOW)
@@ -110,7 +110,7 @@ def test_a_name_may_be_used_again(world: World) -> None:
 # -- what comes in another order ------------------------------------------------------------------------
 
 
-def test_a_binding_that_was_taken_though_it_seemed_not_stands(world: World) -> None:
+def test_a_binding_that_was_taken_though_it_seemed_not_stands(world: ClusterState) -> None:
     """The answer was lost, the second try was refused, and the watch was quicker than that."""
     pod = share("a", 6)
     world.put_pod(pod, NOW)
@@ -121,7 +121,7 @@ def test_a_binding_that_was_taken_though_it_seemed_not_stands(world: World) -> N
     assert free(world) == [10, 16, 16, 16]
 
 
-def test_the_same_where_the_watch_is_slower(world: World) -> None:
+def test_the_same_where_the_watch_is_slower(world: ClusterState) -> None:
     pod = share("a", 6)
     world.put_pod(pod, NOW)
     start_all(world)
@@ -133,7 +133,7 @@ def test_the_same_where_the_watch_is_slower(world: World) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_a_pod_that_somebody_else_bound_is_where_they_say(world: World, late: bool) -> None:
+def test_a_pod_that_somebody_else_bound_is_where_they_say(world: ClusterState, late: bool) -> None:
     pod = share("a", 6)
     world.put_pod(pod, NOW)
     start_all(world)
@@ -146,7 +146,7 @@ def test_a_pod_that_somebody_else_bound_is_where_they_say(world: World, late: bo
     assert free(world) == [16, 16, 16, 10]
 
 
-def test_gpus_that_nobody_names_are_foreign(world: World) -> None:
+def test_gpus_that_nobody_names_are_foreign(world: ClusterState) -> None:
     pod = whole("a")
     world.put_pod(pod, NOW)
     start_all(world)
@@ -160,7 +160,7 @@ def test_gpus_that_nobody_names_are_foreign(world: World) -> None:
     assert verdict(world, share("d")).by_node == {"n1": "insufficient GPU memory", "n2": "foreign"}
 
 
-def test_a_pod_that_could_not_be_bound_waits_and_is_tried_again(world: World) -> None:
+def test_a_pod_that_could_not_be_bound_waits_and_is_tried_again(world: ClusterState) -> None:
     world.put_pod(whole("a", 2), NOW)
     first = start_all(world)
     world.give_back("uid-a", NOW, NOW)
@@ -168,7 +168,7 @@ def test_a_pod_that_could_not_be_bound_waits_and_is_tried_again(world: World) ->
     assert start_all(world) == first
 
 
-def test_pods_that_are_gone_before_they_are_bound(world: World) -> None:
+def test_pods_that_are_gone_before_they_are_bound(world: ClusterState) -> None:
     world.put_pod(whole("a", 2), NOW)
     start_all(world)
     world.drop_pod(whole("a", 2), NOW)
@@ -180,7 +180,7 @@ def test_pods_that_are_gone_before_they_are_bound(world: World) -> None:
 # -- nodes ----------------------------------------------------------------------------------------------
 
 
-def test_a_state_made_anew_is_the_same(world: World) -> None:
+def test_a_state_made_anew_is_the_same(world: ClusterState) -> None:
     world.put_pod(bound(share("a", 6), "n1", 0, charged=3 * GIB, admitted_by="history"), NOW)
     world.put_pod(bound(whole("b"), "n2", 1), NOW)
     world.put_pod(share("c", 12), NOW)
@@ -192,7 +192,7 @@ def test_a_state_made_anew_is_the_same(world: World) -> None:
     assert (free(world), idle(world), waiting(world), set(world.assumed)) == before
 
 
-def test_gpus_that_came_are_used(world: World) -> None:
+def test_gpus_that_came_are_used(world: ClusterState) -> None:
     world.put_pod(whole("a", 4), NOW)
     assert start_all(world) == {}
     assert world.aside["uid-a"] == "wants 4 GPUs of one node, and none has more than 2"
@@ -200,7 +200,7 @@ def test_gpus_that_came_are_used(world: World) -> None:
     assert start_all(world) == {"a": ("n3", (0, 1, 2, 3))}
 
 
-def test_a_node_that_goes_while_a_pod_is_being_bound_there(world: World) -> None:
+def test_a_node_that_goes_while_a_pod_is_being_bound_there(world: ClusterState) -> None:
     world.put_pod(whole("a"), NOW)
     where, _ = start_all(world)["a"]
     world.drop_node(where)
@@ -209,7 +209,7 @@ def test_a_node_that_goes_while_a_pod_is_being_bound_there(world: World) -> None
     assert waiting(world) == ["default/a"]
 
 
-def test_a_cluster_without_gpus(world: World) -> None:
+def test_a_cluster_without_gpus(world: ClusterState) -> None:
     for name in ("n1", "n2"):
         world.drop_node(name)
     world.put_pod(whole("a"), NOW)
@@ -221,7 +221,7 @@ def test_a_cluster_without_gpus(world: World) -> None:
     assert start_all(world) == {"a": ("n1", (1,))}
 
 
-def test_closed_nodes_and_those_that_are_away(world: World) -> None:
+def test_closed_nodes_and_those_that_are_away(world: ClusterState) -> None:
     world.put_node(node("n1", cordoned=True), NOW)
     world.put_node(node("n2", ready=False), NOW)
     world.put_pod(share("a"), NOW)
@@ -231,7 +231,7 @@ def test_closed_nodes_and_those_that_are_away(world: World) -> None:
     assert start_all(world) == {"a": ("n2", (0,))}
 
 
-def test_a_node_takes_no_more_pods_than_it_may(world: World) -> None:
+def test_a_node_takes_no_more_pods_than_it_may(world: ClusterState) -> None:
     world.put_node(node("n2", pods=0), NOW)
     world.put_node(node("n1", pods=3), NOW)
     for number in range(6):
@@ -240,7 +240,7 @@ def test_a_node_takes_no_more_pods_than_it_may(world: World) -> None:
     assert start_all(world) == {}
 
 
-def test_cpus_of_others_count(world: World) -> None:
+def test_cpus_of_others_count(world: ClusterState) -> None:
     world.put_pod(bound(Pod("x", "default", "x", "other", cpus=15.0), "n1"), NOW)
     world.put_pod(share("a", cpus=2.0), NOW)
     assert start_all(world) == {"a": ("n2", (0,))}
@@ -254,7 +254,7 @@ def member(name: str, size: int = 3, **more: Any) -> Pod:
     return whole(name, gang=Gang("g", size), **more)
 
 
-def test_a_gang_starts_as_one_and_ends_one_by_one(world: World) -> None:
+def test_a_gang_starts_as_one_and_ends_one_by_one(world: ClusterState) -> None:
     for name in "ab":
         world.put_pod(member(name), NOW)
     assert start_all(world) == {}
@@ -269,7 +269,7 @@ def test_a_gang_starts_as_one_and_ends_one_by_one(world: World) -> None:
     assert idle(world) == 2
 
 
-def test_a_member_that_could_not_be_bound_waits_once(world: World) -> None:
+def test_a_member_that_could_not_be_bound_waits_once(world: ClusterState) -> None:
     for name in "abc":
         world.put_pod(member(name), NOW)
     found = start_all(world)
@@ -283,7 +283,7 @@ def test_a_member_that_could_not_be_bound_waits_once(world: World) -> None:
     assert waiting(world) == []
 
 
-def test_a_gang_that_lost_a_member_waits(world: World) -> None:
+def test_a_gang_that_lost_a_member_waits(world: ClusterState) -> None:
     for name in "abc":
         world.put_pod(member(name), NOW)
     world.settle(NOW)
@@ -294,7 +294,7 @@ def test_a_gang_that_lost_a_member_waits(world: World) -> None:
     assert set(start_all(world)) == {"a", "c", "d"}
 
 
-def test_members_that_come_later_start_by_themselves(world: World) -> None:
+def test_members_that_come_later_start_by_themselves(world: ClusterState) -> None:
     for name in "ab":
         world.put_pod(member(name, 2), NOW)
     start_all(world)
@@ -302,7 +302,7 @@ def test_members_that_come_later_start_by_themselves(world: World) -> None:
     assert set(start_all(world)) == {"c"}
 
 
-def test_a_gang_is_taken_up_again(world: World) -> None:
+def test_a_gang_is_taken_up_again(world: ClusterState) -> None:
     """A scheduler that starts anew finds two of three bound: the third may follow."""
     world.put_pod(bound(member("a"), "n1", 0), NOW)
     world.put_pod(bound(member("b"), "n1", 1), NOW)
@@ -314,7 +314,7 @@ def test_a_gang_is_taken_up_again(world: World) -> None:
 # -- pods that change -----------------------------------------------------------------------------------
 
 
-def test_a_pod_that_asks_for_something_else(world: World) -> None:
+def test_a_pod_that_asks_for_something_else(world: ClusterState) -> None:
     world.put_pod(bound(whole("x", 2), "n1", 0, 1), NOW)
     world.put_pod(bound(whole("y"), "n2", 0), NOW)
     world.put_pod(whole("a", 2), NOW)
@@ -323,7 +323,7 @@ def test_a_pod_that_asks_for_something_else(world: World) -> None:
     assert start_all(world) == {"a": ("n2", (1,))}
 
 
-def test_a_pod_that_makes_no_sense_any_more_is_put_aside(world: World) -> None:
+def test_a_pod_that_makes_no_sense_any_more_is_put_aside(world: ClusterState) -> None:
     world.put_pod(share("a"), NOW)
     world.put_pod(share("a", gpus=0, trouble="what?"), NOW)
     assert waiting(world) == []
@@ -333,14 +333,14 @@ def test_a_pod_that_makes_no_sense_any_more_is_put_aside(world: World) -> None:
     assert not world.aside
 
 
-def test_gates_hold_a_pod(world: World) -> None:
+def test_gates_hold_a_pod(world: ClusterState) -> None:
     world.put_pod(share("a", gated=True), NOW)
     assert start_all(world) == {}
     world.put_pod(share("a"), NOW)
     assert set(start_all(world)) == {"a"}
 
 
-def test_a_phase_that_is_told_twice(world: World) -> None:
+def test_a_phase_that_is_told_twice(world: ClusterState) -> None:
     pod = bound(whole("a"), "n1", 0, phase="Running", started=NOW)
     world.put_pod(pod, NOW)
     world.put_pod(pod, NOW)

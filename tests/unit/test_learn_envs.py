@@ -18,11 +18,10 @@ import gpuyard.learn.envs
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
 from gpuyard.learn.envs.fleet import WAITING
-from gpuyard.learn.envs.place import PlaceEnv
-from gpuyard.learn.envs.queue import QueueEnv
-from gpuyard.learn.place.episodes import BEST_FIT, decide
-from gpuyard.learn.place.methods import new_course, play
-from gpuyard.learn.place.scorer import FEATURES
+from gpuyard.learn.envs.place_env import PlaceEnv
+from gpuyard.learn.envs.queue_env import QueueEnv
+from gpuyard.learn.place.episodes import BEST_FIT, FEATURES, decide
+from gpuyard.learn.place.placer import new_course, play
 from gpuyard.sim.simulate import simulate
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.workload import generate_poisson

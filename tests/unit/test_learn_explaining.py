@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuyard.cli.learnexplain import explain as command
+from gpuyard.cli.learning.learn import explain as command
 from gpuyard.errors import UserError
-from gpuyard.learn.explaining import Explanation, Preference, explain
-from gpuyard.learn.features import NAMES, OF_ALL, OF_JOBS
-from gpuyard.learn.file import Learned
-from gpuyard.learn.network import JOB_FEATURES, UNIT, Network, parameter_count, untrained
-from gpuyard.learn.plots import preferences
-from gpuyard.sim.figures import png_bytes
+from gpuyard.figures.style import png_bytes
+from gpuyard.learn.explanation import Explanation, Preference, explain
+from gpuyard.learn.policy_figures import preferences
+from gpuyard.policies.features import NAMES, OF_ALL, OF_JOBS
+from gpuyard.policies.network import JOB_FEATURES, UNIT, Network, parameter_count, untrained
+from gpuyard.policies.trained_policy import Learned
 
 TYPICAL = {
     "estimate": 3600.0, "gpus": 4.0, "submit": 50_000.0, "wait": 600.0, "memory": 0.0, "usage_share": 0.2,

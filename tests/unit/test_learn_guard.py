@@ -21,14 +21,14 @@ from gpuyard.core.plan import Snapshot
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.daemon.serving import details_of, forced_hash, guard_of, served
 from gpuyard.errors import UserError
-from gpuyard.learn.features import COLUMNS as INPUTS
-from gpuyard.learn.features import NAMES, features
-from gpuyard.learn.file import Learned, load
-from gpuyard.learn.guard import KINDS, LONGEST_REST, SHARE, Guarded, NotPassed, guarded
-from gpuyard.learn.network import BASES, SIZES, Network, parameter_count, score_queue, untrained
-from gpuyard.policytext import absolute, describe_learned
+from gpuyard.policies.deployment import details_of, forced_hash, guard_of, serve_policy
+from gpuyard.policies.features import COLUMNS as INPUTS
+from gpuyard.policies.features import NAMES, features
+from gpuyard.policies.guard import KINDS, LONGEST_REST, SHARE, Guarded, NotPassed, guarded
+from gpuyard.policies.network import BASES, SIZES, Network, parameter_count, score_queue, untrained
+from gpuyard.policies.trained_policy import Learned, load
+from gpuyard.spec.notation import absolute, describe_learned
 
 NOW = 50_000.0
 WIDE = np.full(len(NAMES), 100.0)
@@ -205,10 +205,10 @@ def test_an_empty_ranking_is_no_trouble() -> None:
 def test_an_untrained_policy_plans_as_its_heuristic(tmp_path: Path) -> None:
     state = queue(200, seed=3)
     trained(untrained("saf", 8, 1e6, np.random.default_rng(0)), PASSED).save(tmp_path / "p.json")
-    planner = served(f"learned:{tmp_path}/p.json", discipline="skip", placement="pack", lenient=True)
+    planner = serve_policy(f"learned:{tmp_path}/p.json", discipline="skip", placement="pack", lenient=True)
     assert planner.text == f"learned:{tmp_path}/p.json@easy@pack"  # as it was trained
     mine = planner.plan(Snapshot(state, NOW)).starts
-    assert mine == served("saf@easy@pack").plan(Snapshot(state, NOW)).starts
+    assert mine == serve_policy("saf@easy@pack").plan(Snapshot(state, NOW)).starts
 
 
 @pytest.mark.parametrize(
@@ -223,25 +223,25 @@ def test_who_may_decide(tmp_path: Path, gate: dict[str, Any], says: str) -> None
     file = tmp_path / "p.json"
     trained(gate=gate).save(file)
     with pytest.raises(NotPassed, match=says) as refused:
-        served(f"learned:{file}")
+        serve_policy(f"learned:{file}")
     assert f"gpuyard learn evaluate {file} TRACE --record" in str(refused.value)
     assert "--force" in str(refused.value)
-    planner = served(f"learned:{file}@strict", discipline="skip", force=True)
+    planner = serve_policy(f"learned:{file}@strict", discipline="skip", force=True)
     guard = guard_of(planner)
     assert guard is not None
     assert guard.forced
     assert planner.discipline == "strict"
     kept = details_of(planner)
     assert kept == {"learned": {"hash": load(str(file)).hash[:12], "base": "saf", "forced": True}}
-    assert guard_of(served(f"learned:{file}", forced_before=forced_hash(kept))) is not None
+    assert guard_of(serve_policy(f"learned:{file}", forced_before=forced_hash(kept))) is not None
     trained(network(seed=9), gate).save(file)  # another one: nobody forced that
     with pytest.raises(NotPassed):
-        served(f"learned:{file}", forced_before=forced_hash(kept))
+        serve_policy(f"learned:{file}", forced_before=forced_hash(kept))
 
 
 def test_one_that_passed_is_not_forced(tmp_path: Path) -> None:
     trained(gate=PASSED).save(tmp_path / "p.json")
-    planner = served(f"learned:{tmp_path}/p.json", force=True)
+    planner = serve_policy(f"learned:{tmp_path}/p.json", force=True)
     guard = guard_of(planner)
     assert guard is not None
     told = guard.told()
@@ -249,8 +249,8 @@ def test_one_that_passed_is_not_forced(tmp_path: Path) -> None:
     assert json.loads(json.dumps(told)) == told
     assert "on top of saf; its gate is passed (0.9 times saf, 0.85 to 0.95); 0 plans" in describe_learned(told)
     assert forced_hash(details_of(planner)) == ""
-    assert guard_of(served("sjf")) is None
-    assert details_of(served("sjf")) == {}
+    assert guard_of(serve_policy("sjf")) is None
+    assert details_of(serve_policy("sjf")) == {}
 
 
 def test_what_is_said_of_fallbacks() -> None:
@@ -270,18 +270,18 @@ def test_files_that_are_no_policies_are_refused_in_a_sentence(tmp_path: Path) ->
     short = trained(gate=PASSED)
     replace(short, low=np.zeros(3)).save(file)
     with pytest.raises(UserError, match="does not say what it was trained on"):
-        served(f"learned:{file}")
+        serve_policy(f"learned:{file}")
     for text in ("[" * 100_000, "{}", "", "\0"):
         file.write_text(text)
         with pytest.raises(UserError):
-            served(f"learned:{file}")
+            serve_policy(f"learned:{file}")
     with file.open("w") as stream:
         stream.truncate(2**30)
     with pytest.raises(UserError, match="too large"):
-        served(f"learned:{file}")
+        serve_policy(f"learned:{file}")
     for name in ("learned:~nobody-of-that-name/p.json", "learned:", f"learned:{tmp_path}"):
         with pytest.raises(UserError):
-            served(name)
+            serve_policy(name)
 
 
 def test_paths_become_whole_and_names_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,8 @@ def test_paths_become_whole_and_names_stay(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_serving_needs_numpy_alone() -> None:
-    code = "import sys, gpuyard.daemon.serving; print([m for m in ('torch', 'numba', 'gymnasium') if m in sys.modules])"
+    heavy = ("torch", "numba", "gymnasium")
+    code = f"import sys, gpuyard.policies.deployment; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

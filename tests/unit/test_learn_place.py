@@ -11,16 +11,34 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpuyard.cli.learnplace import place, verdict
+from gpuyard.cli.learning.placer import place, verdict
 from gpuyard.errors import UserError
 from gpuyard.learn.place import qlearning
-from gpuyard.learn.place.episodes import LEARNED, decide
-from gpuyard.learn.place.floor import Floor, is_over, new_floor, outcome, step_floor
-from gpuyard.learn.place.methods import Course, Score, new_course, play, score
-from gpuyard.learn.place.placer import Placer, load_placer, observe, train
+from gpuyard.learn.place.episodes import (
+    FEATURES,
+    LEARNED,
+    WEIGHTS,
+    Floor,
+    decide,
+    is_over,
+    new_floor,
+    outcome,
+    step_floor,
+)
+from gpuyard.learn.place.placer import (
+    Course,
+    Placer,
+    Score,
+    draw_tasks,
+    known_mix,
+    load_placer,
+    new_course,
+    observe,
+    play,
+    score,
+    train,
+)
 from gpuyard.learn.place.qlearning import Process
-from gpuyard.learn.place.scorer import FEATURES, WEIGHTS
-from gpuyard.learn.place.tasks import draw_tasks, known_mix
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuyard.learn import plots
+from gpuyard.figures.style import png_bytes
+from gpuyard.learn import policy_figures
 from gpuyard.learn.arena import Stats
-from gpuyard.learn.evaluation import LEARNED, Evaluation, evaluate
-from gpuyard.learn.file import Learned
-from gpuyard.learn.findings import losses, rows, verdict_lines, windows_csv
-from gpuyard.learn.gate import judge
-from gpuyard.learn.network import BASES
-from gpuyard.learn.problem import Problem, make_problem
-from gpuyard.learn.report import lead, write_report
+from gpuyard.learn.evaluation import LEARNED, Evaluation, evaluate, judge
+from gpuyard.learn.evaluation_summary import losses, rows, verdict_lines, windows_csv
+from gpuyard.learn.learning_report import lead, write_report
+from gpuyard.learn.trace_windows import Problem, make_problem
 from gpuyard.learn.training import Recipe, train
-from gpuyard.sim.figures import png_bytes
+from gpuyard.policies.network import BASES
+from gpuyard.policies.trained_policy import Learned
 from gpuyard.sim.workload import generate_poisson
 
 TINY = Recipe(generations=2, population=4, windows=6, window=64, warm=16, check_every=1)
@@ -197,10 +196,10 @@ def test_a_report_without_preemption_and_training_record(
 def test_figures_of_equal_and_extreme_costs_can_be_drawn(evaluations: list[Evaluation]) -> None:
     for cost in (1.0, 1e6):
         found = with_costs(evaluations[0], cost, 1.0)
-        for draw in (plots.ratios, plots.paired, plots.waits):
+        for draw in (policy_figures.ratios, policy_figures.paired, policy_figures.waits):
             assert png_bytes(draw(found)).startswith(b"\x89PNG")
 
 
 def test_a_learning_curve_may_be_short_or_empty() -> None:
     for curve in ([], [[1, 1.1, None]], [[1, 1.1, None], [2, 0.9, 0.97]]):
-        assert png_bytes(plots.learning_curve({"curve": curve})).startswith(b"\x89PNG")
+        assert png_bytes(policy_figures.learning_curve({"curve": curve})).startswith(b"\x89PNG")

@@ -12,10 +12,10 @@ import pytest
 
 from gpuyard.core.policies import POLICIES
 from gpuyard.errors import UserError
-from gpuyard.learn import features as f
-from gpuyard.learn.file import Learned, load, shipped
-from gpuyard.learn.network import BASES, SIZES, Network, parameter_count, score, untrained
-from gpuyard.policyfile import make_planner, resolve
+from gpuyard.policies import features as f
+from gpuyard.policies.network import BASES, SIZES, Network, parameter_count, score, untrained
+from gpuyard.policies.resolver import make_planner, resolve
+from gpuyard.policies.trained_policy import Learned, load, shipped
 
 Queue = dict[str, np.ndarray]
 
@@ -124,7 +124,7 @@ def test_what_comes_with_gpuyard_is_whole(name: str) -> None:
     assert name in shipped()
     policy = load(name)
     assert policy.gate["passed"] is policy.deployable
-    report = Path(str(resources.files("gpuyard.learn") / "policies" / f"{name}.md")).read_text()
+    report = Path(str(resources.files("gpuyard.policies") / "trained" / f"{name}.md")).read_text()
     assert ("It passes the gate." in report) is policy.deployable
     assert f"{policy.gate['ratio']:.3f}" in report
     assert make_planner(f"learned:{name}").discipline == policy.discipline

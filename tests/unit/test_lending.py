@@ -26,14 +26,14 @@ from gpuyard.core.events import (
     Started,
     Submitted,
 )
-from gpuyard.core.lending import avoid, idle, loans, unwelcome, within_quota
+from gpuyard.core.limits.loans import avoid, idle, loans, unwelcome, within_quota
+from gpuyard.core.limits.withdrawal import split_promised, standing_promises
 from gpuyard.core.model import Booking, Cluster, Quota, Request, Rules
 from gpuyard.core.plan import Plan, Snapshot, Start
-from gpuyard.core.promises import split, standing
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply, fold
 from gpuyard.errors import Bug
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 TWO, FOUR = Cluster((2,)), Cluster((4,))
 ANY = Request(estimate=60.0, user="ann", preemptible=False)
@@ -62,14 +62,14 @@ def test_whoever_waits_is_promised_a_gpu_on_loan_under_every_policy(policy: str)
     state = lent(TWO, Submitted(2.0, "b", ANY))
     plan = planned(state, policy)
     assert (plan.starts, plan.stops) == ([Start("b", (1,))], [])
-    now, later = split(state, plan)
+    now, later = split_promised(state, plan)
     assert (now, later) == ([], plan.starts)
     apply(state, Promised(3.0, "b", (1,)))
-    assert standing(state) == ([], []), "it is neither free nor lost"
+    assert standing_promises(state) == ([], []), "it is neither free nor lost"
     apply(state, Reclaimed(3.0, "a", 1, (1,)))
-    assert standing(state) == ([], [])
+    assert standing_promises(state) == ([], [])
     apply(state, Returned(4.0, "a", 1, (1,)))
-    assert standing(state).due == [state.row_of["b"]]
+    assert standing_promises(state).due == [state.row_of["b"]]
     apply(state, Placed(4.0, "b", 1, (1,)))
     assert not state.lent
 

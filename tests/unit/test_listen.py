@@ -14,8 +14,8 @@ import uvicorn
 from tests.yard import PATIENCE
 from uvicorn.server import ServerState
 
-from gpuyard.server import listen
-from gpuyard.server.listen import PeerProtocol, listen_on
+from gpuyard.server import sockets
+from gpuyard.server.sockets import PeerProtocol, listen_on
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
 
@@ -53,8 +53,8 @@ async def _served() -> AsyncIterator[Callable[[], Awaitable[tuple[asyncio.Stream
 
 
 def test_a_request_comes_within_a_time_also_the_second_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "_HEAD_TIME", 0.2)
-    monkeypatch.setattr(listen, "_BODY_TIME", 0.2)
+    monkeypatch.setattr(sockets, "_HEAD_TIME", 0.2)
+    monkeypatch.setattr(sockets, "_BODY_TIME", 0.2)
 
     async def hung_up_after(*sent: bytes) -> int:
         """How many answers came before."""

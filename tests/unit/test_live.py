@@ -9,7 +9,7 @@ from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device, Reading
 from gpuyard.gpus.simulated import SimulatedGpus
 from gpuyard.monitor.live import Live
-from gpuyard.monitor.track import Track
+from gpuyard.monitor.tracks import Track
 from gpuyard.recordings.series import OF_GPUS, energy
 
 G = 2**30

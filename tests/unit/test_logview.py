@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.cli.table import columns
-from gpuyard.cli.top.draw import frame, text_of
-from gpuyard.cli.top.keys import Command, press
-from gpuyard.cli.top.logview import LogView, clean, fold
-from gpuyard.cli.top.model import Model
+from gpuyard.cli.jobs.top.frames import frame, text_of
+from gpuyard.cli.jobs.top.keys import Command, press
+from gpuyard.cli.jobs.top.view_state import LogView, Model, clean, fold
+from gpuyard.cli.terminal.text_table import columns
 
 
 def view(count: int) -> LogView:
@@ -131,7 +130,7 @@ def test_a_job_that_runs_once_more_begins_anew() -> None:
 
 
 def test_only_so_many_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuyard.cli.top.logview._KEPT", 5)
+    monkeypatch.setattr("gpuyard.cli.jobs.top.view_state._KEPT", 5)
     log = view(4)
     log.bottom = 3
     log.append(b"a\nb\nc\n")

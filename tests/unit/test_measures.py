@@ -13,15 +13,13 @@ from gpuyard.core.events import Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.daemon.machine import Look, Occupant
-from gpuyard.daemon.measuring import Measure, Measures, Seen, seen_on
-from gpuyard.daemon.pulse import Resident, who_dies
-from gpuyard.daemon.views import JobView
+from gpuyard.daemon.devices.machine import Look, Occupant
+from gpuyard.daemon.devices.measurements import Measure, Measures, Seen, seen_on
+from gpuyard.daemon.devices.simulation import SimulatedJob, who_dies
+from gpuyard.daemon.store.views import JobView
 from gpuyard.gpus.base import Device, Reading
-from gpuyard.gpus.ownership import Verdict
-from gpuyard.gpus.processes import Identity
-from gpuyard.gpus.simulated import SimulatedGpus
-from gpuyard.gpus.uses import parse_use
+from gpuyard.gpus.ownership import Identity, Verdict
+from gpuyard.gpus.simulated import SimulatedGpus, parse_use
 
 G = 2**30
 
@@ -209,11 +207,11 @@ def test_what_a_server_of_mps_does_is_its_clients_work() -> None:
 # -- simulated GPUs that run out -------------------------------------------------------------------------
 
 
-def resident(job: str, use: str | None, promised: int | None, gpus: tuple[int, ...], at: float = 0.0) -> Resident:
+def resident(job: str, use: str | None, promised: int | None, gpus: tuple[int, ...], at: float = 0.0) -> SimulatedJob:
     work = {"gpu_memory": promised, "simulate_use": use}
     view = JobView(int(job), job, "", "ann", "running", 0.0, 0.0, work, 1, gpus, started=0.0)
     parsed = parse_use(use) if use else None
-    return Resident(view, parsed, parsed.at(at) if parsed else 0)
+    return SimulatedJob(view, parsed, parsed.at(at) if parsed else 0)
 
 
 def test_who_dies_on_simulated_gpus() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from gpuyard.core.events import Cancelled, Event, Exited, Placed, Preempted, Started, Submitted
 from gpuyard.core.model import Request
-from gpuyard.daemon.journal import Record
 from gpuyard.daemon.meters import Histogram, Meters
-from gpuyard.daemon.views import JobView
-from gpuyard.server.probes import Probes
+from gpuyard.daemon.store.records import Record
+from gpuyard.daemon.store.views import JobView
+from gpuyard.server.routes.health import HealthRoutes
 
 
 def noted(meters: Meters, *events: Event) -> Meters:
@@ -80,7 +80,7 @@ def test_a_daemon_goes_on_with_what_it_finds() -> None:
 @pytest.mark.parametrize(("late", "status"), [(-3600.0, 200), (1.0, 200), (100.0, 503)])
 def test_a_daemon_whose_yard_does_not_turn_is_not_well(late: float, status: int) -> None:
     api = SimpleNamespace(yard=SimpleNamespace(due_back=time.monotonic() - late))
-    answer = asyncio.run(Probes(cast(Any, api)).healthz())
+    answer = asyncio.run(HealthRoutes(cast(Any, api)).healthz())
     assert answer.status_code == status
     if status == 503:
         assert b"the daemon plans nothing: its thread is 100 seconds late; start it again" in bytes(answer.body)

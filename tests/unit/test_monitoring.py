@@ -12,16 +12,24 @@ import pytest
 from tests.yard import until
 
 from gpuyard.gpus.base import Device, Process, Reading
-from gpuyard.gpus.simulated import SimulatedGpus
-from gpuyard.gpus.uses import parse_use
-from gpuyard.monitor.comparison import draw
-from gpuyard.monitor.course import Stay, Went, numbers, schedule, stays_of, write_allocations
-from gpuyard.monitor.csvout import HEADER, Row, UsageCsv, rows_of, write_usage_csv
-from gpuyard.monitor.edges import to_edges
-from gpuyard.monitor.modelled import ModelledGpus
-from gpuyard.monitor.summing import gpu_summaries, overall, used_energy
-from gpuyard.monitor.trees import From
-from gpuyard.monitor.watching import Watching
+from gpuyard.gpus.simulated import SimulatedGpus, parse_use
+from gpuyard.monitor.live import GpuWatch
+from gpuyard.monitor.monitored_command import ForeignTree
+from gpuyard.monitor.output_folder import HEADER, Row, UsageCsv, rows_of, write_usage_csv
+from gpuyard.monitor.plots import comparison_figure
+from gpuyard.monitor.sources.simulated_gpus import ModelledGpus
+from gpuyard.monitor.summaries import (
+    JobRun,
+    Stay,
+    gpu_summaries,
+    numbers,
+    overall,
+    schedule,
+    stays_of,
+    used_energy,
+    write_allocations,
+)
+from gpuyard.monitor.tracks import to_edges
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
 from gpuyard.sim.gantt import gantt
 
@@ -123,10 +131,10 @@ def test_stays_of_a_job_that_was_stopped_and_failed_and_goes_on() -> None:
     ]  # fmt: skip
 
 
-def went(label: str, submitted: float, *stays: tuple[int, float, float], state: str = "succeeded") -> Went:
+def went(label: str, submitted: float, *stays: tuple[int, float, float], state: str = "succeeded") -> JobRun:
     job: Any = {"id": label, "state": state, "gpu_count": 1, "user": "ann", "alone": True, "gpu_memory": None}
     own = tuple(Stay((gpu,), begin, end) for gpu, begin, end in stays)
-    return Went(job, label, submitted, own, own[-1].end if own else None)
+    return JobRun(job, label, submitted, own, own[-1].end if own else None)
 
 
 def test_numbers_and_a_chart_of_jobs(tmp_path: Path) -> None:
@@ -149,7 +157,9 @@ def test_a_chart_and_numbers_of_no_jobs() -> None:
 
 def test_policies_side_by_side_also_where_something_is_not_known() -> None:
     one = {"jobs": 4, "makespan": 7200.0, "wait_mean": 1.0, "turnaround_mean": 2.0, "utilization": 5.0}
-    figure = draw({"fcfs": {**one, "energy_wh": None}, "sjf": {**one, "utilization": None, "energy_wh": None}})
+    figure = comparison_figure(
+        {"fcfs": {**one, "energy_wh": None}, "sjf": {**one, "utilization": None, "energy_wh": None}}
+    )
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "Makespan (min)", "Mean wait (s)", "Mean turnaround (s)", "Mean GPU utilization (%)",
     ]  # fmt: skip
@@ -162,7 +172,7 @@ def test_who_loses_its_parent_still_belongs() -> None:
         ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as shell:
         assert shell.stdout is not None
-        orphan, tree = int(shell.stdout.readline()), From(shell.pid)
+        orphan, tree = int(shell.stdout.readline()), ForeignTree(shell.pid)
         try:
             tree.look()
             assert tree.has(orphan)
@@ -206,7 +216,7 @@ class _Tree:
 
 def test_what_is_watched_is_told_apart_from_others(tmp_path: Path) -> None:
     gpus, csv = _Gpus(), UsageCsv(tmp_path / "u.csv")
-    watching = Watching(gpus, 1000.0, csv, tree=_Tree(), who="mine")
+    watching = GpuWatch(gpus, 1000.0, csv, tree=_Tree(), who="mine")
     gpus.readings = [Reading(0, memory_used=9, processes=(Process(1, 5, utilization=30), Process(2, 4))), Reading(1)]
     watching.look()
     gpus.readings = [Reading(0, lost=True), Reading(1, memory_used=3, processes=(Process(2, 3),))]

@@ -10,18 +10,26 @@ from typing import Any, cast
 import pytest
 from tests.yard import PATIENCE, until
 
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.views import JobView
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
-from gpuyard.notices import deliver
-from gpuyard.notices.clerk import Clerk, recipients
-from gpuyard.notices.courier import Courier, Note, Parcel
-from gpuyard.notices.happenings import Happening, end_of, long_waits
-from gpuyard.notices.outbox import MOST_WAITING, Delivery, NoSuchSubscription, Outbox, Subscription
-from gpuyard.notices.story import Sources, tell
-from gpuyard.notices.templates import body_of, check_template, fill, last_lines, title_of
-from gpuyard.notices.urls import check_url, mask, scrub
-from gpuyard.notices.words import EVENTS, check_events
+from gpuyard.notify import delivery
+from gpuyard.notify.messages import (
+    Sources,
+    Trigger,
+    body_of,
+    check_template,
+    end_of,
+    fill,
+    last_lines,
+    long_waits,
+    message_of,
+    title_of,
+)
+from gpuyard.notify.outbox import MOST_WAITING, Delivery, NoSuchSubscription, Outbox, Subscription
+from gpuyard.notify.sender import MessageSender, OutgoingMessage, ResultCallback
+from gpuyard.notify.service import Dispatcher, recipients
+from gpuyard.notify.subscriptions import EVENTS, check_events, check_url, mask, scrub
 
 # URLs
 
@@ -88,14 +96,16 @@ def test_what_stays_on_the_machine_is_refused(scheme: str) -> None:
     ],
 )
 def test_the_examples_of_the_guide_are_understood(url: str) -> None:
-    assert deliver.checked(check_url(url, mail=False)) == ""
+    assert delivery.checked(check_url(url, mail=False)) == ""
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_apprise_does_not_know_is_told() -> None:
-    assert deliver.checked("nothing://x") == deliver.checked("https://example.org/x") == "nothing of this kind is known"
-    assert deliver.checked("syslog://") != ""
-    assert "geheim" not in deliver.checked("mailtos://ann:geheim@x?from=@")
+    assert (
+        delivery.checked("nothing://x") == delivery.checked("https://example.org/x") == "nothing of this kind is known"
+    )
+    assert delivery.checked("syslog://") != ""
+    assert "geheim" not in delivery.checked("mailtos://ann:geheim@x?from=@")
 
 
 def test_events_are_kept_in_their_order() -> None:
@@ -138,21 +148,21 @@ def _sources(printed: bytes = b"boom\n") -> Sources:
 def test_what_is_told_of_a_job_that_ran_out_of_gpu_memory() -> None:
     why = "ran out of GPU memory: wanted 5.2G, 4G were promised; all 3 retries with more are used up"
     sources = replace(_sources(), why=lambda view: why)
-    story = tell(Happening("7", "failure", 220.0, _view(state="oom", exit_code=1)), sources)
+    story = message_of(Trigger("7", "failure", 220.0, _view(state="oom", exit_code=1)), sources)
     assert title_of(story.facts) == "gpuyard: job 7 (train) ran out of GPU memory after 1m 00s"
     assert f"\nReason:    {why}\n" in body_of(story.facts)
     resized = {"ooms": 2, "gpu_memory": 6.5 * 2**30, "asked_memory": 4.0 * 2**30}
-    story = tell(Happening("7", "finish", 220.0, _view(state="succeeded", work=resized)), sources)
+    story = message_of(Trigger("7", "finish", 220.0, _view(state="succeeded", work=resized)), sources)
     assert (
         story.fields["reason"] == "it ran out of GPU memory 2 times before, and was given 6.5G of a GPU in place of 4G"
     )
     alone = {"ooms": 1, "gpu_memory": None}
-    story = tell(Happening("7", "finish", 220.0, _view(state="succeeded", work=alone)), sources)
+    story = message_of(Trigger("7", "finish", 220.0, _view(state="succeeded", work=alone)), sources)
     assert story.fields["reason"] == "it ran out of GPU memory 1 time before, and was given GPUs for itself"
 
 
 def test_what_is_told_of_a_failure() -> None:
-    story = tell(Happening("7", "failure", 220.0, _view()), _sources())
+    story = message_of(Trigger("7", "failure", 220.0, _view()), _sources())
     assert title_of(story.facts) == "gpuyard: job 7 (train) failed with exit code 3 after 1m 00s"
     body = body_of(story.facts)
     for line in ("Exit code: 3", "Ran for:   1m 00s", "Waited:    1m 00s", "On GPUs:   0,1", "Host:      box",
@@ -164,14 +174,14 @@ def test_what_is_told_of_a_failure() -> None:
 
 def test_names_that_are_no_utf_8_are_told_all_the_same() -> None:
     view = _view(work={"command": ["run", "\udcff.py"], "directory": "/\udcff"})
-    story = tell(Happening("7", "failure", 220.0, view), _sources())
+    story = message_of(Trigger("7", "failure", 220.0, view), _sources())
     assert "Command:   run '?.py'" in body_of(story.facts)
     assert story.fields["command"].encode()
 
 
 def test_where_output_went_to_a_file_that_is_said() -> None:
     view = _view(work={"output": "/home/ann/out.txt", "command": []})
-    assert tell(Happening("7", "failure", 220.0, view), _sources()).facts["log"] == "(in /home/ann/out.txt)"
+    assert message_of(Trigger("7", "failure", 220.0, view), _sources()).facts["log"] == "(in /home/ann/out.txt)"
 
 
 # Who is told of what
@@ -201,7 +211,7 @@ def test_recipients() -> None:
     every = [usual, named, of_jobs, others, late]
 
     def told(event: str = "failure", each: bool | None = None, **work: Any) -> list[int]:
-        happening = Happening("7", event, 220.0, _view(work=work), each=each)
+        happening = Trigger("7", event, 220.0, _view(work=work), each=each)
         return [one.id for one in recipients(happening, every)]
 
     assert told() == [1]
@@ -237,7 +247,7 @@ class Sender:
         self.sent: list[int] = []
         self.ends: dict[int, threading.Event] = {}
 
-    def send(self, user: str, parcels: list[Parcel], note: Note) -> None:
+    def send(self, user: str, parcels: list[OutgoingMessage], note: ResultCallback) -> None:
         [parcel] = parcels
         self.sent.append(parcel.delivery.id)
         end = self.ends.setdefault(parcel.delivery.id, threading.Event())
@@ -253,7 +263,9 @@ class Sender:
 def test_what_is_being_sent_is_not_sent_again_when_an_earlier_process_ends(outbox: Outbox, tmp_path: Path) -> None:
     Store(tmp_path / "gpuyard.db").close()
     sender = Sender()
-    clerk = Clerk(replace(_sources(), database=tmp_path / "gpuyard.db"), outbox, cast(Courier, sender), (1.0,))
+    clerk = Dispatcher(
+        replace(_sources(), database=tmp_path / "gpuyard.db"), outbox, cast(MessageSender, sender), (1.0,)
+    )
     outbox.add(Subscription(0, "ann", "box", "json://a"), 1.0)
     outbox.advance(None, [_delivery(1, "7")])
     clerk.start()

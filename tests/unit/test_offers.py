@@ -14,12 +14,12 @@ from tests.chaos.test_yard import Place
 from gpuyard.config import settings
 from gpuyard.core.events import Adapted, Granted, Reclaimed, Returned
 from gpuyard.core.model import Request
-from gpuyard.daemon.desk import Desk
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.machine import Machine
-from gpuyard.daemon.offers import FRESH
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.yard import Yard
+from gpuyard.daemon.commands import Commands
+from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.jobs.loans import FRESH
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
 from gpuyard.engines.base import Ended, Running
 from gpuyard.gpus.simulated import SimulatedGpus
 
@@ -43,7 +43,7 @@ class Lending(Place):
         machine = Machine(SimulatedGpus.parse(self.gpus), self.engine)
         self.yard = Yard(self.store, self.engine, machine, self._settings)
         self.yard.open(machine.cluster, machine.uuids)
-        self.desk = Desk(self.yard)
+        self.desk = Commands(self.yard)
 
     def running(self, request: Request = ANY, **more: Any) -> str:
         """A job that runs."""
@@ -76,7 +76,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lending]:
 
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[Lending]:
     found = Lending(tmp_path, **flags)
-    monkeypatch.setattr("gpuyard.daemon.offers.time", SimpleNamespace(monotonic=lambda: found.ticks))
+    monkeypatch.setattr("gpuyard.daemon.jobs.loans.time", SimpleNamespace(monotonic=lambda: found.ticks))
     found.yard.listeners.append(found.told.extend)
     yield found
     found.store.close()
@@ -233,7 +233,7 @@ def test_another_life_knows_what_is_lent_and_asks_it_back(place: Lending) -> Non
 
 
 def test_decisions_are_recorded_but_not_without_end(place: Lending, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuyard.daemon.offers._MOST_DECISIONS", 2)
+    monkeypatch.setattr("gpuyard.daemon.jobs.loans._MOST_DECISIONS", 2)
     job = place.running(adaptive=True)
     for number in range(4):
         place.report(job, None, decision=f"step {number}", reason="why not")

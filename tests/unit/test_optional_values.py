@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuyard.cli.optional import completed
+from gpuyard.cli.parser import completed
 
 KNOWN = {"--profile", "--gpus", "-g", "--gpu-memory"}
 

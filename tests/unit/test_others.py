@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuyard.daemon.others import STEP, Tally, Use, used_by_others
+from gpuyard.daemon.devices.machine import STEP, ForeignTally, ForeignUse, used_by_others
 
 MIB = 2**20
 GIB = 2**30
@@ -14,30 +14,35 @@ ALONE = float("inf")
 @pytest.mark.parametrize(
     ("used", "processes", "promised", "others"),
     [
-        (0, [], {}, Use(0, 0)),
-        (300 * MIB, [], {}, Use(0, 300 * MIB)),  # what nobody is seen to use
-        (3 * GIB, [(None, 2 * GIB)], {}, Use(2 * GIB, GIB)),
-        (3 * GIB, [("1", 2 * GIB), ("1", GIB)], {"1": 4 * GIB}, Use(0, 0)),  # all processes of a job are its own
-        (3 * GIB, [("1", 2 * GIB), (None, GIB)], {"1": 4 * GIB}, Use(GIB, 0)),
-        (5 * GIB, [("1", 5 * GIB)], {"1": 4 * GIB}, Use(GIB, 0)),  # more than it was promised
-        (5 * GIB, [("1", 5 * GIB)], {"1": ALONE}, Use(0, 0)),
-        (5 * GIB, [("1", 5 * GIB)], {}, Use(5 * GIB, 0)),  # it has no place here
-        (3 * GIB, [("1", 0), (None, GIB)], {"1": 4 * GIB}, Use(GIB, 0)),  # what is ours of the rest cannot be told
+        (0, [], {}, ForeignUse(0, 0)),
+        (300 * MIB, [], {}, ForeignUse(0, 300 * MIB)),  # what nobody is seen to use
+        (3 * GIB, [(None, 2 * GIB)], {}, ForeignUse(2 * GIB, GIB)),
+        (3 * GIB, [("1", 2 * GIB), ("1", GIB)], {"1": 4 * GIB}, ForeignUse(0, 0)),  # all processes of a job are its own
+        (3 * GIB, [("1", 2 * GIB), (None, GIB)], {"1": 4 * GIB}, ForeignUse(GIB, 0)),
+        (5 * GIB, [("1", 5 * GIB)], {"1": 4 * GIB}, ForeignUse(GIB, 0)),  # more than it was promised
+        (5 * GIB, [("1", 5 * GIB)], {"1": ALONE}, ForeignUse(0, 0)),
+        (5 * GIB, [("1", 5 * GIB)], {}, ForeignUse(5 * GIB, 0)),  # it has no place here
+        (
+            3 * GIB,
+            [("1", 0), (None, GIB)],
+            {"1": 4 * GIB},
+            ForeignUse(GIB, 0),
+        ),  # what is ours of the rest cannot be told
         (3 * GIB, [("1", 0), (None, 0)], {"1": 4 * GIB}, None),
-        (3 * GIB, [("1", GIB), (None, 0)], {"1": 4 * GIB}, Use(0, 2 * GIB)),
-        (GIB, [("1", 2 * GIB)], {"1": 4 * GIB}, Use(0, 0)),  # looked at a moment earlier
+        (3 * GIB, [("1", GIB), (None, 0)], {"1": 4 * GIB}, ForeignUse(0, 2 * GIB)),
+        (GIB, [("1", 2 * GIB)], {"1": 4 * GIB}, ForeignUse(0, 0)),  # looked at a moment earlier
     ],
 )
 def test_who_uses_what(
-    used: int, processes: list[tuple[str | None, int]], promised: dict[str, float], others: Use | None
+    used: int, processes: list[tuple[str | None, int]], promised: dict[str, float], others: ForeignUse | None
 ) -> None:
     assert used_by_others(used, processes, promised) == others
 
 
 def counted(*uses: tuple[float, float, float]) -> list[float]:
     """What counts after each look, in steps: at a time, so much known and unknown, in MiB."""
-    tally = Tally()
-    return [tally.add(at, Use(known * MIB, unknown * MIB)) / STEP for at, known, unknown in uses]
+    tally = ForeignTally()
+    return [tally.add(at, ForeignUse(known * MIB, unknown * MIB)) / STEP for at, known, unknown in uses]
 
 
 def test_what_is_known_counts_at_once_and_for_a_while() -> None:

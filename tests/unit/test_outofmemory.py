@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpuyard.outofmemory import TAIL, recognise
+from gpuyard.predict.oom import TAIL, recognise
 
 GIB, MIB = 2**30, 2**20
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 155, in <module>\n    main()\n'

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from gpuyard.cli import compare as command
-from gpuyard.cli import output
+from gpuyard.cli.simulator import compare as command
+from gpuyard.cli.terminal import output
 from gpuyard.core.model import Cluster
 from gpuyard.sim.compare import compare
 from gpuyard.sim.workload import generate_poisson

@@ -9,9 +9,7 @@ import sys
 import pytest
 
 from gpuyard.gpus.base import Device, Process, Reading
-from gpuyard.gpus.ownership import FreeRule, Verdict, judge
-from gpuyard.gpus.processes import describe_process
-from gpuyard.gpus.sampler import Sampler
+from gpuyard.gpus.ownership import FreeRule, Sampler, Verdict, describe_process, judge
 from gpuyard.gpus.simulated import SimulatedGpus
 
 G, M = 2**30, 2**20

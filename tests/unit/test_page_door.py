@@ -30,19 +30,17 @@ from tests.yard import PATIENCE, until
 
 from gpuyard.config import Settings
 from gpuyard.errors import UserError
-from gpuyard.server import caretaker, forward, pump, serve
-from gpuyard.server import listen as listening
-from gpuyard.server.access import Access
-from gpuyard.server.caretaker import Caretaker
-from gpuyard.server.doors import Doors
-from gpuyard.server.forward import Forward
-from gpuyard.server.gate import Gate
-from gpuyard.server.heads import Heads
-from gpuyard.server.listen import Peer, PeerProtocol, listen, listen_on
-from gpuyard.server.peers import Far
-from gpuyard.server.permissions import Caller, Permissions
-from gpuyard.server.pump import Switchboard
-from gpuyard.server.submitters import Submitters
+from gpuyard.server import serve
+from gpuyard.server import sockets as listening
+from gpuyard.server.app import HeadMiddleware
+from gpuyard.server.auth.credentials import CredentialStore
+from gpuyard.server.auth.middleware import Auth, AuthMiddleware
+from gpuyard.server.auth.permissions import Caller, Permissions, SubmitterLimits
+from gpuyard.server.proxy import http_proxy, supervisor, websocket_proxy
+from gpuyard.server.proxy.http_proxy import HttpProxy
+from gpuyard.server.proxy.supervisor import PageSupervisor
+from gpuyard.server.proxy.websocket_proxy import WebSocketProxy
+from gpuyard.server.sockets import Peer, PeerProtocol, RemoteSocket, listen, listen_on
 
 COMMAND = (sys.executable, str(Path(pagestandin.__file__)))
 
@@ -62,9 +60,9 @@ class House:
 
     def __init__(self, folder: Path, **more: Any) -> None:
         self.settings = Settings(folder, folder / "gpuyard.sock", single_user=True, **more)
-        self.access = Access(folder / "access.db")
+        self.access = CredentialStore(folder / "access.db")
         self.permissions = Permissions(self.settings)
-        self.doors = Doors(self.settings, self.permissions, self.access)
+        self.doors = Auth(self.settings, self.permissions, self.access)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()))
 
@@ -81,10 +79,10 @@ class House:
 
     async def _live(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.page = Caretaker(self.settings, COMMAND)
+        self.page = PageSupervisor(self.settings, COMMAND)
         PeerProtocol.is_page = self.page.is_page
-        app: Any = Gate(Heads(Forward(_routes, self.page, self.doors)), self.doors)
-        switchboard = Switchboard(self.page, self.doors)
+        app: Any = AuthMiddleware(HeadMiddleware(HttpProxy(_routes, self.page, self.doors)), self.doors)
+        switchboard = WebSocketProxy(self.page, self.doors)
         network = listen_on("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{network.getsockname()[1]}"
         here = listen(self.settings.socket, 0o600)
@@ -127,7 +125,7 @@ class House:
 def _another_process() -> Iterator[None]:
     """Who asks is this very process, which would not be trusted to speak for its user."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listening, "far_end", lambda _: Far(os.geteuid(), 1))
+        patch.setattr(listening, "far_end", lambda _: RemoteSocket(os.geteuid(), 1))
         yield
 
 
@@ -236,7 +234,7 @@ def test_what_ends_the_process_is_not_asked_for_again_and_again(house: House) ->
     house.page._quick_ends = 0
     starts = house.page.starts
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forward, "_TRIES", 2)
+        patch.setattr(http_proxy, "_TRIES", 2)
         assert house.ask("GET", "/page/deadly").status == 503
     assert house.page.starts - starts <= 2
     house.page._quick_ends = 0
@@ -254,12 +252,12 @@ def test_whoever_leaves_is_not_asked_for_again(house: House) -> None:
     with socket.create_connection((host, int(port)), PATIENCE) as connection:
         connection.sendall(f"GET /page/slow HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
         until(lambda: house.ask("GET", "/").json["asked"].get("/page/slow"), "the question there")
-    time.sleep(3 * forward._AGAIN)
+    time.sleep(3 * http_proxy._AGAIN)
     assert house.ask("GET", "/").json["asked"]["/page/slow"] == 1
 
 
 def test_who_waits_too_long_is_told_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "_VISITOR", 0.1)
+    monkeypatch.setattr(http_proxy, "_VISITOR", 0.1)
     pid = house.page.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -273,9 +271,9 @@ def test_who_waits_too_long_is_told_so(house: House, monkeypatch: pytest.MonkeyP
     assert house.page.pid == pid
 
 
-def _pumps(house: House) -> list[pump.Pump]:
+def _pumps(house: House) -> list[websocket_proxy.BrowserConnection]:
     connections = [one for server in house.servers for one in list(server.server_state.connections)]
-    return [one for one in connections if isinstance(one, pump.Pump)]
+    return [one for one in connections if isinstance(one, websocket_proxy.BrowserConnection)]
 
 
 # -- websockets -----------------------------------------------------------------------------------
@@ -343,7 +341,7 @@ def test_connections_of_websockets_are_counted_until_they_end(house: House) -> N
 def test_who_takes_nothing_is_given_up_and_little_is_kept_for_them(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pump, "_STUCK", 0.5)
+    monkeypatch.setattr(websocket_proxy, "_STUCK", 0.5)
     with house.websocket() as line:
         line.read()
         line.send("flood")
@@ -389,7 +387,7 @@ def test_an_unknown_viewer_has_no_ticket(closed: House) -> None:
 def test_a_session_that_ends_ends_its_tickets_and_its_websockets(
     closed: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pump, "_CHECK", 0.05)
+    monkeypatch.setattr(websocket_proxy, "_CHECK", 0.05)
     session, cookie = _login(closed)
     ticket = _ticket(closed, Cookie=cookie)
     assert closed.by_socket(ticket).json["way"] == f"session {session}, page"
@@ -432,7 +430,7 @@ def test_what_is_done_by_the_page_is_in_the_trail_as_such(closed: House) -> None
 
 
 def test_one_that_never_lives_is_started_ever_more_rarely(tmp_path: Path) -> None:
-    keeper = Caretaker(Settings(tmp_path, tmp_path / "s"), ())
+    keeper = PageSupervisor(Settings(tmp_path, tmp_path / "s"), ())
     assert [keeper._delay(1.0) for _ in range(8)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert keeper._delay(100.0) == 0.0
 
@@ -451,11 +449,11 @@ def test_websockets_are_told_that_the_daemon_ends_which_does_not_wait_for_them(t
 
 
 def test_limits_of_jobs_are_those_of_whoever_looks(tmp_path: Path) -> None:
-    submitters = Submitters(Settings(tmp_path, tmp_path / "s"))
+    submitters = SubmitterLimits(Settings(tmp_path, tmp_path / "s"))
     submitters._shared = True
     request: Any = SimpleNamespace(state=State({"peer": Peer(os.getpid(), os.geteuid(), 0)}))
     assert submitters.of_viewer(request.state, "socket") == (), "as ours are"
-    assert submitters.of_viewer(State({"far": Far(os.geteuid(), 1)}), "loopback") is None
+    assert submitters.of_viewer(State({"far": RemoteSocket(os.geteuid(), 1)}), "loopback") is None
     viewer = Caller(1, "ann", False, via="loopback", by_page=True, limits=("nofile=9:9",))
     assert submitters.limits(request, viewer) == ("nofile=9:9",), "and not those of the page's process"
     with pytest.raises(UserError, match="reload the page"):
@@ -463,8 +461,8 @@ def test_limits_of_jobs_are_those_of_whoever_looks(tmp_path: Path) -> None:
 
 
 def test_one_that_says_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaker, "_STUCK", 0.3)
-    monkeypatch.setattr(caretaker, "_LOOK", 0.05)
+    monkeypatch.setattr(supervisor, "_STUCK", 0.3)
+    monkeypatch.setattr(supervisor, "_LOOK", 0.05)
     with House(tmp_path) as house:
         until(lambda: house.page.answers, "an answer of the page")
         former = house.page.pid

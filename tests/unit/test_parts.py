@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuyard.core import board, discipline
+from gpuyard.core import draft as board
 from gpuyard.core.checkpoint import dump, load
 from gpuyard.core.draft import Draft, overdue_end_soon
 from gpuyard.core.engine import Engine, validate
@@ -23,12 +23,13 @@ from gpuyard.core.events import (
     Started,
     Submitted,
 )
+from gpuyard.core.loops import backfill
 from gpuyard.core.model import GIB, Cluster, Request, Rules
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.errors import UserError
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 NODES = Cluster((4, 4, 2), 16 * GIB, cpus=(16.0, 16.0, 8.0), host_memory=(64 * GIB,) * 3)
 PLACEMENTS = ("first", "pack", "spread", "consolidate", "random", "packing", "clustering", "fgd")
@@ -193,7 +194,7 @@ def test_a_head_is_expected_when_leaving_one_by_one_would_make_room(
     row = state.row_of["head"]
     draft = Draft(Snapshot(state, 2.0), planner.policy, planner.code, 0)
     holders = overdue_end_soon(draft.holders_by_end(), 2.0)
-    slow, after = discipline.reserve(row, holders, draft.site)
+    slow, after = backfill.reserve(row, holders, draft.site)
     quick, later = board.reserve(row, holders, draft.site)
     assert quick == slow
     if slow < np.inf:

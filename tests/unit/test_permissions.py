@@ -16,7 +16,7 @@ from gpuyard.config import Settings
 from gpuyard.core.model import Quota, Rules
 from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
-from gpuyard.server.permissions import Caller, Forbidden, May, Permissions
+from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permissions
 
 OWNER = {
     "cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping", "grant",
@@ -52,33 +52,33 @@ def test_every_route_says_who_may_use_it() -> None:
         assert route.methods
         [method] = route.methods
         path = route.path.removeprefix("/api/v1")
-        may = May((route.openapi_extra or {})["x-may"])
+        may = Permission((route.openapi_extra or {})["x-may"])
         last = path.rpartition("/")[2]
         own = last in OWNER or (method, path) in OWN
-        wanted = May.ADMIN if (method, path) in ADMIN else May.OWNER if own else May.EVERYBODY
+        wanted = Permission.ADMIN if (method, path) in ADMIN else Permission.OWNER if own else Permission.EVERYBODY
         assert may is wanted, f"{method} {path}"
-        assert (may is May.EVERYBODY) is (not route.dependencies), f"{method} {path} is not guarded"
+        assert (may is Permission.EVERYBODY) is (not route.dependencies), f"{method} {path} is not guarded"
         if method != "GET":  # whoever adds a change has to think about whom it concerns, and to say so here
-            assert wanted is not May.EVERYBODY or (method, path) in OPEN, f"{method} {path}"
+            assert wanted is not Permission.EVERYBODY or (method, path) in OPEN, f"{method} {path}"
 
 
 def test_rules() -> None:
     permissions = Permissions(Settings(Path("/x"), Path("/x/s"), admin_group="wheels"))
     ann, boss = Caller(1001, "ann", False), Caller(1002, "boss", True)
-    permissions.check(May.EVERYBODY, ann, "look", lambda: "bob")
-    permissions.check(May.OWNER, ann, "cancel job 1", lambda: "ann")
-    for may in May:
+    permissions.check(Permission.EVERYBODY, ann, "look", lambda: "bob")
+    permissions.check(Permission.OWNER, ann, "cancel job 1", lambda: "ann")
+    for may in Permission:
         permissions.check(may, boss, "do it", lambda: "bob")
     with pytest.raises(Forbidden, match="only bob may cancel job 1, since the job is bob's; ask bob, or root"):
-        permissions.check(May.OWNER, ann, "cancel job 1", lambda: "bob")
+        permissions.check(Permission.OWNER, ann, "cancel job 1", lambda: "bob")
     with pytest.raises(Forbidden, match="is root's; ask root, or a member of the group wheels"):
-        permissions.check(May.OWNER, ann, "cancel job 1", lambda: "root")
+        permissions.check(Permission.OWNER, ann, "cancel job 1", lambda: "root")
     with pytest.raises(Forbidden, match="only an admin may drain: ask root, or a member of the group wheels"):
-        permissions.check(May.ADMIN, ann, "drain", lambda: "ann")
+        permissions.check(Permission.ADMIN, ann, "drain", lambda: "ann")
 
 
 def test_files_of_policies_are_the_daemons_users_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuyard.server.permissions.shipped", lambda: ["week"])
+    monkeypatch.setattr("gpuyard.server.auth.permissions.shipped", lambda: ["week"])
     permissions = Permissions(Settings(Path("/x"), Path("/x/s")))
     me, boss = Caller(os.geteuid(), "me", True), Caller(os.geteuid() + 1, "boss", True)
     for policy in ("sjf", "learned:week", " learned:week@easy@pack"):

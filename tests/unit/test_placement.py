@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.core.events import Event, Exited, Placed, Started, Submitted
+from gpuyard.core.loops.nodes import has_room, nodes_for
+from gpuyard.core.loops.placement import claim, place, release
+from gpuyard.core.loops.pool import CONSOLIDATE, PLACEMENTS, Site
 from gpuyard.core.model import GIB, Cluster, Request
-from gpuyard.core.nodes import has_room, nodes_for
-from gpuyard.core.placement import claim, place, release
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import never_fits
-from gpuyard.core.pool import CONSOLIDATE, PLACEMENTS, Site
 from gpuyard.core.state import State
 from gpuyard.core.transitions import fold
 from gpuyard.errors import UserError
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 Gpus = tuple[int, ...]
 

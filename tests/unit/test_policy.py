@@ -14,7 +14,7 @@ from gpuyard.core.planner import ordered
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import Policy, PolicyError, parse_spec, policy
 from gpuyard.errors import UserError
-from gpuyard.policyfile import find_policy, make_planner, split_list
+from gpuyard.policies.resolver import find_policy, make_planner, split_list
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
 
@@ -113,7 +113,9 @@ def test_signature_tells_when_to_rank_again() -> None:
         ("mine.py:f:k=1,l=2@skip", "mine.py:f", {"k": "1", "l": "2"}, "skip", None),
     ],
 )
-def test_text(text: str, name: str, settings: dict[str, str], discipline: str | None, placement: str | None) -> None:
+def delivery_test_text(
+    text: str, name: str, settings: dict[str, str], discipline: str | None, placement: str | None
+) -> None:
     spec = parse_spec(text)
     assert (spec.name, spec.settings, spec.discipline, spec.placement) == (name, settings, discipline, placement)
 

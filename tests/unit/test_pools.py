@@ -9,9 +9,9 @@ import pytest
 
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
-from gpuyard.sim.pools import Pools
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
+from gpuyard.sim.virtual_clusters import Pools
 from gpuyard.sim.workload import generate_poisson
 
 TWO = Pools.of([("a", 1, 2), ("b", 2, 1)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuyard.daemon.predicting import UNKNOWN, Run, errors_of, margin_of, peaks_of, predict, quantile
+from gpuyard.predict.similar_runs import UNKNOWN, Run, errors_of, margin_of, peaks_of, predict, quantile
 
 MIB = 2**20
 

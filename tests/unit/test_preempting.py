@@ -31,12 +31,12 @@ from gpuyard.core.events import (
     Submitted,
     Unpromised,
 )
+from gpuyard.core.limits.withdrawal import StandingPromises, in_place_of, split_promised, standing_promises
 from gpuyard.core.model import GIB, Cluster, Phase, Request, Rules
 from gpuyard.core.plan import Plan, Snapshot, Start
-from gpuyard.core.promises import Standing, in_place_of, split, standing
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply, fold
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 TWO, THREE, FOUR = Cluster((2,)), Cluster((3,)), Cluster((4,))
 RULES = Rules()
@@ -90,14 +90,14 @@ def stopping() -> State:
 def test_a_promise_is_kept_when_the_others_have_left() -> None:
     state = stopping()
     wide = state.row_of["wide"]
-    assert standing(state) == Standing([], [])
+    assert standing_promises(state) == StandingPromises([], [])
     assert in_place_of(state, state.row_of["low"]) == [wide]
     assert decided(state) == ([], [])
     apply(state, Preempted(4.0, "low", 1))
-    assert standing(state) == Standing([wide], [])
+    assert standing_promises(state) == StandingPromises([wide], [])
     assert decided(state) == ([], [])  # nobody else gets them
     apply(state, Placed(5.0, "wide", 1, (0, 1)))
-    assert (state.promises, standing(state)) == ({}, Standing([], []))
+    assert (state.promises, standing_promises(state)) == ({}, StandingPromises([], []))
     apply(state, Exited(6.0, "wide", 1))
     assert state.pool.tenants.tolist() == [0, 0]
     assert [start.job for start in decided(state, "fcfs@skip")[1]] == ["low"]
@@ -115,11 +115,11 @@ def test_a_promise_is_kept_when_the_others_have_left() -> None:
 def test_a_promise_that_cannot_be_kept(event: Event) -> None:
     state = stopping()
     apply(state, event)
-    assert standing(state) == Standing([], [state.row_of["wide"]])
+    assert standing_promises(state) == StandingPromises([], [state.row_of["wide"]])
     apply(state, Preempted(5.0, "low", 1))
-    assert standing(state) == Standing([], [state.row_of["wide"]])
+    assert standing_promises(state) == StandingPromises([], [state.row_of["wide"]])
     apply(state, Unpromised(6.0, "wide"))
-    assert standing(state) == Standing([], [])
+    assert standing_promises(state) == StandingPromises([], [])
 
 
 @pytest.mark.parametrize("event", [Held(4.0, "wide"), Cancelled(4.0, "wide"), Unpromised(4.0, "wide")])
@@ -140,12 +140,12 @@ def test_shares_of_one_gpu_are_promised_together() -> None:
     for job in ("a", "b", "c"):
         apply(state, Promised(3.0, job, (0,)))
     a, b, c = (state.row_of[job] for job in ("a", "b", "c"))
-    assert standing(state) == Standing([], [c])  # 18 of 16 G: no planner would do that
+    assert standing_promises(state) == StandingPromises([], [c])  # 18 of 16 G: no planner would do that
     apply(state, Preempted(4.0, "low", 1))
-    assert standing(state) == Standing([a, b], [c])
+    assert standing_promises(state) == StandingPromises([a, b], [c])
     apply(state, Unpromised(5.0, "c"))
     apply(state, Placed(5.0, "a", 1, (0,)))
-    assert standing(state) == Standing([b], [])
+    assert standing_promises(state) == StandingPromises([b], [])
     apply(state, Placed(5.0, "b", 1, (0,)))
     assert state.pool.memory[0] == 4 * GIB
     assert state.pool.compute[0] == 100.0
@@ -189,7 +189,7 @@ def test_a_plan_is_split_by_who_must_wait_for_others_to_leave() -> None:
     for job in ("x", "y"):
         apply(state, Submitted(1.0, job, firm()))
     plan = Plan(starts=[Start("x", (0,)), Start("y", (3,)), Start("b", (2,))], stops=["a", "b"])
-    assert split(state, plan) == ([Start("y", (3,))], [Start("x", (0,))])
+    assert split_promised(state, plan) == ([Start("y", (3,))], [Start("x", (0,))])
 
 
 # -- for a higher priority -----------------------------------------------------------------------------
@@ -361,14 +361,14 @@ class Driver:
 
     def plan(self, policy: str) -> None:
         state, now = self.state, self.now
-        due, broken = standing(state)
+        due, broken = standing_promises(state)
         assert all(set(state.promises[row]) & state.drained for row in broken)
         for row in broken:
             self.happen(Unpromised(now, state.ids[row]))
         for row in due:
             self.place(state.ids[row], state.promises[row])
         plan = plan_of(state, policy, now)
-        starts, later = split(state, plan)
+        starts, later = split_promised(state, plan)
         for job in plan.stops:
             self.happen(Recalled(now, job, state.attempt[state.row_of[job]], "preempted"))
         for start in later:

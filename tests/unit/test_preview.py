@@ -14,9 +14,9 @@ from gpuyard.core.model import Cluster, Request
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.daemon.preview import FIRST, Previews
+from gpuyard.daemon.commands import FIRST, Previews
 from gpuyard.errors import UserError
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 NOW = 10_000.0
 
@@ -89,7 +89,7 @@ def test_it_is_looked_at_once_while_nothing_happens(monkeypatch: pytest.MonkeyPa
     previews._yard.store.open["9"] = cast(Any, SimpleNamespace(name="", user="bob"))
     assert previews.of(planner).waiting == 2
     ticks = previews._kept[planner.text][0]
-    monkeypatch.setattr("gpuyard.daemon.preview.time.monotonic", lambda: ticks + 1)
+    monkeypatch.setattr("gpuyard.daemon.commands.time.monotonic", lambda: ticks + 1)
     assert previews.of(planner) is not first
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuyard
-from gpuyard import reporting
-from gpuyard.cli.table import how_far
-from gpuyard.daemon.progress import BAR, EPOCH, SAID, Progresses, Reading, estimate, scan
-from gpuyard.daemon.views import JobView
+from gpuyard.cli.terminal.text_table import how_far
+from gpuyard.client import progress as reporting
+from gpuyard.daemon.jobs.progress_reader import BAR, EPOCH, SAID, ProgressReader, Reading, estimate, scan
+from gpuyard.daemon.store.views import JobView
 
 OUTER = "\router:  33%|###3      | 1/3 [00:10<00:20, 10.00s/it]"
 
@@ -134,14 +134,14 @@ def view(state: str = "running", attempt: int = 1, started: float = 0.0) -> JobV
     return JobView(1, "7", "", "", state, 0.0, 0.0, attempt=attempt, started=started)
 
 
-def fractions(jobs: Progresses, *views: JobView, now: float = 100.0) -> list[float | None]:
+def fractions(jobs: ProgressReader, *views: JobView, now: float = 100.0) -> list[float | None]:
     found = [jobs.of(view, now) for view in views]
     return [progress and progress["fraction"] for progress in found]
 
 
 def test_output_is_read_once_and_what_it_said_is_kept(tmp_path: Path) -> None:
     logs = Logs()
-    jobs = Progresses(logs, tmp_path)
+    jobs = ProgressReader(logs, tmp_path)
     assert fractions(jobs, view()) == [None]
     logs.text = b"progress 1/4\n"
     assert fractions(jobs, view(), view(), view("queued")) == [0.25, 0.25, None]
@@ -154,7 +154,7 @@ def test_output_is_read_once_and_what_it_said_is_kept(tmp_path: Path) -> None:
 
 def test_the_file_counts_more_than_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs, path = Logs(), tmp_path / "7" / "progress"
-    jobs = Progresses(logs, tmp_path)
+    jobs = ProgressReader(logs, tmp_path)
     path.parent.mkdir()
     monkeypatch.setenv(reporting.VARIABLE, str(path))
     logs.text = b"progress 1/4\n"
@@ -206,4 +206,4 @@ def test_a_file_that_is_a_trap_is_left_alone(tmp_path: Path, trap: str) -> None:
         case "large":
             path.write_bytes(b"1/2" + b" " * 2**20 + b"x")
     expected = [0.5] if trap == "large" else [None]
-    assert fractions(Progresses(Logs(), tmp_path), view()) == expected
+    assert fractions(ProgressReader(Logs(), tmp_path), view()) == expected

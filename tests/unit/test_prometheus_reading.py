@@ -16,9 +16,9 @@ from tests.certificates import certificate
 from tests.promstandin import PromStandIn, Refusal
 
 from gpuyard.errors import UserError
-from gpuyard.monitor.prometheus import PrometheusSource
+from gpuyard.monitor.sources.prometheus import PrometheusSource
 from gpuyard.recordings.series import Recording, Series, Subject
-from gpuyard.times import format_when
+from gpuyard.spec.times import format_when
 
 T0 = 1_790_000_000.0
 MIB = 2**20

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 from tests.standin import StandIn
 
-from gpuyard.cli import ps
 from gpuyard.cli.app import Commands
-from gpuyard.cli.following import exit_code, follow
-from gpuyard.cli.lazy import Later
-from gpuyard.cli.table import cut, lines
-from gpuyard.client import Client, Columns, Job, LogPart, NoDaemon
+from gpuyard.cli.jobs import job_lists
+from gpuyard.cli.jobs.logs import exit_code, follow
+from gpuyard.cli.parser import LazyCommand
+from gpuyard.cli.terminal.text_table import cut, lines
+from gpuyard.client.client import Client, Columns, Job, LogPart, NoDaemon
 
 
 def test_tables_fit_the_terminal_and_align_wide_letters() -> None:
@@ -76,20 +76,20 @@ def test_a_terminal_shows_the_first_of_many(tmp_path: Path) -> None:
     states = ["running"] * 2 + ["queued"] * 198
     with StandIn(tmp_path / "s") as yard:
         yard.answers["GET", "/status"] = 200, {"jobs": {"running": 2, "queued": 998, "succeeded": 5}}
-        assert ps._first(Client(yard.path), states) == (42, 958)
+        assert job_lists._first(Client(yard.path), states) == (42, 958)
 
 
 def test_the_root_help_says_what_the_commands_say() -> None:
     for entries in Commands.headings.values():
         for name, entry in entries.items():
-            assert Later(name, entry).load().help == entry.help, name
+            assert LazyCommand(name, entry).load().help == entry.help, name
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["submit", "--gpus", "2", "--tag", "a", "--", "true"], ["ps"]])
 def test_commands_import_only_what_they_need(tmp_path: Path, arguments: list[str]) -> None:
     code = (
         "import sys; from gpuyard.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-        "print([m for m in sys.modules if m in ('rich', 'numpy', 'pydantic', 'http.client', 'gpuyard.cli.run')])"
+        "print([m for m in sys.modules if m in ('rich', 'numpy', 'pydantic', 'http.client', 'gpuyard.cli.jobs.run')])"
     )
     with StandIn(tmp_path / "s") as yard:
         yard.answers["POST", "/jobs"] = 201, {"id": "1"}

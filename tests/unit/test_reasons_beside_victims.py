@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpuyard.core.events import Event, Placed, RulesSet, Started, Submitted
-from gpuyard.core.explain import blockers
+from gpuyard.core.explanation import blockers
 from gpuyard.core.model import GIB, Cluster, Request, Rules
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.reasons import Resources
 from gpuyard.core.transitions import fold
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 
 LOW = Request(estimate=100.0, preemptible=True)
 SHARE = Request(estimate=100.0, memory=2.0 * GIB, compute=0.0, preemptible=True)

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from gpuyard.config import Settings
-from gpuyard.daemon.energy import part, spent, split, totals
-from gpuyard.daemon.measuring import Measures, Seen
-from gpuyard.daemon.recording import Recorder
+from gpuyard.daemon.background.recorder import Recorder
+from gpuyard.daemon.devices.measurements import Measures, Seen
+from gpuyard.daemon.store.views import energy_spent, energy_totals, gpu_part, split_power
 from gpuyard.gpus.base import Reading
 from gpuyard.gpus.simulated import SimulatedGpus
-from gpuyard.recordings.reading import Told, Wanted
+from gpuyard.recordings.queries import Told, Wanted
 from gpuyard.recordings.series import OF_GPUS, OF_JOBS
 
 T = 1_764_000_000.0
@@ -125,10 +125,10 @@ def test_what_is_too_old_is_removed(tmp_path: Path, recorder: Recorder) -> None:
 
 def test_power_is_split_by_who_keeps_a_gpu_busy() -> None:
     power = {0: 200.0, 1: 100.0, 2: None}
-    assert split(power, {0: {"a": 60.0, "b": 20.0}, 1: {"a": 50.0}}) == {"a": 250.0, "b": 50.0}
-    assert split(power, {0: {"a": 60.0, "b": None}}) == {"a": 100.0, "b": 100.0}
-    assert split(power, {0: {"a": 0.0, "b": 0.0}, 1: {}}) == {"a": 100.0, "b": 100.0}
-    assert split(power, {0: {"a": 1.0}, 2: {"a": 1.0}}) == {"a": None}
+    assert split_power(power, {0: {"a": 60.0, "b": 20.0}, 1: {"a": 50.0}}) == {"a": 250.0, "b": 50.0}
+    assert split_power(power, {0: {"a": 60.0, "b": None}}) == {"a": 100.0, "b": 100.0}
+    assert split_power(power, {0: {"a": 0.0, "b": 0.0}, 1: {}}) == {"a": 100.0, "b": 100.0}
+    assert split_power(power, {0: {"a": 1.0}, 2: {"a": 1.0}}) == {"a": None}
 
 
 def test_energy_is_counted_from_the_beginning_to_the_end(tmp_path: Path) -> None:
@@ -155,10 +155,10 @@ def test_energy_is_counted_from_the_beginning_to_the_end(tmp_path: Path) -> None
 
 
 def test_attempts_are_added_up() -> None:
-    first = totals({}, {"energy_wh": 2.0, "gpu_seconds": 3600.0}, 9.0, 9)
-    second = totals(first, {"energy_wh": None}, 1800.0, 2)
+    first = energy_totals({}, {"energy_wh": 2.0, "gpu_seconds": 3600.0}, 9.0, 9)
+    second = energy_totals(first, {"energy_wh": None}, 1800.0, 2)
     assert second == {"total_wh": 2.0, "total_gpu_seconds": 7200.0}
-    assert spent(second, {"energy_wh": 0.5, "gpu_seconds": 1800.0}) == (2.5, 2.5)
-    assert spent({}, {}) == (None, 0.0)
-    assert (part({"gpu_memory": 4.0}, 16.0), part({"gpu_memory": 4.0, "alone": True}, 16.0)) == (0.25, 1.0)
-    assert part({"gpu_memory": None}, 16.0) == 1.0
+    assert energy_spent(second, {"energy_wh": 0.5, "gpu_seconds": 1800.0}) == (2.5, 2.5)
+    assert energy_spent({}, {}) == (None, 0.0)
+    assert (gpu_part({"gpu_memory": 4.0}, 16.0), gpu_part({"gpu_memory": 4.0, "alone": True}, 16.0)) == (0.25, 1.0)
+    assert gpu_part({"gpu_memory": None}, 16.0) == 1.0

@@ -12,14 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpuyard.errors import UserError
-from gpuyard.monitor.beside import draw_beside
-from gpuyard.monitor.decimate import decimate, smooth
-from gpuyard.monitor.lines import COLOURS, GREY, RED, Axis
-from gpuyard.monitor.lines import panels as panels_of
+from gpuyard.experiments.outputs import draw_beside
+from gpuyard.figures.decimation import decimate, smooth
+from gpuyard.figures.panels import COLOURS, GREY, RED, Axis
+from gpuyard.figures.panels import panels as panels_of
+from gpuyard.figures.time_axis import label_time
 from gpuyard.monitor.plots import draw, write_plots
-from gpuyard.monitor.throttling import errors, throttled
-from gpuyard.monitor.timeaxis import label_time
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
+from gpuyard.recordings.throttling import errors, throttled
 
 START = 1_794_850_000.0
 

@@ -14,11 +14,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.recordings.codec import AT, COVERED, HIGH, LOW, Damaged, decode, encode
-from gpuyard.recordings.file import RecordingFile, Who
-from gpuyard.recordings.levels import HOURS, MINUTES, SAMPLES, condensed, held, one_of
-from gpuyard.recordings.reading import Told, Track, Wanted, read
-from gpuyard.recordings.tape import OF_GPUS, Tape
+from gpuyard.recordings.chunks import (
+    AT,
+    COVERED,
+    HIGH,
+    HOURS,
+    LOW,
+    MINUTES,
+    SAMPLES,
+    Damaged,
+    condensed,
+    decode,
+    encode,
+    held,
+    one_of,
+)
+from gpuyard.recordings.database import KEPT_OF_GPUS, RecordingFile, Who, Writer
+from gpuyard.recordings.queries import Told, Track, Wanted, read
 
 T = 1_800_000_000.0
 """The beginning of an hour."""
@@ -32,13 +44,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def sample(power: float = 100.0, **others: float) -> dict[str, float]:
-    return {**dict.fromkeys(OF_GPUS, math.nan), "power": power, **others}
+    return {**dict.fromkeys(KEPT_OF_GPUS, math.nan), "power": power, **others}
 
 
 def record(path: Path, begin: float, end: float, step: float = 1.0, who: Who = GPU, close: bool = True) -> None:
     """A GPU whose power in watts is the number of the minute since T, and whose memory is in use by gigabytes."""
     file = RecordingFile(path)
-    tape = Tape(file)
+    tape = Writer(file)
     for n in range(math.ceil((end - begin) / step)):
         at = begin + n * step
         values = sample((at - T) // 60, memory_used=2.0 * G, utilization=50.0)
@@ -248,7 +260,7 @@ def test_who_is_killed_loses_only_what_came_after_the_last_writing(path: Path) -
     assert (track.at - T).tolist() == [*range(90), *range(95, 100)]
     # the second minute was never closed by the one who filled it
     file = RecordingFile(path)
-    Tape(file).finish(T + 600)
+    Writer(file).finish(T + 600)
     file.close()
     with closing(sqlite3.connect(path)) as connection:
         [data] = connection.execute("SELECT data FROM chunks WHERE level = 1").fetchone()
@@ -264,7 +276,7 @@ def test_a_chunk_that_is_damaged_is_a_gap_and_no_end(path: Path) -> None:
             assert changed.rowcount == 1
     for begin in (T + 150, T + 300):  # in the minute of the second, and in a life after it
         file = RecordingFile(path)
-        tape = Tape(file)
+        tape = Writer(file)
         tape.finish(begin)
         tape.add(GPU, begin, sample(7.0))
         tape.write(begin)
@@ -282,7 +294,7 @@ def test_bytes_that_are_cut_off_are_damaged(cut: int) -> None:
 
 def test_a_clock_that_goes_back_loses_nothing_of_before(path: Path) -> None:
     file = RecordingFile(path)
-    tape = Tape(file)
+    tape = Writer(file)
     for n in range(30):
         tape.add(GPU, T + 600 + n, sample(5.0))
     tape.add(GPU, T + 300, sample(6.0))  # nothing was written in between

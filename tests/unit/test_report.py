@@ -14,13 +14,13 @@ import pytest
 
 import gpuyard
 from gpuyard.core.model import Cluster
+from gpuyard.figures.html_page import text_of
 from gpuyard.sim.compare import Comparison, Window
-from gpuyard.sim.page import text_of
-from gpuyard.sim.report import COLUMNS, write_report
+from gpuyard.sim.comparison_report import COLUMNS, write_report
 from gpuyard.sim.result import Placements, Result, Segments
+from gpuyard.sim.result_files import sizes_text
 from gpuyard.sim.summary import Summary, summarise
 from gpuyard.sim.trace import Floats, Trace
-from gpuyard.sim.writing import sizes_text
 
 EVIL = "<script>alert('x')</script>&\"quoted\""
 

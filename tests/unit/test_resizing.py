@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuyard.core.model import Request
-from gpuyard.daemon.kernelkills import KernelKills
-from gpuyard.daemon.resizing import BLAMELESS, Share, Shortage, next_share, told, told_of_end, told_of_retry
-from gpuyard.daemon.shares import share_variables
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.jobs.launch import share_variables
+from gpuyard.daemon.jobs.oom import KernelKills
+from gpuyard.predict.oom import BLAMELESS, Share, Shortage, next_share, told, told_of_end, told_of_retry
+from gpuyard.spec.work import Work
 
 GIB = 2.0**30
 SIXTEEN = [16 * GIB] * 4

@@ -28,12 +28,11 @@ from gpuyard.core.events import (
     Submitted,
 )
 from gpuyard.core.model import Cluster, Request
-from gpuyard.daemon.checkpoints import Checkpoints
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.reader import Answered, Reader
-from gpuyard.daemon.retention import Removed, Retention, check_kept
-from gpuyard.daemon.store import Store, hashed
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.background.retention import Removed, Retention, check_kept
+from gpuyard.daemon.store.log import Checkpoints, Store, hashed
+from gpuyard.daemon.store.reader import Answered, Reader
+from gpuyard.daemon.store.records import Record
+from gpuyard.spec.work import Work
 
 DAY = 86400.0
 NOW = 1_000 * DAY
@@ -221,7 +220,7 @@ def test_a_daemon_that_dies_while_it_removes_has_removed_nothing(yard: Yard, set
         yard.job(number, NOW - 500 * DAY)
     yard.store.keep(yard.store.load())  # type: ignore[arg-type]
     yard.store.close()
-    code = f"from gpuyard.daemon.store import Store, Path; Store(Path({str(settings.database)!r})).forget({NOW}, 9)"
+    code = f"from gpuyard.daemon.store.log import Store, Path; Store(Path({str(settings.database)!r})).forget({NOW}, 9)"
     dying = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "GPUYARD_FAULT": "store:forgetting"}, check=False
     )

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuyard.engines import rlimits
-from gpuyard.engines.rlimits import limits_of, prlimit
+from gpuyard.engines.local import privileges
+from gpuyard.engines.local.privileges import limits_of, prlimit
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_they_are_set() -> None:
 
 
 def test_nobody_asks_for_more_than_they_may_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rlimits, "_may_raise", lambda: False)
-    monkeypatch.setattr(rlimits, "_own", lambda: f"{'Max open files':<26}100 200 files\n".encode())
+    monkeypatch.setattr(privileges, "_may_raise", lambda: False)
+    monkeypatch.setattr(privileges, "_own", lambda: f"{'Max open files':<26}100 200 files\n".encode())
     monkeypatch.setattr("shutil.which", lambda name, path: f"/bin/{name}")
     wanted = ["nofile=300:unlimited", "cpu=5:unlimited"]
     assert prlimit(wanted) == ["/bin/prlimit", "--nofile=200:200", "--cpu=5:unlimited", "--"]

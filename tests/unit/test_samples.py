@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.daemon.samples import OFTEN, SELDOM, Samples
+from gpuyard.daemon.devices.samples import OFTEN, SELDOM, Samples
 from gpuyard.gpus.base import Reading
-from gpuyard.server.gpus import samples_json
+from gpuyard.server.routes.gpus import samples_json
 
 T = 1_800_000_000.0
 
@@ -97,7 +97,7 @@ def test_only_ten_minutes_are_kept_and_an_answer_is_bounded() -> None:
 
 def test_who_watches_sees_more(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("gpuyard.daemon.samples.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gpuyard.daemon.devices.samples.time.monotonic", lambda: now[0])
     samples = Samples(1)
     assert samples.period == SELDOM
     samples.watched()

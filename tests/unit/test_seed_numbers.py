@@ -12,7 +12,7 @@ from gpuyard.core.events import Submitted
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.transitions import fold
-from gpuyard.policyfile import make_planner
+from gpuyard.policies.resolver import make_planner
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.daemon.fingerprints import MOST, Fingerprints
-from gpuyard.signatures import epochs_of, overridden, script_of, shown, sign
+from gpuyard.daemon.jobs.fingerprints import MOST, Fingerprints
+from gpuyard.predict.signatures import epochs_of, overridden, script_of, shown, sign
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from tests.standin import StandIn
 from tests.yard import until
 
-from gpuyard.client import Client
-from gpuyard.heartbeats import Heartbeat
+from gpuyard.client.client import Client
+from gpuyard.client.leases import Heartbeat
 
 BEAT: tuple[str, str, dict[str, str]] = ("POST", "/leases/7/heartbeat", {})
 OFTEN = 0.03
@@ -81,8 +81,8 @@ def test_a_refusal_that_is_no_loss_is_told_once(
 
 FORKING = """
 import os, sys, time
-from gpuyard.client import Client
-from gpuyard.heartbeats import Heartbeat
+from gpuyard.client.client import Client
+from gpuyard.client.leases import Heartbeat
 heartbeat = Heartbeat(0.03)
 heartbeat.start(Client(sys.argv[1]), "7")
 child = os.fork()

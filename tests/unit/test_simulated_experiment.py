@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.experiments.model import Arrivals, Behaviour, Experiment, Scheduler, Workload
-from gpuyard.experiments.simulated import run
+from gpuyard.experiments.design import Arrivals, Behaviour, Experiment, Scheduler, Workload
+from gpuyard.experiments.simulated_backend import run
 
 GIB = 2.0**30
 REQUESTS = Scheduler("r", "requests")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuyard.daemon.slowdowns import Finding, Mark, Seen, Slowdowns
+from gpuyard.predict.slowdowns import Finding, Mark, Seen, Slowdowns
 
 ENOUGH = 10.0
 

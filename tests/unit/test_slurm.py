@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuyard.cli.slurm import Line, slurm_seconds, translate
+from gpuyard.cli.jobs.job_script import Line, slurm_seconds, translate
 from gpuyard.errors import UserError
 
 

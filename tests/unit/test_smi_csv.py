@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.monitor import smicsv
-from gpuyard.monitor.smicsv import SmiCsv
+from gpuyard.monitor.sources import csv_files
+from gpuyard.monitor.sources.csv_files import SmiCsv
 from gpuyard.recordings.series import Recording
 
 MIB = 2**20
@@ -31,11 +31,11 @@ def zone() -> Iterator[None]:
     before = os.environ.get("TZ")
     os.environ["TZ"] = "Europe/Berlin"
     time.tzset()
-    smicsv._minute.cache_clear()  # nobody's zone changes but here
+    csv_files._minute.cache_clear()  # nobody's zone changes but here
     yield
     os.environ.pop("TZ") if before is None else os.environ.update(TZ=before)
     time.tzset()
-    smicsv._minute.cache_clear()
+    csv_files._minute.cache_clear()
 
 
 def read(tmp_path: Path, content: str | bytes, *metrics: str, fields: tuple[str, ...] = ()) -> Recording:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.monitor.prometheus import PrometheusSource
-from gpuyard.monitor.recorded import Recorded
-from gpuyard.monitor.simulatedsource import SimulatedSource
-from gpuyard.monitor.smicsv import SmiCsv
 from gpuyard.monitor.sources import open_source
+from gpuyard.monitor.sources.csv_files import SmiCsv
+from gpuyard.monitor.sources.prometheus import PrometheusSource
+from gpuyard.monitor.sources.recorded import Recorded
+from gpuyard.monitor.sources.simulated_gpus import SimulatedSource
 from gpuyard.recordings.series import OF_GPUS, Subject
 
 T0 = 1_800_000_000.0

@@ -10,11 +10,11 @@ import pytest
 
 from gpuyard.core.events import Cancelled, Event, Exited, Opened, Placed, Preempted, Requeued, Started, Submitted
 from gpuyard.core.model import Cluster, Request
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.reader import Reader
-from gpuyard.daemon.statistics import EDGES, Window, statistics
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.reader import Reader
+from gpuyard.daemon.store.records import Record
+from gpuyard.daemon.store.statistics import EDGES, Window, statistics
+from gpuyard.spec.work import Work
 
 HOUR = 3600.0
 WORK = {"work": Work(("true",), "/").to_json()}

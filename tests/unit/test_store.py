@@ -50,11 +50,12 @@ from gpuyard.core.events import (
     Unpromised,
 )
 from gpuyard.core.model import GIB, Booking, Cluster, Quota, Request, Rules
-from gpuyard.daemon.journal import KINDS, Record, Row, decode, encode
-from gpuyard.daemon.reader import Reader, Wish
-from gpuyard.daemon.store import VERSION, Store, StoreFailing, hashed
-from gpuyard.daemon.views import JobView, Work, fold_view, work_of
+from gpuyard.daemon.store.log import VERSION, Store, StoreFailing, hashed
+from gpuyard.daemon.store.reader import EventFilter, Reader
+from gpuyard.daemon.store.records import KINDS, Record, Row, decode, encode
+from gpuyard.daemon.store.views import JobView, fold_view, work_of
 from gpuyard.errors import Bug, UserError
+from gpuyard.spec.work import Work
 
 TWO = Cluster((2,))
 OPENED = Record(Opened(1.0, TWO, ("a", "b")), {"version": "0.1.0"})
@@ -167,7 +168,7 @@ def test_what_was_written_is_there_for_the_next(store: Store) -> None:
     assert [view.id for view in reader.jobs(over=None, wanted={})] == ["1", "2", "3"]
     assert [view.id for view in reader.jobs(over=True, wanted={"user": "ann"}, ended_after=8.0)] == ["1"]
     assert reader.counts() == {"queued": 2, "succeeded": 1}
-    assert [row.kind for _, row, _ in reader.happened(0, 100, Wish("1"), 100)] == [
+    assert [row.kind for _, row, _ in reader.happened(0, 100, EventFilter("1"), 100)] == [
         "Submitted",
         "Placed",
         "Started",

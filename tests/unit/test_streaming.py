@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from gpuyard.server import streaming
-from gpuyard.server.permissions import Caller
-from gpuyard.server.streaming import HungUp, Line, Stream, Streams, TooManyStreams
+from gpuyard.server.auth.permissions import Caller
+from gpuyard.server.stream import streams as streaming
+from gpuyard.server.stream.streams import Disconnected, Stream, Streams, StreamWriter, TooManyStreams
 
 
 async def _answer(
-    feed: Callable[[Line], Any],
+    feed: Callable[[StreamWriter], Any],
     *,
     allowed: Callable[[], bool] | None = None,
     hangs_up: bool = False,
@@ -42,7 +42,7 @@ async def _answer(
     return [message.get("body") for message in sent[1:]], aborted
 
 
-async def _two(line: Line) -> None:
+async def _two(line: StreamWriter) -> None:
     await line.send(b"one")
     await line.wait(0.01)
     await line.send(b"two")
@@ -58,7 +58,7 @@ def test_who_may_not_hear_more_hears_no_more() -> None:
 
 
 def test_who_has_gone_is_sent_nothing() -> None:
-    async def feed(line: Line) -> None:
+    async def feed(line: StreamWriter) -> None:
         while True:
             await line.wait()
 
@@ -80,6 +80,6 @@ def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
         streams.check(replace(ann, by_page=True))  # which many may be
         assert len(streams) == 2
     streams.check(ann)
-    with pytest.raises(HungUp), streams.one(ann):
-        raise HungUp
+    with pytest.raises(Disconnected), streams.one(ann):
+        raise Disconnected
     assert len(streams) == 0

@@ -12,7 +12,7 @@ from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import ordered
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import policy
-from gpuyard.core.surroundings import foreseen, look_around, opening
+from gpuyard.core.queue_features import foreseen, measure_queue, opening
 
 
 def yard() -> Engine:
@@ -51,11 +51,11 @@ def test_who_has_outlived_its_estimate_is_expected_to_end_next() -> None:
 
 def test_what_will_be_seen_once_somebody_has_begun() -> None:
     engine = yard()
-    state, before = engine.state, look_around(engine.state, 10.0)
+    state, before = engine.state, measure_queue(engine.state, 10.0)
     with foreseen(state, 10.0, [0, 0], np.array([1])):
-        assert look_around(state, 10.0).queue == 2
+        assert measure_queue(state, 10.0).queue == 2
         assert opening(state, state.waiting.array[1:], 10.0).tolist() == [90.0, 50.0]
-    assert look_around(state, 10.0) is before
+    assert measure_queue(state, 10.0) is before
 
 
 def test_ranks_are_those_after_every_start() -> None:

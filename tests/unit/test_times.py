@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.times import format_when, last_clock, parse_when
+from gpuyard.spec.times import format_when, last_clock, parse_when
 
 MONDAY = "2026-11-16 10:30:00"
 

@@ -6,7 +6,7 @@ import contextvars
 
 import pytest
 
-from gpuyard.server.times import clock, iso, prefer
+from gpuyard.server.responses import clock, iso, set_time_format
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from gpuyard.server.times import clock, iso, prefer
 )
 def test_a_header_chooses_how_times_in_sentences_are_told(value: bytes, exact: bool) -> None:
     def told() -> str:
-        prefer([(b"host", b"box"), (b"prefer", value)])
+        set_time_format([(b"host", b"box"), (b"prefer", value)])
         return clock(1.8e9)
 
     plain = contextvars.copy_context().run(clock, 1.8e9)

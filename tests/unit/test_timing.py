@@ -8,8 +8,7 @@ import pytest
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
 from gpuyard.sim.replay import next_round
-from gpuyard.sim.restarts import RestartCost, format_restart_cost, parse_restart_cost, restart_costs
-from gpuyard.sim.simulate import Options, simulate
+from gpuyard.sim.simulate import Options, RestartCost, format_restart_cost, parse_restart_cost, restart_costs, simulate
 from gpuyard.sim.trace import Trace
 
 ONE = Cluster((1,))

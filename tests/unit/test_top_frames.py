@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.cli.table import columns
-from gpuyard.cli.top import draw
-from gpuyard.cli.top.feed import _has
-from gpuyard.cli.top.keys import Command, press
-from gpuyard.cli.top.layout import lay_out, settle
-from gpuyard.cli.top.model import Model, Panel, Part, Picture, Row
-from gpuyard.cli.top.screen import set_priority, toggle_hold
-from gpuyard.client import Client, Gpu, Progress
+from gpuyard.cli.jobs.top import frames
+from gpuyard.cli.jobs.top.curses_screen import set_priority, toggle_hold
+from gpuyard.cli.jobs.top.daemon_feed import _has
+from gpuyard.cli.jobs.top.keys import Command, press
+from gpuyard.cli.jobs.top.view_state import Model, Panel, Part, Picture, Row, lay_out, settle
+from gpuyard.cli.terminal.text_table import columns
+from gpuyard.client.client import Client, Gpu, Progress
 
 GIB = 2**30
 NONE = Part()
@@ -69,7 +68,7 @@ def shown(found: Picture | None = None, width: int = 80, height: int = 24, **mor
 
 def lines(model: Model) -> list[str]:
     settle(model)
-    return [draw.text_of(line) for line in draw.frame(model)]
+    return [frames.text_of(line) for line in frames.frame(model)]
 
 
 def test_a_usual_terminal() -> None:
@@ -115,7 +114,7 @@ def test_a_tiny_terminal_shows_the_list_that_is_looked_at() -> None:
 def test_colours_tell_states_apart() -> None:
     model = Model()
     model.show(busy())
-    styles = {piece.text.strip(): piece.style for line in draw.frame(model) for piece in line}
+    styles = {piece.text.strip(): piece.style for line in frames.frame(model) for piece in line}
     assert [styles[text] for text in ("foreign", "unknown", "ours", "failed", "succeeded", "held")] == [
         "bad", "bad", "busy", "bad", "good", "faint",
     ]  # fmt: skip
@@ -144,7 +143,7 @@ def test_gpus_that_are_drained_or_reserved_are_marked() -> None:
 
 def test_a_terminal_that_knows_only_ascii_is_written_nothing_else() -> None:
     model, found = shown(picture(part(row("7", "running", "日本" * 20, progress=FAR))))
-    screen = [draw.text_of(line) for line in draw.frame(model, draw.ASCII)]
+    screen = [frames.text_of(line) for line in frames.frame(model, frames.ASCII)]
     assert "\n".join(screen).isascii()
     assert [columns(line) for line in screen] == [columns(line) for line in found]
     assert "#########.............. 37%" in screen[2]
@@ -206,7 +205,7 @@ def test_whatever_there_is_fits_the_screen(
         if model.log is not None:
             model.log.append("\n".join(row.name for row in given).encode())
     settle(model)
-    frame = draw.frame(model)
+    frame = frames.frame(model)
     assert len(frame) == height
     for line in frame:
         text = "".join(piece.text for piece in line)

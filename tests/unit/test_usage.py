@@ -9,10 +9,10 @@ import pytest
 
 from gpuyard.core.events import Cancelled, Event, Exited, Opened, Placed, Preempted, Requeued, Started, Submitted
 from gpuyard.core.model import Cluster, Request
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.usage import usage
-from gpuyard.daemon.views import Work
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
+from gpuyard.daemon.store.statistics import usage
+from gpuyard.spec.work import Work
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.errors import UserError
-from gpuyard.gpus.uses import Demand, Use, check_variable, parse_use, run_out, use_of
+from gpuyard.gpus.simulated import Demand, Use, check_variable, parse_use, run_out, use_of
 
 M, G = 2**20, 2**30
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpuyard.daemon.machine import Machine
-from gpuyard.daemon.views import JobView
-from gpuyard.engines.signs import Signs, Silence
+from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.leases.heartbeats import Heartbeats, Silence
 from gpuyard.gpus.base import Device, Process, Reading
 from gpuyard.gpus.simulated import SimulatedGpus
-from gpuyard.server.watchmen_shapes import Ahead, client_json, status_of
+from gpuyard.server.watchmen.replies import Ahead, client_json, status_of
 
 
 def view(id: str, state: str = "queued", among: list[int] | None = None, **more: Any) -> JobView:
@@ -78,7 +78,7 @@ def test_a_gpu_is_in_use_if_somebody_is_seen_on_it() -> None:
 
 
 def test_a_day_without_a_sign_is_a_day() -> None:
-    signs, silence = Signs(), Silence(300.0)
+    signs, silence = Heartbeats(), Silence(300.0)
     signs.expect("1")
     heard = signs._last["1"]
     assert signs.silent("1", heard + 86410) > 86400  # not 10

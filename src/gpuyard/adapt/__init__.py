@@ -15,12 +15,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuyard.adapt.asking import Asking as Asking
     from gpuyard.adapt.budget import Budget as Budget
     from gpuyard.adapt.clocks import CpuClock as CpuClock
     from gpuyard.adapt.clocks import VirtualClock as VirtualClock
     from gpuyard.adapt.clocks import WallClock as WallClock
     from gpuyard.adapt.deciders import make_decider as make_decider
+    from gpuyard.adapt.decisions import Asking as Asking
+    from gpuyard.adapt.decisions import Decision as Decision
+    from gpuyard.adapt.decisions import Situation as Situation
     from gpuyard.adapt.ops import deepen as deepen
     from gpuyard.adapt.ops import growth_log as growth_log
     from gpuyard.adapt.ops import rebuild as rebuild
@@ -29,13 +31,12 @@ if TYPE_CHECKING:
     from gpuyard.adapt.ops import widen as widen
     from gpuyard.adapt.rates import RatePlan as RatePlan
     from gpuyard.adapt.signals import Interrupted as Interrupted
-    from gpuyard.adapt.situation import Decision as Decision
-    from gpuyard.adapt.situation import Situation as Situation
-    from gpuyard.adapt.trainer import BudgetedTrainer as BudgetedTrainer
+    from gpuyard.adapt.training.trainer import BudgetedTrainer as BudgetedTrainer
 
 _WHERE = {
-    "Asking": "asking", "Budget": "budget", "BudgetedTrainer": "trainer", "CpuClock": "clocks", "Decision": "situation",
-    "Interrupted": "signals", "RatePlan": "rates", "Situation": "situation", "VirtualClock": "clocks",
+    "Asking": "decisions", "Budget": "budget", "BudgetedTrainer": "training.trainer", "CpuClock": "clocks",
+    "Decision": "decisions",
+    "Interrupted": "signals", "RatePlan": "rates", "Situation": "decisions", "VirtualClock": "clocks",
     "WallClock": "clocks", "deepen": "ops", "growth_log": "ops", "make_decider": "deciders", "rebuild": "ops",
     "rollback": "ops", "sites": "ops", "widen": "ops",
 }  # fmt: skip

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpuyard.adapt.clocks import Clock, VirtualClock, WallClock, make_clock
-from gpuyard.adapt.steptimes import StepTimes
+from gpuyard.adapt.clocks import Clock, StepTimes, VirtualClock, WallClock, make_clock
 from gpuyard.errors import UserError
 
 MARGIN = 0.002

@@ -1,10 +1,12 @@
-"""Clocks that a budget is measured by: the wall's, the processor's, and one that moves only when it is told to."""
+"""Clocks that a budget is measured by (wall, CPU, virtual), and the durations of recent steps."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Protocol, runtime_checkable
+from bisect import bisect_left, insort
+from collections import deque
+from typing import Any, Protocol, runtime_checkable
 
 from gpuyard.errors import UserError, suggest
 
@@ -81,3 +83,60 @@ def make_clock(name: str) -> Clock:
     if name not in CLOCKS:
         raise UserError(f"there is no clock '{name}', only {', '.join(CLOCKS)}{suggest(name, CLOCKS)}")
     return CLOCKS[name]()
+
+
+WINDOW = 32
+"""Steps that are remembered."""
+HIGH = 0.9
+"""Which quantile of them the next step is expected to stay below; higher ones belong to the machine's hiccups."""
+
+
+class StepTimes:
+    """Seconds per unit of cost, of the last steps. The first one is forgotten soon: it pays for what is set up once."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._count = 0
+        self.typical = 0.0
+        """The median."""
+        self.high = 0.0
+        """What nine in ten stay below."""
+        self.longest = 0.0
+        """What hardly any is longer than: as the longest, and some more as long as only few were seen."""
+
+    def __bool__(self) -> bool:
+        return bool(self._recent)
+
+    def add(self, seconds: float) -> None:
+        """One more step has ended."""
+        self._recent.append(seconds)
+        insort(self._sorted, seconds)
+        self._count += 1
+        if len(self._recent) > WINDOW or self._count == 3:
+            gone = self._recent.popleft()
+            del self._sorted[bisect_left(self._sorted, gone)]
+        self._summarise()
+
+    def scale(self, ratio: float) -> None:
+        """Steps cost so many times as much from now on."""
+        self._recent = deque(seconds * ratio for seconds in self._recent)
+        self._sorted = [seconds * ratio for seconds in self._sorted]
+        self._summarise()
+
+    def _summarise(self) -> None:
+        if number := len(self._sorted):
+            self.typical = self._sorted[number // 2]
+            self.high = self._sorted[min(number - 1, int(HIGH * number))]
+            self.longest = self._sorted[-1] * (1 + 1 / number)
+
+    def state(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {"recent": list(self._recent), "count": self._count}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on where that was."""
+        self._recent = deque(state["recent"])
+        self._sorted, self._count = sorted(self._recent), state["count"]
+        self.typical = self.high = self.longest = 0.0
+        self._summarise()

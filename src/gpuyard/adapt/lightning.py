@@ -14,10 +14,10 @@ import time
 from typing import Any
 
 from gpuyard.adapt.budget import Budget
-from gpuyard.adapt.checkpoints import Checkpoints
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
 from gpuyard.adapt.torchrates import agreed, set_rates
+from gpuyard.adapt.training.model_checkpoints import Checkpoints
 from gpuyard.errors import UserError
 
 try:

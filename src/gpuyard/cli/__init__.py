@@ -1,4 +1,7 @@
-"""The command line: thin, one module per noun, and quick to start (nothing heavy is imported before it is needed)."""
+"""The command line, in folders as `gpuyard --help` groups the commands.
+
+Thin and quick to start: heavy modules are imported when a command runs.
+"""
 
 from __future__ import annotations
 

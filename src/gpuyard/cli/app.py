@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The commands under their headings, each imported when it runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli.lazy import Entry, LazyGroup
-from gpuyard.cli.yard import CaFile, DataDir, Host, Socket
+from gpuyard.cli.common_options import CaFile, DataDir, Host, Socket
+from gpuyard.cli.parser import Entry, LazyGroup
 
 
 class Commands(LazyGroup):
@@ -27,102 +27,115 @@ class Commands(LazyGroup):
     }  # fmt: skip
     headings = {  # noqa: RUF012
         "Jobs": {
-            "submit": Entry("submit:submit", "Queue a command or a script, and print its job's id.", True),
-            "run": Entry("run:run", "Queue a command, follow its output, and end with its exit code.", True),
+            "submit": Entry("jobs.submit:submit", "Queue a command or a script, and print its job's id.", True),
+            "run": Entry("jobs.run:run", "Queue a command, follow its output, and end with its exit code.", True),
             "batch": Entry(
-                "batch:app",
+                "jobs.batch:app",
                 "Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved.",
             ),
             "acquire": Entry(
-                "acquire:acquire", "Wait for GPUs for the shell or script that asks, and print their indices."
+                "jobs.run:acquire", "Wait for GPUs for the shell or script that asks, and print their indices."
             ),
-            "ps": Entry("ps:ps", "List running and waiting jobs, in the order in which they are to start."),
-            "top": Entry("top.command:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
-            "logs": Entry("logs:logs", "Print a job's output."),
-            "cancel": Entry("cancel:cancel", "End jobs: those that wait now, those that run after a grace period."),
-            "hold": Entry("cancel:hold", "Keep waiting jobs from being started."),
-            "release": Entry("cancel:release", "Let held jobs be started again; give leases back."),
+            "ps": Entry("jobs.job_lists:ps", "List running and waiting jobs, in the order in which they are to start."),
+            "top": Entry("jobs.top.command:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
+            "logs": Entry("jobs.logs:logs", "Print a job's output."),
+            "cancel": Entry(
+                "jobs.cancel:cancel", "End jobs: those that wait now, those that run after a grace period."
+            ),
+            "hold": Entry("jobs.cancel:hold", "Keep waiting jobs from being started."),
+            "release": Entry("jobs.cancel:release", "Let held jobs be started again; give leases back."),
             "edit": Entry(
-                "edit:edit",
+                "jobs.edit:edit",
                 "Change what a job asks for (none takes something back); without options, in your editor.",
             ),
             "clone": Entry(
-                "edit:clone", "Queue the same command once more, with the same environment, and with changes."
+                "jobs.edit:clone", "Queue the same command once more, with the same environment, and with changes."
             ),
             "retry": Entry(
-                "edit:retry", "Queue a job that is over once more; of an array, the tasks that did not succeed."
+                "jobs.edit:retry", "Queue a job that is over once more; of an array, the tasks that did not succeed."
             ),
-            "wait": Entry("wait:wait", "Wait until jobs are over; the exit code tells how they ended."),
-            "progress": Entry("progress:progress", "Tell from inside a job how far it is."),
+            "wait": Entry("jobs.logs:wait", "Wait until jobs are over; the exit code tells how they ended."),
+            "progress": Entry("jobs.progress:progress", "Tell from inside a job how far it is."),
             "show": Entry(
-                "show:show", "Show one job in detail: what it asks for, how it stands, and what happened to it."
+                "jobs.show:show", "Show one job in detail: what it asks for, how it stands, and what happened to it."
             ),
-            "notify": Entry("notify:app", "Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more."),
-            "explain": Entry("explain:explain", "Tell why a job waits, and what has to end before it can start."),
+            "notify": Entry(
+                "jobs.notify:app", "Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more."
+            ),
+            "explain": Entry("jobs.show:explain", "Tell why a job waits, and what has to end before it can start."),
             "estimates": Entry(
-                "estimates:estimates",
+                "jobs.job_estimates:estimates",
                 "Tell what is known of jobs by what their like used and took, and how right that was.",
             ),
-            "history": Entry("history:history", "List the jobs that are over, the newest first."),
+            "history": Entry("jobs.job_lists:history", "List the jobs that are over, the newest first."),
         },
         "Monitoring": {
             "monitor": Entry(
-                "monitor:monitor",
+                "monitoring.monitor:monitor",
                 "Run a command, or watch a process, a job or GPUs, and write a CSV and plots of what GPUs did.",
                 True,
             ),
             "plot": Entry(
-                "plot:plot", "Draw what GPUs did for jobs, or in a span of time: figures, and a page to look closer."
+                "monitoring.plot:plot",
+                "Draw what GPUs did for jobs, or in a span of time: figures, and a page to look closer.",
             ),
             "report": Entry(
-                "report:report", "Write what a job was, how it went and what its GPUs did as one HTML page."
+                "monitoring.plot:report", "Write what a job was, how it went and what its GPUs did as one HTML page."
             ),
             "forecast": Entry(
-                "forecast:forecast",
+                "monitoring.forecast:forecast",
                 "Tell how well free memory, or another metric, could have been foreseen, and plot that.",
             ),
             "experiment": Entry(
-                "experiment:app",
+                "monitoring.experiment:app",
                 "Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots.",
             ),
         },
         "The yard": {
-            "up": Entry("up:up", "Start the daemon in the background."),
-            "down": Entry("up:down", "End the daemon; jobs go on, and the next daemon takes them up."),
-            "serve": Entry("up:serve", "Run the daemon in the foreground."),
-            "status": Entry("status:status", "Tell how the daemon is: its GPUs, its queue, its policy, its store."),
-            "gpus": Entry("gpus:gpus", "List the GPUs, and who is on them."),
-            "policy": Entry("policy:app", "Show or change the policy that decides which job is next."),
+            "up": Entry("daemon.up:up", "Start the daemon in the background."),
+            "down": Entry("daemon.up:down", "End the daemon; jobs go on, and the next daemon takes them up."),
+            "serve": Entry("daemon.up:serve", "Run the daemon in the foreground."),
+            "status": Entry(
+                "daemon.status:status", "Tell how the daemon is: its GPUs, its queue, its policy, its store."
+            ),
+            "gpus": Entry("daemon.status:gpus", "List the GPUs, and who is on them."),
+            "policy": Entry("daemon.active_policy:app", "Show or change the policy that decides which job is next."),
             "drain": Entry(
-                "drain:drain", "Let nothing more start on some GPUs, or on the whole machine; what runs goes on."
+                "daemon.sharing_rules:drain",
+                "Let nothing more start on some GPUs, or on the whole machine; what runs goes on.",
             ),
-            "resume": Entry("drain:resume", "Let drained GPUs be used again."),
-            "reserve": Entry("reserve:reserve", "Keep GPUs for some people at a certain time."),
-            "reservations": Entry("reserve:reservations", "List the reservations that are not over."),
-            "unreserve": Entry("reserve:unreserve", "Give a reservation up."),
+            "resume": Entry("daemon.sharing_rules:resume", "Let drained GPUs be used again."),
+            "reserve": Entry("daemon.sharing_rules:reserve", "Keep GPUs for some people at a certain time."),
+            "reservations": Entry("daemon.sharing_rules:reservations", "List the reservations that are not over."),
+            "unreserve": Entry("daemon.sharing_rules:unreserve", "Give a reservation up."),
             "interference": Entry(
-                "interference:interference", "Tell which jobs slow each other down when they share a GPU."
+                "daemon.status:interference", "Tell which jobs slow each other down when they share a GPU."
             ),
-            "quota": Entry("quota:quota", "Show or set what people may have: GPUs at once, GPU-hours a week."),
-            "share": Entry("quota:share", "Show or set what share of the GPUs people deserve."),
+            "quota": Entry(
+                "daemon.sharing_rules:quota", "Show or set what people may have: GPUs at once, GPU-hours a week."
+            ),
+            "share": Entry("daemon.sharing_rules:share", "Show or set what share of the GPUs people deserve."),
             "token": Entry(
-                "token:app", "Make, list and revoke tokens, by which people use the queue over the network."
+                "daemon.access:token_app",
+                "Make, list and revoke tokens, by which people use the queue over the network.",
             ),
             "audit": Entry(
-                "audit:audit",
+                "daemon.access:audit",
                 "List who changed what through the API, and who was refused, the latest first; for admins.",
             ),
         },
         "This machine": {
-            "service": Entry("service:app", "Let systemd start the daemon, now and at every boot."),
-            "config": Entry("config:app", "Show the settings, and where each comes from."),
-            "doctor": Entry("doctor:doctor", "Look for what is wrong on this machine, and tell how to mend it."),
-            "backup": Entry("backup:backup", "Write the queue and its history to a file, while the daemon runs."),
-            "restore": Entry("backup:restore", "Go back to a backup; the former store is kept beside it."),
+            "service": Entry("daemon.systemd:app", "Let systemd start the daemon, now and at every boot."),
+            "config": Entry("daemon.config:app", "Show the settings, and where each comes from."),
+            "doctor": Entry("daemon.config:doctor", "Look for what is wrong on this machine, and tell how to mend it."),
+            "backup": Entry(
+                "daemon.backup:backup", "Write the queue and its history to a file, while the daemon runs."
+            ),
+            "restore": Entry("daemon.backup:restore", "Go back to a backup; the former store is kept beside it."),
         },
         "From elsewhere": {
-            "login": Entry("login:login", "Store a token for a daemon elsewhere, so that --host reaches it."),
-            "logout": Entry("login:logout", "Forget the token for a daemon elsewhere."),
+            "login": Entry("daemon.access:login", "Store a token for a daemon elsewhere, so that --host reaches it."),
+            "logout": Entry("daemon.access:logout", "Forget the token for a daemon elsewhere."),
         },
         "Clusters": {
             "kubernetes": Entry(
@@ -132,31 +145,32 @@ class Commands(LazyGroup):
         },
         "Learning": {
             "learn": Entry(
-                "learn:app", "Train policies on traces, judge them where they were held out, and see what they prefer."
+                "learning.learn:app",
+                "Train policies on traces, judge them where they were held out, and see what they prefer.",
             ),
         },
         "Adaptation": {
             "adapt": Entry(
-                "adapt:app",
+                "learning.adapt:app",
                 "Train networks that grow within a time budget; record, learn and judge when and where growing pays.",
             ),
         },
         "The simulator": {
-            "simulate": Entry("simulate:simulate", "Run a trace under one policy, and tell how it went."),
+            "simulate": Entry("simulator.simulation:simulate", "Run a trace under one policy, and tell how it went."),
             "compare": Entry(
-                "compare:compare",
+                "simulator.compare:compare",
                 "Run the same trace under several policies, and rank them by mean completion time.",
             ),
             "sweep": Entry(
-                "sweep:sweep",
+                "simulator.compare:sweep",
                 "Vary load, GPUs or a setting, and run the policies at every value (fcfs, sjf, srtf and las if none is "
                 "named).",
             ),
-            "policies": Entry("policies:app", "List the policies, or check your own."),
-            "trace": Entry("trace:app", "Look at a trace, or convert it."),
-            "workload": Entry("workload:app", "Make up a workload."),
+            "policies": Entry("simulator.compare:policies_app", "List the policies, or check your own."),
+            "trace": Entry("simulator.traces:trace_app", "Look at a trace, or convert it."),
+            "workload": Entry("simulator.traces:workload_app", "Make up a workload."),
             "demo": Entry(
-                "demo.command:demo",
+                "simulator.demo:demo",
                 "Let a queue live on 8 simulated GPUs, with its page, until Ctrl-C; or run ten jobs and draw what "
                 "happened.",
             ),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpuyard.core.columns import COLUMNS
+from gpuyard.core.loops.pool import Floats
 from gpuyard.core.policy import Policy, define
-from gpuyard.core.pool import Floats
 
 _EDGES = {
     "wait": (0.0, 1e-9, 1e7),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuyard.core.formulas import attained, behind_all, remaining, waited
-from gpuyard.core.fragmentation import Kind, kind_of, typical
+from gpuyard.core.loops.formulas import attained, behind_all, remaining, waited
+from gpuyard.core.loops.fragmentation import Kind, kind_of, typical
+from gpuyard.core.loops.pool import NO_TASKS, Demand, Flags, Floats, Ints, Tasks, mix, salted
 from gpuyard.core.model import Cluster, Request, suits
-from gpuyard.core.pool import NO_TASKS, Demand, Flags, Floats, Ints, Tasks, mix, salted
-from gpuyard.core.surroundings import capacity, look_around, opening, shadow, shorter, suitable, usage_share
+from gpuyard.core.queue_features import capacity, measure_queue, opening, shadow, shorter, suitable, usage_share
 
 if TYPE_CHECKING:
     from gpuyard.core.state import State
@@ -273,12 +273,13 @@ COLUMNS: dict[str, Column] = {
         Column("opening", ALWAYS, "seconds until as many GPUs as it wants are expected to be idle; 0: now", opening),
         Column("suitable", ALWAYS, "idle GPUs that it may use: of a model that will do, or that it named", suitable),
         Column("shorter", ALWAYS, "the share of the queue that is expected to be shorter", shorter),
-        _pooled("idle", "how many GPUs are idle", lambda state, now: look_around(state, now).idle),
-        _pooled("hole", "idle GPUs of the node that has most of them", lambda state, now: look_around(state, now).hole),
-        _pooled("queue", "how many jobs wait", lambda state, now: look_around(state, now).queue),
+        _pooled("idle", "how many GPUs are idle", lambda state, now: measure_queue(state, now).idle),
+        _pooled("hole", "idle GPUs of the node that has most of them", lambda state, now: measure_queue(state,
+        now).hole),
+        _pooled("queue", "how many jobs wait", lambda state, now: measure_queue(state, now).queue),
         _pooled(
             "queue_work", "GPU-seconds that all waiting jobs ask for, by their estimates",
-            lambda state, now: look_around(state, now).work,
+            lambda state, now: measure_queue(state, now).work,
         ),
         _pooled("shadow", "seconds until the job that was submitted first could start", shadow),
         Column("capacity", NEVER, "how many GPUs the cluster has", capacity),

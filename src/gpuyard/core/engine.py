@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuyard.core.charging import settle
 from gpuyard.core.events import Charged, Event, Placed, Rejected, Submitted
+from gpuyard.core.loops.placement import claim, fits_in_place, release
+from gpuyard.core.loops.pool import Demand, on_copy
 from gpuyard.core.model import Cluster, Phase, Request
-from gpuyard.core.placement import claim, fits_in_place, release
 from gpuyard.core.plan import Plan, Planner, Snapshot, Start
-from gpuyard.core.pool import Demand, on_copy
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.core.usage import Usage
+from gpuyard.core.usage.charging import settle
+from gpuyard.core.usage.percentiles import Usage
 from gpuyard.errors import Bug, UserError
 
 

@@ -8,14 +8,14 @@ from typing import Protocol
 
 import numpy as np
 
-from gpuyard.core.admission import OVERCOMMITTED, Decision
 from gpuyard.core.columns import COLUMNS
-from gpuyard.core.discipline import NO_LIMIT
+from gpuyard.core.loops.backfill import NO_LIMIT
+from gpuyard.core.loops.pool import Flags, Floats, Ints, Pool, copy_pool
 from gpuyard.core.model import Request
-from gpuyard.core.pool import Flags, Floats, Ints, Pool, copy_pool
 from gpuyard.core.reasons import Reason
 from gpuyard.core.state import State
-from gpuyard.core.usage import Usage
+from gpuyard.core.usage.admission import OVERCOMMITTED, Decision
+from gpuyard.core.usage.percentiles import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuyard.core.bookings import in_the_way, next_change, restricted
-from gpuyard.core.consideration import considerate
+from gpuyard.core.colocation import considerate
+from gpuyard.core.disciplines import DISCIPLINE_FUNCTIONS
 from gpuyard.core.draft import Draft
-from gpuyard.core.explain import explain
-from gpuyard.core.gates import Gates, gated
-from gpuyard.core.harvest import admit
+from gpuyard.core.explanation import explain
+from gpuyard.core.limits.gates import Gates, gated
+from gpuyard.core.limits.reservations import in_the_way, next_change, restricted
+from gpuyard.core.loops.placement import fits
+from gpuyard.core.loops.pool import RANDOM, Demand, Site, salted
 from gpuyard.core.model import Cluster, Request, suits
-from gpuyard.core.placement import fits
-from gpuyard.core.placements import CONSIDERATE, PLACEMENTS
 from gpuyard.core.plan import Plan, Snapshot
-from gpuyard.core.policy import Policy, check_discipline, check_placement
-from gpuyard.core.pool import RANDOM, Demand, Site, salted
-from gpuyard.core.preemption import preempt
-from gpuyard.core.reclaim import reclaim
+from gpuyard.core.policy import CONSIDERATE, PLACEMENTS, Policy, check_discipline, check_placement
+from gpuyard.core.preemption import preempt, reclaim
 from gpuyard.core.state import State
-from gpuyard.core.walks import WALKS
+from gpuyard.core.usage.overcommit import admit
 from gpuyard.errors import UserError
 from gpuyard.units import format_size
 
@@ -105,7 +103,7 @@ class OrderedPlanner:
         if self.policy.preemptive:
             preempt(draft, stop=self.discipline == "strict")
         elif not self._needs_idle or draft.fine or state.pool.idle.any():
-            WALKS[self.discipline](draft)
+            DISCIPLINE_FUNCTIONS[self.discipline](draft)
         draft.finish()
         if state.rules is not None and not self.policy.preemptive:
             reclaim(draft, keeps_idle=self.discipline != "skip")

@@ -1,12 +1,4 @@
-"""A policy is a function whose parameters name columns of the queue; smaller results run first.
-
-    @policy
-    def sjf(estimate):
-        return estimate
-
-Keyword-only parameters are its settings. The signature also tells how often the queue must be ranked again, since
-each column knows when it changes. Written as text, a policy is `name[:key=value,...][@discipline[@placement]]`.
-"""
+"""The placements by name: those of `pool`, and one of them that looks further."""
 
 from __future__ import annotations
 
@@ -19,13 +11,22 @@ from typing import Any, overload
 import numpy as np
 
 from gpuyard.core.columns import ALWAYS, COLUMNS, RUNNING
-from gpuyard.core.discipline import DISCIPLINES
-from gpuyard.core.placements import PLACEMENTS
-from gpuyard.core.pool import Floats, Ints
+from gpuyard.core.loops import pool
+from gpuyard.core.loops.backfill import DISCIPLINES
+from gpuyard.core.loops.pool import Floats, Ints
+from gpuyard.core.queue_features import QUEUE_FEATURES
 from gpuyard.core.state import State
-from gpuyard.core.surroundings import AROUND
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration
+
+CONSIDERATE = "considerate"
+PLACEMENTS = {**pool.PLACEMENTS, CONSIDERATE: pool.PACK}
+"""Which loop chooses GPUs, by name."""
+PLACEMENT_DOCS = {
+    **pool.PLACEMENT_DOCS,
+    CONSIDERATE: "pack, but not beside jobs that are known to hurt each other on one GPU",
+}
+
 
 LEARNED = "learned:"
 """Before the file that a trained policy is in."""
@@ -83,7 +84,7 @@ class Policy:
     @property
     def looks_around(self) -> bool:
         """Whether a job's rank depends on who else waits or runs: then every start changes it."""
-        return not AROUND.isdisjoint(self.columns)
+        return not QUEUE_FEATURES.isdisjoint(self.columns)
 
     @property
     def changes(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuyard.core.admission import Decision
+from gpuyard.core.usage.admission import Decision
 from gpuyard.units import format_size
 
 _WITHDRAWN = {"foreign": "in use by others", "unknown": "not answering", "drained": "drained"}

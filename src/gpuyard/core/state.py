@@ -1,7 +1,4 @@
-"""The state of a yard: everything that is known of it at one instant, as arrays and a few numbers.
-
-Only `transitions.apply` changes it.
-"""
+"""The state of a scheduler: everything that is known at one instant, as arrays and a few numbers."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from gpuyard.core.columns import Table
-from gpuyard.core.ledger import Ledger, standing
+from gpuyard.core.limits.quotas import Ledger, standing
+from gpuyard.core.loops.pool import FIRST, Floats, Ints, Site, new_pool
 from gpuyard.core.model import Booking, Cluster, Phase, Rules
-from gpuyard.core.pool import FIRST, Floats, Ints, Site, new_pool
 
 
 class Rows:

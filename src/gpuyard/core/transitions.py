@@ -19,9 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpuyard.core.charging import charge, keep_charge
 from gpuyard.core.checkpoint import move_to
-from gpuyard.core.dependencies import begin, settle, wait_for
 from gpuyard.core.events import (
     WAIT_AGAIN,
     Adapted,
@@ -61,12 +59,14 @@ from gpuyard.core.events import (
     Unbooked,
     Unpromised,
 )
-from gpuyard.core.lending import ask_back, lend, take_back, take_back_all
+from gpuyard.core.limits.dependencies import begin, settle, wait_for
+from gpuyard.core.limits.loans import ask_back, lend, take_back, take_back_all
+from gpuyard.core.limits.withdrawal import give_back, keep_for, keep_no_more, take, take_host, vacate, withdraw
+from gpuyard.core.loops.placement import claim, release
+from gpuyard.core.loops.pool import NOBODY, takes_any
 from gpuyard.core.model import Cluster, Phase, Request
-from gpuyard.core.placement import claim, release
-from gpuyard.core.pool import NOBODY, takes_any
 from gpuyard.core.state import State
-from gpuyard.core.withdrawal import give_back, keep_for, keep_no_more, take, take_host, vacate, withdraw
+from gpuyard.core.usage.charging import charge, keep_charge
 from gpuyard.errors import Bug
 
 MOST_HARMS = 10_000

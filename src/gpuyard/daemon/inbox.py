@@ -1,4 +1,4 @@
-"""Where other threads put what they want of the yard, and where it wakes up when they do."""
+"""Requests of other threads to the loop's thread, and the event that wakes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from gpuyard.daemon.store import StoreFailing
+from gpuyard.daemon.store.log import StoreFailing
 
 
 class Inbox:

@@ -1,37 +1,176 @@
-"""Time limits, on a clock that nobody can set: a time of day that is corrected ends nobody's job."""
+"""Requests of admins that change how users share the GPUs: drains, reservations, quotas, weights."""
 
 from __future__ import annotations
 
-import heapq
-import math
-import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpuyard.core.events import Booked, GpusDrained, GpusResumed, RulesSet, Unbooked
+from gpuyard.core.limits.quotas import HOUR, in_week, quota_of, weight_of
+from gpuyard.core.model import Booking, Quota, Request, Rules
+from gpuyard.core.state import State
+from gpuyard.daemon.loop import Yard
+from gpuyard.errors import UserError, suggest
+
+
+class NoSuchReservation(UserError):
+    """There is no such reservation."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserShare:
+    """What a user deserves, has and had."""
+
+    user: str
+    group: str
+    weight: float
+    quota: Quota
+    gpus: int
+    """GPUs at this moment."""
+    week: float
+    """GPU-hours in the last seven days."""
+    faded: float
+    """GPU-hours as fair shares count them: less and less with time, and for the weight."""
 
 
 class Limits:
-    """When the time of running attempts will be over."""
+    """Where rules are made."""
 
-    def __init__(self) -> None:
-        self._ends: list[tuple[float, str, int]] = []
-        self._end_of: dict[tuple[str, int], float] = {}
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
 
-    def watch(self, job: str, attempt: int, left: float) -> None:
-        """This attempt may run for so many seconds more, whatever was said before."""
-        end = self._end_of[job, attempt] = time.monotonic() + left
-        heapq.heappush(self._ends, (end, job, attempt))
+    @property
+    def rules(self) -> Rules:
+        """The rules in force."""
+        return self._yard.state.rules or Rules()
 
-    def forget(self, job: str, attempt: int) -> None:
-        """This attempt may run as long as it likes."""
-        self._end_of.pop((job, attempt), None)
+    # -- GPUs that are left alone -----------------------------------------------------------------
 
-    def due(self) -> float:
-        """When the next one's time is over, on the monotonic clock."""
-        return self._ends[0][0] if self._ends else math.inf
+    def drain(self, gpus: Sequence[int] | None, **details: str) -> list[int]:
+        """Let nothing start on GPUs, or on any; returns those that are drained now."""
+        yard = self._yard
+        wanted = self._gpus(gpus)
+        if new := tuple(gpu for gpu in wanted if gpu not in yard.state.drained):
+            yard.record(GpusDrained(yard.clock.now(), new), **details)
+        return sorted(yard.state.drained)
 
-    def over(self) -> Iterator[tuple[str, int]]:
-        """Attempts whose time is over; each is told of once, and may have ended long ago."""
-        while self.due() <= time.monotonic():
-            end, job, attempt = heapq.heappop(self._ends)
-            if self._end_of.get((job, attempt)) == end:
-                del self._end_of[job, attempt]
-                yield job, attempt
+    def resume(self, gpus: Sequence[int] | None, **details: str) -> list[int]:
+        """Let drained GPUs be used again; returns those that still are drained."""
+        yard = self._yard
+        if old := tuple(gpu for gpu in self._gpus(gpus) if gpu in yard.state.drained):
+            yard.record(GpusResumed(yard.clock.now(), old), **details)
+        return sorted(yard.state.drained)
+
+    def _gpus(self, gpus: Sequence[int] | None) -> list[int]:
+        count = self._yard.state.cluster.gpus
+        for gpu in gpus or ():
+            if not 0 <= gpu < count:
+                raise UserError(f"there is no GPU {gpu}; this machine has GPUs 0 to {count - 1}")
+        return sorted(set(gpus)) if gpus is not None else list(range(count))
+
+    # -- reservations -----------------------------------------------------------------------------
+
+    def reserve(
+        self, name: str, gpus: Sequence[int], begin: float, end: float, users: Sequence[str], by: str
+    ) -> Booking:
+        """Keep GPUs for some users for a time."""
+        yard = self._yard
+        now, known = yard.clock.now(), {booking.name: booking for booking in self.bookings()}
+        name = name or next(f"r{n}" for n in range(1, len(known) + 2) if f"r{n}" not in known)
+        if name in known:
+            raise UserError(f"there is a reservation {name} already; choose another name, or end it first")
+        if end <= now:
+            raise UserError("that reservation would be over already; check its times")
+        booking = Booking(name, tuple(self._gpus(gpus)), begin, end, tuple(dict.fromkeys(users)))
+        for other in known.values():
+            if other.begin < end and begin < other.end and (both := set(other.gpus) & set(booking.gpus)):
+                raise UserError(f"GPU {min(both)} is reserved then already ({other.name}); choose other GPUs or times")
+        yard.record(Booked(now, booking), by=by)
+        return booking
+
+    def unreserve(self, name: str, by: str) -> None:
+        """Give a reservation up."""
+        known = [booking.name for booking in self.bookings()]
+        if name not in known:
+            raise NoSuchReservation(
+                f"there is no reservation {name}{suggest(name, known)} (gpuyard reservations lists them)"
+            )
+        self._yard.record(Unbooked(self._yard.clock.now(), name), by=by)
+
+    def bookings(self) -> list[Booking]:
+        """Reservations that are not over, the next to begin first."""
+        state, now = self._yard.state, self._yard.clock.now()
+        return sorted((b for b in state.bookings.values() if b.end > now), key=lambda b: (b.begin, b.name))
+
+    def in_the_way(self, booking: Booking) -> list[str]:
+        """Jobs on its GPUs that may still run when it begins, and that nobody will stop."""
+        state, now = self._yard.state, self._yard.clock.now()
+        found = []
+        for row in state.running.array.tolist():
+            started = min(float(state.table.started[row]), now)
+            meets = not set(booking.gpus).isdisjoint(state.spot[row].tolist())
+            late = started + float(state.table.limit[row]) > booking.begin
+            if meets and late and not state.table.preemptible[row]:
+                found.append(state.ids[row])
+        return found
+
+    # -- shares and quotas ------------------------------------------------------------------------
+
+    def set_quota(self, name: str, quota: Quota, by: str) -> None:
+        """Say what a user, a group (@name) or everybody else (*) may have; a quota of nothing is none."""
+        quotas = dict(self.rules.quotas)
+        quotas.pop(_checked(name), None)
+        if quota != Quota():
+            quotas[name] = quota
+        self._set(replace(self.rules, quotas=tuple(quotas.items())), by)
+
+    def set_weight(self, name: str, weight: float, by: str) -> None:
+        """Say what share a user, a group (@name) or everybody else (*) deserves, relative to others' 1."""
+        weights = dict(self.rules.weights)
+        weights.pop(_checked(name), None)
+        if weight != 1.0:
+            weights[name] = weight
+        self._set(replace(self.rules, weights=tuple(weights.items())), by)
+
+    def _set(self, rules: Rules, by: str) -> None:
+        if rules != self._yard.state.rules:
+            self._yard.record(RulesSet(self._yard.clock.now(), rules), by=by)
+
+    def standings(self) -> list[UserShare]:
+        """Everybody who has submitted something, or has rules of their own."""
+        state, now, rules = self._yard.state, self._yard.clock.now(), self.rules
+        quotas = dict(rules.quotas)
+        faded = state.usage(now)
+        found = [
+            UserShare(
+                name, state.group_of[user], weight_of(rules, name), quota_of(rules, name),
+                _held(state, user), in_week(state, user, now) / HOUR, float(faded[user]) / HOUR,
+            )
+            for name, user in state.user_of.items()
+        ]  # fmt: skip
+        named = [name for name in dict.fromkeys([*quotas, *dict(rules.weights)]) if name not in state.user_of]
+        for name in named:
+            members = [s for s in found if name == f"@{s.group}" and s.group]
+            had = sum(s.gpus for s in members), sum(s.week for s in members)
+            found.append(UserShare(name, "", weight_of(rules, name), quota_of(rules, name), *had, 0.0))
+        return found
+
+
+def refusal(state: State, request: Request) -> str | None:
+    """Why a job can never start under the quotas; None if it can."""
+    for who in (request.user, f"@{request.group}") if state.rules is not None else ():
+        most = quota_of(state.rules or Rules(), who).gpus
+        if 0 < most < request.gpus:
+            return f"wants {request.gpus} GPUs, and {who} may have {most} at once (gpuyard quota shows that)"
+    return None
+
+
+def _held(state: State, user: int) -> int:
+    rows = state.running.array
+    return int(state.table.gpus[rows[state.table.user[rows] == user]].sum())
+
+
+def _checked(name: str) -> str:
+    if not name or name == "@" or any(blank in name for blank in " \t\n,"):
+        raise UserError(f"'{name}' is neither a user nor a group (@name) nor * for everybody")
+    return name

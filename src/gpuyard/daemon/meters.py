@@ -1,7 +1,4 @@
-"""What is counted of a daemon's life, for those who watch it: numbers only, and cheap enough to be kept always.
-
-The yard's thread alone writes here. Others read whenever they like: each number is right by itself.
-"""
+"""Counters and histograms of the daemon's life, for the metrics route."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpuyard.core.events import Cancelled, Exited, Placed, Preempted, Requeued, Started, Submitted
 from gpuyard.core.model import Phase
-from gpuyard.daemon.journal import Record
-from gpuyard.daemon.views import JobView
-from gpuyard.learn.guard import Counts
+from gpuyard.daemon.store.records import Record
+from gpuyard.daemon.store.views import JobView
+from gpuyard.policies.guard import Counts
 
 _LONG = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
 _SHORT = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)

@@ -1,1 +1,1 @@
-"""Where jobs run: one small protocol, and what speaks it."""
+"""Where jobs run: one small protocol, and the engines that implement it."""

@@ -1,1 +1,4 @@
-"""Experiments: workloads that arrive by some process, run under several schedulers, and compared."""
+"""Experiments: workloads with an arrival process, run under several schedulers and compared.
+
+One runner, several back ends.
+"""

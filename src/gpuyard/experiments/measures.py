@@ -1,15 +1,46 @@
-"""Runs in numbers: what a recording says of GPUs on the whole, and what several runs say of a scheduler."""
+"""Numbers of runs: what jobs reported, what recordings show, summaries of schedulers, and their table."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpuyard.experiments.model import JobResult, RunResult
+from gpuyard.experiments.design import JobResult, RunResult
 from gpuyard.recordings.series import Recording
+from gpuyard.units import format_number
+
+WORD = "GPUYARD_RESULT"
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]{0,63})=(\S+)")
+
+
+def reported(output: bytes, job: str = "a job") -> tuple[dict[str, float], list[str]]:
+    """The numbers of the last such line, and a sentence for each part of it that is none."""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
+    told = [line.removeprefix(WORD) for line in lines if line.split(None, 1)[:1] == [WORD]]
+    found: dict[str, float] = {}
+    warnings = []
+    for part in told[-1].split() if told else ():
+        match = _PAIR.fullmatch(part)
+        value = _reported_number(match[2]) if match else math.nan
+        if match and math.isfinite(value):
+            found[match[1]] = value
+        else:
+            warnings.append(f"{job} reported '{part[:60]}', which is not a name, = and a number, and is left out")
+    return found, warnings
+
+
+def _reported_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
 
 MEASURED = ("utilization", "memory_used", "power")
 """Metrics whose means are told of every run."""
@@ -112,3 +143,118 @@ def deviation(values: Sequence[float]) -> float | None:
         return None
     middle = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
+
+
+WIDTH = 100
+_LONGEST = 12
+_COLUMNS = (
+    ("OVER", "%"), ("SCHEDULER", ""), ("DURATION", "s"), ("WAIT (MAX)", "s"), ("JOB", "s"), ("RUN", "s"),
+    ("RESTARTS", ""), ("UTIL", "%"), ("MEM", "MiB"), ("POWER", "W"), ("ENERGY", "Wh"), ("P99", "s"),
+)  # fmt: skip
+"""Heads, and the units below them."""
+JOB_COLUMNS = (
+    "scheduler", "percent", "turn", "name", "workload", "arrived", "wait", "started", "run", "ended", "restarts",
+    "ooms", "state", "admitted_by",
+)  # fmt: skip
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table: a line for each scheduler, an empty one between over-provisionings."""
+    shown = _COLUMNS if any(row["p99"] is not None for row in rows) else _COLUMNS[:-1]
+    cells = [_cells(row)[: len(shown)] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*zip(*shown, strict=True), *cells, strict=True)]
+    found = [_line(head, widths) for head in zip(*shown, strict=True)]
+    for number, (row, line) in enumerate(zip(rows, cells, strict=True)):
+        if number and row["percent"] != rows[number - 1]["percent"]:
+            found.append("")
+        found.append(_line(line, widths))
+    return found
+
+
+def speedups(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many times as fast as under the first scheduler all was done: a column for each over-provisioning."""
+    names = list(dict.fromkeys(row["scheduler"] for row in rows))
+    if len(names) < 2:
+        return []
+    percents = sorted({row["percent"] for row in rows})
+    known = {(row["scheduler"], row["percent"]): row["speedup"] for row in rows}
+    title = f"TIMES AS FAST AS {names[0]}"
+    width = max(map(len, (title, *names)))
+    heads = [f"{format_number(percent)} %" for percent in percents]
+    found = [" ".join([title.ljust(width), *(head.rjust(7) for head in heads)])]
+    for name in names:
+        cells = (_number(known.get((name, percent)), 2).rjust(7) for percent in percents)
+        found.append(" ".join([name.ljust(width), *cells]))
+    return found
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    spread, memory, name = row["duration_std"], row["memory_used"], row["scheduler"]
+    failed = row["jobs"] - row["succeeded"]
+    return [
+        format_number(row["percent"]),
+        name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…",
+        _number(row["duration"]) + (f" ±{_number(spread, 0 if spread >= 100 else 1)}" if spread is not None else ""),
+        _number(row["wait"]) + (f" ({_number(row['wait_max'])})" if row["wait_max"] is not None else ""),
+        _number(row["job"]),
+        _number(row["run"]),
+        str(row["restarts"]) + (f" ({row['ooms']} oom)" if row["ooms"] else "") + (f" {failed} bad" if failed else ""),
+        _number(row["utilization"], 1),
+        _number(None if memory is None else memory / 2**20, 0),
+        _number(row["power"], 1),
+        _number(row["energy"]),
+        "-" if row["p99"] is None else f"{row['p99']:.4f}",
+    ]
+
+
+def _number(value: float | None, decimals: int | None = None) -> str:
+    """A number for a cell; the smaller it is, the more its decimals matter."""
+    if value is None:
+        return "-"
+    if decimals is None:
+        decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Names to the left, numbers to the right."""
+    padded = [cell.ljust(w) if n == 1 else cell.rjust(w) for n, (cell, w) in enumerate(zip(cells, widths, strict=True))]
+    return " ".join(padded).rstrip()
+
+
+def jobs_csv(results: Sequence[RunResult]) -> str:
+    """A line for each job of each run; numbers that jobs reported are columns, and so is what only clusters know."""
+    jobs = [job for run in results for job in run.jobs]
+    cluster = ["bound", "where"] if any(job.bound is not None for job in jobs) else []
+    names = list(dict.fromkeys([*REPORTED, *(key for job in jobs for key in job.reported)]))
+    rows = [
+        [
+            run.scheduler, run.percent, run.turn, job.name, job.workload, job.arrived, waited(job), job.started,
+            job.ran if job.started is not None else None, job.ended, job.restarts, job.ooms, job.state, job.admitted_by,
+            *(getattr(job, name) for name in cluster), *(job.reported.get(name) for name in names),
+        ]
+        for run in results
+        for job in run.jobs
+    ]  # fmt: skip
+    return _csv([*JOB_COLUMNS, *cluster, *names], rows)
+
+
+def summary_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table with all its numbers."""
+    return _csv(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+
+
+def _csv(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows([[_cell(value) for value in row] for row in rows])
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return format_number(round(value, 6)) if isinstance(value, float) else str(value)

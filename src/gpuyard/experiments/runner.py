@@ -1,4 +1,4 @@
-"""A whole experiment: run after run, each kept when it is done; then the files that people look at."""
+"""Runs an experiment on a back end, run after run, and writes its outputs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpuyard.errors import UserError, suggest
+from gpuyard.experiments.design import LAYOUTS, Experiment, RunResult
 from gpuyard.experiments.measures import summaries
-from gpuyard.experiments.model import LAYOUTS, Experiment, RunResult
-from gpuyard.experiments.ownyard import clear_remains
-from gpuyard.experiments.results import Results, Run, meaning, planned
+from gpuyard.experiments.private_daemon import clear_remains
+from gpuyard.experiments.results_folder import Results, Run, meaning, planned
 from gpuyard.recordings.series import Recording
 from gpuyard.units import format_number
 
@@ -38,7 +38,7 @@ class Watcher(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """Where runs of an experiment take place."""
 
     def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
@@ -101,14 +101,14 @@ def run_experiment(
     choice: Choice,
     watcher: Watcher,
     *,
-    engine: Engine | None = None,
+    engine: Backend | None = None,
     plots: bool = True,
     layouts: Sequence[str] = LAYOUTS,
 ) -> Outcome:
     """Do what is not done yet, and write everything down; on this machine, if no other engine is given."""
-    from gpuyard.experiments.report import write_outputs
+    from gpuyard.experiments.outputs import write_outputs
 
-    engine = engine or (_Simulated() if choice.simulate else _Local())
+    engine = engine or (_SimulatedBackend() if choice.simulate else _LocalBackend())
     runs, results = choice.runs(experiment), Results(out)
     engine.check(experiment, runs)
     with results.opened(choice.fresh):
@@ -137,7 +137,7 @@ def _warn(watcher: Watcher, run: Run, warnings: Sequence[str]) -> None:
         watcher.warn(f"{run.name}: and {len(warnings) - _TOLD} more (its recording has all)")
 
 
-class _Simulated:
+class _SimulatedBackend:
     """On a virtual clock."""
 
     def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
@@ -149,19 +149,19 @@ class _Simulated:
     def run(
         self, experiment: Experiment, run: Run, results: Results, on_progress: Callable[[int, int], None]
     ) -> tuple[RunResult, Recording]:
-        from gpuyard.experiments import simulated
+        from gpuyard.experiments import simulated_backend
 
-        return simulated.run(experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress)
+        return simulated_backend.run(experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress)
 
 
-class _Local:
+class _LocalBackend:
     """For real, on this machine."""
 
     def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
-        from gpuyard.experiments import local
+        from gpuyard.experiments import local_backend
 
         for run in runs:
-            local.check(experiment, run.scheduler)
+            local_backend.check(experiment, run.scheduler)
 
     def clear(self, results: Results) -> None:
         clear_remains(results.yard)
@@ -169,9 +169,9 @@ class _Local:
     def run(
         self, experiment: Experiment, run: Run, results: Results, on_progress: Callable[[int, int], None]
     ) -> tuple[RunResult, Recording]:
-        from gpuyard.experiments import local
+        from gpuyard.experiments import local_backend
 
-        return local.run(
+        return local_backend.run(
             experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress,
             folder=results.yard, logs=results.folder / "logs" / run.name,
         )  # fmt: skip

@@ -1,16 +1,48 @@
-"""Whose a GPU is: free, ours, somebody else's, or unknown. A pure judgement of one reading.
-
-In doubt a GPU is not free: nothing is started on a GPU that does not answer, or that is busy by a hand we cannot see.
-"""
+"""Who a process is, for people to read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pwd
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from gpuyard.gpus.base import Device, Process, Reading
+from gpuyard.gpus.base import Device, Gpus, Process, Reading
 from gpuyard.units import format_size
+
+
+class Identity(NamedTuple):
+    """What may be told of a process: of its command only the name, since arguments may hold secrets."""
+
+    name: str
+    user: str
+
+
+def identify(pid: int) -> Identity | None:
+    """Whose process this is, and what it is called; None if it is gone, or out of sight."""
+    folder = Path("/proc", str(pid))
+    try:
+        name = (folder / "comm").read_text(errors="replace").strip()
+        user = folder.stat().st_uid
+    except OSError:
+        return None
+    return Identity(name, _user_name(user))
+
+
+def describe_process(pid: int) -> str:
+    """`process 6512 (python, user ann)`; `process 6512` if it is gone, or out of sight."""
+    found = identify(pid)
+    return f"process {pid}" if found is None else f"process {pid} ({found.name}, user {found.user})"
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
 
 State = Literal["free", "ours", "foreign", "unknown"]
 
@@ -97,3 +129,35 @@ def _unseen(device: Device, reading: Reading, rule: FreeRule, *, desktop: bool) 
     if busy <= rule.utilization and (taken <= share * device.memory or taken < rule.memory):
         return Verdict("free", "no process, idle")
     return Verdict("foreign", f"in use: {busy} % busy, {format_size(taken)} taken, by a process that cannot be seen")
+
+
+class Sampler:
+    """Reads GPUs when asked for something newer than it has."""
+
+    def __init__(self, gpus: Gpus, rule: FreeRule | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.gpus = gpus
+        self.rule = rule or FreeRule()
+        self.readings: Sequence[Reading] = ()
+        self.at: float | None = None
+        """When the latest reading began, on the monotonic clock; None before the first."""
+        self.read_seconds = 0.0
+        """How long it took."""
+        self._clock = clock
+
+    def fresh(self, max_age: float = 0.0) -> Sequence[Reading]:
+        """Readings that are less than `max_age` seconds old; by default new ones."""
+        began = self._clock()
+        if self.at is None or began - self.at >= max_age:
+            self.readings = self.gpus.read()
+            self.at = began
+            self.read_seconds = self._clock() - began
+        return self.readings
+
+    def verdict(
+        self, index: int, owner_of: Callable[[int], object | None], *, placed: bool, since_left: float | None = None
+    ) -> Verdict:
+        """Whose a GPU is by the latest reading."""
+        device, reading = self.gpus.devices[index], self.readings[index]
+        return judge(
+            device, reading, owner_of, placed=placed, since_left=since_left, rule=self.rule, describe=describe_process
+        )

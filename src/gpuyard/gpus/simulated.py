@@ -1,17 +1,200 @@
-"""GPUs that exist in this program only: to try gpuyard, and to test it."""
+"""Simulated GPUs, and what jobs are declared to use of them second by second."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import NamedTuple
 
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device, Reading
-from gpuyard.units import format_size, parse_size
+from gpuyard.units import format_size, parse_duration, parse_size
+
+VARIABLE = "GPUYARD_SIMULATE_USE"
+"""What says so in an environment, where nobody else did."""
+_PARTS = re.compile(r"[;\n]")
+_BUSY = "util="
+_MOST_VALUES = 10_000  # values of a ramp
+_SHORTEST = 0.01  # seconds
+_LARGEST = 2**50
+_HELP = "write for example 2G, ramp:391M,713M,1045M or spikes:500M,3G,10s,1s, with ;util=40 behind it if you like"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How many bytes a job takes on each of its GPUs as time goes by, and how busy it keeps them."""
+
+    values: tuple[int, ...]
+    """Of a ramp one for each step; of spikes what is taken between them, and in them."""
+    step: float = 1.0
+    every: float = 0.0
+    """Of spikes: seconds from the beginning of one to that of the next; 0: there are none."""
+    length: float = 0.0
+    utilization: float | None = None
+    """Percent; None where that was not said."""
+
+    def at(self, seconds: float) -> int:
+        """Bytes that it takes so many seconds after its beginning."""
+        if self.every:
+            return self.values[seconds >= self.every and seconds % self.every < self.length]
+        return self.values[min(len(self.values) - 1, int(max(0.0, seconds) / self.step))]
+
+    @property
+    def peak(self) -> int:
+        """The most that it ever takes."""
+        return max(self.values)
+
+
+@lru_cache(maxsize=4096)
+def parse_use(text: str) -> Use:
+    """The use that a text describes."""
+    first, *more = (part.strip() for part in text.split(";"))
+    try:
+        busy = _busy(more)
+        kind, colon, values = first.rpartition(":")
+        name, _, step = kind.partition("/")
+        if name in ("", "constant") and not step and bool(colon) == bool(name):
+            return Use((_bytes(values),), utilization=busy)
+        if name == "ramp":
+            return Use(_ramp(values), _seconds(step) if "/" in kind else 1.0, utilization=busy)
+        if kind == "spikes":
+            return _spikes(values, busy)
+    except UserError as error:
+        raise UserError(f"'{text}' does not say what a job uses: {error}; {_HELP}") from error
+    raise UserError(f"'{text}' does not say what a job uses; {_HELP}")
+
+
+def use_of(text: str, command: Sequence[str]) -> str:
+    """What a variable says of a command: `a.py=2G;b*.py=ramp:1G,2G;512M` is 2G of `a.py`, and 512M of what is neither.
+
+    Patterns are those of the shell, for any word of the command or the last part of its path; the first that fits
+    counts. Empty where none does. A text without patterns is of every command.
+    """
+    words = {word for one in command for word in (one, one.rpartition("/")[2]) if word}
+    otherwise = ""
+    for pattern, use in _choices(text):
+        if not pattern:
+            otherwise = otherwise or use
+        elif any(fnmatchcase(word, pattern) for word in words):
+            return use
+    return otherwise
+
+
+def said_use(use: str | None, environment: Mapping[str, str], command: Sequence[str], *, simulated: bool) -> str:
+    """What a job uses, as it says itself, or as its environment does; empty where nobody says so, or GPUs are real."""
+    if use:
+        parse_use(use)
+    if not simulated or use:
+        return (use or "") if simulated else ""
+    check_variable(said := environment.get(VARIABLE, ""))
+    return use_of(said, command)
+
+
+def check_variable(text: str) -> None:
+    """Refuse what a variable says if any part of it does not say what a job uses."""
+    for _, use in _choices(text):
+        try:
+            parse_use(use)
+        except UserError as error:
+            raise UserError(f"{VARIABLE}: {error}") from error
+
+
+def _choices(text: str) -> list[tuple[str, str]]:
+    """Patterns, and what those uses are that they stand before; how busy a GPU is belongs to what comes before it."""
+    found: list[tuple[str, str]] = []
+    for part in filter(None, (part.strip() for part in _PARTS.split(text))):
+        if part.startswith(_BUSY) and found:
+            pattern, use = found[-1]
+            found[-1] = pattern, f"{use};{part}"
+        else:
+            pattern, _, use = part.rpartition("=")
+            found.append((pattern.strip(), use.strip()))
+    return found
+
+
+def _busy(parts: Iterable[str]) -> float | None:
+    busy = None
+    for part in filter(None, parts):
+        try:
+            busy = float(part.removeprefix(_BUSY)) if part.startswith(_BUSY) else -1.0
+        except ValueError:
+            busy = -1.0
+        if not 0.0 <= busy <= 100.0:
+            raise UserError(f"'{part}' is not a percentage like util=40")
+    return busy
+
+
+def _bytes(text: str) -> int:
+    size = parse_size(text)
+    if size > _LARGEST:
+        raise UserError(f"'{text}' is more than any GPU has")
+    return int(size)
+
+
+def _ramp(text: str) -> tuple[int, ...]:
+    values = text.split(",")
+    if len(values) > _MOST_VALUES:
+        raise UserError(f"it has more than {_MOST_VALUES} values")
+    return tuple(map(_bytes, values))
+
+
+def _seconds(text: str) -> float:
+    seconds = parse_duration(text)
+    if not _SHORTEST <= seconds < float("inf"):
+        raise UserError(f"'{text}' is not a time of 0.01 s or more")
+    return seconds
+
+
+def _spikes(text: str, busy: float | None) -> Use:
+    values = text.split(",")
+    if len(values) != 4:
+        raise UserError("spikes have a base, a peak, how often they come and how long they last")
+    every, length = map(_seconds, values[2:])
+    if length > every:
+        raise UserError("spikes cannot last longer than it takes until the next comes")
+    return Use((_bytes(values[0]), _bytes(values[1])), every=every, length=length, utilization=busy)
+
+
+class Demand(NamedTuple):
+    """What an attempt wants of a GPU at an instant."""
+
+    job: str
+    wanted: int
+    promised: int
+    """Bytes that it said it needs at most, by which it was placed."""
+    grew_at: float = 0.0
+    """When it came to want as much as it does."""
+    capped: bool = False
+    """Whether it may never have more than it promised."""
+
+    @property
+    def excess(self) -> int:
+        """Bytes beyond its promise."""
+        return max(0, self.wanted - self.promised)
+
+
+def run_out(memory: int, demands: Iterable[Demand]) -> list[Demand]:
+    """Who does not get what it wants of so many bytes, and dies of it: as with CUDA, but those who kept their promise
+    are served first.
+
+    So who is above its promise dies, the largest excess first, until the others fit. Where all kept their promise they
+    were too many to begin with: then who grew last dies, as on a real GPU.
+    """
+    demands = list(demands)
+    dead = [demand for demand in demands if demand.capped and demand.excess]
+    left = [demand for demand in demands if demand not in dead]
+    while left and sum(demand.wanted for demand in left) > memory:
+        unlucky = max(left, key=lambda demand: (demand.excess, demand.grew_at, demand.wanted))
+        left.remove(unlucky)
+        dead.append(unlucky)
+    return dead
+
 
 _PART = re.compile(r"([0-9]{1,6})(?:\s*[xX]\s*(.+))?")
 _MEMORY = "16G"
-_LARGEST = 2**50
 _MOST = 1024
 
 

@@ -1,1 +1,1 @@
-"""Kubernetes: a scheduler for the GPUs of a cluster, and experiments on one. The core decides, as everywhere."""
+"""Scheduler for the GPUs of a Kubernetes cluster, and experiments on one. The core decides."""

@@ -1,4 +1,4 @@
-"""How a cluster is reached, and as whom: by a kubeconfig, or from inside a pod."""
+"""Connection to a cluster: from a kubeconfig, or from inside a pod."""
 
 from __future__ import annotations
 

@@ -1,16 +1,4 @@
-"""The live loop on a cluster: hear what happened, let the core plan, bind and evict, and tell everybody why.
-
-One thread decides. Others watch the API server (`watching`), write to it (`calls`), hold the lease (`election`) and
-look at Prometheus (`sampling`); all of them put what they have to say into one inbox.
-
-A turn:
-    1. take in what was said since the last one
-    2. let the core's state be what the cluster is (`World.settle`)
-    3. count pods with what they are expected to use (`Observed`)
-    4. keep promises: pods for whom others were evicted
-    5. plan, at most so many starts at once
-    6. carry it out: bind, evict, tell
-"""
+"""The scheduling loop of a cluster: take changes, let the core plan, bind and evict, and explain."""
 
 from __future__ import annotations
 
@@ -25,32 +13,30 @@ from typing import Any
 
 from gpuyard.core.engine import validate
 from gpuyard.core.events import Unpromised
+from gpuyard.core.limits.withdrawal import split_promised, standing_promises
 from gpuyard.core.model import Quota, Rules
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner
-from gpuyard.core.promises import split, standing
 from gpuyard.errors import UserError
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import Api, Object, core
-from gpuyard.kubernetes.calls import Bound, Calls, Evicted, NotEvicted, Unbound, about
-from gpuyard.kubernetes.election import Election
-from gpuyard.kubernetes.evicting import Evictions
-from gpuyard.kubernetes.learned import write
-from gpuyard.kubernetes.nodes import node_of, said
-from gpuyard.kubernetes.observing import Observed
-from gpuyard.kubernetes.plain import assignments
-from gpuyard.kubernetes.pods import pod_of
-from gpuyard.kubernetes.quantity import amount
-from gpuyard.kubernetes.sampling import Outage, Samples
+from gpuyard.kubernetes.api_client import Api, Object, core
+from gpuyard.kubernetes.api_writes import ApiWriter, Bound, Evicted, Evictions, NotEvicted, Unbound, about
+from gpuyard.kubernetes.cluster.cluster_nodes import node_of, said
+from gpuyard.kubernetes.cluster.cluster_state import Assignment, ClusterState
+from gpuyard.kubernetes.cluster.cpu_pods import assignments
+from gpuyard.kubernetes.cluster.pods import pod_of
+from gpuyard.kubernetes.cluster.quantity import amount
+from gpuyard.kubernetes.cluster_view import ClusterView
+from gpuyard.kubernetes.explanations import PodMessages, Shadow, annotations_of, scheduled
+from gpuyard.kubernetes.gpu_samples import Outage, Samples
+from gpuyard.kubernetes.gpu_usage import GpuUsage
+from gpuyard.kubernetes.leader_election import Election
+from gpuyard.kubernetes.reflector import Changed, Gone, Reflector, Relisted
 from gpuyard.kubernetes.settings import Settings
-from gpuyard.kubernetes.shadow import Shadow
-from gpuyard.kubernetes.telling import Telling, annotations_of, scheduled
-from gpuyard.kubernetes.view import ClusterView
-from gpuyard.kubernetes.viewing import cluster_view
-from gpuyard.kubernetes.watching import All, Changed, Gone, Reflector
-from gpuyard.kubernetes.world import Assignment, World
-from gpuyard.monitor.promhttp import shown
-from gpuyard.policyfile import make_planner
+from gpuyard.kubernetes.view_builder import cluster_view
+from gpuyard.kubernetes.workload_history import write
+from gpuyard.monitor.sources.prometheus_client import shown
+from gpuyard.policies.resolver import make_planner
 
 log = logging.getLogger("gpuyard.kubernetes")
 MOST = 64
@@ -67,12 +53,12 @@ class Scheduler:
     """Schedules the pods of a cluster that ask for it."""
 
     def __init__(
-        self, api: Api, settings: Settings, planner: OrderedPlanner, observed: Observed, *, identity: str
+        self, api: Api, settings: Settings, planner: OrderedPlanner, observed: GpuUsage, *, identity: str
     ) -> None:
         self.api, self.settings, self.identity = api, settings, identity
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.observed = observed
-        self.world = World(planner, settings, observed.estimate)
+        self.world = ClusterState(planner, settings, observed.estimate)
         observed.world = self.world
         self.election: Election | None = None
         if settings.elect and not settings.silent:
@@ -80,8 +66,10 @@ class Scheduler:
                 api, identity, settings.namespace, settings.lease, annotations=_advertised(settings, planner),
                 changed=lambda: self.inbox.put(None),
             )  # fmt: skip
-        self.calls = Calls(api, self.inbox.put, identity=identity, may_write=lambda: self.leads, silent=settings.silent)
-        self.telling = Telling(self)
+        self.calls = ApiWriter(
+            api, self.inbox.put, identity=identity, may_write=lambda: self.leads, silent=settings.silent
+        )
+        self.telling = PodMessages(self)
         self.shadow = Shadow() if settings.silent else None
         self.evictions = Evictions(self)
         self.counts: Counter[str] = Counter()
@@ -230,7 +218,7 @@ class Scheduler:
             self._changed(message.kind, message.object, now)
         elif isinstance(message, Gone):
             self._gone(message.kind, message.object, now)
-        elif isinstance(message, All):
+        elif isinstance(message, Relisted):
             self._all(message, now)
         elif isinstance(message, Bound):
             self.counts["bound"] += 1
@@ -277,7 +265,7 @@ class Scheduler:
             self._namespaces.pop(object["metadata"]["name"], None)
             self._set_rules(now)
 
-    def _all(self, message: All, now: float) -> None:
+    def _all(self, message: Relisted, now: float) -> None:
         """Everything of a kind: what is not among it is gone."""
         if message.kind == "pods":
             there = {pod.uid for pod in message.objects}
@@ -332,7 +320,7 @@ class Scheduler:
         began = time.perf_counter()
         self.observed.charge(now)
         state = engine.state
-        due, broken = standing(state)
+        due, broken = standing_promises(state)
         for row in broken:
             self.world.record(Unpromised(now, state.ids[row]))
         for row in due:
@@ -341,7 +329,7 @@ class Scheduler:
         self.plan_seconds = time.perf_counter() - began
         self.counts["plans"] += 1
         self._wake_at = max(plan.wake_at, now + 0.01)
-        starts, later = split(state, plan)
+        starts, later = split_promised(state, plan)
         self.evictions.evict(plan, later, now)
         for start in starts:
             self._start(start, now)

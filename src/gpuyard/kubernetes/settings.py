@@ -1,4 +1,4 @@
-"""How the scheduler is to work: its options, and the file that may hold the longer ones."""
+"""Settings of the scheduler: options, and the file for the longer ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from gpuyard.core.model import Quota
 from gpuyard.errors import UserError, suggest
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.quantity import memory
+from gpuyard.kubernetes.cluster.quantity import memory
 from gpuyard.units import parse_duration, parse_size
 
 ADMISSIONS = ("requests", "usage")

@@ -1,1 +1,1 @@
-"""Learning to schedule: policies that are trained on the simulator, and judged before they may run."""
+"""Scheduling policies that are trained on the simulator and evaluated before they may run."""

@@ -1,4 +1,4 @@
-"""Windows in which policies are tried, many times over, on the compiled simulator; and what they achieve there."""
+"""One window of a trace on the compiled simulator, run many times under different weights."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from gpuyard.core.planner import ordered
 from gpuyard.errors import UserError, suggest
-from gpuyard.learn.network import untrained
-from gpuyard.learn.windows import Window
-from gpuyard.sim.kernel.rerun import Rerun
+from gpuyard.learn.trace_windows import Window
+from gpuyard.policies.network import untrained
+from gpuyard.sim.kernel.driver import Rerun
 from gpuyard.sim.metrics import SHORT, Power, by_user, jain
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Floats

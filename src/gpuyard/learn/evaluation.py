@@ -1,9 +1,4 @@
-"""Evaluation: a trained policy against every heuristic, on windows that nothing was chosen by.
-
-Windows are the held-out part of a trace as it is, one behind the other, on a cluster that jobs before them made warm;
-every seed begins them at another place. All policies get the same windows. How sure a ratio is comes from a bootstrap
-over blocks of time: windows of several seeds overlap, and those of one time are drawn or left out together.
-"""
+"""Evaluation of a trained policy against every heuristic on held-out windows, and the gate that it must pass."""
 
 from __future__ import annotations
 
@@ -14,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from gpuyard.errors import UserError
-from gpuyard.learn.arena import Stats, heuristic_weights, longer_waits
-from gpuyard.learn.file import Learned
-from gpuyard.learn.network import BASES
-from gpuyard.learn.problem import Problem
+from gpuyard.learn.arena import Arena, Stats, heuristic_weights, longer_waits
 from gpuyard.learn.search import Trials
-from gpuyard.learn.windows import Window, cut
-from gpuyard.sim.trace import Floats
+from gpuyard.learn.trace_windows import Problem, Window, cut, make_problem
+from gpuyard.policies.network import BASES
+from gpuyard.policies.trained_policy import Learned
+from gpuyard.sim.trace import Floats, Trace
 
 LEARNED, TUNED = "learned", "tuned linear"
 PREEMPTIVE = ("rr", "las")
@@ -143,3 +137,73 @@ def _bootstrapped(logs: Floats, blocks: np.ndarray[Any, Any], seed: int) -> tupl
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+P99_LIMIT = 1.5
+"""How much longer the longest waits may be than under the best heuristic."""
+
+
+def judge(found: Evaluation) -> dict[str, Any]:
+    """Whether a policy passes, by how it fared; as it stands in its file."""
+    best = found.best_heuristic
+    low, high = found.interval(LEARNED, best)
+    mean, p99 = found.mean_ratio(LEARNED, best), found.p99_ratio(LEARNED, best)
+    reasons = []
+    if not high < 1.0:
+        reasons.append(f"it may be no better than {best}: its ratio is between {low:.3f} and {high:.3f}")
+    if not mean <= 1.0:
+        reasons.append(f"its mean is {mean:.3f} times that of {best}")
+    if not p99 <= P99_LIMIT:
+        reasons.append(f"one job in a hundred waits {p99:.2f} times as long as under {best} (at most {P99_LIMIT:g})")
+    return {
+        "trace": found.problem.name,
+        "objective": found.objective,
+        "estimate": found.problem.estimate,
+        "windows": len(found.windows),
+        "ratio": _rounded(found.ratio(LEARNED, best)),
+        "ratio_low": _rounded(low),
+        "ratio_high": _rounded(high),
+        "mean_ratio": _rounded(mean),
+        "p99_ratio": _rounded(p99),
+        "best_heuristic": best,
+        "passed": not reasons,
+        "reasons": reasons,
+    }
+
+
+def combined_verdict(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One verdict of several traces: all must let a policy pass. The numbers are those of the worst."""
+    worst = max(verdicts, key=lambda verdict: (not verdict["passed"], verdict["ratio_high"]))
+    reasons = [f"{v['trace']}: {reason}" for v in verdicts for reason in v["reasons"]]
+    traces = [{k: v[k] for k in ("trace", "ratio", "ratio_high", "mean_ratio", "passed")} for v in verdicts]
+    return {**worst, "passed": not reasons, "reasons": reasons, "traces": traces}
+
+
+def _rounded(number: float) -> float:
+    """As many digits as mean something."""
+    return round(number, 6)
+
+
+SEQUENCES = (1981, 2756, 4299, 8850, 3316, 2714, 5228, 7762, 4022, 7085)
+LENGTH = 1024
+DISCIPLINE = "easy-shadow"
+
+
+def sequences(trace: Trace) -> list[Window]:
+    """The windows of the protocol; positions are those in the file."""
+    if len(trace) < max(SEQUENCES) + LENGTH:
+        raise UserError(
+            f"{trace.source} has {len(trace):,} jobs, and the protocol needs {max(SEQUENCES) + LENGTH:,}: "
+            "it is made for traces such as lublin_256.swf"
+        )
+    if trace.capacity is None:
+        raise UserError(f"{trace.source} does not say how many processors there were, which the protocol needs")
+    parts = [make_problem(trace.slice(f"{start}:{LENGTH}"), discipline=DISCIPLINE) for start in SEQUENCES]
+    return [Window(part, np.arange(len(part.trace)), start) for part, start in zip(parts, SEQUENCES, strict=True)]
+
+
+def slowdowns(learned: Learned, trace: Trace) -> dict[str, float]:
+    """The mean bounded slowdown over the ten sequences, of a trained policy and of every heuristic."""
+    arenas = [Arena(window, "slowdown") for window in sequences(trace)]
+    weights = {"learned": learned.network.weights, **{name: heuristic_weights(name) for name in BASES}}
+    return {name: float(np.mean([arena.outcome(w).cost for arena in arenas])) for name, w in weights.items()}

@@ -10,16 +10,21 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
+from cmaes import CMA
 
+from gpuyard.core.planner import ordered
+from gpuyard.core.policy import Policy
 from gpuyard.learn.arena import Arena, Outcome, Stats, heuristic_weights, longer_waits
-from gpuyard.learn.network import BASES
-from gpuyard.learn.windows import Window
+from gpuyard.learn.trace_windows import Window
+from gpuyard.policies.features import COLUMNS, NAMES, features
+from gpuyard.policies.network import BASES, JOB_FEATURES, Network, key, score, untrained
 from gpuyard.sim.parallel import available_cpus, start_method
+from gpuyard.sim.replay import replay
 from gpuyard.sim.trace import Floats
 
 MEAN_COUNTS = 0.3
@@ -149,3 +154,74 @@ class Trials:
             {name: np.array([o.cost for o in outcomes]) for name, outcomes in found.items()},
             {name: np.array([o.p99 for o in outcomes]) for name, outcomes in found.items()},
         )
+
+
+LEAST_WAITING = 2
+"""Queues in which there is something to choose."""
+
+
+def sample_queues(network: Network, windows: Sequence[Window], most: int, rng: np.random.Generator) -> list[Floats]:
+    """Queues that a network ranked, each a line per column of `COLUMNS`; at most so many of each window."""
+    found: list[Floats] = []
+    for window in windows:
+        seen: list[Floats] = []
+
+        def watch(*columns: Any, seen: list[Floats] = seen) -> Any:
+            if len(columns[0]) >= LEAST_WAITING:
+                seen.append(np.stack(columns[:-1]))
+            return score(*columns)
+
+        policy = Policy("watched", watch, COLUMNS, {}, weights=network.weights)
+        problem = window.problem
+        planner = ordered(policy, problem.discipline, problem.placement)
+        replay(problem.trace, problem.cluster, planner, estimates=problem.estimates)
+        chosen = rng.permutation(len(seen))[:most]
+        found += [seen[i] for i in sorted(chosen)]
+    return found
+
+
+RIDGE = 1.0
+SPREAD = 2.0
+"""How far apart, in scores, jobs of a queue are put on average."""
+
+
+def clone_heuristic(network: Network, heuristic: str, queues: Sequence[Floats]) -> Network:
+    """The network with a linear part that puts these queues in about the order of another heuristic."""
+    weights = heuristic_weights(heuristic)
+    rows, wanted = [], []
+    for queue in queues:
+        numbers = score(*(*queue, weights))
+        spread = float(numbers.std())
+        if spread == 0.0:
+            continue
+        own = key(network.weights[0], *(queue[COLUMNS.index(name)] for name in ("estimate", "gpus", "submit", "wait")))
+        x = np.stack(features(*queue)[:JOB_FEATURES])
+        # Only differences within a queue matter.
+        rows.append(x - x.mean(axis=1, keepdims=True))
+        wanted.append(SPREAD * (numbers - numbers.mean()) / spread - (own - own.mean()))
+    if not rows:
+        return network
+    x, y = np.concatenate(rows, axis=1), np.concatenate(wanted)
+    linear = np.linalg.solve(x @ x.T + RIDGE * np.eye(JOB_FEATURES), x @ y)
+    return replace(network, parameters=np.concatenate((linear, network.parameters[JOB_FEATURES:])))
+
+
+TUNED = ("length", "width", "patience", "standing")
+GENERATIONS, POPULATION = 4, 8
+
+
+def tuned_rule(trials: Trials, baseline: Baseline, starvation: float, seed: int) -> Network:
+    """The best rule that was found on these windows."""
+    start = untrained("sjf", 0, starvation, np.random.default_rng(seed))
+    search = CMA(np.zeros(len(TUNED)), 0.5, seed=seed, population_size=POPULATION)
+    for _ in range(GENERATIONS):
+        asked = [search.ask() for _ in range(POPULATION)]
+        tried = trials.outcomes([_rule(start, x).weights for x in asked])
+        search.tell([(x, fitness(o, baseline.cost, baseline.p99).value) for x, o in zip(asked, tried, strict=True)])
+    return _rule(start, search.mean)
+
+
+def _rule(start: Network, found: Floats) -> Network:
+    parameters = start.parameters.copy()
+    parameters[[NAMES.index(name) for name in TUNED]] = found
+    return Network(start.base, 0, start.starvation, parameters)

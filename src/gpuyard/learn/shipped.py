@@ -1,11 +1,4 @@
-"""The trained policies that come with gpuyard: how they are made, so that anybody can make them again.
-
-    python -m gpuyard.learn.shipped [NAME...]     # writes policies/NAME.json, and NAME.md, what it achieves
-
-The jobs are made up, since no trace may be passed on: on a shared box or a small cluster most jobs are short tries of
-one GPU, few are trainings that take hours and several GPUs; days are busy and nights are not; people ask for round
-numbers of hours and mostly for too many. Who has a history of their own should train on that.
-"""
+"""Makes the trained policies that come with gpuyard: `python -m gpuyard.learn.shipped`."""
 
 from __future__ import annotations
 
@@ -17,9 +10,8 @@ import numpy as np
 
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
-from gpuyard.learn.evaluation import Evaluation, evaluate
-from gpuyard.learn.gate import judge
-from gpuyard.learn.problem import Problem, make_problem
+from gpuyard.learn.evaluation import Evaluation, evaluate, judge
+from gpuyard.learn.trace_windows import Problem, make_problem
 from gpuyard.learn.training import Recipe, train
 from gpuyard.sim.trace import Trace
 
@@ -79,11 +71,11 @@ def make(name: str, folder: Path, recipe: Recipe | None = None) -> dict[str, Any
     found = evaluate(learned, given)
     verdict = judge(found)
     learned.with_gate(verdict).save(folder / f"{name}.json")
-    (folder / f"{name}.md").write_text(_told(name, found, verdict))
+    (folder / f"{name}.md").write_text(_description(name, found, verdict))
     return verdict
 
 
-def _told(name: str, one: Evaluation, verdict: dict[str, Any]) -> str:
+def _description(name: str, one: Evaluation, verdict: dict[str, Any]) -> str:
     """What a policy achieves, as a text."""
     shape = SHAPES[name]
     lines = [
@@ -114,5 +106,5 @@ def _told(name: str, one: Evaluation, verdict: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or SHAPES:
-        outcome = make(wanted, Path(__file__).parent / "policies")
+        outcome = make(wanted, Path(__file__).parents[1] / "policies" / "trained")
         print(wanted, "passes" if outcome["passed"] else outcome["reasons"])

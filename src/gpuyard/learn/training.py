@@ -1,14 +1,4 @@
-"""Training: from traces to the file of a policy, by evolution of weights on the simulator.
-
-1. Draw windows of the first part of each trace, most of them altered (`windows`).
-2. See what every heuristic achieves in each of them; the best of each window is what candidates are compared with.
-3. Start from a heuristic's own key, with nothing added, or from a likeness of the best heuristic (`cloning`).
-4. Let CMA-ES search (`search`), first the linear part, then hidden units too. Now and then try the mean of the
-   population on other windows, of the next part of the trace and some new ones; if nothing gets better for long, stop.
-5. What is kept in the end is whatever did best on all windows together: it may be the start, which is a heuristic.
-
-Budgets are generations, never seconds, and all that is random has a seed: the same training gives the same file.
-"""
+"""Training of a policy: from traces to a policy file, by evolution of weights on the simulator."""
 
 from __future__ import annotations
 
@@ -25,15 +15,11 @@ import numpy as np
 from cmaes import CMA
 
 from gpuyard.errors import UserError
-from gpuyard.learn.cloning import cloned
-from gpuyard.learn.features import COLUMNS, features
-from gpuyard.learn.file import Learned
-from gpuyard.learn.network import BASES, JOB_FEATURES, SIZES, Network, untrained
-from gpuyard.learn.problem import Problem, Span
-from gpuyard.learn.sampling import queues
-from gpuyard.learn.search import LONGEST, Baseline, Trials, fitness
-from gpuyard.learn.tuning import tuned_rule
-from gpuyard.learn.windows import Window, cut, draw
+from gpuyard.learn.search import LONGEST, Baseline, Trials, clone_heuristic, fitness, sample_queues, tuned_rule
+from gpuyard.learn.trace_windows import Problem, Span, Window, cut, draw
+from gpuyard.policies.features import COLUMNS, features
+from gpuyard.policies.network import BASES, JOB_FEATURES, SIZES, Network, untrained
+from gpuyard.policies.trained_policy import Learned
 from gpuyard.sim.trace import Floats
 
 LOG_KEYS = ("sjf", "saf")
@@ -140,7 +126,7 @@ def train(
         rule = tuned_rule(trials, baseline, recipe.starvation, recipe.seed)
         _search(course, start, recipe, trials, baseline, checks, reference, watch, checkpoint, problems)
     network = replace(start, parameters=course.best)
-    samples = queues(network, training[:SAMPLED], 100, rng)
+    samples = sample_queues(network, training[:SAMPLED], 100, rng)
     learned = Learned(
         network, *_ranges(samples), problems[0].discipline, _record(problems, recipe, course, baseline, samples, rule)
     )
@@ -185,8 +171,8 @@ def _start(
     plain = untrained(base, recipe.hidden, recipe.starvation, rng)
     if baseline.best == base:
         return plain
-    sample = queues(plain, training[:SAMPLED], 100, rng)
-    alike = cloned(plain, baseline.best, sample)
+    sample = sample_queues(plain, training[:SAMPLED], 100, rng)
+    alike = clone_heuristic(plain, baseline.best, sample)
     found = trials.outcomes([plain.weights, alike.weights])
     values = [fitness(outcomes, baseline.cost, baseline.p99, recipe.longest).value for outcomes in found]
     return alike if values[1] < values[0] else plain

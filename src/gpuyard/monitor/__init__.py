@@ -1,1 +1,1 @@
-"""Looking at GPUs: where series come from, and what is drawn and told of them."""
+"""GPU monitoring: sources of series, live recording, summaries, plots and reports."""

@@ -1,9 +1,4 @@
-"""How well usage is foreseen: the forecast of the admission rules, rolled through what GPUs really did.
-
-At every instant the model is fitted to the window that ends there, as admission by usage does it, and its forecast one
-lag ahead is held against what came. For memory it is also told how often the rules would have promised what was not
-there: as much as was harvested (CBP), or was foreseen (PP), within the lag that followed.
-"""
+"""Accuracy of usage forecasts: the forecast of the admission rules, rolled over what GPUs did."""
 
 from __future__ import annotations
 
@@ -14,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuyard.core.admission import CBP, PP, decide
-from gpuyard.core.usage import Thresholds, Window, forecast, statistics_of
+from gpuyard.core.usage.admission import CBP, PP, decide
+from gpuyard.core.usage.percentiles import Thresholds, Window, forecast, statistics_of
 from gpuyard.recordings.series import Floats, Series
 
 _APART = 1.5  # periods from one value to the next that are a gap

@@ -1,9 +1,11 @@
-"""Figures of recordings: one for each metric, for one recording or for several side by side."""
+"""Figures of recordings, one for each metric; figures of forecasts and of compared policies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,12 +14,24 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpuyard.errors import UserError
-from gpuyard.monitor.decimate import decimate, smooth
-from gpuyard.monitor.lines import Axis, Line, Named, Panel, Scale, axis_of, highest, lowest, panels, scale_of
-from gpuyard.monitor.strips import draw_errors, draw_notes, draw_throttling, lanes_of
-from gpuyard.monitor.timeaxis import label_time
+from gpuyard.figures.decimation import decimate, smooth
+from gpuyard.figures.panels import Axis, Line, NamedRecordings, Panel, Scale, axis_of, highest, lowest, panels, scale_of
+from gpuyard.figures.strips import draw_errors, draw_notes, draw_throttling, lanes_of
+from gpuyard.figures.style import (
+    clean,
+    new_figure,
+    png_bytes,
+    save,
+    shorten,
+    styled,
+    svg_bytes,
+    time_unit,
+    write_atomically,
+)
+from gpuyard.figures.time_axis import label_time
+from gpuyard.monitor.forecasts import Evaluation
 from gpuyard.recordings.series import METRICS, USUAL, Floats, Metric
-from gpuyard.sim.figures import clean, new_figure, png_bytes, shorten, styled, svg_bytes, write_atomically
+from gpuyard.units import format_plain
 
 FORMATS = ("png", "svg", "html")
 LAYOUTS = ("overlay", "stacked")
@@ -35,7 +49,7 @@ _COLUMN = 16
 
 
 def write_plots(
-    recordings: Named,
+    recordings: NamedRecordings,
     metrics: Sequence[str] = USUAL,
     out: str | Path = ".",
     *,
@@ -62,7 +76,7 @@ def write_plots(
                 write_atomically(folder / f"{metric}.{kind}", render(figure))
                 written.append(folder / f"{metric}.{kind}")
     if "html" in formats:
-        from gpuyard.monitor.pagefile import plots_page
+        from gpuyard.figures.interactive_page import plots_page
 
         page = plots_page(recordings, drawn, layout=layout, title=title)
         write_atomically(folder / "plots.html", page.encode(errors="replace"))  # names may be any bytes
@@ -79,7 +93,7 @@ def _check(layout: str, formats: Sequence[str]) -> None:
         raise UserError(f"no format is named; write some of {', '.join(FORMATS)}")
 
 
-def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
+def known(recordings: NamedRecordings, metrics: Sequence[str]) -> list[str]:
     """The metrics of which there is at least one value, in the order given."""
     return [
         metric
@@ -88,7 +102,7 @@ def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
     ]
 
 
-def nothing(recordings: Named, metrics: Sequence[str]) -> str:
+def nothing(recordings: NamedRecordings, metrics: Sequence[str]) -> str:
     """What to say where there is nothing to draw."""
     there = [name for name in METRICS if known(recordings, [name])]
     asked = ", ".join(metrics) or "no metric"
@@ -97,7 +111,7 @@ def nothing(recordings: Named, metrics: Sequence[str]) -> str:
     return f"there is nothing to draw: no value of {asked} is known for that time"
 
 
-def draw(recordings: Named, metric: str, *, layout: str = "overlay", title: str = "") -> Figure:
+def draw(recordings: NamedRecordings, metric: str, *, layout: str = "overlay", title: str = "") -> Figure:
     """The figure of one metric."""
     found = panels(recordings, metric, layout)
     axis = axis_of(recordings)
@@ -107,14 +121,14 @@ def draw(recordings: Named, metric: str, *, layout: str = "overlay", title: str 
         return _curves(recordings, found, axis, title)
 
 
-def heading(recordings: Named, metric: Metric, title: str) -> str:
+def heading(recordings: NamedRecordings, metric: Metric, title: str) -> str:
     """What a figure is called."""
     told = [metric.title, title or (recordings[0][0] if len(recordings) == 1 else "")]
     made_up = " (simulated GPUs)" if any(recording.simulated for _, recording in recordings) else ""
     return clean(shorten(": ".join(part for part in told if part), 110)) + made_up
 
 
-def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Figure:
+def _curves(recordings: NamedRecordings, found: list[Panel], axis: Axis, title: str) -> Figure:
     metric = found[0].metric
     scale = scale_of(metric, highest(found))
     columns = -(-len(found) // _COLUMN)
@@ -226,7 +240,7 @@ def _value_label(metric: Metric, scale: Scale) -> str:
     return f"{metric.title} ({scale.unit})" if scale.unit else metric.title
 
 
-def legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
+def legend(figure: Figure, recordings: NamedRecordings, found: Sequence[Panel]) -> None:
     """Names of lines beside the figure."""
     groups: dict[str, Line] = {}
     for panel in found:
@@ -249,7 +263,7 @@ def legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
     )  # fmt: skip
 
 
-def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, title: str) -> Figure:
+def _strips(recordings: NamedRecordings, found: list[Panel], axis: Axis, metric: str, title: str) -> Figure:
     pairs = [pair for panel in found for pair in panel.series]
     origins = {key: start for panel in found for key, start in panel.origins.items()}
     if metric == "throttle":
@@ -260,4 +274,121 @@ def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, titl
     axes = figure.axes[0]
     axes.set_title(heading(recordings, METRICS[metric], title), loc="left")
     label_time(axes, axis)
+    return figure
+
+
+_COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
+_LONGEST = 24
+
+
+class Measure(NamedTuple):
+    """A number of a summary."""
+
+    key: str
+    title: str
+    unit: str
+    """`s` for a duration, which is drawn in minutes or hours where it is long."""
+
+
+MEASURES = (
+    Measure("makespan", "Makespan", "s"),
+    Measure("wait_mean", "Mean wait", "s"),
+    Measure("turnaround_mean", "Mean turnaround", "s"),
+    Measure("utilization", "Mean GPU utilization", "%"),
+    Measure("energy_wh", "Energy", "Wh"),
+)
+"""What policies are compared by; of all but utilization, less is better."""
+
+
+def write_comparison(out: Path, summaries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
+    """`comparison.png`, `comparison.svg` and `comparison.csv`; a summary for each policy, by its name."""
+    table = out / "comparison.csv"
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("policy", "jobs", "succeeded", *(measure.key for measure in MEASURES), "throughput"))
+        for policy, one in summaries.items():
+            keys = ("jobs", "succeeded", *(measure.key for measure in MEASURES), "throughput")
+            writer.writerow((policy, *("" if one[key] is None else one[key] for key in keys)))
+    return [*save(comparison_figure(summaries), out, "comparison"), table]
+
+
+def comparison_figure(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """A panel for each measure, a bar for each policy."""
+    known = [measure for measure in MEASURES if any(one[measure.key] is not None for one in summaries.values())]
+    with styled():
+        figure = new_figure(max(4.0, 2.4 * len(known) + 0.6), 1.2 + 0.36 * len(summaries))
+        panels = figure.subplots(1, max(1, len(known)), sharey=True, squeeze=False)[0]
+        for axes, measure in zip(panels, known, strict=False):
+            _measure_panel(axes, measure, [one[measure.key] for one in summaries.values()])
+        panels[0].set_yticks(range(len(summaries)), [clean(shorten(name, _LONGEST)) for name in summaries])
+        panels[0].set_ylim(len(summaries) - 0.5, -0.5)
+        simulated = any(one.get("simulated") for one in summaries.values())
+        first = next(iter(summaries.values()))
+        figure.suptitle(
+            f"The same {first['jobs']} jobs under {len(summaries)} policies{' (simulated GPUs)' * simulated}",
+            x=0.01, ha="left", fontsize=10.5,
+        )  # fmt: skip
+        return figure
+
+
+def _measure_panel(axes: Axes, measure: Measure, values: Sequence[float | None]) -> None:
+    highest = max((value for value in values if value is not None), default=0.0)
+    divisor, unit = time_unit(highest) if measure.unit == "s" else (1.0, measure.unit)
+    for place, value in enumerate(values):
+        if value is None:
+            axes.text(0.0, place, " not known", va="center", fontsize=8, color="#777777")
+            continue
+        axes.barh(place, value / divisor, height=0.6, color=_COLOURS[place % len(_COLOURS)])
+        axes.text(value / divisor, place, f" {format_plain(value / divisor, 3)}", va="center", fontsize=8)
+    axes.set_xlim(0.0, highest / divisor * 1.25 or 1.0)
+    axes.set_title(f"{measure.title} ({unit})", loc="left", fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
+
+
+_FORECAST_POINTS = 4000
+"""Of a line, or of a scatter: more cannot be told apart."""
+
+
+def write_forecast_plots(name: str, title: str, metric: str, found: Evaluation, out: Path) -> list[Path]:
+    """Write both figures of one series; returns what was written."""
+    out.mkdir(parents=True, exist_ok=True)
+    known = METRICS.get(metric, Metric(metric, "", metric))
+    scale = scale_of(known, float(np.max(found.real, initial=0.0))) if known.unit else Scale(1.0, "")
+    label = f"{known.title} ({scale.unit})" if scale.unit else known.title
+    written = []
+    for kind, draw in (("line", _forecast_line), ("scatter", _forecast_scatter)):
+        with styled():
+            figure = draw(found, scale.divisor, label)
+            figure.suptitle(clean(f"Forecast against what came: {title}"), fontsize="medium")
+            path = out / f"{name}-{kind}.png"
+            write_atomically(path, png_bytes(figure))
+        written.append(path)
+    return written
+
+
+def _forecast_line(found: Evaluation, divisor: float, label: str) -> Figure:
+    figure = new_figure(11.0, 4.0)
+    axes = figure.add_subplot()
+    step = -(-len(found.at) // _FORECAST_POINTS)
+    seconds = (found.at - found.at[0])[::step]
+    axes.plot(seconds, found.real[::step] / divisor, label="what came", linewidth=1.2)
+    axes.plot(seconds, found.foreseen[::step] / divisor, label="forecast", linewidth=1.0, linestyle="--")
+    axes.set_xlabel("time (s)")
+    axes.set_ylabel(label)
+    axes.legend(loc="best")
+    return figure
+
+
+def _forecast_scatter(found: Evaluation, divisor: float, label: str) -> Figure:
+    figure = new_figure(5.5, 5.0)
+    axes = figure.add_subplot()
+    step = -(-len(found.at) // _FORECAST_POINTS)
+    real, foreseen = found.real[::step] / divisor, found.foreseen[::step] / divisor
+    low, high = float(min(real.min(), foreseen.min())), float(max(real.max(), foreseen.max()))
+    axes.plot([low, high], [low, high], color="0.6", linewidth=0.8, label="as foreseen")
+    axes.scatter(real, foreseen, s=6, alpha=0.5)
+    axes.set_xlabel(f"what came: {label}")
+    axes.set_ylabel("forecast")
+    axes.legend(loc="best")
     return figure

@@ -1,1 +1,1 @@
-"""The dashboard: a process of its own, which asks the daemon's API like any client, with the rights of who looks."""
+"""The web page: a process of its own and a client of the daemon's API, with the rights of the viewer."""

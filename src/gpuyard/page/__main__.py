@@ -6,8 +6,8 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from gpuyard.page import dropping, lifeline, serving
-from gpuyard.unixhttp import reachable
+from gpuyard.client.transport import reachable
+from gpuyard.page import process
 
 
 def _go_first() -> None:
@@ -23,20 +23,20 @@ def main() -> None:
     parser.add_argument("--socket", required=True, help="Where the daemon listens.")
     parser.add_argument("--traces", default="", help="A folder of traces, to be simulated by who looks.")
     given = parser.parse_args()
-    serving.prepare()
+    process.prepare()
 
     _go_first()
-    lifeline.hold()
+    process.end_with_daemon()
 
-    from gpuyard.page.app import make_app
-    from gpuyard.page.simulations import places
+    from gpuyard.page.page_app import make_app
+    from gpuyard.page.simulations import trace_sources
 
     with reachable(given.socket) as daemon:  # whose path may be too long for an address, for as long as this lives
         app = make_app(daemon, given.traces)
-        if dropping.is_due():
-            places.make_cache(dropping.NOBODY)
-        dropping.drop()
-        serving.serve(given.fd, app)
+        if process.drops_root():
+            trace_sources.make_code_cache(process.NOBODY)
+        process.drop_root()
+        process.serve(given.fd, app)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The daemon's API, asked over its Unix socket in the name of whoever looks at the page."""
+"""Client of the daemon's API over its Unix socket, in the viewer's name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 
 from gpuyard.errors import GpuyardError
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 _PREFIX = "/api/v1"
 
 
@@ -25,7 +25,7 @@ class Refused(GpuyardError):
         """What is wrong where, of a request that is not valid."""
 
 
-class Away(GpuyardError):
+class Unavailable(GpuyardError):
     """The daemon does not answer at the moment; it may be restarting."""
 
 
@@ -37,7 +37,7 @@ class Api:
         self._client = client or httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=socket, limits=httpx.Limits(max_connections=200)),
             base_url="http://daemon",
-            timeout=httpx.Timeout(_PATIENCE, connect=5.0, pool=None),
+            timeout=httpx.Timeout(_TIMEOUT, connect=5.0, pool=None),
         )
 
     def as_viewer(self, ticket: str) -> Api:
@@ -64,7 +64,7 @@ class Api:
                 json=body if body is not None else None,
             )  # fmt: skip
         except httpx.HTTPError as error:
-            raise Away from error
+            raise Unavailable from error
         if answer.is_success:
             return answer.json() if answer.content else None
         raise _refusal(answer)
@@ -83,7 +83,7 @@ class Api:
                     raise _refusal(answer)
                 yield answer.aiter_lines()
         except httpx.HTTPError as error:
-            raise Away from error
+            raise Unavailable from error
 
     def _headers(self) -> dict[str, str]:
         plain = {"Prefer": "times=iso"}  # in sentences, so that they can be told as the viewer's clock has them

@@ -1,8 +1,4 @@
-"""What happens in the yard, heard once for everybody who looks.
-
-One stream of events and one of samples come from the daemon, however many look. Whatever happens leads to a *beat*, at
-most two a second: every open page shows itself anew, and what several of them ask for is asked for once.
-"""
+"""The daemon's event stream, read once for all viewers: events, GPU samples, reasons of drains."""
 
 from __future__ import annotations
 
@@ -10,20 +6,52 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpuyard.errors import GpuyardError
-from gpuyard.page.api import Api, Away, Refused
-from gpuyard.page.samples import Samples
+from gpuyard.page.api import Api, Refused, Unavailable
+
+SAMPLES_KEPT = 120
+"""Samples of each GPU."""
+METRICS = ("utilization", "memory_used", "temperature", "power")
+Curves = dict[str, deque[float | None]]
+
+
+class Samples:
+    """What the daemon told last, GPU by GPU."""
+
+    def __init__(self) -> None:
+        self.at: deque[float] = deque(maxlen=SAMPLES_KEPT)
+        self._curves: dict[int, Curves] = {}
+
+    @property
+    def last(self) -> float | None:
+        """When the latest is of, in seconds since the epoch; None before the first."""
+        return self.at[-1] if self.at else None
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        """Take what the API answered."""
+        self.at.extend(told["at"])
+        for gpu in told["gpus"]:
+            curves = self._curves.setdefault(gpu["index"], {name: deque(maxlen=SAMPLES_KEPT) for name in METRICS})
+            for name in METRICS:
+                curves[name].extend(gpu.get(name) or [None] * len(told["at"]))
+
+    def of(self, gpu: int, metric: str) -> Sequence[float | None]:
+        """The curve of one GPU."""
+        curves = self._curves.get(gpu)
+        return list(curves[metric]) if curves else []
+
 
 log = logging.getLogger("gpuyard.page")
 _REST = 0.5  # seconds between beats
-_PULSE = 1.0  # seconds after which there is a beat even if nothing happened
-_AGAIN = 0.5  # seconds until a daemon that is away is tried again
+_HEARTBEAT = 1.0  # seconds after which there is a beat even if nothing happened
+_RETRY = 0.5  # seconds until a daemon that is away is tried again
 _FORGET = 120.0  # seconds after which an answer that nobody asked for again is forgotten
-_MOST = 300  # answers that are kept: who types on and on in a filter asks for something else each time
+_MAX_ANSWERS = 300  # answers that are kept: who types on and on in a filter asks for something else each time
 
 
 class Listener(Protocol):
@@ -58,7 +86,7 @@ class Feed:
     async def start(self) -> None:
         """Begin to listen."""
         for work in (self._follow_events, self._follow_samples, self._beat):
-            self._tasks.append(asyncio.create_task(forever(work)))
+            self._tasks.append(asyncio.create_task(run_forever(work)))
 
     async def stop(self) -> None:
         """Listen no longer."""
@@ -89,12 +117,12 @@ class Feed:
                             last = line[3:].strip()
                         elif line.startswith("data:"):
                             self._tell(json.loads(line[5:]))
-            except Away:
+            except Unavailable:
                 pass  # which is told below, as is the end of a stream
             except Refused as error:
                 log.warning("events cannot be followed: %s", error)
             self._tell(away=True)
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY)
 
     def _tell(self, event: dict[str, Any] | None = None, *, away: bool | None = None) -> None:
         if away is not None:
@@ -110,16 +138,16 @@ class Feed:
             try:
                 self.samples.add(await self.api.get("/gpus/samples", after=self.samples.last, wait=10))
                 self._news.set()
-            except Away:
-                await asyncio.sleep(_AGAIN)
+            except Unavailable:
+                await asyncio.sleep(_RETRY)
             except Refused as error:
                 log.warning("samples cannot be read: %s", error)
-                await asyncio.sleep(10 * _AGAIN)
+                await asyncio.sleep(10 * _RETRY)
 
     async def _beat(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _PULSE)
+                await asyncio.wait_for(self._news.wait(), _HEARTBEAT)
             self._news.clear()
             for listener in list(self.listeners):
                 listener.beat()
@@ -129,7 +157,7 @@ class Feed:
     def _forget(self) -> None:
         done = [(path, answer) for path, answer in self._answers.items() if answer.task.done()]
         done.sort(key=lambda one: one[1].at)
-        old, many = time.monotonic() - _FORGET, len(done) - _MOST
+        old, many = time.monotonic() - _FORGET, len(done) - _MAX_ANSWERS
         for number, (path, answer) in enumerate(done):
             if answer.at < old or number < many:
                 del self._answers[path]
@@ -139,7 +167,7 @@ def _failed(answer: _Answer) -> bool:
     return answer.task.done() and (answer.task.cancelled() or answer.task.exception() is not None)
 
 
-async def forever(work: Callable[[], Awaitable[None]]) -> None:
+async def run_forever(work: Callable[[], Awaitable[None]]) -> None:
     """Do it; if it fails, say so and begin again: a page that stands still without a word would be worse."""
     while True:
         try:
@@ -148,4 +176,36 @@ async def forever(work: Callable[[], Awaitable[None]]) -> None:
             log.warning("%s", error)
         except Exception:
             log.exception("the feed failed, and begins again")
-        await asyncio.sleep(_AGAIN)
+        await asyncio.sleep(_RETRY)
+
+
+class Drain(NamedTuple):
+    """Why a GPU was drained, and by whom; both may be empty."""
+
+    why: str
+    by: str
+
+
+class DrainReasons:
+    """Those of a yard, asked for when other GPUs are drained than before."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._drained: list[int] = []
+        self._found: dict[int, Drain] = {}
+
+    async def of(self, gpus: Sequence[Mapping[str, Any]]) -> dict[int, Drain]:
+        """Why these GPUs, as the API lists them, are drained."""
+        drained = [gpu["index"] for gpu in gpus if gpu["drained"]]
+        if drained != self._drained:
+            told = await self._feed.ask("/events?kind=GpusDrained&limit=10000", 0.0) if drained else {"events": []}
+            self._drained, self._found = drained, drain_reasons(told["events"])
+        return self._found
+
+
+def drain_reasons(events: Sequence[Mapping[str, Any]]) -> dict[int, Drain]:
+    """Why GPUs were drained last, and by whom."""
+    found: dict[int, Drain] = {}
+    for event in events:
+        found |= dict.fromkeys(event.get("gpus") or (), Drain(event.get("reason") or "", event.get("by") or ""))
+    return found

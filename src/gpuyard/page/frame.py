@@ -1,4 +1,4 @@
-"""What is around every view: the head with the way to the others, who looks, and how the line to the daemon is."""
+"""The frame around every view: header, navigation, the viewer's name, and the state of the connection."""
 
 from __future__ import annotations
 

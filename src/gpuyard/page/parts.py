@@ -1,15 +1,48 @@
-"""Small pieces that all views are made of. All text that comes from users goes through here as text, never as HTML."""
+"""Small elements that all views are made of. Text from users goes through here as text, never as HTML."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
 from urllib.parse import quote
 
 from nicegui import ui
 from nicegui.element import Element
 
 from gpuyard.units import format_duration, format_size
+
+_NOTHING = object()
+
+
+class Section:
+    """A part of the page that is drawn anew when what it shows is another, and left alone else."""
+
+    def __init__(self, classes: str = "", tag: str = "div", props: str = "") -> None:
+        self._box = ui.element(tag).classes(classes).props(props)
+        self._shown: Any = _NOTHING
+
+    def show(self, facts: Any, draw: Callable[[], object], *, visible: bool = True) -> None:
+        """Draw it, if these facts are not those that it was drawn with."""
+        self._box.set_visibility(visible)
+        if facts == self._shown:
+            return
+        self._shown = facts
+        self._box.clear()
+        with self._box:
+            draw()
+
+
+class Since(Element, component="assets/since.js"):
+    """How long ago something was, which goes on by itself in the browser."""
+
+    def __init__(self, since: str | float) -> None:
+        super().__init__()
+        self._props["since"] = datetime.fromisoformat(since).timestamp() if isinstance(since, str) else since
+        self._props["now"] = time.time()
+
 
 STATES = {
     "queued": "waiting", "held": "held", "running": "running", "succeeded": "succeeded", "failed": "failed",

@@ -1,4 +1,4 @@
-"""One open page: who looks at it, in which zone, and what shows itself anew when something happens."""
+"""One open page: its viewer, time zone and permissions, and the parts that are updated on events."""
 
 from __future__ import annotations
 
@@ -8,15 +8,56 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
-from typing import Any
+from enum import Enum
+from typing import Any, Protocol
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from nicegui import Client, background_tasks, ui
 
 from gpuyard.errors import GpuyardError
-from gpuyard.page.api import Api, Away, Refused
+from gpuyard.page.api import Api, Refused, Unavailable
 from gpuyard.page.feed import Feed, Listener
+
+
+class Permission(Enum):
+    """Something that not everybody may do."""
+
+    SUBMIT = "submit a job"
+    SET_POLICY = "set the policy"
+    DRAIN = "drain and resume GPUs"
+    RESERVE = "reserve GPUs"
+    SET_RULES = "set quotas and shares"
+    MAKE_TOKEN = "make a token"
+    MAKE_ANY_TOKEN = "make a token for others, or an admin's"
+    REVOKE_TOKEN = "revoke a token of one's own"
+    REVOKE_ANY_TOKEN = "revoke others' tokens"
+    READ_AUDIT = "read the audit trail"
+    READ_DELIVERIES = "see what others are told, and what failed"
+    SUBSCRIBE = "be told of one's jobs"
+
+
+class _HasRole(Protocol):
+    """Whoever looks, as far as it matters here."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def via(self) -> str: ...
+
+
+_ACTORS = ("admin", "user")
+_OWN = frozenset((Permission.SUBMIT, Permission.REVOKE_TOKEN, Permission.SUBSCRIBE))
+
+
+def may(viewer: _HasRole, deed: Permission) -> bool:
+    """Whether somebody may do this."""
+    if viewer.role == "admin":
+        return True
+    if deed is Permission.MAKE_TOKEN:  # by a token none can be made: a stolen one would never end
+        return viewer.role == "user" and viewer.via in ("socket", "loopback")
+    return viewer.role in _ACTORS and deed in _OWN
+
 
 log = logging.getLogger("gpuyard.page")
 Show = Callable[[], Awaitable[None]]
@@ -149,7 +190,7 @@ class Visit(Tab):
         async def shown() -> None:
             try:
                 await show()
-            except Away:
+            except Unavailable:
                 return  # the banner tells
             except Refused as error:
                 self.tell(error, asked=False)

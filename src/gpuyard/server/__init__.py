@@ -1,1 +1,1 @@
-"""The HTTP API of a yard: who may ask for what, in which form, and what the answers look like."""
+"""The daemon's HTTP API: authentication, routes, streams, and the proxy of the web page."""

@@ -1,4 +1,4 @@
-"""The routes. Small reads are answered here, larger ones in a thread, and what changes the yard by the yard's own."""
+"""The API: makes the route classes, registers them, and holds what they share."""
 
 from __future__ import annotations
 
@@ -16,63 +16,46 @@ from pydantic import ValidationError
 
 from gpuyard import __version__
 from gpuyard.config import Settings
-from gpuyard.core.lending import loans
+from gpuyard.core.limits.loans import loans
 from gpuyard.core.reasons import Reason
-from gpuyard.daemon import rulebook
-from gpuyard.daemon.desk import Desk
-from gpuyard.daemon.intake import Wanted
-from gpuyard.daemon.interference import Interference
-from gpuyard.daemon.progress import Progresses
-from gpuyard.daemon.reader import Reader
-from gpuyard.daemon.recording import Recorder
-from gpuyard.daemon.views import JobView
-from gpuyard.daemon.yard import Yard
-from gpuyard.engines.signs import Signs
+from gpuyard.daemon import limits as rulebook
+from gpuyard.daemon.background.interference import Interference
+from gpuyard.daemon.background.recorder import Recorder
+from gpuyard.daemon.commands import Commands
+from gpuyard.daemon.jobs.intake import JobRequest
+from gpuyard.daemon.jobs.progress_reader import ProgressReader
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.reader import Reader
+from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
-from gpuyard.server.access import Access
-from gpuyard.server.answers import (
-    Sayings,
-    explain_json,
-    job_json,
-    reply,
-    times_are_known,
-)
-from gpuyard.server.batches import BatchRoutes
-from gpuyard.server.bodies import read_json
-from gpuyard.server.caretaker import Caretaker
-from gpuyard.server.describing import Describing
-from gpuyard.server.doors import Doors
-from gpuyard.server.estimates import EstimateRoutes
-from gpuyard.server.events import Events
-from gpuyard.server.exposure import exposure
-from gpuyard.server.gpus import GpuRoutes
-from gpuyard.server.grants import GrantRoutes
-from gpuyard.server.hub import Hub
-from gpuyard.server.interference import InterferenceRoute
-from gpuyard.server.leases import Leases
-from gpuyard.server.lists import Lists
-from gpuyard.server.logs import Logs
-from gpuyard.server.models import Cancellation, Submission
-from gpuyard.server.notifications import Notifications
-from gpuyard.server.once import Act, Once
-from gpuyard.server.permissions import May, Permissions
-from gpuyard.server.policies import PolicyRoutes
-from gpuyard.server.queries import Asking
-from gpuyard.server.recordings import RecordingRoutes
-from gpuyard.server.reports import Reports
-from gpuyard.server.rules import RuleRoutes
-from gpuyard.server.selection import Listing
-from gpuyard.server.sessions import SessionRoutes
-from gpuyard.server.signing import Signing
-from gpuyard.server.stats import Stats
-from gpuyard.server.streaming import Streams
-from gpuyard.server.surroundings import settled
-from gpuyard.server.times import iso
-from gpuyard.server.tokens import TokenRoutes
-from gpuyard.server.usage import UsageRoute
-from gpuyard.server.watch import Wait, Watch
-from gpuyard.server.watchmen import Watchmen
+from gpuyard.server.auth.credentials import CredentialStore
+from gpuyard.server.auth.middleware import Auth
+from gpuyard.server.auth.permissions import Permission, Permissions
+from gpuyard.server.proxy.supervisor import PageSupervisor
+from gpuyard.server.requests import Command, IdempotentRequests, StrictRoute, read_json
+from gpuyard.server.responses import ReasonTexts, explain_json, iso, job_json, reply, times_are_known
+from gpuyard.server.routes.batches import BatchRoutes
+from gpuyard.server.routes.estimates import EstimateRoutes
+from gpuyard.server.routes.gpus import GpuRoutes
+from gpuyard.server.routes.grants import GrantRoutes
+from gpuyard.server.routes.job_lists import JobListing, ListRoutes
+from gpuyard.server.routes.jobs import JobRoutes, JobSignatures, ProgressRoute, with_login_defaults
+from gpuyard.server.routes.leases import LeaseRoutes
+from gpuyard.server.routes.limits import LimitRoutes
+from gpuyard.server.routes.notifications import NotificationRoutes
+from gpuyard.server.routes.policies import PolicyRoutes
+from gpuyard.server.routes.recordings import RecordingRoutes
+from gpuyard.server.routes.sessions import SessionRoutes
+from gpuyard.server.routes.statistics import InterferenceRoute, StatsRoute, UsageRoute
+from gpuyard.server.routes.submissions import Cancellation, Submission
+from gpuyard.server.routes.tokens import TokenRoutes
+from gpuyard.server.security import exposure_warnings
+from gpuyard.server.stream.event_stream import EventHub, EventRoutes
+from gpuyard.server.stream.job_logs import LogRoute
+from gpuyard.server.stream.streams import Streams, Wait, Watch
+from gpuyard.server.watchmen.routes import WatchmenRoutes
 
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that somebody waits for
 
@@ -81,73 +64,75 @@ class Api:
     """The routes of one yard."""
 
     def __init__(
-        self, yard: Yard, settings: Settings, shutdown: Callable[[], None], access: Access | None = None
+        self, yard: Yard, settings: Settings, shutdown: Callable[[], None], access: CredentialStore | None = None
     ) -> None:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
-        self.desk = Desk(yard)
-        self.signs = Signs()
+        self.desk = Commands(yard)
+        self.signs = Heartbeats()
         """Where signs of life of leases are noted; the engine's, once there is one."""
         self.permissions = Permissions(settings)
-        self.doors = Doors(settings, self.permissions, access)
-        self.signing = Signing(settings)
-        self.rules = RuleRoutes(yard, self.ask, self.look, self.permissions.name)
+        self.doors = Auth(settings, self.permissions, access)
+        self.signing = JobSignatures(settings)
+        self.rules = LimitRoutes(yard, self.ask, self.look, self.permissions.name)
         self.gpus = GpuRoutes(self)
-        self.once = Once(self)
+        self.once = IdempotentRequests(self)
         self.watch = Watch()
         self.streams = Streams()
-        self.hub = Hub(lambda: yard.store.last, lambda: self.reader, self.watch)
-        self.progress = Progresses(yard.engine, settings.data_dir / "work")
+        self.hub = EventHub(lambda: yard.store.last, lambda: self.reader, self.watch)
+        self.progress = ProgressReader(yard.engine, settings.data_dir / "work")
         self.interference = Interference(yard, self.progress, settings.interference_after)
         self.recorder = Recorder(yard, settings)
-        self.listing = Listing(yard, self.progress)
-        self.notifications = Notifications(self)
+        self.listing = JobListing(yard, self.progress)
+        self.notifications = NotificationRoutes(self)
         self.since = time.time()
         self.url = ""
         """How the API is reached on TCP; empty if it is not."""
-        self.page = Caretaker(settings)
+        self.page = PageSupervisor(settings)
         self._own = threading.local()
         yard.listeners.append(self.watch.committed)
 
     def add_to(self, app: FastAPI) -> None:
         """Make the routes known."""
 
-        def add(path: str, handler: Callable[..., Any], method: str, may: May, what: str = "", **options: Any) -> None:
-            checks = [] if may is May.EVERYBODY else [Depends(self._guard(may, what))]
+        def add(
+            path: str, handler: Callable[..., Any], method: str, may: Permission, what: str = "", **options: Any
+        ) -> None:
+            checks = [] if may is Permission.EVERYBODY else [Depends(self._guard(may, what))]
             options["openapi_extra"] = {"x-may": may.value, **options.get("openapi_extra", {})}
-            kind = Asking if method == "GET" else None
+            kind = StrictRoute if method == "GET" else None
             app.router.add_api_route(
                 f"/api/v1{path}", handler, methods=[method], dependencies=checks, route_class_override=kind, **options
             )
 
-        everybody, owner, admin = May.EVERYBODY, May.OWNER, May.ADMIN
-        lists = Lists(self)
+        everybody, owner, admin = Permission.EVERYBODY, Permission.OWNER, Permission.ADMIN
+        lists = ListRoutes(self)
         add("/jobs", self.submit, "POST", everybody, status_code=201)
         add("/jobs", lists.jobs, "GET", everybody)
         add("/jobs/{job}", self.job, "GET", everybody)
         add("/jobs/{job}/cancel", self.cancel, "POST", owner, "cancel job {job}")
         add("/jobs/{job}/hold", self.hold, "POST", owner, "hold job {job}")
         add("/jobs/{job}/release", self.release, "POST", owner, "release job {job}")
-        add("/jobs/{job}/log", Logs(self).log, "GET", owner, "read the output of job {job}")
+        add("/jobs/{job}/log", LogRoute(self).log, "GET", owner, "read the output of job {job}")
         add("/jobs/{job}/environment", self.environment, "GET", owner, "read the environment of job {job}")
         add("/jobs/{job}/explain", self.explain, "GET", everybody)
-        described = Describing(self)
+        described = JobRoutes(self)
         add("/jobs/batch", described.batch, "POST", everybody, status_code=201)
         BatchRoutes(self).add_to(add)
         add("/jobs/{job}", described.edit, "PATCH", owner, "change job {job}")
         add("/jobs/{job}/clone", described.clone, "POST", owner, "copy job {job}", status_code=201)
         add("/jobs/{job}/retry", described.retry, "POST", owner, "run job {job} again", status_code=201)
-        add("/jobs/{job}/progress", Reports(self).progress, "POST", owner, "tell how far job {job} is")
+        add("/jobs/{job}/progress", ProgressRoute(self).progress, "POST", owner, "tell how far job {job} is")
         GrantRoutes(self).add_to(add)
-        leases = Leases(self)
+        leases = LeaseRoutes(self)
         add("/leases", leases.acquire, "POST", everybody, status_code=201)
         add("/leases", lists.leases, "GET", everybody)
         add("/leases/{job}", lists.lease, "GET", everybody)
         add("/leases/{job}/release", leases.give_back, "POST", owner, "give lease {job} back")
         add("/leases/{job}/heartbeat", leases.heartbeat, "POST", owner, "keep lease {job}")
-        Watchmen(self, leases).add_to(app)
+        WatchmenRoutes(self, leases).add_to(app)
         add("/history", lists.history, "GET", everybody)
-        add("/events", Events(self).events, "GET", everybody)
-        add("/stats", Stats(self).stats, "GET", everybody)
+        add("/events", EventRoutes(self).events, "GET", everybody)
+        add("/stats", StatsRoute(self).stats, "GET", everybody)
         add("/usage", UsageRoute(self).usage, "GET", everybody)
         add("/interference", InterferenceRoute(self).interference, "GET", everybody)
         EstimateRoutes(self).add_to(add)
@@ -161,7 +146,7 @@ class Api:
         add("/status", self.status, "GET", everybody)
         add("/shutdown", self.shutdown, "POST", admin, "end the daemon", status_code=202)
 
-    def _guard(self, may: May, what: str) -> Callable[[Request], Any]:
+    def _guard(self, may: Permission, what: str) -> Callable[[Request], Any]:
         """What stands before a route that is not for everybody."""
 
         async def guard(request: Request) -> None:
@@ -177,9 +162,9 @@ class Api:
         """Take a job in. It is on disk when this answers."""
         body = await request.body()
 
-        async def take() -> Act:
+        async def take() -> Command:
             told = await self.notifications.resolved(request, _submission(body))
-            given = settled(told, self.permissions.caller(request), self.settings)
+            given = with_login_defaults(told, self.permissions.caller(request), self.settings)
             wanted = await self.signed(request, [self.owned(request, given.wanted(self.settings))])
             return lambda: {"id": self.desk.submit_all(wanted)[0], **self.warned()}
 
@@ -246,7 +231,7 @@ class Api:
             {
                 "version": __version__, "pid": os.getpid(), "since": iso(self.since),
                 "data_dir": str(self.settings.data_dir), "socket": str(self.settings.socket),
-                "url": self.url or None, "warnings": facts["warnings"] + exposure(self.settings, self.url),
+                "url": self.url or None, "warnings": facts["warnings"] + exposure_warnings(self.settings, self.url),
                 "simulated": self.yard.machine.gpus.simulated, "gpus": states, "policy": self.yard.planner.text,
                 "learned": facts["learned"], "admission": self.settings.admission,
                 "jobs": counts, "plan": facts["plan"],
@@ -279,7 +264,7 @@ class Api:
         reader: Reader = self._own.reader
         return reader
 
-    def owned(self, request: Request, wanted: Wanted) -> Wanted:
+    def owned(self, request: Request, wanted: JobRequest) -> JobRequest:
         """The same, as whoever asks may have it: a job of their own, with their limits."""
         caller = self.permissions.caller(request)
         self.permissions.check_priority(caller, wanted.request.priority)
@@ -289,7 +274,7 @@ class Api:
         limits, work = self.doors.submitters.limits(request, caller), wanted.work
         return replace(wanted, request=wish, work=work if work.limits == limits else replace(work, limits=limits))
 
-    async def signed(self, request: Request, wanted: Sequence[Wanted]) -> list[Wanted]:
+    async def signed(self, request: Request, wanted: Sequence[JobRequest]) -> list[JobRequest]:
         """Jobs of whoever asks, each with what it is known by."""
         return await self.signing(wanted, self.permissions.caller(request))
 
@@ -315,7 +300,7 @@ class Api:
         if view.state == "queued" and len(views) == 1:
             recent = self.desk.recent_reasons() or {}
             reasons = recent if job in recent else await self.look(self.desk.reasons)
-        say = Sayings(times=times_are_known(list(self.yard.store.open.values())))
+        say = ReasonTexts(times=times_are_known(list(self.yard.store.open.values())))
         far = None
         if view.state == "running" and len(views) == 1:
             far = await asyncio.to_thread(self.progress.of, view, self.yard.clock.now())

@@ -1,4 +1,4 @@
-"""The application: the routes, behind the gate, and how refusals are told."""
+"""The FastAPI application: routes, middleware and exception handlers."""
 
 from __future__ import annotations
 
@@ -10,43 +10,70 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard import __version__
-from gpuyard.daemon.described import NoSuchJob
-from gpuyard.daemon.desk import NotNow
-from gpuyard.daemon.retention import Removed
-from gpuyard.daemon.rulebook import NoSuchReservation
-from gpuyard.daemon.store import StoreFailing
+from gpuyard.daemon.background.retention import Removed
+from gpuyard.daemon.commands import NotNow
+from gpuyard.daemon.limits import NoSuchReservation
+from gpuyard.daemon.store.log import NoSuchJob, StoreFailing
 from gpuyard.engines.base import EngineError
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.notices.courier import Stopped
-from gpuyard.notices.outbox import NoSuchSubscription
-from gpuyard.server.access import NoSuchToken
-from gpuyard.server.admission import TooMany, Unknown
-from gpuyard.server.answers import reply
+from gpuyard.notify.outbox import NoSuchSubscription
+from gpuyard.notify.sender import Stopped
 from gpuyard.server.api import Api
-from gpuyard.server.bodies import NotJson
-from gpuyard.server.complaints import message, where
+from gpuyard.server.auth.authentication import TooManyFailures, Unauthenticated
+from gpuyard.server.auth.credentials import NoSuchToken
+from gpuyard.server.auth.middleware import AuthMiddleware
+from gpuyard.server.auth.permissions import Forbidden
 from gpuyard.server.contract import ROUTES
-from gpuyard.server.forward import Forward
-from gpuyard.server.gate import Gate
-from gpuyard.server.gpus import NoSuchGpu
-from gpuyard.server.heads import Heads
-from gpuyard.server.openapi import described
+from gpuyard.server.openapi import openapi_document
 from gpuyard.server.paths import API
-from gpuyard.server.permissions import Forbidden
-from gpuyard.server.probes import Probes
-from gpuyard.server.refusals import refusal
-from gpuyard.server.streaming import TooManyStreams
+from gpuyard.server.problems import error_location, error_message, refusal
+from gpuyard.server.proxy.http_proxy import HttpProxy
+from gpuyard.server.requests import NotJson
+from gpuyard.server.responses import reply
+from gpuyard.server.routes.gpus import NoSuchGpu
+from gpuyard.server.routes.health import HealthRoutes
+from gpuyard.server.stream.streams import TooManyStreams
+
+
+class HeadSent(Exception):
+    """The head is out, and nothing else is wanted."""
+
+
+class HeadMiddleware:
+    """Lets every route that can be asked with GET be asked with HEAD."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ask as if by GET, until the head is there: what follows may go on for hours."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self._app(scope, receive, send)
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise HeadSent
+
+        try:
+            await self._app({**scope, "method": "GET"}, receive, send_head)
+        except HeadSent:
+            return None
+
 
 log = logging.getLogger("gpuyard")
-_STATUS = {
-    Unknown: 401, TooMany: 429, TooManyStreams: 429, NoSuchToken: 404, NoSuchSubscription: 404, Stopped: 503,
+_STATUS_OF_ERROR = {
+    Unauthenticated: 401, TooManyFailures: 429, TooManyStreams: 429, NoSuchToken: 404, NoSuchSubscription: 404,
+    Stopped: 503,
     Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NoSuchGpu: 404, NotNow: 409, NotJson: 400,
     StoreFailing: 503, EngineError: 503, UserError: 422,
 }  # fmt: skip
-_MISTAKE = "the daemon made a mistake, which its log tells of (gpuyard status says where that is); please report it"
-_MOST_COMPLAINTS = 20
+_BUG_TEXT = "the daemon made a mistake, which its log tells of (gpuyard status says where that is); please report it"
+_MOST_PROBLEMS = 20
 _SPEC = "/api/v1/openapi.json"
 
 
@@ -55,42 +82,42 @@ def make_app(api: Api) -> FastAPI:
     # FastAPI's pages of documentation would be fetched from elsewhere, in part; so there are none.
     app = FastAPI(title="gpuyard", version=__version__, openapi_url=None, redirect_slashes=False)
     api.add_to(app)
-    Probes(api).add_to(app)
-    app.add_middleware(Forward, page=api.page, doors=api.doors)
-    app.add_middleware(Heads)
-    app.add_middleware(Gate, doors=api.doors)
-    app.add_exception_handler(GpuyardError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _failed)
-    app.add_exception_handler(Exception, _broken)
-    _describe(app, api)
+    HealthRoutes(api).add_to(app)
+    app.add_middleware(HttpProxy, page=api.page, doors=api.doors)
+    app.add_middleware(HeadMiddleware)
+    app.add_middleware(AuthMiddleware, doors=api.doors)
+    app.add_exception_handler(GpuyardError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)
+    _add_openapi(app, api)
     return app
 
 
-def _describe(app: FastAPI, api: Api) -> None:
+def _add_openapi(app: FastAPI, api: Api) -> None:
     """Let the application tell what its routes take and give."""
     kept: list[Response] = []
 
     async def openapi(request: Request) -> Response:
         if not kept:
-            kept.append(reply(described(app, api.settings)))
+            kept.append(reply(openapi_document(app, api.settings)))
         return kept[0]
 
     for path in (_SPEC, "/openapi.json"):
         app.add_route(path, openapi, include_in_schema=False)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+async def _on_error(request: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS_OF_ERROR.items() if isinstance(error, kind)), 500)
     if status == 500:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return await _broken(request, error)
-    headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooMany) else None
-    told = error.told(request.url.path) if isinstance(error, Unknown) else str(error)
+        return await _on_bug(request, error)
+    headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooManyFailures) else None
+    told = error.told(request.url.path) if isinstance(error, Unauthenticated) else str(error)
     return refusal(request.url.path, status, told, headers)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     parts = error.errors()
     if any(part["type"] == "json_invalid" for part in parts):
@@ -99,13 +126,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
             400,
             f"the request is not JSON: {parts[0].get('ctx', {}).get('error', 'it cannot be read')}",
         )
-    taken = _taken(request)
-    told = [{"where": where(part), "message": message(part, taken)} for part in parts[:_MOST_COMPLAINTS]]
+    taken = _body_type(request)
+    told = [{"where": error_location(part), "message": error_message(part, taken)} for part in parts[:_MOST_PROBLEMS]]
     detail = "; ".join(f"{one['where']}: {one['message']}".removeprefix("body: ") for one in told)
     return refusal(request.url.path, 422, detail, errors=told)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
     if error.status_code == 405:
@@ -122,9 +149,9 @@ async def _failed(request: Request, error: Exception) -> Response:
     return refusal(request.url.path, error.status_code, f"{what}: {error.detail}", headers=dict(error.headers or {}))
 
 
-async def _broken(request: Request, error: Exception) -> Response:
+async def _on_bug(request: Request, error: Exception) -> Response:
     """What is nobody's fault but ours: its story is for the log (where uvicorn tells it), not for who asked."""
-    return refusal(request.url.path, 500, _MISTAKE)
+    return refusal(request.url.path, 500, _BUG_TEXT)
 
 
 def _methods(request: Request) -> list[str]:
@@ -134,7 +161,7 @@ def _methods(request: Request) -> list[str]:
     return sorted({method for route in named or routes for method in getattr(route, "methods", None) or ()})
 
 
-def _taken(request: Request) -> Any:
+def _body_type(request: Request) -> Any:
     """The type of what a request should hold."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):

@@ -1,19 +1,81 @@
-"""The document that describes the API: FastAPI's of what handlers take, and `contract`'s of all the rest."""
+"""The OpenAPI document: FastAPI's, completed with the descriptions of the routes and schemas of the API's types."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
+import types
+import typing
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, Literal, NotRequired, Required, Union
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from gpuyard.api.replies import Problem
 from gpuyard.config import Settings
-from gpuyard.replies import Problem
-from gpuyard.server.contract import PROBES, ROUTES, TAGS, Good, Told
-from gpuyard.server.once import KEY, REPLAYED
-from gpuyard.server.schemas import Schema, schema_of
+from gpuyard.server.contract import PROBES, ROUTES, TAGS, ResponseDescription, RouteDescription
+from gpuyard.server.requests import KEY_HEADER, REPLAYED_HEADER
+
+Schema = dict[str, Any]
+
+_PLAIN: dict[Any, Schema] = {
+    str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"},
+    type(None): {"type": "null"}, Any: {}, object: {},
+}  # fmt: skip
+
+
+def schema_of(kind: Any, found: dict[str, Schema]) -> Schema:
+    """The schema of a type; those of the classes in it are put among what was found, and are referred to."""
+    if kind in _PLAIN:
+        return dict(_PLAIN[kind])
+    if typing.is_typeddict(kind):
+        if kind.__name__ not in found:
+            found[kind.__name__] = {}  # it may be in itself
+            found[kind.__name__] = _object(kind, found)
+        return {"$ref": f"#/components/schemas/{kind.__name__}"}
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (NotRequired, Required):
+        return schema_of(inner[0], found)
+    if origin is Literal:
+        return {"enum": list(inner)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [schema_of(one, found) for one in inner]}
+    if origin is list:
+        return {"type": "array", "items": schema_of(inner[0], found)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": schema_of(inner[1], found)}
+    raise TypeError(f"there is no schema for {kind!r}")
+
+
+def _object(kind: Any, found: dict[str, Schema]) -> Schema:
+    said = _field_docs(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    fields = {name: schema_of(of, found) for name, of in hints.items()}
+    for name, text in said.items():
+        fields[name] = {"description": text, **fields[name]}
+    # Not `__required_keys__`, which cannot be trusted where annotations are texts.
+    needed = [name for name, of in hints.items() if kind.__total__ and typing.get_origin(of) is not NotRequired]
+    doc = inspect.getdoc(kind) or ""
+    return {"type": "object", "title": kind.__name__, "description": doc, "properties": fields, "required": needed}
+
+
+@cache
+def _field_docs(kind: Any) -> dict[str, str]:
+    """What stands below the fields of a class."""
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            found[field.target.id] = inspect.cleandoc(str(text.value.value))
+    return found
+
 
 ROOT = "/api/v1"
 COOKIE = "gpuyard_session"
@@ -38,7 +100,7 @@ _PARAMETERS = {
     "since": "Only what happened then or later.",
     "for": "What to wait for: that it is over, or that it has started.",
 }
-REFUSED = {
+REFUSAL_TEXTS = {
     400: "The request is not JSON.",
     401: "It is not known who asks: send a token.",
     403: "Whoever asks may not do that.",
@@ -64,7 +126,7 @@ _DETAILS = {
 }
 
 
-def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
+def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
     """The document."""
     found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     components = found.setdefault("components", {})
@@ -78,33 +140,33 @@ def described(app: FastAPI, settings: Settings) -> dict[str, Any]:
             known = ROUTES if path.startswith(ROOT) else PROBES
             if (told := known.get(f"{method.upper()} {path.removeprefix(ROOT)}")) is not None:
                 queried = (422,) if method == "get" and known is ROUTES else ()  # there is no such parameter
-                _tell(operation, replace(told, bad=(*told.bad, *queried)), schemas)
-    components["responses"] = {str(status): _bad(status, schemas) for status in REFUSED}
+                _describe(operation, replace(told, bad=(*told.bad, *queried)), schemas)
+    components["responses"] = {str(status): _refusal(status, schemas) for status in REFUSAL_TEXTS}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token, as gpuyard token makes them."},
         "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "As the page has it."},
     }
-    found["security"] = security(settings)
+    found["security"] = security_requirements(settings)
     found["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     found["servers"] = [{"url": "/"}]
     return found
 
 
-def security(settings: Settings) -> list[dict[str, list[str]]]:
+def security_requirements(settings: Settings) -> list[dict[str, list[str]]]:
     """What a request has to prove; nothing where the kernel tells who asks."""
     wanted = not settings.local or settings.tokens == "required" or bool(settings.allowed_hosts)
     known: list[dict[str, list[str]]] = [{"token": []}, {"session": []}]
     return known if wanted and settings.tokens != "none" else [{}, *known]
 
 
-def _tell(operation: dict[str, Any], told: Told, schemas: dict[str, Schema]) -> None:
+def _describe(operation: dict[str, Any], told: RouteDescription, schemas: dict[str, Schema]) -> None:
     operation |= {"operationId": told.id, "summary": told.summary, "tags": [told.tag]}
     for parameter in operation.get("parameters", []):
         parameter.setdefault("description", _PARAMETERS.get(parameter["name"], ""))
     if told.anybody:
         operation["security"] = []
     if told.once:
-        operation.setdefault("parameters", []).append(_KEY)
+        operation.setdefault("parameters", []).append(_KEY_PARAMETER)
     if told.model is not None:
         schema = {"$ref": _REF.format(model=told.model.__name__)}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -112,13 +174,13 @@ def _tell(operation: dict[str, Any], told: Told, schemas: dict[str, Schema]) -> 
         content = body["content"]["application/json"]
         content["examples"] = {name: {"value": value} for name, value in told.bodies.items()}
     bad = {*told.bad, *_EVERYBODY, *(_WITH_BODY if body is not None else ())}
-    good = {str(status): _good(one, schemas, told.once) for status, one in told.good.items()}
+    good = {str(status): _response(one, schemas, told.once) for status, one in told.good.items()}
     operation["responses"] = good | {str(code): {"$ref": f"#/components/responses/{code}"} for code in sorted(bad)}
 
 
-def _good(one: Good, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
+def _response(one: ResponseDescription, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
     content = _content(one, schemas)
-    headers = {**one.headers, **({REPLAYED: _REPLAYED} if once else {})}
+    headers = {**one.headers, **({REPLAYED_HEADER: _REPLAYED_HEADER} if once else {})}
     links = {
         operation: {"operationId": operation, "parameters": dict(parameters)}
         for operation, parameters in one.links.items()
@@ -127,7 +189,7 @@ def _good(one: Good, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
     return {"description": one.what, **{name: part for name, part in parts.items() if part}}
 
 
-def _content(one: Good, schemas: dict[str, Schema]) -> dict[str, Any]:
+def _content(one: ResponseDescription, schemas: dict[str, Schema]) -> dict[str, Any]:
     others = {kind: {"schema": {"type": "string"}, "example": example} for kind, example in one.also.items()}
     if one.kind is None:
         return others
@@ -138,21 +200,21 @@ def _content(one: Good, schemas: dict[str, Schema]) -> dict[str, Any]:
     return {"application/json": {"schema": schema, "example": one.example}, **others}
 
 
-def _bad(status: int, schemas: dict[str, Schema]) -> dict[str, Any]:
-    example = {"title": "...", "status": status, "detail": _DETAILS.get(status, REFUSED[status])}
+def _refusal(status: int, schemas: dict[str, Schema]) -> dict[str, Any]:
+    example = {"title": "...", "status": status, "detail": _DETAILS.get(status, REFUSAL_TEXTS[status])}
     content = {"application/problem+json": {"schema": schema_of(Problem, schemas), "example": example}}
-    found: dict[str, Any] = {"description": REFUSED[status], "content": content}
+    found: dict[str, Any] = {"description": REFUSAL_TEXTS[status], "content": content}
     return found
 
 
-_KEY: dict[str, Any] = {
-    "name": KEY,
+_KEY_PARAMETER: dict[str, Any] = {
+    "name": KEY_HEADER,
     "in": "header",
     "required": False,
     "description": "A word of your own: sent again with it, the same request is answered as before, and done once.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
     "example": "3f1c9d52-0b1e-4c55-9d7a-2a4c8a6f0f11",
 }
-_REPLAYED: dict[str, Any] = {
+_REPLAYED_HEADER: dict[str, Any] = {
     "description": "`true` if this answers a request that was answered before.", "schema": {"enum": ["true"]},
 }  # fmt: skip

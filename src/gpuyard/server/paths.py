@@ -1,4 +1,4 @@
-"""Whose paths are whose: the API's, the page's, watchmen's, and those for which nobody needs to be known."""
+"""Which paths belong to the API, the web page and watchmen, and which need no authentication."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing."""
 
 
-def is_watchmens(path: str) -> bool:
+def is_watchmen(path: str) -> bool:
     """Whether a path is one of watchmen's API, whose clients expect its kind of answers."""
     return path not in _OURS and not is_page(path) and not is_api(path)
 
@@ -59,17 +59,17 @@ def is_login(method: str, path: str) -> bool:
 
 def is_waiting(path: str) -> bool:
     """Whether this is about GPUs to wait for: also those may use it whom nobody knows, where that is set."""
-    return path == f"{API}/leases" or path.startswith(f"{API}/leases/") or is_watchmens(path)
+    return path == f"{API}/leases" or path.startswith(f"{API}/leases/") or is_watchmen(path)
 
 
 _ASKING = (f"{API}/policy/preview", f"{API}/estimates")
 
 
-def is_look(method: str, path: str) -> bool:
+def is_read(method: str, path: str) -> bool:
     """Whether this changes nothing: by its method, or since it only asks what would be."""
     return method in SAFE or (method == "POST" and path in _ASKING)
 
 
-def is_sign_of_life(path: str) -> bool:
+def is_heartbeat(path: str) -> bool:
     """Whether this only tells that somebody still waits, as happens every few seconds."""
     return path.endswith("/heartbeat") or path == "/client/ping"

@@ -1,4 +1,4 @@
-"""`gpuyard serve`: a store, an engine, GPUs, the yard and the API, put together and taken apart again."""
+"""`gpuyard serve`: builds the store, the engine, the GPUs, the daemon and the API, runs them and shuts them down."""
 
 from __future__ import annotations
 
@@ -22,33 +22,31 @@ from fastapi import FastAPI
 
 from gpuyard import __version__
 from gpuyard.config import NO_PORT, PORT, Settings
-from gpuyard.daemon.dcgm import JobMapping
-from gpuyard.daemon.machine import Machine
-from gpuyard.daemon.pulse import Pulse
-from gpuyard.daemon.retention import Retention
-from gpuyard.daemon.store import Store
-from gpuyard.daemon.yard import Yard
-from gpuyard.engines.dropping import check_tools
-from gpuyard.engines.leases import LeaseEngine
-from gpuyard.engines.local import LocalEngine
-from gpuyard.engines.mps import MpsEngine
-from gpuyard.engines.processes import adopt_orphans
-from gpuyard.engines.routing import Routing
-from gpuyard.engines.signs import Signs
+from gpuyard.daemon.background.dcgm import JobMapping
+from gpuyard.daemon.background.retention import Retention
+from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.devices.simulation import SimulatedLoad
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.log import Store
+from gpuyard.engines.leases.heartbeats import Heartbeats
+from gpuyard.engines.leases.lease_engine import LeaseEngine, RoutingEngine
+from gpuyard.engines.local.local_engine import LocalEngine
+from gpuyard.engines.local.privileges import check_tools
+from gpuyard.engines.local.processes import adopt_orphans
+from gpuyard.engines.mps_engine import MpsEngine
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
-from gpuyard.server import tls
-from gpuyard.server.access import Access
+from gpuyard.server import security
 from gpuyard.server.api import Api
 from gpuyard.server.app import make_app
-from gpuyard.server.discretion import Discreet
-from gpuyard.server.exposure import exposure
-from gpuyard.server.gpus import SAMPLES
-from gpuyard.server.keeping import check_keeping, prepare
-from gpuyard.server.leases import terms_of
-from gpuyard.server.listen import PeerProtocol, listen, listen_on
-from gpuyard.server.pump import Switchboard
+from gpuyard.server.auth.audit import RedactingFormatter
+from gpuyard.server.auth.credentials import CredentialStore
+from gpuyard.server.proxy.websocket_proxy import WebSocketProxy
+from gpuyard.server.routes.gpus import SAMPLES
+from gpuyard.server.routes.leases import terms_of
+from gpuyard.server.security import check_root_only, exposure_warnings, prepare_data_dir
+from gpuyard.server.sockets import PeerProtocol, listen, listen_on
 
 log = logging.getLogger("gpuyard")
 _CYCLES = 2_000, 20, 50  # looked for often, so that each time is short; as a command has it, it would be 100 ms
@@ -62,12 +60,12 @@ def serve(settings: Settings) -> None:
     sys.setswitchinterval(_SWITCH)
     with ExitStack() as stack:
         with _usable(settings.data_dir):
-            prepare(settings.data_dir, settings.shared)
+            prepare_data_dir(settings.data_dir, settings.shared)
             stack.enter_context(_alone(settings.data_dir))
         if settings.shared:
             check_tools()
         if settings.port != NO_PORT:
-            tls.check(settings)
+            security.check_certificate(settings)
         gpus = open_gpus(settings.simulate_gpus or None)
         stack.callback(gpus.close)
         store = Store(settings.database)
@@ -77,7 +75,7 @@ def serve(settings: Settings) -> None:
             local = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups, shared=settings.shared)
         leases = LeaseEngine(lambda job: terms_of(store.open.get(job)), settings.lease_idle)
         mps = MpsEngine(local, settings.data_dir / "mps", Visible(gpus), shared=settings.shared)
-        engine = Routing(mps, leases)
+        engine = RoutingEngine(mps, leases)
         stack.callback(engine.close)
         machine = Machine(
             gpus, engine, owner_on=engine.owner_on, buffer=settings.gpu_buffer, beside=settings.foreign == "count"
@@ -92,14 +90,14 @@ def serve(settings: Settings) -> None:
         log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
                  yard.planner.text, settings.data_dir)  # fmt: skip
         with _usable(settings.data_dir):
-            access = Access(settings.data_dir / "access.db")
+            access = CredentialStore(settings.data_dir / "access.db")
         stack.callback(access.close)
         asyncio.run(_serve(yard, settings, access, leases.signs))
 
 
 def _write_log() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every bad request: strangers could fill the disk
 
@@ -135,11 +133,11 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
-async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -> None:
+async def _serve(yard: Yard, settings: Settings, access: CredentialStore, signs: Heartbeats) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
-        check_keeping(settings.socket.parent, "socket")
+        check_root_only(settings.socket.parent, "socket")
 
     def end() -> None:
         for server, _ in servers:
@@ -151,14 +149,14 @@ async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -
     api.signs = signs
     yard.machine.samples.listeners.append(lambda: api.watch.tell(SAMPLES))
     servers = _servers(api, listener)
-    for sentence in exposure(settings, api.url):
+    for sentence in exposure_warnings(settings, api.url):
         log.warning("BEWARE: %s", sentence)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     failed: list[BaseException] = []
     thread = threading.Thread(target=_run, args=(yard, failed, lambda: loop.call_soon_threadsafe(end)))
     thread.start()
-    companions = _companions(yard, api)
+    companions = _background_threads(yard, api)
     for one in companions:
         one.start()
     api.page.start(lambda: all(server.started for server, _ in servers))
@@ -176,16 +174,21 @@ async def _serve(yard: Yard, settings: Settings, access: Access, signs: Signs) -
     log.info("ended; jobs go on running")
 
 
-class Companion(Protocol):
+class BackgroundThread(Protocol):
     """What works beside the yard, in a thread of its own."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
-def _companions(yard: Yard, api: Api) -> list[Companion]:
+def _background_threads(yard: Yard, api: Api) -> list[BackgroundThread]:
     """The audit trail, what removes old output, what looks at GPUs and those who share them, and what tells people."""
-    found: list[Companion] = [api.doors.trail, Retention(yard, api.settings), Pulse(yard), api.interference]
+    found: list[BackgroundThread] = [
+        api.doors.trail,
+        Retention(yard, api.settings),
+        SimulatedLoad(yard),
+        api.interference,
+    ]
     found += [api.recorder, JobMapping(yard, api.settings.dcgm_job_mapping)]
     office = api.notifications.open()
     if office is None:
@@ -203,7 +206,7 @@ def _servers(api: Api, listener: socket.socket) -> list[tuple[uvicorn.Server, so
     gc.collect()
     gc.freeze()  # what is there now stays: looking through it again and again would stop everything for tens of ms
     gc.set_threshold(*_CYCLES)
-    switchboard = Switchboard(api.page, api.doors)
+    switchboard = WebSocketProxy(api.page, api.doors)
     servers = [(_server(app, switchboard), listener)]
     if (network := _network(settings)) is not None:
         servers.append((_server(app, switchboard, settings), network))
@@ -214,7 +217,7 @@ def _servers(api: Api, listener: socket.socket) -> list[tuple[uvicorn.Server, so
     return servers
 
 
-def _server(app: FastAPI, switchboard: Switchboard | None, network: Settings | None = None) -> uvicorn.Server:
+def _server(app: FastAPI, switchboard: WebSocketProxy | None, network: Settings | None = None) -> uvicorn.Server:
     """What answers on one socket; TLS is for the network alone."""
     options: dict[str, Any] = {}
     if network is not None and network.tls_cert:
@@ -229,7 +232,7 @@ def _server(app: FastAPI, switchboard: Switchboard | None, network: Settings | N
     if config.ssl is not None:
         config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
     server = uvicorn.Server(config)
-    server.capture_signals = _no_signals  # type: ignore[method-assign]
+    server.capture_signals = _without_signals  # type: ignore[method-assign]
     return server
 
 
@@ -266,6 +269,6 @@ def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> N
 
 
 @contextmanager
-def _no_signals() -> Iterator[None]:
+def _without_signals() -> Iterator[None]:
     """Signals are handled by the loop."""
     yield

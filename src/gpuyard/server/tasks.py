@@ -1,4 +1,4 @@
-"""Arrays as one: which tasks an id stands for, how they stand together, and how a listing folds those that wait."""
+"""Array tasks: which tasks an id names, their combined state, and how a listing folds waiting tasks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gpuyard.arrays import folded, some_of, task_id
-from gpuyard.client import OVER
-from gpuyard.daemon.described import NoSuchJob
-from gpuyard.daemon.desk import NotNow
-from gpuyard.daemon.reader import Reader
-from gpuyard.daemon.views import JobView
+from gpuyard.client.client import OVER
+from gpuyard.daemon.commands import NotNow
+from gpuyard.daemon.store.log import NoSuchJob
+from gpuyard.daemon.store.reader import Reader
+from gpuyard.daemon.store.views import JobView
+from gpuyard.spec.notation import folded, some_of, task_id
 
 STATES = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
 """All states; that of an array is the first of these that one of its tasks is in."""

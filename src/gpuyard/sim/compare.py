@@ -1,29 +1,69 @@
-"""The same trace under several policies, in parallel; with seeds or windows, how sure the numbers are.
-
-A *run* is one simulation. Without seeds and windows there is one per policy, and its metrics are the answer. With more,
-a metric is the mean over the runs, and `<metric>_ci` its 95 % confidence interval by Student's t distribution.
-"""
+"""Confidence intervals of a mean, by Student's t distribution."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
-from gpuyard.policyfile import make_planner
-from gpuyard.sim.curves import Spread
-from gpuyard.sim.intervals import interval
+from gpuyard.policies.resolver import make_planner
 from gpuyard.sim.parallel import Failure, Keep, Task, Watch, run_all
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options
-from gpuyard.sim.summary import Groups, Summary, summarise
+from gpuyard.sim.summary import Groups, Spread, Summary, summarise
 from gpuyard.sim.trace import Trace
+
+_NORMAL = 1.959963985
+_TABLE = (
+    12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
+    2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
+)  # fmt: skip
+
+
+class Interval(NamedTuple):
+    """A mean, and where it is with 95 % confidence."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def half(self) -> float:
+        """Half of its width: the number after the plus-minus."""
+        return (self.high - self.low) / 2.0
+
+
+def t_95(freedom: int) -> float:
+    """The two-sided 95 % quantile of Student's t distribution."""
+    if freedom < 1:
+        raise ValueError("a spread needs at least two values")
+    if freedom <= len(_TABLE):
+        return _TABLE[freedom - 1]
+    # The expansion of t around the normal distribution (Abramowitz & Stegun 26.7.5): right to 5 digits from 20 on.
+    z = _NORMAL
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean of at least two independent values, with its 95 % confidence interval."""
+    n = len(values)
+    if min(values) == max(values):  # a mean by division may be off in the last digit, and so would be its spread
+        return Interval(values[0], values[0], values[0])
+    mean = math.fsum(values) / n
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    half = t_95(n - 1) * deviation / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half)
+
 
 RANKED_BY = "jct_mean"
 _COUNTS = ("jobs", "completed", "rejected")
@@ -124,7 +164,7 @@ def summary_of(task: Task, result: Result, metrics: dict[str, Any]) -> Summary:
 
 def written_summary(directory: Path, task: Task, result: Result, metrics: dict[str, Any]) -> Summary:
     """Likewise, with the schedule in a folder named after the policy."""
-    from gpuyard.sim.writing import folder, write_schedule
+    from gpuyard.sim.result_files import folder, write_schedule
 
     write_schedule(result, metrics, directory / folder(task.policy))
     return summarise(result, metrics)

@@ -12,9 +12,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gpuyard.sim.bars import Bars, first_submit, shown, stack
-from gpuyard.sim.figures import INK, clean, new_figure, shorten, styled, time_unit
-from gpuyard.sim.result import Result, Segments
+from gpuyard.figures.style import INK, clean, new_figure, shorten, styled, time_unit
+from gpuyard.sim.result import Bars, Result, Segments, first_submit, shown_bars, stack_bars
 
 MAX_ROWS = 128
 MAX_LABELLED = 4_000
@@ -37,7 +36,7 @@ def gantt(result: Result, *, kinds: Sequence[str] | None = None) -> Figure:
     With `kinds`, one of each job of the trace, colours stand for these.
     """
     segments, window, notes = _shown(result)
-    bars = stack(segments, result.share, first_submit(result))
+    bars = stack_bars(segments, result.share, first_submit(result))
     rows = min(result.cluster.gpus, MAX_ROWS)
     detailed = len(segments) <= MAX_LABELLED and result.cluster.gpus <= MAX_ROWS
     with styled():
@@ -64,7 +63,7 @@ def gantt(result: Result, *, kinds: Sequence[str] | None = None) -> Figure:
 
 def _shown(result: Result) -> tuple[Segments, tuple[float, float], list[str]]:
     """The segments to draw, the window of time they are in (since the first submit), and what is left out."""
-    found, notes = shown(result, MAX_ROWS, MAX_SEGMENTS), []
+    found, notes = shown_bars(result, MAX_ROWS, MAX_SEGMENTS), []
     if result.cluster.gpus > found.gpus:
         notes.append(f"first {found.gpus} of {result.cluster.gpus:,} GPUs")
     if found.until - found.since < found.last:

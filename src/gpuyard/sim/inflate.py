@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gpuyard.core.fragmentation import Kind, fragments, kind_of, typical
+from gpuyard.core.loops.fragmentation import Kind, fragments, kind_of, typical
+from gpuyard.core.loops.placement import claim, place
+from gpuyard.core.loops.pool import RANDOM, Demand, Flags, Floats, Ints, Site, Tasks, new_pool, salted
+from gpuyard.core.loops.sharing import gpus_on, hosts, lots, only, scores, slots_of
 from gpuyard.core.model import Cluster, suits
-from gpuyard.core.placement import claim, place
-from gpuyard.core.placements import PLACEMENTS
-from gpuyard.core.policy import check_placement
-from gpuyard.core.pool import RANDOM, Demand, Flags, Floats, Ints, Site, Tasks, new_pool, salted
-from gpuyard.core.sharing import gpus_on, hosts, lots, only, scores, slots_of
+from gpuyard.core.policy import PLACEMENTS, check_placement
 from gpuyard.errors import UserError
 from gpuyard.sim.trace import Trace
 
@@ -51,7 +50,7 @@ def inflate(
         raise UserError(f"--inflate takes a number above 0 and at most {MOST:g}, such as 1.3, not {factor:g}")
     rng = np.random.default_rng(seed)
     cluster = _shuffled(cluster, rng.permutation(len(cluster.nodes)))
-    yard = _Yard(trace, cluster, placement, seed)
+    yard = _Filling(trace, cluster, placement, seed)
     order = arrivals(yard.wanted, factor * cluster.gpus, rng)
     step = cluster.gpus / 100.0
     demand, curve, placed = 0.0, [(0.0, 0.0, yard.fragmentation())], 0
@@ -100,7 +99,7 @@ def _shuffled(cluster: Cluster, order: Ints) -> Cluster:
     )
 
 
-class _Yard:
+class _Filling:
     """A cluster that is being filled. Scores of nodes are kept for each kind of job, and renewed where nodes change."""
 
     def __init__(self, trace: Trace, cluster: Cluster, placement: str, seed: int) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from gpuyard.core.columns import ALWAYS
 from gpuyard.core.model import Cluster
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.policyfile import resolve
+from gpuyard.policies.resolver import resolve
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace

@@ -1,4 +1,4 @@
-"""What a simulation gives back: who ran when and where, in arrays."""
+"""What a simulation gives back: which job ran when and on which GPUs, in arrays and as the bars of a Gantt chart."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuyard.core.model import Cluster
-from gpuyard.sim.trace import Floats, Ints, Trace
+from gpuyard.sim.trace import Flags, Floats, Ints, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +118,146 @@ class Result:
         trace = self.trace
         by_memory = np.minimum(trace.memory / self.cluster.memory, 1.0)
         return np.where(trace.compute > 0, trace.compute / 100.0, by_memory)
+
+
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Rectangles within GPU rows: `low` and `height` are parts of a row, from its floor."""
+
+    job: Ints
+    gpu: Ints
+    start: Floats
+    end: Floats
+    low: Floats
+    height: Floats
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownBars:
+    """The part of a schedule that can be drawn."""
+
+    segments: Segments
+    since: float
+    until: float
+    """The window of time, since the first submit."""
+    gpus: int
+    """Only the first so many."""
+    last: float
+    """When the last job ends, since the first submit."""
+
+
+def first_submit(result: Result) -> float:
+    """Where the time axis starts."""
+    return float(result.trace.submit.min()) if len(result.trace) else 0.0
+
+
+def stack_bars(segments: Segments, share: Floats, origin: float) -> Bars:
+    """Bars of the segments, at times since `origin`: jobs on a GPU at the same time lie above each other."""
+    order = np.lexsort((segments.job, segments.start, segments.gpu))
+    job, gpu = segments.job[order], segments.gpu[order]
+    start, end = segments.start[order] - origin, segments.end[order] - origin
+    alone = _alone(gpu, start, end)
+    pieces = [(int(i), 0.0, float(share[job[i]])) for i in np.flatnonzero(alone)]
+    crowd = np.flatnonzero(~alone)
+    for row in np.split(crowd, np.flatnonzero(np.diff(gpu[crowd])) + 1):
+        pieces += _stack_row(row, start, end, share[job])
+    index = np.array([i for i, _, _ in pieces], dtype=np.int64)
+    low = np.array([low for _, low, _ in pieces])
+    height = np.array([height for _, _, height in pieces])
+    return Bars(job[index], gpu[index], start[index], end[index], low, height)
+
+
+def _alone(gpu: Ints, start: Floats, end: Floats) -> Flags:
+    """Which segments (by GPU, then start) meet no other on their GPU."""
+    n = len(gpu)
+    if n == 0:
+        return np.zeros(0, dtype=bool)
+    # Shifting each GPU's times beyond the last one's lets a single running maximum serve all GPUs.
+    span = float(end.max() - start.min()) + 1.0
+    starts, ends = start + gpu * span, end + gpu * span
+    tolerance = span * (int(gpu.max()) + 1) * 1e-12
+    meets_earlier = np.append(False, starts[1:] < np.maximum.accumulate(ends)[:-1] - tolerance)
+    meets_next = np.append(meets_earlier[1:], False)
+    return np.asarray(~(meets_earlier | meets_next), dtype=bool)
+
+
+def _stack_row(row: npt.NDArray[np.intp], start: Floats, end: Floats, share: Floats) -> list[tuple[int, float, float]]:
+    """(segment, low, height) on one GPU; a share that fits no single gap is spread over several."""
+    taken: list[tuple[float, float, float]] = []
+    pieces: list[tuple[int, float, float]] = []
+    top = 1.0
+    for i in row:
+        taken = sorted(t for t in taken if t[2] > start[i] + _EPSILON)
+        for low, height in _gaps(taken, float(share[i])):
+            taken.append((low, low + height, float(end[i])))
+            pieces.append((int(i), low, height))
+            top = max(top, low + height)
+    # Memory shares and compute shares may add up to more than one GPU: then the row is drawn to scale.
+    return [(i, low / top, height / top) for i, low, height in pieces]
+
+
+def _gaps(taken: list[tuple[float, float, float]], need: float) -> list[tuple[float, float]]:
+    """Free (low, height) pieces that add up to `need`: one piece if any gap is large enough."""
+    free: list[tuple[float, float]] = []
+    floor = 0.0
+    for low, high, _ in taken:
+        if low - floor > _EPSILON:
+            free.append((floor, low - floor))
+        floor = max(floor, high)
+    free.append((floor, max(1.0 - floor, 0.0)))
+    if fitting := [gap for gap in free if gap[1] >= need - _EPSILON]:
+        return [(min(fitting, key=lambda gap: gap[1])[0], need)]
+    found: list[tuple[float, float]] = []
+    for low, height in free[:-1]:
+        found.append((low, min(height, need)))
+        need -= found[-1][1]
+        if need <= _EPSILON:
+            return found
+    return [*found, (free[-1][0], need)]
+
+
+def shown_bars(result: Result, rows: int, most: int) -> ShownBars:
+    """What can be drawn in so many rows and segments: the first GPUs, and of time the window with the most work."""
+    all_, origin = result.segments, first_submit(result)
+    last = float(all_.end.max()) - origin if len(all_) else 1.0
+    kept = _pick(all_, (all_.end > all_.start) & (all_.gpu < rows))
+    low, high = 0.0, last
+    if len(kept) > most:
+        low, high = _busiest(kept.start - origin, kept.end - origin, last, most)
+        kept = _pick(kept, (kept.end - origin > low) & (kept.start - origin < high))
+    return ShownBars(kept, low, max(high, low + _EPSILON), min(rows, result.cluster.gpus), last)
+
+
+def _pick(segments: Segments, keep: Flags) -> Segments:
+    return Segments(segments.job[keep], segments.gpu[keep], segments.start[keep], segments.end[keep])
+
+
+def _busiest(start: Floats, end: Floats, last: float, most: int) -> tuple[float, float]:
+    """The window with the most GPU time, as wide as the limit on segments allows."""
+    width = last * most / len(start)
+    starts, ends = np.sort(start), np.sort(end)
+    while True:
+        low = np.linspace(0.0, last - width, 1000)
+        work = _work_before(starts, ends, low + width) - _work_before(starts, ends, low)
+        best = float(low[int(np.argmax(work))])
+        inside = np.searchsorted(starts, best + width) - np.searchsorted(ends, best, side="right")
+        if inside <= most or width < last * 1e-6:
+            return best, best + width
+        width *= 0.8
+
+
+def _work_before(starts: Floats, ends: Floats, times: Floats) -> Floats:
+    """GPU time spent before each of these times: sum of min(end, t) - min(start, t)."""
+
+    def clipped(sorted_: Floats) -> Floats:
+        sums = np.concatenate(([0.0], np.cumsum(sorted_)))
+        below = np.searchsorted(sorted_, times)
+        return np.asarray(sums[below] + (len(sorted_) - below) * times)
+
+    return clipped(ends) - clipped(starts)

@@ -1,24 +1,196 @@
-"""One call from a trace to a schedule with its metrics."""
+"""One call from a trace to a schedule with its metrics: estimates, restart costs, and the kernel or the replay."""
 
 from __future__ import annotations
 
+import importlib.util
+import math
+import sys
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from gpuyard.core.events import Event
 from gpuyard.core.model import Cluster
 from gpuyard.core.planner import OrderedPlanner, ordered
-from gpuyard.errors import UserError
-from gpuyard.policyfile import make_planner
-from gpuyard.sim.engines import choose, drive
-from gpuyard.sim.estimates import default_estimate, estimates
+from gpuyard.errors import UserError, suggest
+from gpuyard.policies.resolver import make_planner
 from gpuyard.sim.metrics import Power, measure
-from gpuyard.sim.pools import Pools, replay_pools
-from gpuyard.sim.replay import Progress, in_rounds
-from gpuyard.sim.restarts import RestartCost, format_restart_cost, restart_costs
+from gpuyard.sim.replay import Progress, in_rounds, replay
 from gpuyard.sim.result import Result
-from gpuyard.sim.trace import Floats, Trace
+from gpuyard.sim.trace import Floats, Ints, Trace
+from gpuyard.sim.virtual_clusters import Pools, replay_pools
+from gpuyard.units import format_number, parse_duration
+
+
+def default_estimate(trace: Trace) -> str:
+    """`requested` where the trace has it, else `actual`."""
+    return "actual" if np.isnan(trace.requested).all() else "requested"
+
+
+def estimates(trace: Trace, kind: str | None = None, seed: int = 0) -> Floats:
+    """Expected run times, parallel to the trace: `actual`, `requested`, or `noisy:S`.
+
+    `noisy:S` multiplies the true run time by a seeded log-normal factor with sigma S and median 1.
+    """
+    kind = kind or default_estimate(trace)
+    if kind == "actual":
+        return trace.run
+    if kind == "requested":
+        if np.isnan(trace.requested).all():
+            raise UserError(f"{trace.source} has no requested times; use --estimate actual or noisy:S")
+        return np.where(np.isnan(trace.requested), trace.run, trace.requested)
+    name, _, number = kind.partition(":")
+    try:
+        sigma = float(number)
+    except ValueError:
+        sigma = math.nan
+    if name != "noisy" or not 0 <= sigma < math.inf:
+        raise UserError(f"--estimate takes actual, requested or noisy:S (S a number, such as 0.5), not '{kind}'")
+    return trace.run * np.random.default_rng(seed).lognormal(0.0, sigma, len(trace))
+
+
+NODE = 8
+"""Jobs of at most this many GPUs count as jobs of one machine, whatever the simulated nodes are."""
+
+RestartCost = float | tuple[float, float, float]
+"""Seconds for every job; or for jobs of one GPU, of at most a machine (`NODE`), and of more."""
+
+
+def parse_restart_cost(text: str) -> RestartCost:
+    """`7` for all jobs, or `7/30/60`: one GPU, up to 8 GPUs, more."""
+    parts = [parse_duration(part) for part in text.split("/")]
+    if len(parts) not in (1, 3):
+        raise UserError(
+            f"--restart-cost takes one time, or three as in 7/30/60 (one GPU, up to {NODE} GPUs, more), not '{text}'"
+        )
+    if min(parts) < 0:
+        raise UserError(f"--restart-cost must be 0 or more, not {text}")
+    return parts[0] if len(parts) == 1 else (parts[0], parts[1], parts[2])
+
+
+def format_restart_cost(cost: RestartCost) -> str:
+    """As the command line takes it."""
+    return "/".join(format_number(part) for part in (cost if isinstance(cost, tuple) else (cost,)))
+
+
+def restart_costs(gpus: Ints, cost: RestartCost) -> Floats:
+    """Seconds without progress at each restart, for jobs of these numbers of GPUs."""
+    if not isinstance(cost, tuple):
+        return np.full(len(gpus), float(cost))
+    return np.asarray(np.select([gpus <= 1, gpus <= NODE], cost[:2], default=cost[2]), dtype=np.float64)
+
+
+ENGINES = {
+    "auto": "the kernel where it is worth it and can do it, else replay",
+    "kernel": "the compiled driver; what it cannot do, replay does",
+    "replay": "the readable driver, event by event",
+}
+MANY = 2_000
+"""From so many jobs on, the kernel is quicker than replay even with the time to load it."""
+VERY_MANY = 20_000
+"""From so many jobs on, it is quicker even if it must be compiled first."""
+
+
+def check_engine(name: str) -> str:
+    """The name as given, if there is such an engine."""
+    if name not in ENGINES:
+        raise UserError(f"unknown engine '{name}'{suggest(name, ENGINES)} ({', '.join(ENGINES)})")
+    return name
+
+
+def choose_engine(
+    engine: str, trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None = None
+) -> str:
+    """Which engine runs this, ready to run; says so where the kernel was asked for and will not do it."""
+    if check_engine(engine) == "replay" or (engine == "auto" and (len(trace) < MANY or log is not None)):
+        return "replay"
+    reason = _why_not(trace, cluster, planner, log)
+    if reason is None and engine == "auto" and len(trace) < VERY_MANY and not _is_compiled(planner):
+        return "replay"
+    if reason is None:
+        reason = _made_ready(planner)
+    if reason is None:
+        return "kernel"
+    if engine == "kernel" or len(trace) >= VERY_MANY:
+        _say(f"the kernel does not do this ({reason}): replay runs it instead")
+    return "replay"
+
+
+def run_engine(
+    engine: str,
+    trace: Trace,
+    cluster: Cluster,
+    planner: OrderedPlanner,
+    *,
+    estimates: Floats,
+    restart_cost: Floats,
+    round_length: float,
+    seed: int,
+    log: list[Event] | None,
+    progress: Progress | None,
+) -> Result:
+    """Simulate a trace with the engine that was chosen."""
+    if engine == "replay":
+        return replay(
+            trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
+            seed=seed, log=log, progress=progress,
+        )  # fmt: skip
+    from gpuyard.sim.kernel import driver as kernel
+
+    return kernel.drive(
+        trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
+        seed=seed, progress=progress,
+    )  # fmt: skip
+
+
+_READY: dict[tuple[str, str], str | None] = {}
+
+
+def _made_ready(planner: OrderedPlanner) -> str | None:
+    """Load the kernel for a planner, or compile it, by simulating one job; returns why that cannot be done."""
+    from numba.core.errors import NumbaError
+
+    from gpuyard.sim.kernel import driver as kernel
+
+    key = kernel.entry_for(planner), planner.policy.text
+    if key not in _READY:
+        if not kernel.is_compiled(planner):
+            _say("compiling the kernel, which takes a minute or two; the next run will find it done ...")
+        one = replace(Trace.of([0.0], [1.0], [1]), in_order=True)
+        try:
+            fresh = ordered(planner.policy, planner.discipline, planner.placement)
+            kernel.drive(one, Cluster((1,)), fresh, estimates=one.run, restart_cost=np.zeros(1))
+            _READY[key] = None
+        except NumbaError as error:
+            _READY[key] = f"policy {planner.policy.name} cannot be compiled: {_first_line(error)}"
+    return _READY[key]
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line and not line.startswith("Failed in nopython")), "unknown")
+
+
+def _is_compiled(planner: OrderedPlanner) -> bool:
+    from gpuyard.sim.kernel.driver import is_compiled
+
+    return is_compiled(planner)
+
+
+def _why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None) -> str | None:
+    if log is not None:
+        return "it keeps no log of events"
+    if importlib.util.find_spec("numba") is None:
+        return "numba is not installed"
+    from gpuyard.sim.kernel.driver import why_not
+
+    return why_not(trace, cluster, planner)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +235,7 @@ def simulate(
     )
     planner = in_rounds(planner, options.round_length)
     kind = options.estimate or default_estimate(trace)
-    engine = choose(options.engine, trace, cluster, planner, log)
+    engine = choose_engine(options.engine, trace, cluster, planner, log)
     began = time.perf_counter()
     result, parts = _schedule(trace, cluster, planner, options, kind, engine, log, progress)
     metrics = measure(result, options.power)
@@ -101,7 +273,7 @@ def _schedule(
     def run(jobs: Trace, where: Cluster, known: Floats, costs: Floats, report: Progress | None) -> Result:
         # A planner of its own for each pool: what can never fit is remembered, and differs from cluster to cluster.
         fresh = ordered(planner.policy, planner.discipline, planner.placement)
-        return drive(
+        return run_engine(
             engine, jobs, where, fresh, estimates=known, restart_cost=costs,
             round_length=options.round_length, seed=options.seed, log=log, progress=report,
         )  # fmt: skip

@@ -11,12 +11,11 @@ from gpuyard.core.model import Cluster
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import Policy, Spec
 from gpuyard.errors import UserError, suggest
-from gpuyard.policyfile import resolve
+from gpuyard.policies.resolver import resolve
 from gpuyard.sim.compare import is_random, means
 from gpuyard.sim.parallel import Failure, Task, Watch, run_all
-from gpuyard.sim.restarts import parse_restart_cost
 from gpuyard.sim.result import Result
-from gpuyard.sim.simulate import Options, simulate
+from gpuyard.sim.simulate import Options, parse_restart_cost, simulate
 from gpuyard.sim.trace import Trace
 from gpuyard.units import format_number, parse_duration
 

@@ -12,7 +12,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from gpuyard.sim.figures import clean, count_axis, label_x, new_figure, save, shorten, styled, time_unit
+from gpuyard.figures.style import clean, count_axis, label_x, new_figure, save, shorten, styled, time_unit
 from gpuyard.sim.trace import Floats, Trace
 from gpuyard.sim.traces.info import demand
 from gpuyard.sim.traces.times import are_dates, format_time

@@ -10,8 +10,8 @@ from tests.contract.engine import Watch
 from tests.localengine import Start
 
 from gpuyard.engines.base import Ended, EngineError, Running
-from gpuyard.engines.cgroups import find_cgroups
-from gpuyard.engines.local import LocalEngine
+from gpuyard.engines.local.cgroups import find_cgroups
+from gpuyard.engines.local.local_engine import LocalEngine
 
 
 @pytest.fixture(params=[True, False], ids=["cgroups", "census"])

@@ -14,16 +14,16 @@ from tests.contract.engine import Watch, alive
 from tests.localengine import folder_of
 
 from gpuyard import faults
-from gpuyard.engines import processes, wrapper
 from gpuyard.engines.base import Ended, NeverBegan, Running, Task
-from gpuyard.engines.local import LocalEngine
+from gpuyard.engines.local import processes, wrapper
+from gpuyard.engines.local.local_engine import LocalEngine
 
 SOURCES = Path(faults.__file__).parents[1]
 DAEMON = """
 import sys
 from pathlib import Path
 from gpuyard.engines.base import Placement, Task
-from gpuyard.engines.local import LocalEngine
+from gpuyard.engines.local.local_engine import LocalEngine
 jobs, work, cgroups, script = sys.argv[1:]
 engine = LocalEngine(Path(jobs), (), "here", cgroups=cgroups == "True")
 engine.launch(Task("1", ("/bin/sh", "-c", script), work), 1, Placement("here", ()))

@@ -12,10 +12,10 @@ import pytest
 from tests.contract.engine import Watch, alive
 from tests.localengine import folder_of
 
-from gpuyard.engines import processes
 from gpuyard.engines.base import Ended, EngineError, Running
-from gpuyard.engines.cgroups import find_cgroups
-from gpuyard.engines.local import LocalEngine
+from gpuyard.engines.local import processes
+from gpuyard.engines.local.cgroups import find_cgroups
+from gpuyard.engines.local.local_engine import LocalEngine
 
 
 def _zombies() -> set[int]:

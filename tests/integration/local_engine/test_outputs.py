@@ -8,8 +8,8 @@ import pytest
 from tests.contract.engine import Watch
 from tests.localengine import folder_of
 
-from gpuyard.engines import output
 from gpuyard.engines.base import Ended
+from gpuyard.engines.local import output
 
 
 def test_a_hundred_megabytes_of_output(watch: Watch) -> None:

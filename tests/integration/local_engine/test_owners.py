@@ -13,9 +13,9 @@ import pytest
 from tests.contract.engine import Watch
 from tests.localengine import folder_of
 
-from gpuyard.engines import processes
 from gpuyard.engines.base import EngineError, Running
-from gpuyard.engines.local import LocalEngine
+from gpuyard.engines.local import processes
+from gpuyard.engines.local.local_engine import LocalEngine
 
 
 def test_owners_by_environment_alone(watch: Watch) -> None:
@@ -44,7 +44,7 @@ def test_it_says_once_that_there_are_no_cgroups(
     def fail(_: Path) -> None:
         raise EngineError("no cgroup2 file system is mounted")
 
-    monkeypatch.setattr("gpuyard.engines.cgroups.find_cgroups", fail)
+    monkeypatch.setattr("gpuyard.engines.local.cgroups.find_cgroups", fail)
     with caplog.at_level(logging.WARNING):
         engine = LocalEngine(tmp_path, ())
     engine.close()

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from gpuyard.adapt.building import build
-from gpuyard.adapt.costs import operations, relative_cost
-from gpuyard.adapt.data import make_data
-from gpuyard.adapt.jobfile import Job, job_of, read_job
-from gpuyard.adapt.networks import BUILT_IN, make_network
+from gpuyard.adapt.training.networks import NETWORKS, make_data, make_network, operations, relative_cost
+from gpuyard.adapt.training.runner import build
+from gpuyard.adapt.training_job import Job, job_of, read_job
 from gpuyard.errors import UserError
 
 HERE = Path()
@@ -94,7 +92,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_job(tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_networks_give_ten_classes(name: str) -> None:
     network = make_network(name, {}, HERE)
     channels = 1 if name == "strided" else 3

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpuyard.adapt.building import build
-from gpuyard.adapt.jobfile import Job, read_job
-from gpuyard.adapt.recording import Recording, grow_here, read_rows, savings
-from gpuyard.adapt.situation import Decision, Situation, grow, nothing
-from gpuyard.adapt.trees import Tree, actions_of, word_of
+from gpuyard.adapt.decisions import Decision, Situation, grow, nothing
+from gpuyard.adapt.training.run_recording import Recording, grow_local, read_rows, savings
+from gpuyard.adapt.training.run_trees import Tree, actions_of, word_of
+from gpuyard.adapt.training.runner import build
+from gpuyard.adapt.training_job import Job, read_job
 from gpuyard.errors import UserError
 
 DATA = """
@@ -108,7 +108,7 @@ def test_recordings_go_on_with_what_is_missing(job: Job, tmp_path: Path) -> None
         recording = Recording.begun(out, [job], seeds)
         recording.begin()
         assert len(recording.trees) == 1
-        grow_here(recording, 1, lambda done, total: seen.append((done, total)))
+        grow_local(recording, 1, lambda done, total: seen.append((done, total)))
         recording.end()
     rows = read_rows(out)
     assert [(row["seed"], len(row["situations"])) for row in rows] == [(0, 2)] * 9 + [(1, 2)] * 9
@@ -121,13 +121,13 @@ def test_what_was_cut_off_is_recorded_again(job: Job, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     recording = Recording.begun(out, [job], 2)
     recording.begin()
-    grow_here(recording, 1, lambda done, total: None)
+    grow_local(recording, 1, lambda done, total: None)
     whole = [(row["seed"], row["actions"], row["accuracy"]) for row in read_rows(out)]
     out.write_text(out.read_text()[:-100])
     again = Recording.begun(out, [job], 2)
     assert [tree.job.seed for tree in again.trees] == [1]
     again.begin()
-    grow_here(again, 1, lambda done, total: None)
+    grow_local(again, 1, lambda done, total: None)
     assert [(row["seed"], row["actions"], row["accuracy"]) for row in read_rows(out)] == whole
 
 
@@ -135,7 +135,7 @@ def test_other_settings_do_not_go_into_the_same_file(job: Job, tmp_path: Path) -
     out = tmp_path / "out.jsonl"
     recording = Recording.begun(out, [job], 1)
     recording.begin()
-    grow_here(recording, 1, lambda done, total: None)
+    grow_local(recording, 1, lambda done, total: None)
     other = replace(job, training=replace(job.training, learning_rate=0.5))
     with pytest.raises(UserError, match="other settings"):
         Recording.begun(out, [other], 1)

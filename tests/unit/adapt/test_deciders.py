@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.growing import made_tables, worlds, write_recording
 
+from gpuyard.adapt.agent.reinforce import Recipe, greedy, learn
 from gpuyard.adapt.deciders import Reinforce, TableOracle, Timed, decider_names, make_decider
-from gpuyard.adapt.reinforce import Recipe, greedy, learn
-from gpuyard.adapt.situation import UNKNOWN, Decision, Option, Situation
+from gpuyard.adapt.decisions import UNKNOWN, Decision, Option, Situation
 from gpuyard.errors import UserError
 
 OPTIONS = (

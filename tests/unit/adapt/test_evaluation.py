@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tests.growing import made_tables, worlds
 
+from gpuyard.adapt.agent.decision_trees import Table
+from gpuyard.adapt.agent.evaluation import Evaluation, chosen, document, evaluate, evaluate_in, family, leave_one_out
+from gpuyard.adapt.agent.reinforce import Recipe, learn
 from gpuyard.adapt.deciders import Reinforce, TableOracle, make_decider
-from gpuyard.adapt.evaluation import Evaluation, chosen, document, evaluate, family, leave_one_out, stand
-from gpuyard.adapt.reinforce import Recipe, learn
-from gpuyard.adapt.situation import Option, Situation
-from gpuyard.adapt.tables import Table
+from gpuyard.adapt.decisions import Option, Situation
 from gpuyard.errors import UserError
 
 QUICK = Recipe(updates=20, members=2, keep=2)
@@ -38,7 +38,7 @@ def oracle(action: int) -> TableOracle:
 
 def test_rank_share_and_interval_are_as_counted() -> None:
     known = table([[0.7, 0.8, 0.6], [0.7, 0.9, 0.5], [0.7, 0.85, 0.55]])
-    found = stand(lambda: oracle(0), known, 500, np.random.default_rng(0), "abc")
+    found = evaluate_in(lambda: oracle(0), known, 500, np.random.default_rng(0), "abc")
     assert (found.rank, found.policy_hash) == (2, "abc")
     assert found.accuracy == pytest.approx(0.7)
     assert found.gain == pytest.approx(0.15)
@@ -48,19 +48,19 @@ def test_rank_share_and_interval_are_as_counted() -> None:
     assert found.interval == pytest.approx((0.7, 0.7))
     assert found.deciders["never"] == pytest.approx(0.55)
     assert found.deciders["random"] == pytest.approx((0.7 + 0.85 + 0.55) / 3)
-    assert stand(lambda: oracle(2), known, 10, np.random.default_rng(0), None).rank == 3
+    assert evaluate_in(lambda: oracle(2), known, 10, np.random.default_rng(0), None).rank == 3
 
 
 def test_oracle_that_does_not_choose_by_luck_is_told() -> None:
     lucky = table([[0.9, 0.5, 0.5], [0.5, 0.9, 0.5], [0.5, 0.5, 0.5]])
-    found = stand(lambda: oracle(2), lucky, 0, np.random.default_rng(0), None)
+    found = evaluate_in(lambda: oracle(2), lucky, 0, np.random.default_rng(0), None)
     assert found.oracle == pytest.approx(1.9 / 3)
     assert found.oracle_crossfit == pytest.approx(0.5)
     assert math.isnan(found.interval[0])
 
 
 def test_one_seed_has_no_interval_and_no_gap_no_share() -> None:
-    found = stand(lambda: oracle(1), table([[0.4, 0.6]]), 100, np.random.default_rng(0), None)
+    found = evaluate_in(lambda: oracle(1), table([[0.4, 0.6]]), 100, np.random.default_rng(0), None)
     assert math.isnan(found.gap_share)
     assert math.isnan(found.gain_interval[0])
     assert math.isnan(found.oracle_crossfit)

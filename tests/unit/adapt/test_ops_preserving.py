@@ -17,7 +17,7 @@ from gpuyard.adapt.ops import (
     Refused,
     Site,
     deepen,
-    deepening,
+    depth,
     growth_log,
     rebuild,
     rollback,
@@ -187,7 +187,7 @@ def test_an_operation_that_changes_the_function_is_undone(monkeypatch: pytest.Mo
     model, example = network("convnet2")
     before, optimizer = copy.deepcopy(model.state_dict()), torch.optim.Adam(model.parameters())
     held = list(optimizer.param_groups[0]["params"])
-    monkeypatch.setattr(deepening, "calibrate", lambda *_: None)
+    monkeypatch.setattr(depth, "calibrate", lambda *_: None)
     with pytest.raises(NotPreserved, match=r"changed the outputs by .* in train mode|in eval mode"):
         deepen(model, "conv1", example=example, style="identity", optimizer=optimizer)
     assert list(model.state_dict()) == list(before)

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from tests.growing import made_tables
 
-from gpuyard.adapt import agentfile
-from gpuyard.adapt.agentfile import Agent
-from gpuyard.adapt.forest import draw, plant, play, rewards
-from gpuyard.adapt.gains import Regression, best_values, known
-from gpuyard.adapt.reinforce import Recipe, greedy, learn
-from gpuyard.adapt.scorer import Network
-from gpuyard.adapt.tables import Table, read_tables
+from gpuyard.adapt.agent import agent_file
+from gpuyard.adapt.agent.agent_file import Agent
+from gpuyard.adapt.agent.decision_trees import Table, read_tables
+from gpuyard.adapt.agent.reinforce import Recipe, draw, greedy, learn, plant, play, rewards
+from gpuyard.adapt.agent.scorer import Network, Regression, best_values, known
 from gpuyard.errors import UserError
 
 QUICK = Recipe(updates=100, members=2, keep=2)
@@ -125,7 +123,7 @@ def test_same_seed_same_bytes(made: list[Table], tmp_path: Path) -> None:
 def test_a_file_decides_as_what_it_was_made_of(made: list[Table], tmp_path: Path) -> None:
     agent = learn(made[:4], replace(QUICK, updates=20))
     agent.save(tmp_path / "p.json")
-    loaded, digest = agentfile.load_hashed(tmp_path / "p.json")
+    loaded, digest = agent_file.load_hashed(tmp_path / "p.json")
     assert loaded.hash == agent.hash
     assert len(digest) == 64
     seen = made[5].typical[()]
@@ -148,12 +146,12 @@ def test_files_are_not_overwritten_and_damage_is_told(made: list[Table], tmp_pat
     ):  # fmt: skip
         path.write_text(json.dumps(facts | change))
         with pytest.raises(UserError, match=told):
-            agentfile.load(path)
+            agent_file.load(path)
     path.write_text("{")
     with pytest.raises(UserError, match="damaged"):
-        agentfile.load(path)
+        agent_file.load(path)
     with pytest.raises(UserError, match="there is no learned decider"):
-        agentfile.load(tmp_path / "nowhere.json")
+        agent_file.load(tmp_path / "nowhere.json")
 
 
 @pytest.mark.parametrize("seed", [0, 1])

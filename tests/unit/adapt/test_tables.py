@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.growing import leaves, worlds, write_recording
 
-from gpuyard.adapt.situation import Option, Situation
-from gpuyard.adapt.tables import read_tables
+from gpuyard.adapt.agent.decision_trees import read_tables
+from gpuyard.adapt.decisions import Option, Situation
 from gpuyard.errors import UserError
 
 HEAD = {"format": "gpuyard-adaptation", "version": 1}

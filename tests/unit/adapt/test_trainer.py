@@ -16,12 +16,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from gpuyard.adapt import ops
-from gpuyard.adapt.asking import Asking
 from gpuyard.adapt.budget import Budget
+from gpuyard.adapt.decisions import Asking, Decision, Situation, grow
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted
-from gpuyard.adapt.situation import Decision, Situation, grow
-from gpuyard.adapt.trainer import BudgetedTrainer
+from gpuyard.adapt.training.trainer import BudgetedTrainer
 from gpuyard.errors import UserError
 
 
@@ -342,7 +341,9 @@ def test_evaluations_that_come_often_keep_neither_checkpoints_nor_reports_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, now = list[dict[str, Any]](), iter(range(10**9))
-    monkeypatch.setattr("gpuyard.adapt.trainer.time.monotonic", lambda: 0.05 * next(now))  # 0.05 s for each look at it
+    monkeypatch.setattr(
+        "gpuyard.adapt.training.trainer.time.monotonic", lambda: 0.05 * next(now)
+    )  # 0.05 s for each look at it
     grants = SimpleNamespace(events=list, report=lambda **facts: told.append(facts))
     events: list[dict[str, Any]] = []
     often = {"checkpoint_every": 3.0, "evaluate_every": 0.01, "callbacks": [events.append]}
@@ -355,7 +356,7 @@ def test_evaluations_that_come_often_keep_neither_checkpoints_nor_reports_back(
 
 def test_what_growing_would_bring_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     told, now = list[dict[str, Any]](), iter(range(10**9))
-    monkeypatch.setattr("gpuyard.adapt.trainer.time.monotonic", lambda: 0.05 * next(now))
+    monkeypatch.setattr("gpuyard.adapt.training.trainer.time.monotonic", lambda: 0.05 * next(now))
 
     class Foreseeing(Choose):
         foresees = True

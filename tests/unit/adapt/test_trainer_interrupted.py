@@ -16,12 +16,12 @@ from tests.smalltraining import Choose, data, network, same, training
 from torch.utils.data import DataLoader, Dataset
 
 from gpuyard.adapt import ops
-from gpuyard.adapt.asking import Asking
 from gpuyard.adapt.budget import Budget
-from gpuyard.adapt.checkpoints import Checkpoints
 from gpuyard.adapt.deciders import make_decider
+from gpuyard.adapt.decisions import Asking
 from gpuyard.adapt.signals import Interrupted, Signals
-from gpuyard.adapt.trainer import BudgetedTrainer
+from gpuyard.adapt.training.model_checkpoints import Checkpoints
+from gpuyard.adapt.training.trainer import BudgetedTrainer
 from gpuyard.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -157,7 +157,7 @@ where, directory = sys.argv[1:]
 trainer = training(120, "virtual", 0, 1, checkpoints=directory, checkpoint_every=0.0)
 if where == "growing":
     trainer.advance()
-    import gpuyard.adapt.ops.optimizers, gpuyard.adapt.ops.deepening as deepening
+    import gpuyard.adapt.ops.optimizers, gpuyard.adapt.ops.depth as deepening
     deepening.join = die
     trainer.apply(trainer.decider.decide(trainer.pending))
 elif where == "writing":

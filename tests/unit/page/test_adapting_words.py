@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuyard.page.views.job.adapting import decision, facts, loan
-from gpuyard.page.views.job.story import said
-from gpuyard.page.views.overview.shaping import tile
+from gpuyard.page.views.job_facts import event_text
+from gpuyard.page.views.job_sections import adaptation_facts, decision_text, loan_text
+from gpuyard.page.views.overview import tile
 
 FOUND: dict[str, Any] = {
     "budget": 1200.0, "deadline": 2200.0, "granted": [1], "grants": [], "decisions": [], "times": [], "standing": "",
@@ -24,46 +24,48 @@ def when(at: float | None) -> str:
 
 
 def test_budget_and_report() -> None:
-    assert list(facts(FOUND, when)) == [
+    assert list(adaptation_facts(FOUND, when)) == [
         ("Budget", "20m 00s"), ("To be done by", "<2200>"), ("On loan", "GPU 1"),
         ("One more GPU brings", "0.78 points per minute"), ("A step takes", "120 ms"), ("Parameters", "19,914"),
     ]  # fmt: skip
     without = {**FOUND, "budget": None, "deadline": None, "granted": [], "report": None}
-    assert [pair for pair in facts(without, when) if pair[1]] == [("Budget", "as long as it likes")]
+    assert [pair for pair in adaptation_facts(without, when) if pair[1]] == [("Budget", "as long as it likes")]
 
 
 def test_a_decision_and_its_reason() -> None:
-    assert decision(DECIDED) == (
+    assert decision_text(DECIDED) == (
         "Accepted: grew at features.1", "Expects +1.2 points.",
         "10,602 to 19,914 parameters, steps take 1.4 times as long, +1.2 points expected.",
     )  # fmt: skip
-    assert decision({**DECIDED, **NOTHING, "reason": ""}) == ("Decided: grew at features.1", "", "")
-    assert decision({**DECIDED, **NOTHING, "accepted": False, "parameters": 9})[::2] == (
+    assert decision_text({**DECIDED, **NOTHING, "reason": ""}) == ("Decided: grew at features.1", "", "")
+    assert decision_text({**DECIDED, **NOTHING, "accepted": False, "parameters": 9})[::2] == (
         "Declined: grew at features.1", "9 parameters.",
     )  # fmt: skip
 
 
 def test_a_loan_and_its_end() -> None:
     lent: dict[str, Any] = {"gpu": 1, "since": 10.0, "until": None, "why": "nobody waits for it"}
-    assert loan(lent, when) == ("GPU 1 since <10>", "Given since nobody waits for it.", "")
+    assert loan_text(lent, when) == ("GPU 1 since <10>", "Given since nobody waits for it.", "")
     told = {**lent, "told": 15.0, "ended": "job 4 needs it"}
-    assert loan(told, when)[::2] == ("GPU 1 since <10>, told to leave at <15>", "Taken back: job 4 needs it.")
-    assert loan({**told, "until": 20.0}, when)[0] == "GPU 1 from <10> to <20> (10s)"
-    assert loan({**lent, "until": 20.0, "ended": "it gave it back"}, when)[2] == "It gave it back."
+    assert loan_text(told, when)[::2] == ("GPU 1 since <10>, told to leave at <15>", "Taken back: job 4 needs it.")
+    assert loan_text({**told, "until": 20.0}, when)[0] == "GPU 1 from <10> to <20> (10s)"
+    assert loan_text({**lent, "until": 20.0, "ended": "it gave it back"}, when)[2] == "It gave it back."
 
 
 def test_what_happened() -> None:
     event = {"attempt": 1, "at": "x"}
-    assert said({**event, "kind": "Granted", "gpus": [1], "why": "nobody waits"}) == "Was lent GPU 1: nobody waits"
     assert (
-        said({**event, "kind": "Reclaimed", "gpus": [1], "why": "job 4 needs it"})
+        event_text({**event, "kind": "Granted", "gpus": [1], "why": "nobody waits"}) == "Was lent GPU 1: nobody waits"
+    )
+    assert (
+        event_text({**event, "kind": "Reclaimed", "gpus": [1], "why": "job 4 needs it"})
         == "Told to leave GPU 1: job 4 needs it"
     )
-    assert said({**event, "kind": "Returned", "gpus": [1]}) == "Left GPU 1"
-    assert said({**event, "kind": "Adapted", "decision": "grew", "reason": "it pays", "accepted": True}) == (
+    assert event_text({**event, "kind": "Returned", "gpus": [1]}) == "Left GPU 1"
+    assert event_text({**event, "kind": "Adapted", "decision": "grew", "reason": "it pays", "accepted": True}) == (
         "Accepted: grew: it pays"
     )
-    assert said({**event, "kind": "Adapted", "decision": "grew"}) == "Decided: grew"
+    assert event_text({**event, "kind": "Adapted", "decision": "grew"}) == "Decided: grew"
 
 
 def test_a_tile_tells_whose_loan_it_is() -> None:

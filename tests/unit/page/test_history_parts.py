@@ -9,11 +9,24 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuyard.page.exporting import COLUMNS, cells, cursor_of, harmless, written
-from gpuyard.page.filtering import Filters
-from gpuyard.page.views.history.charts import said
-from gpuyard.page.views.history.rows import rows_of, summary, use_columns, use_rows
-from gpuyard.page.views.history.window import fitting, given, instant, local, window_of
+from gpuyard.page.table import Filters
+from gpuyard.page.views.history import spread_text
+from gpuyard.page.views.history_tables import (
+    EXPORT_COLUMNS,
+    csv_cells,
+    csv_text,
+    cursor_of,
+    initial_preset,
+    instant,
+    local_text,
+    rows_of,
+    summary,
+    typed_instant,
+    usage_columns,
+    usage_rows,
+    window_of,
+    without_formula,
+)
 
 NOW = 1_800_000_030.0
 KATHMANDU = ZoneInfo("Asia/Kathmandu")
@@ -44,7 +57,7 @@ def test_a_preset_goes_back_from_now_and_begins_at_a_full_minute() -> None:
 )
 def test_the_history_begins_with_what_has_something(older: float | None, latest: float | None, preset: str) -> None:
     before, last = (None if hours is None else NOW - 3600.0 * hours for hours in (older, latest))
-    assert fitting(before, last, NOW) == preset
+    assert initial_preset(before, last, NOW) == preset
 
 
 def test_instants_are_taken_as_they_are() -> None:
@@ -61,9 +74,9 @@ def test_what_makes_no_sense_is_the_last_day(since: str, until: str) -> None:
 
 
 def test_fields_of_time_are_in_the_viewers_zone() -> None:
-    assert given("2027-01-15T12:45", KATHMANDU) == "2027-01-15T07:00:00Z"
-    assert local(instant("2027-01-15T07:00:00Z"), KATHMANDU) == "2027-01-15T12:45"
-    assert given("", KATHMANDU) == ""
+    assert typed_instant("2027-01-15T12:45", KATHMANDU) == "2027-01-15T07:00:00Z"
+    assert local_text(instant("2027-01-15T07:00:00Z"), KATHMANDU) == "2027-01-15T12:45"
+    assert typed_instant("", KATHMANDU) == ""
 
 
 def test_a_job_that_is_over_tells_how_long_it_waited_and_ran() -> None:
@@ -75,12 +88,12 @@ def test_a_job_that_is_over_tells_how_long_it_waited_and_ran() -> None:
 def test_who_used_most_comes_first() -> None:
     ann = {"user": "ann", "gpu_hours": 1.0, "submitted": 3, "ended": 2, "energy_wh": None}
     bob = {"user": "bob & co", "gpu_hours": 4.0, "submitted": 1, "ended": 1, "energy_wh": 1e4}
-    rows = use_rows("user", [ann, bob])
+    rows = usage_rows("user", [ann, bob])
     assert [row.key for row in rows] == ["bob & co", "ann"]
     assert rows[0].cells[0]["href"] == "/history?user=bob+%26+co"
     assert rows[1].cells[1] == {"fraction": 0.25, "text": "1.0"}
     assert [row.cells[2] for row in rows] == ["10.0 kWh", "–"]
-    assert len(rows[0].cells) == len(use_columns("User")) == len(use_columns("Tag")) + 1
+    assert len(rows[0].cells) == len(usage_columns("User")) == len(usage_columns("Tag")) + 1
 
 
 def test_little_use_is_not_called_none() -> None:
@@ -90,16 +103,16 @@ def test_little_use_is_not_called_none() -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
 def test_no_text_is_a_formula(text: str) -> None:
-    assert harmless(text) == f"'{text}"
+    assert without_formula(text) == f"'{text}"
 
 
 @pytest.mark.parametrize("value", ["train", "a=b", "", None, -1.5, 3])
 def test_other_cells_stay_as_they_are(value: Any) -> None:
-    assert harmless(value) == value
+    assert without_formula(value) == value
 
 
 def test_a_row_of_the_file_has_all_columns_and_iso_times() -> None:
-    text = written([COLUMNS, cells({**JOB, "name": '=HYPERLINK("http://x")'})])
+    text = csv_text([EXPORT_COLUMNS, csv_cells({**JOB, "name": '=HYPERLINK("http://x")'})])
     (row,) = csv.DictReader(io.StringIO(text))
     assert row["name"] == '\'=HYPERLINK("http://x")'
     assert (row["wait_seconds"], row["run_seconds"], row["gpu_hours"]) == ("60.0", "3600.0", "2.0")
@@ -122,11 +135,11 @@ def test_filters_are_kept_in_the_address() -> None:
 
 def test_how_long_jobs_took_is_told_by_how_many_there_were() -> None:
     took = {"count": 1, "median": 5.0, "p90": 5.0, "p99": 5.0, "mean": 5.0}
-    assert said({"count": 0}, "ran") == "No job ran in this time."
-    assert said(took, "ran") == "The only job ran 5s."
-    assert said({**took, "count": 1200}, "ran").startswith("Half of 1,200 jobs ran at most 5s, 90 % at most 5s")
+    assert spread_text({"count": 0}, "ran") == "No job ran in this time."
+    assert spread_text(took, "ran") == "The only job ran 5s."
+    assert spread_text({**took, "count": 1200}, "ran").startswith("Half of 1,200 jobs ran at most 5s, 90 % at most 5s")
     short = {"count": 2, "median": 0.0062, "p90": 0.0994, "p99": 0.1, "mean": 0.05}
-    assert said(short, "waited") == (
+    assert spread_text(short, "waited") == (
         "Half of 2 jobs waited less than 0.1s, 90 % less than 0.1s, 99 % at most 0.1s; less than 0.1s in the mean."
     )
-    assert said({**short, "count": 1}, "waited") == "The only job waited less than 0.1s."
+    assert spread_text({**short, "count": 1}, "waited") == "The only job waited less than 0.1s."

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.page.views.job import editing, environment, story, telling
+from gpuyard.page.views import job_actions, job_facts
 
 USUAL: dict[str, Any] = {
     "id": "17", "name": "train", "user": "ann", "state": "queued", "reason": None, "kind": "job", "gpu_count": 1,
@@ -27,7 +27,7 @@ def when(iso: str | None) -> str:
 
 
 def test_a_command_line_can_be_typed_again() -> None:
-    assert telling.command_line(["sh", "-c", "echo 'a b' $X", ""]) == "sh -c 'echo '\"'\"'a b'\"'\"' $X' ''"
+    assert job_facts.command_line(["sh", "-c", "echo 'a b' $X", ""]) == "sh -c 'echo '\"'\"'a b'\"'\"' $X' ''"
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def test_a_command_line_can_be_typed_again() -> None:
     ],
 )  # fmt: skip
 def test_how_it_ended_is_a_sentence(job: dict[str, Any], said: str) -> None:
-    assert telling.outcome(USUAL | job) == said
+    assert job_facts.outcome_text(USUAL | job) == said
 
 
 def test_a_job_past_its_estimate_takes_longer_than_expected() -> None:
     end = "2026-11-20T12:00:00+00:00"
     at = datetime.fromisoformat(end).timestamp()
     job = USUAL | {"state": "running", "expected_end_at": end, "progress": None}
-    assert telling.ends(job, when, at - 1) == f"expected to end about <{end}>"
-    assert telling.ends(job, when, at + 1) == "takes longer than expected"
-    assert telling.ends(job | {"progress": {"fraction": 0.5}}, when, at + 1) == ""
-    assert telling.ends(job | {"expected_end_at": None}, when, at) == ""
+    assert job_facts.end_text(job, when, at - 1) == f"expected to end about <{end}>"
+    assert job_facts.end_text(job, when, at + 1) == "takes longer than expected"
+    assert job_facts.end_text(job | {"progress": {"fraction": 0.5}}, when, at + 1) == ""
+    assert job_facts.end_text(job | {"expected_end_at": None}, when, at) == ""
 
 
 def test_how_it_shares_a_gpu_is_told() -> None:
@@ -65,28 +65,30 @@ def test_how_it_shares_a_gpu_is_told() -> None:
         "measured": {"peak": 2**30, "mean": 2.0**29, "samples": 9}, "batch": "7",
         "row": {"number": 3, "wave": 1, "epochs": 5.0, "priority": 1.0},
     }  # fmt: skip
-    told = {label: value for label, value in telling.wishes(shares, when) if value}
+    told = {label: value for label, value in job_facts.request_facts(shares, when) if value}
     assert told["Memory by"] == "p95 of 14 runs: 1,947 MiB + 3 %"
     assert told["Memory used"] == "1 GiB of 2 GiB at its peak, 512 MiB in the mean"
     assert (told["Ran out of memory"], told["MPS"]) == ("1 time", "yes, 30 % of the threads")
     assert told["Batch"] == "7, row 3, wave 1"
     grown = USUAL | {"gpu_memory": 3 * 2**30, "gpu_memory_asked": 2**30, "measured": {"peak": None}}
-    told = {label: value for label, value in telling.wishes(grown, when) if value}
+    told = {label: value for label, value in job_facts.request_facts(grown, when) if value}
     assert told["Memory asked for"] == "1 GiB"
     assert "Memory used" not in told
-    unknown = {label: value for label, value in telling.wishes(USUAL | {"gpu_memory_asked": "auto"}, when) if value}
+    unknown = {
+        label: value for label, value in job_facts.request_facts(USUAL | {"gpu_memory_asked": "auto"}, when) if value
+    }
     assert "alone on a GPU" in unknown["Memory by"]
 
 
 def test_what_it_asks_for_is_told_where_it_is_not_the_usual() -> None:
-    told = {label: value for label, value in telling.wishes(USUAL, when) if value}
+    told = {label: value for label, value in job_facts.request_facts(USUAL, when) if value}
     assert told == {"GPUs": "1", "Time limit": "none", "Priority": "0"}
     much = USUAL | {
         "gpu_count": 2, "gpu_memory": 6 * 2**30, "gpu_memory_asked": 6 * 2**30, "among": [0, 3],
         "time_limit": 90.0, "estimate": 60.0, "retries": 2,
         "failures": 1, "begin_at": "soon", "preemptible": True, "preemptions": 2, "notify": ["phone"],
     }  # fmt: skip
-    told = {label: value for label, value in telling.wishes(much, when) if value}
+    told = {label: value for label, value in job_facts.request_facts(much, when) if value}
     assert told["GPUs"] == "6 GiB on each of 2 GPUs, of GPUs 0, 3"
     assert (told["Time limit"], told["Estimate"], told["Not before"]) == ("1m 30s", "1m 00s", "<soon>")
     assert told["Retries"] == "2, the first after 30s; failed 1 time until now"
@@ -110,7 +112,7 @@ def test_what_it_asks_for_is_told_where_it_is_not_the_usual() -> None:
 )  # fmt: skip
 def test_why_it_waits_has_times_of_the_viewer(found: dict[str, Any], said: str) -> None:
     usual: dict[str, Any] = {"state": "queued", "details": {}, "expected_at": None}
-    assert telling.why_it_waits(usual | found, when) == said
+    assert job_facts.waiting_text(usual | found, when) == said
 
 
 @pytest.mark.parametrize(
@@ -127,8 +129,8 @@ def test_why_it_waits_has_times_of_the_viewer(found: dict[str, Any], said: str) 
     ],
 )
 def test_only_what_can_be_done_is_offered(job: dict[str, Any], able: list[str]) -> None:
-    assert telling.may_do(USUAL | job, owns=True) == able
-    assert telling.may_do(USUAL | job, owns=False) == []
+    assert job_facts.allowed_actions(USUAL | job, owns=True) == able
+    assert job_facts.allowed_actions(USUAL | job, owns=False) == []
 
 
 EVENTS: list[dict[str, Any]] = [
@@ -144,7 +146,7 @@ EVENTS: list[dict[str, Any]] = [
 
 
 def test_events_are_sentences() -> None:
-    assert [story.said(event) for event in EVENTS] == [
+    assert [job_facts.event_text(event) for event in EVENTS] == [
         "Submitted",
         "Attempt 1 was given GPUs 0, 1",
         "Attempt 1 started",
@@ -158,11 +160,11 @@ def test_events_are_sentences() -> None:
 
 def test_a_lack_of_gpu_memory_is_told_once_and_in_words() -> None:
     warned = {"kind": "Edited", "attempt": None, "message": "uses 6G of GPU 0, but 4G were promised"}
-    assert story.said(warned) == "It uses 6G of GPU 0, but 4G were promised"
-    assert story.said({"kind": "Edited", "attempt": None}) == "Changed what it asks for"
+    assert job_facts.event_text(warned) == "It uses 6G of GPU 0, but 4G were promised"
+    assert job_facts.event_text({"kind": "Edited", "attempt": None}) == "Changed what it asks for"
     stopped = {"kind": "Recalled", "attempt": 1, "cause": "oom", "message": "uses 6G of GPU 0, 4G were promised"}
     said = "Asked to end, since there was no more GPU memory for it: uses 6G of GPU 0, 4G were promised"
-    assert story.said(stopped) == said
+    assert job_facts.event_text(stopped) == said
     over = {
         "kind": "Exited",
         "attempt": 1,
@@ -170,16 +172,16 @@ def test_a_lack_of_gpu_memory_is_told_once_and_in_words() -> None:
         "code": 1,
         "message": "ran out of GPU memory: wanted 15G of 16G",
     }
-    assert story.said(over) == "Attempt 1 ran out of GPU memory: wanted 15G of 16G"
-    assert story.said(over | {"message": ""}) == "Attempt 1 ran out of GPU memory, exit code 1"
+    assert job_facts.event_text(over) == "Attempt 1 ran out of GPU memory: wanted 15G of 16G"
+    assert job_facts.event_text(over | {"message": ""}) == "Attempt 1 ran out of GPU memory, exit code 1"
 
 
 def test_attempts_are_told_from_events() -> None:
-    first, second = story.attempts(EVENTS)
+    first, second = job_facts.attempts(EVENTS)
     assert (first.number, first.gpus, first.begin, first.end) == (1, (0, 1), "3", "4")
     assert first.how == "failed with exit code 3; retry 1 of 2"
     assert (second.begin, second.end, second.how) == ("6", "8", "was cancelled, exit code 143 (signal 15, SIGTERM)")
-    assert story.attempts(EVENTS[:6])[1].how == "runs"
+    assert job_facts.attempts(EVENTS[:6])[1].how == "runs"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_attempts_are_told_from_events() -> None:
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_is_hidden(name: str, value: str, hidden: bool) -> None:
-    assert environment.is_secret(name, value) is hidden
+    assert job_actions.is_secret(name, value) is hidden
 
 
 def as_it_is(text: str) -> str:
@@ -198,38 +200,40 @@ def as_it_is(text: str) -> str:
 
 
 def test_a_dialog_changes_only_what_was_changed() -> None:
-    given = {field.name: field.now(USUAL) for field in editing.FIELDS}
-    assert editing.changes(USUAL, given, as_it_is) == {}
+    given = {field.name: field.now(USUAL) for field in job_actions.FIELDS}
+    assert job_actions.changes(USUAL, given, as_it_is) == {}
     wanted = given | {"priority": "5", "time_limit": "90m", "gpu_memory": "6G", "tags": "a, b", "begin": "16:00"}
-    assert editing.changes(USUAL, wanted, str.upper) == {
+    assert job_actions.changes(USUAL, wanted, str.upper) == {
         "priority": 5.0, "time_limit": 5400.0, "gpu_memory": 6 * 2**30, "begin": "16:00", "tags": ["a", "b"],
     }  # fmt: skip
     limited = USUAL | {"time_limit": 7200.0}
-    assert editing.FIELDS[1].now(limited) == "2h"
-    assert editing.changes(limited, {"time_limit": " "}, as_it_is) == {"time_limit": None}
+    assert job_actions.FIELDS[1].now(limited) == "2h"
+    assert job_actions.changes(limited, {"time_limit": " "}, as_it_is) == {"time_limit": None}
     with pytest.raises(UserError, match="GPUs: 'two' is not a whole number"):
-        editing.changes(USUAL, {"gpus": "two"}, as_it_is)
+        job_actions.changes(USUAL, {"gpus": "two"}, as_it_is)
 
 
 def test_what_runs_cannot_be_given_other_gpus() -> None:
-    names = {field.name for field in editing.offered(USUAL | {"state": "running"})}
+    names = {field.name for field in job_actions.editable_fields(USUAL | {"state": "running"})}
     assert "gpus" not in names
     assert {"priority", "time_limit", "name"} <= names
-    assert "gpus" in {field.name for field in editing.offered(USUAL)}
+    assert "gpus" in {field.name for field in job_actions.editable_fields(USUAL)}
 
 
 def test_a_time_is_read_on_the_viewers_clock() -> None:
     zone = timezone(timedelta(hours=5, minutes=45))
-    at = datetime.fromisoformat(editing.instant_in(zone)("16:00"))
+    at = datetime.fromisoformat(job_actions.instant_in(zone)("16:00"))
     assert (at.hour, at.minute) == (16, 0)
     assert at.utcoffset() == timedelta(hours=5, minutes=45)
     assert timedelta(0) < at - datetime.now(UTC) <= timedelta(days=1)
-    soon = datetime.fromisoformat(editing.instant_in(zone)("+90m"))
+    soon = datetime.fromisoformat(job_actions.instant_in(zone)("+90m"))
     assert abs(soon - datetime.now(UTC) - timedelta(minutes=90)) < timedelta(minutes=1)
 
 
 def test_what_a_job_took_is_told_as_far_as_it_is_known() -> None:
     job = {"gpu_hours": 0.004, "energy_wh": 1234.0, "measured": {"peak": 2**30}, "gpu_memory": 2**31}
-    told = dict(telling.used(job))
+    told = dict(job_facts.usage_facts(job))
     assert told == {"GPU-hours": "< 0.01", "Energy": "1.2 kWh", "Memory at its peak": "1 GiB of 2 GiB"}
-    assert dict(telling.used({"gpu_hours": 12.0, "energy_wh": None, "measured": None})) == {"GPU-hours": "12.0"}
+    assert dict(job_facts.usage_facts({"gpu_hours": 12.0, "energy_wh": None, "measured": None})) == {
+        "GPU-hours": "12.0"
+    }

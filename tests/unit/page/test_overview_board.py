@@ -9,10 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuyard.page.drains import Drain
-from gpuyard.page.samples import Samples
-from gpuyard.page.views.overview.board import Curves, Ledger
-from gpuyard.page.views.overview.shaping import day, finished, kind, midnight, tile, waiting
+from gpuyard.page.feed import Drain, Samples
+from gpuyard.page.views.overview import EncodedSamples, VersionedParts, day, finished, kind, midnight, tile, waiting
 
 GIB = 2**30
 NOW = datetime.fromisoformat("2026-11-20T12:00:00+00:00").timestamp()
@@ -141,7 +139,7 @@ def test_everybody_in_a_zone_asks_for_the_same_day() -> None:
 
 
 def test_a_ledger_tells_what_is_new_since_when() -> None:
-    ledger = Ledger()
+    ledger = VersionedParts()
     ledger.take({"a": 1, "b": [1]})
     first = ledger.version
     assert json.loads(ledger.after(0)) == {"a": 1, "b": [1]}
@@ -163,7 +161,7 @@ def samples(at: list[float], load: list[float | None]) -> dict[str, Any]:
 
 def test_samples_are_sent_once_and_gaps_stay_gaps() -> None:
     heard = Samples()
-    curves = Curves(heard)
+    curves = EncodedSamples(heard)
     assert curves.after(0.0, [0]) == (0.0, "")
     heard.add(samples([1.0, 2.0], [10.0, None]))
     last, text = curves.after(0.0, [0])
@@ -180,4 +178,4 @@ def test_samples_are_sent_once_and_gaps_stay_gaps() -> None:
 def test_a_gpu_without_samples_has_unknown_ones() -> None:
     heard = Samples()
     heard.add(samples([1.0], [10.0]))
-    assert json.loads(Curves(heard).after(0.0, [0, 1])[1])["utilization"] == [[10], [None]]
+    assert json.loads(EncodedSamples(heard).after(0.0, [0, 1])[1])["utilization"] == [[10], [None]]

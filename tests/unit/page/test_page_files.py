@@ -8,7 +8,7 @@ import re
 import httpx
 from fastapi import FastAPI, Response
 
-from gpuyard.page.files import Files
+from gpuyard.page.nicegui_setup import Assets
 
 FOR_EVER = "public, immutable"
 
@@ -25,8 +25,8 @@ class Browser:
         return asyncio.run(got())
 
 
-def served() -> tuple[Browser, Files, list[str]]:
-    app, files, made = FastAPI(), Files(), list[str]()
+def served() -> tuple[Browser, Assets, list[str]]:
+    app, files, made = FastAPI(), Assets(), list[str]()
     files.add_to(app)
 
     async def static(name: str) -> Response:

@@ -6,12 +6,23 @@ from typing import Any
 
 import pytest
 
-from gpuyard.core.discipline import DISCIPLINES
+from gpuyard.core.loops.backfill import DISCIPLINES
 from gpuyard.core.policies import POLICIES
 from gpuyard.errors import UserError
-from gpuyard.page.views.settings.change import order_rows, sentences
-from gpuyard.page.views.settings.spec import CHOICES, HINTS, Draft, barred, checked, fitting, forced, parse, written
-from gpuyard.policyfile import make_planner
+from gpuyard.page.views.settings.policy_settings import (
+    CHOICES,
+    HINTS,
+    Draft,
+    barred_disciplines,
+    checked_setting,
+    discipline_note,
+    order_rows,
+    parse_policy,
+    preview_sentences,
+    setting_text,
+    with_valid_discipline,
+)
+from gpuyard.policies.resolver import make_planner
 
 
 @pytest.mark.parametrize(
@@ -20,16 +31,16 @@ from gpuyard.policyfile import make_planner
      "./mine.py:mine:power=2@easy@pack", "learned:/srv/a=b,c.json@easy@pack"],
 )  # fmt: skip
 def test_a_policy_is_taken_apart_and_put_together_again(text: str) -> None:
-    assert parse(text).text == text
+    assert parse_policy(text).text == text
 
 
 def test_parts_that_a_text_leaves_out_are_as_given() -> None:
-    assert parse("sjf@skip", "easy", "pack").text == "sjf@skip@pack"
-    assert parse("sjf", "easy", "pack").text == "sjf@easy@pack"
+    assert parse_policy("sjf@skip", "easy", "pack").text == "sjf@skip@pack"
+    assert parse_policy("sjf", "easy", "pack").text == "sjf@easy@pack"
 
 
 def test_another_policy_begins_with_its_usual_settings() -> None:
-    draft = parse("multifactor:ageing=2@easy@pack")
+    draft = parse_policy("multifactor:ageing=2@easy@pack")
     assert draft.with_part("name", "wfp3").text == "wfp3@easy@pack"
     assert draft.with_part("name", "multifactor") == draft
     assert (
@@ -38,7 +49,7 @@ def test_another_policy_begins_with_its_usual_settings() -> None:
 
 
 def test_a_setting_that_is_as_usual_is_not_written() -> None:
-    draft = parse("wfp3:power=2@easy@pack")
+    draft = parse_policy("wfp3:power=2@easy@pack")
     assert draft.with_setting("power", "3.0", 3.0).settings == {}
     assert draft.with_setting("power", "", 3.0).settings == {}
     assert draft.with_setting("power", " 4 ", 3.0).text == "wfp3:power=4@easy@pack"
@@ -52,7 +63,7 @@ def test_a_setting_that_is_as_usual_is_not_written() -> None:
 )  # fmt: skip
 def test_what_is_wrong_with_a_setting_is_said(key: str, text: str, usual: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        checked(key, text, usual)
+        checked_setting(key, text, usual)
 
 
 def test_all_settings_of_all_policies_can_be_written_so_that_the_daemon_takes_them() -> None:
@@ -63,32 +74,35 @@ def test_all_settings_of_all_policies_can_be_written_so_that_the_daemon_takes_th
             other = _other(key, value)
             draft = Draft(policy.name, "skip", "first").with_setting(key, other, value)
             assert draft.settings, (policy.name, key)
-            assert parse(make_planner(draft.text).text).settings == draft.settings
+            assert parse_policy(make_planner(draft.text).text).settings == draft.settings
 
 
 def test_each_policy_can_be_chosen_whatever_the_discipline_was() -> None:
     known = {policy.name: {"preemptive": policy.preemptive} for policy in POLICIES.values()}
     for discipline in DISCIPLINES:
         for name in POLICIES:
-            draft = fitting(parse(f"fcfs@{discipline}@first").with_part("name", name), known)
+            draft = with_valid_discipline(parse_policy(f"fcfs@{discipline}@first").with_part("name", name), known)
             assert make_planner(draft.text).text == draft.text
             assert draft.discipline == discipline or POLICIES[name].preemptive
 
 
 def test_a_policy_that_cannot_have_the_discipline_says_so() -> None:
     known = {policy.name: {"preemptive": policy.preemptive} for policy in POLICIES.values()}
-    draft = fitting(parse("srtf@easy@pack"), known)
-    assert forced(draft, "easy") == "srtf may stop jobs, and cannot keep places free as easy does: with it, it is skip."
-    assert forced(draft, "skip") == ""
-    assert "easy" in barred("srtf", known, DISCIPLINES)
-    assert not {"skip", "strict"} & set(barred("srtf", known, DISCIPLINES))
-    assert barred("fcfs", known, DISCIPLINES) == []
+    draft = with_valid_discipline(parse_policy("srtf@easy@pack"), known)
+    assert (
+        discipline_note(draft, "easy")
+        == "srtf may stop jobs, and cannot keep places free as easy does: with it, it is skip."
+    )
+    assert discipline_note(draft, "skip") == ""
+    assert "easy" in barred_disciplines("srtf", known, DISCIPLINES)
+    assert not {"skip", "strict"} & set(barred_disciplines("srtf", known, DISCIPLINES))
+    assert barred_disciplines("fcfs", known, DISCIPLINES) == []
 
 
 def _other(key: str, value: Any) -> str:
     if key in CHOICES:
         return next(choice for choice in CHOICES[key] if choice != value)
-    return "1 2,3" if isinstance(value, tuple) else written(value + 1)
+    return "1 2,3" if isinstance(value, tuple) else setting_text(value + 1)
 
 
 def _told(**more: Any) -> dict[str, Any]:
@@ -96,11 +110,11 @@ def _told(**more: Any) -> dict[str, Any]:
 
 
 def test_changes_are_told_as_sentences() -> None:
-    assert sentences(_told()) == [
+    assert preview_sentences(_told()) == [
         "Nothing would start at once.", "Nobody would be stopped.", "No job waits, so there is no order to change.",
     ]  # fmt: skip
     told = _told(starts=["7"], stops=[str(n) for n in range(10)], moved=3, waiting=5000, note="drawn by lot")
-    assert sentences(told) == [
+    assert preview_sentences(told) == [
         "1 job would start at once: 7.",
         "10 jobs would be stopped, and wait again: 0, 1, 2, 3, 4, 5, 6, 7 and 2 more.",
         "3 of 5,000 waiting jobs would change places.",

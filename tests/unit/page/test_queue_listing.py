@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuyard.page.parts import priority
-from gpuyard.page.views.queue.listing import gpus_of, listed, rows_of, standing
+from gpuyard.page.views.queue_jobs import gpus_of, listed, rows_of, standing
 from gpuyard.page.visit import Viewer
 
 ANN = Viewer({"user": "ann", "role": "user", "via": "session"})

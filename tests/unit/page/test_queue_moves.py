@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.page.views.queue.moving import Order, Standing, order_of, priority_between, simplest
+from gpuyard.page.views.queue import JobRank, PriorityOrder, order_of, priority_between, simplest
 
 KNOWN = {
     "policies": [
@@ -19,7 +19,7 @@ KNOWN = {
         },
     ]
 }
-PLAIN = Order("priority", "", counts=True, known=True)
+PLAIN = PriorityOrder("priority", "", counts=True, known=True)
 
 
 def test_the_policy_in_force_is_understood() -> None:
@@ -42,21 +42,21 @@ def test_of_a_policy_from_a_file_nothing_is_known() -> None:
 
 
 def test_a_job_comes_between_two_by_the_simplest_priority() -> None:
-    above, below = Standing(7.0, 0.0), Standing(3.0, 0.0)
-    assert priority_between(PLAIN, Standing(0.0, 0.0), above, below) == 5.0
+    above, below = JobRank(7.0, 0.0), JobRank(3.0, 0.0)
+    assert priority_between(PLAIN, JobRank(0.0, 0.0), above, below) == 5.0
 
 
 def test_a_job_that_is_there_already_keeps_its_priority() -> None:
-    assert priority_between(PLAIN, Standing(6.5, 0.0), Standing(7.0, 0.0), Standing(3.0, 0.0)) == 6.5
+    assert priority_between(PLAIN, JobRank(6.5, 0.0), JobRank(7.0, 0.0), JobRank(3.0, 0.0)) == 6.5
 
 
 def test_nothing_comes_between_two_that_are_ranked_alike() -> None:
-    assert priority_between(PLAIN, Standing(0.0, 0.0), Standing(3.0, 0.0), Standing(3.0, 0.0)) is None
+    assert priority_between(PLAIN, JobRank(0.0, 0.0), JobRank(3.0, 0.0), JobRank(3.0, 0.0)) is None
 
 
 def test_at_an_end_it_goes_no_farther_than_it_must() -> None:
-    first = priority_between(PLAIN, Standing(0.0, 0.0), None, Standing(3.0, 0.0))
-    last = priority_between(PLAIN, Standing(9.0, 0.0), Standing(3.0, 0.0), None)
+    first = priority_between(PLAIN, JobRank(0.0, 0.0), None, JobRank(3.0, 0.0))
+    last = priority_between(PLAIN, JobRank(9.0, 0.0), JobRank(3.0, 0.0), None)
     assert first is not None
     assert last is not None
     assert 3.0 < first < 4.0
@@ -64,19 +64,19 @@ def test_at_an_end_it_goes_no_farther_than_it_must() -> None:
 
 
 numbers = st.floats(-1000.0, 1000.0)
-standings = st.builds(Standing, numbers, st.floats(-1e6, 1e6), st.floats(0.0, 1000.0))
+standings = st.builds(JobRank, numbers, st.floats(-1e6, 1e6), st.floats(0.0, 1000.0))
 
 
 @given(standings, standings, standings, st.floats(0.0, 10.0), st.floats(0.0, 10.0))
 def test_the_priority_brings_it_there(
-    job: Standing, one: Standing, other: Standing, ageing: float, fairness: float
+    job: JobRank, one: JobRank, other: JobRank, ageing: float, fairness: float
 ) -> None:
-    order = Order("multifactor", "", counts=True, known=True, ageing=ageing, fairness=fairness)
+    order = PriorityOrder("multifactor", "", counts=True, known=True, ageing=ageing, fairness=fairness)
     above, below = sorted((one, other), key=order.rank)
     found = priority_between(order, job, above, below)
     if order.rank(below) - order.rank(above) > 1e-6:
         assert found is not None
-        moved = order.rank(Standing(found, job.submitted, job.usage))
+        moved = order.rank(JobRank(found, job.submitted, job.usage))
         assert order.rank(above) - 1e-9 <= moved <= order.rank(below) + 1e-9
 
 

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuyard.page.rights import Deed, may
-from gpuyard.page.views.settings import SECTIONS, chosen, shown_to
-from gpuyard.page.visit import Viewer
+from gpuyard.page.views.settings import SECTIONS, section_named, sections_for
+from gpuyard.page.visit import Permission, Viewer, may
 
 
 class Somebody(NamedTuple):
@@ -17,10 +16,10 @@ class Somebody(NamedTuple):
 
 
 ADMINS = [Somebody("admin", via) for via in ("loopback", "session")]
-OWN = {Deed.SUBMIT, Deed.REVOKE_TOKEN, Deed.SUBSCRIBE}
+OWN = {Permission.SUBMIT, Permission.REVOKE_TOKEN, Permission.SUBSCRIBE}
 ALLOWED = {
-    **{admin: set(Deed) for admin in ADMINS},
-    Somebody("user", "loopback"): OWN | {Deed.MAKE_TOKEN},
+    **{admin: set(Permission) for admin in ADMINS},
+    Somebody("user", "loopback"): OWN | {Permission.MAKE_TOKEN},
     Somebody("user", "session"): OWN,
     Somebody("viewer", "session"): set(),
     Somebody("anonymous", "nobody"): set(),
@@ -29,17 +28,17 @@ ALLOWED = {
 
 @pytest.mark.parametrize("who", ALLOWED, ids=lambda who: f"{who.role} by {who.via}")
 def test_each_role_may_do_what_is_its_own(who: Somebody) -> None:
-    assert {deed for deed in Deed if may(who, deed)} == ALLOWED[who]
+    assert {deed for deed in Permission if may(who, deed)} == ALLOWED[who]
 
 
 @pytest.mark.parametrize(("role", "hidden"), [("admin", set()), ("user", {"audit"}), ("viewer", {"audit"})])
 def test_sections_that_are_refused_are_not_listed(role: str, hidden: set[str]) -> None:
     viewer = Viewer({"user": "ann", "role": role, "via": "session"})
-    assert {one.name for one in SECTIONS} - {one.name for one in shown_to(viewer)} == hidden
+    assert {one.name for one in SECTIONS} - {one.name for one in sections_for(viewer)} == hidden
 
 
 def test_a_link_names_a_section_and_any_other_name_leads_to_the_first() -> None:
-    sections = shown_to(Viewer({"user": "ann", "role": "user", "via": "session"}))
-    assert chosen(sections, "access").title == "Access and tokens"
+    sections = sections_for(Viewer({"user": "ann", "role": "user", "via": "session"}))
+    assert section_named(sections, "access").title == "Access and tokens"
     for name in ("", "nothing", "audit"):
-        assert chosen(sections, name) is sections[0]
+        assert section_named(sections, name) is sections[0]

@@ -9,22 +9,28 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.page.drains import drains
-from gpuyard.page.views.settings.audit import ended
-from gpuyard.page.views.settings.booking import (
+from gpuyard.page.feed import drain_reasons
+from gpuyard.page.views.settings.access_settings import (
+    by_name,
+    changes,
+    rule_row,
+    subject_text,
+    token_text,
+    tunnel,
+    who_am_i,
+)
+from gpuyard.page.views.settings.daemon_settings import facts, status_text, warnings
+from gpuyard.page.views.settings.gpu_settings import (
+    blocking_jobs,
+    drain_text,
     format_local,
-    in_the_way,
     parse_gpus,
     parse_local,
     parse_users,
-    reserved,
+    reserved_text,
     usual_span,
 )
-from gpuyard.page.views.settings.daemon import facts, warnings
-from gpuyard.page.views.settings.gpus import reason
-from gpuyard.page.views.settings.notifications import of_what, outcome
-from gpuyard.page.views.settings.rules import called, changes, rule_row
-from gpuyard.page.views.settings.tokens import about, by_name, tunnel, who_am_i
+from gpuyard.page.views.settings.notification_settings import delivery_test_text, events_text
 from gpuyard.server.examples import DELIVERY, JOB, NEW_TOKEN, RULES, STATUS, SUBSCRIPTION
 
 KATHMANDU = ZoneInfo("Asia/Kathmandu")
@@ -55,18 +61,22 @@ def test_a_reservation_is_for_whom_is_named() -> None:
 def test_jobs_are_in_the_way_that_may_still_run_and_that_nobody_stops() -> None:
     running = {**JOB, "state": "running", "gpus": [0, 1], "started_at": "2026-11-16T09:00:00+00:00", "time_limit": 3600}
     begin = datetime(2026, 11, 16, 9, 30, tzinfo=UTC).timestamp()
-    assert in_the_way([running], [1, 2], begin) == ["17"]
-    assert in_the_way([{**running, "time_limit": None}], [1], begin + 9e9) == ["17"]
-    assert in_the_way([running], [2], begin) == []
-    assert in_the_way([running], [1], begin + 1801) == []
-    assert in_the_way([{**running, "preemptible": True}], [1], begin) == []
+    assert blocking_jobs([running], [1, 2], begin) == ["17"]
+    assert blocking_jobs([{**running, "time_limit": None}], [1], begin + 9e9) == ["17"]
+    assert blocking_jobs([running], [2], begin) == []
+    assert blocking_jobs([running], [1], begin + 1801) == []
+    assert blocking_jobs([{**running, "preemptible": True}], [1], begin) == []
 
 
 def test_the_latest_reason_for_draining_counts() -> None:
     events: list[dict[str, Any]] = [
         {"gpus": [0, 1], "by": "root", "reason": "new fans"}, {"gpus": [1], "by": "ann"}, {"gpus": [2]},
     ]  # fmt: skip
-    assert {gpu: reason(drain) for gpu, drain in drains(events).items()} == {0: "new fans (root)", 1: "by ann", 2: ""}
+    assert {gpu: drain_text(drain) for gpu, drain in drain_reasons(events).items()} == {
+        0: "new fans (root)",
+        1: "by ann",
+        2: "",
+    }
 
 
 def test_only_what_was_changed_becomes_somebodys_own_rule() -> None:
@@ -86,20 +96,24 @@ def test_use_is_shown_against_quota_and_share() -> None:
     assert cells[5] == {"text": "12.2 h: 25 %, where 67 % is fair", "bar": 0.25}
     assert rule_row(bob, [ann, bob])["cells"][2]["full"]
     assert rule_row(bob, [ann, bob])["cells"][0] == "* (everybody else)"
-    assert (called("*"), called("@vision"), called("ann")) == ("everybody else", "the group vision", "ann")
+    assert (subject_text("*"), subject_text("@vision"), subject_text("ann")) == (
+        "everybody else",
+        "the group vision",
+        "ann",
+    )
 
 
 def test_how_a_test_went_is_a_sentence() -> None:
-    assert outcome("hook", {**DELIVERY, "error": "Connection refused"}) == (
+    assert delivery_test_text("hook", {**DELIVERY, "error": "Connection refused"}) == (
         "hook could not be reached: Connection refused.", False,
     )  # fmt: skip
-    said, good = outcome("hook", DELIVERY)
+    said, good = delivery_test_text("hook", DELIVERY)
     assert good
     assert said.startswith("hook was told (slack://T...)")
 
 
 def test_a_subscription_says_when_it_tells() -> None:
-    assert of_what({**SUBSCRIPTION, "events": ["failure", "long-wait"], "long_wait": 5400.0}) == (
+    assert events_text({**SUBSCRIPTION, "events": ["failure", "long-wait"], "long_wait": 5400.0}) == (
         "it fails, it waits long (over 1h 30m)"
     )
 
@@ -113,16 +127,16 @@ def test_who_looks_is_told_who_they_are() -> None:
 
 
 def test_a_new_token_says_what_it_is_good_for() -> None:
-    assert about(NEW_TOKEN, "16 Feb, 9:30") == "It is ann's, with the role user, good until 16 Feb, 9:30."
-    assert about({**NEW_TOKEN, "runs_as": "root"}, "").endswith(
+    assert token_text(NEW_TOKEN, "16 Feb, 9:30") == "It is ann's, with the role user, good until 16 Feb, 9:30."
+    assert token_text({**NEW_TOKEN, "runs_as": "root"}, "").endswith(
         "until it is revoked. Its jobs run as root, as all do here."
     )
 
 
 def test_the_trail_says_how_it_went() -> None:
-    assert ended(200, 1)["text"] == "done"
-    assert ended(403, 1200)["text"] == "refused: may not, 1,200 times"
-    assert ended(503, 1)["text"] == "failed (503)"
+    assert status_text(200, 1)["text"] == "done"
+    assert status_text(403, 1200)["text"] == "refused: may not, 1,200 times"
+    assert status_text(503, 1)["text"] == "failed (503)"
 
 
 def test_the_daemon_says_what_it_is_and_what_is_wrong() -> None:
@@ -147,4 +161,4 @@ def test_a_new_token_says_how_the_daemon_is_reached_from_elsewhere() -> None:
 
 @pytest.mark.parametrize(("gpus", "said"), [([3], "GPU 3 is reserved"), ([0, 1, 3], "GPUs 0-1,3 are reserved")])
 def test_one_gpu_is_and_many_are_reserved(gpus: list[int], said: str) -> None:
-    assert reserved(gpus) == said
+    assert reserved_text(gpus) == said

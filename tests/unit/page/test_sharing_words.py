@@ -7,9 +7,24 @@ from typing import Any
 
 import pytest
 
-from gpuyard.page.views.sharing.pairs import considerate
-from gpuyard.page.views.sharing.shaping import CLOSED, OPEN, achieved, card, chosen, hours, left, told
-from gpuyard.page.views.sharing.words import found, how_right, need_rows, pair_rows, slowed
+from gpuyard.page.views.sharing import (
+    accuracy_text,
+    considerate_policy,
+    matching_estimates,
+    need_rows,
+    pair_rows,
+    slowdown_text,
+)
+from gpuyard.page.views.sharing_batches import (
+    CLOSED,
+    OPEN,
+    batch_results,
+    card,
+    counts_text,
+    gpu_hours,
+    remaining_text,
+    shown_batches,
+)
 
 GIB = 2**30
 AT = "2026-11-20T12:00:00+00:00"
@@ -43,8 +58,8 @@ def batch(id: int, state: str) -> dict[str, Any]:
 
 def test_all_that_are_on_come_first_and_only_the_latest_of_the_others() -> None:
     heads = [batch(id, "open" if id % 10 == 0 else "over") for id in range(40, 0, -1)]
-    assert [head["batch"] for head in chosen(heads)] == ["40", "30", "20", "10", "39", "38", "37", "36", "35"]
-    assert len(chosen([batch(id, "open") for id in range(30)] + heads)) == OPEN + CLOSED
+    assert [head["batch"] for head in shown_batches(heads)] == ["40", "30", "20", "10", "39", "38", "37", "36", "35"]
+    assert len(shown_batches([batch(id, "open") for id in range(30)] + heads)) == OPEN + CLOSED
 
 
 def test_a_card_tells_how_a_batch_stands() -> None:
@@ -56,7 +71,7 @@ def test_a_card_tells_how_a_batch_stands() -> None:
     row = shown["running"][0]
     assert (row["row"], row["gpus"], row["memory"], row["share"]) == (3, "0, 1", "1 GiB of 2 GiB", 0.25)
     assert (len(shown["running"]), shown["more"], shown["achieved"]) == (6, 2, [])
-    assert told(HEAD) == "50 rows: 18 succeeded, 8 running, 21 waiting, 2 out of memory, 1 refused"
+    assert counts_text(HEAD) == "50 rows: 18 succeeded, 8 running, 21 waiting, 2 out of memory, 1 refused"
 
 
 def test_a_batch_of_one_wave_does_not_count_them_and_a_row_may_say_little() -> None:
@@ -76,21 +91,21 @@ def test_a_batch_of_one_wave_does_not_count_them_and_a_row_may_say_little() -> N
     ],
 )
 def test_what_is_left_follows_from_what_is_done(states: dict[str, int], expected: str) -> None:
-    assert left({**HEAD, "states": states}, NOW) == expected
+    assert remaining_text({**HEAD, "states": states}, NOW) == expected
 
 
 def test_what_a_batch_achieved_is_told_in_sentences() -> None:
-    assert list(achieved(REPORT)) == [
+    assert list(batch_results(REPORT)) == [
         "3.3 times as fast as one row after another: 10m 00s instead of 33m 00s.",
         "0.38 GPU-hours saved: 0.17 used, 0.55 one by one.",
         "At most 4 rows at once; ran out of memory 2 times.",
     ]
-    assert list(achieved({**REPORT, "gpu_hours_saved": -0.1}))[1] == "0.17 GPU-hours used, none saved."
-    assert list(achieved({**REPORT, "makespan": 0.0})) == []
-    assert [hours(number) for number in (0.0, 1e-5, 0.0123, 1.5, 12.34, 1234.5)] == [
+    assert list(batch_results({**REPORT, "gpu_hours_saved": -0.1}))[1] == "0.17 GPU-hours used, none saved."
+    assert list(batch_results({**REPORT, "makespan": 0.0})) == []
+    assert [gpu_hours(number) for number in (0.0, 1e-5, 0.0123, 1.5, 12.34, 1234.5)] == [
         "0", "under 0.001", "0.012", "1.5", "12.3", "1,234",
     ]  # fmt: skip
-    assert next(achieved({**REPORT, "speedup": 0.5})) == "Took 10m 00s; one row after another takes 33m 00s."
+    assert next(batch_results({**REPORT, "speedup": 0.5})) == "Took 10m 00s; one row after another takes 33m 00s."
 
 
 def test_what_is_known_is_told_with_its_evidence() -> None:
@@ -114,11 +129,11 @@ def test_what_is_known_is_told_with_its_evidence() -> None:
 )
 def test_how_right_it_was_is_told_to_newcomers(count: int, median: float, worst: float, expected: str) -> None:
     error = {"count": count, "median": median, "worst": worst, "bias": 0.0}
-    assert plain(how_right(None, error)) == expected
+    assert plain(accuracy_text(None, error)) == expected
 
 
 def test_nothing_predicted_is_told_as_well() -> None:
-    assert how_right(None, None) == "No prediction was put to the test yet."
+    assert accuracy_text(None, None) == "No prediction was put to the test yet."
 
 
 def test_what_is_known_is_found_and_ordered() -> None:
@@ -126,16 +141,18 @@ def test_what_is_known_is_found_and_ordered() -> None:
     other = {**KNOWN, "command": "sh eval.sh", "name": "", "user": "Bob", "memory": None, "seconds": 90.0, "runs": 2}
     other["time_error"] = off
     known = [KNOWN, other]
-    assert found(known, "TRAIN", "") == [KNOWN]
-    assert found(known, "bob", "") == [other]
-    assert found(known, "nothing", "") == []
-    orders = {order: found(known, "", order)[0] is other for order in ("", "memory", "time", "off", "runs")}
+    assert matching_estimates(known, "TRAIN", "") == [KNOWN]
+    assert matching_estimates(known, "bob", "") == [other]
+    assert matching_estimates(known, "nothing", "") == []
+    orders = {
+        order: matching_estimates(known, "", order)[0] is other for order in ("", "memory", "time", "off", "runs")
+    }
     assert orders == {"": False, "memory": False, "time": True, "off": True, "runs": False}
 
 
 def test_a_slowdown_is_told_as_what_is_left_of_the_speed() -> None:
-    assert slowed(1.667) == "Runs at 60 % of its speed: takes 1.7 times as long as alone."
-    assert slowed(1.0) == slowed(0.9) == "Runs as fast as alone."
+    assert slowdown_text(1.667) == "Runs at 60 % of its speed: takes 1.7 times as long as alone."
+    assert slowdown_text(1.0) == slowdown_text(0.9) == "Runs as fast as alone."
 
 
 def test_pairs_lead_to_the_jobs_that_they_were_seen_at() -> None:
@@ -159,4 +176,4 @@ def test_pairs_lead_to_the_jobs_that_they_were_seen_at() -> None:
     ],
 )
 def test_only_the_placement_is_to_be_another(policy: str, expected: str) -> None:
-    assert considerate(policy) == expected
+    assert considerate_policy(policy) == expected

@@ -12,15 +12,14 @@ from typing import IO, Any
 
 import pytest
 
-from gpuyard.cli import comparing
+from gpuyard.cli.simulator import comparison_process
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
-from gpuyard.page.simulations import places
+from gpuyard.page.simulations import trace_sources
 from gpuyard.page.simulations.choices import Choices
-from gpuyard.page.simulations.past import rows
-from gpuyard.page.simulations.places import Folder, Uploads
-from gpuyard.page.simulations.runs import Line, Run
-from gpuyard.page.simulations.words import cells, meaning
+from gpuyard.page.simulations.runs import Run, RunQueue
+from gpuyard.page.simulations.trace_sources import TraceFolder, Uploads, trace_rows
+from gpuyard.page.views.simulate_results import cells, summary_text
 from gpuyard.sim.compare import compare
 from gpuyard.sim.simulate import Options
 from gpuyard.sim.workload import generate_poisson
@@ -35,7 +34,7 @@ async def nothing() -> IO[bytes] | None:
 
 def test_the_numbers_are_those_of_compare() -> None:
     told: list[dict[str, Any]] = []
-    comparing.compare(WORKLOAD.request(), told.append)
+    comparison_process.compare(WORKLOAD.request(), told.append)
     table = next(said["table"] for said in told if "table" in said)
     trace = generate_poisson(0, jobs=40, gpus=4, load=0.9)
     expected = compare(trace, Cluster((4,)), ["fcfs", "sjf"], Options(lenient=True), jobs=1).rows
@@ -49,7 +48,7 @@ def test_the_numbers_are_those_of_compare() -> None:
 
 
 def test_what_takes_too_long_is_told_and_the_rest_is_shown() -> None:
-    clock = comparing._Clock(0.0, lambda said: None)
+    clock = comparison_process._Clock(0.0, lambda said: None)
     clock.at(1.0, 2)  # a policy that is done is done
     with pytest.raises(UserError, match="in time"):
         clock.at(1.5, 2)
@@ -68,7 +67,7 @@ def test_what_takes_too_long_is_told_and_the_rest_is_shown() -> None:
 )
 def test_no_request_names_a_file(request_: dict[str, Any]) -> None:
     with pytest.raises(UserError) as refused:
-        comparing.compare({"limit": 1, **request_}, lambda said: None)
+        comparison_process.compare({"limit": 1, **request_}, lambda said: None)
     assert "root:" not in str(refused.value)
 
 
@@ -77,7 +76,7 @@ def test_a_process_simulates_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     async def simulated() -> Run:
-        line = Line()
+        line = RunQueue()
         run = line.start("ann", WORKLOAD, nothing)
         with pytest.raises(UserError, match="not done yet"):
             line.start("ann", WORKLOAD, nothing)
@@ -96,7 +95,7 @@ def test_a_process_simulates_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 def test_two_at_a_time_and_cancelling_lets_the_next_begin() -> None:
     async def lined_up() -> None:
-        line, open_, begun = Line(), asyncio.Event(), []
+        line, open_, begun = RunQueue(), asyncio.Event(), []
 
         def slow(name: str) -> Any:
             async def trace() -> IO[bytes] | None:
@@ -126,12 +125,12 @@ def test_two_at_a_time_and_cancelling_lets_the_next_begin() -> None:
 def test_garbage_gives_a_sentence() -> None:
     async def simulated() -> Run:
         async def trace() -> IO[bytes] | None:
-            file = places.temporary()
+            file = trace_sources.temporary()
             file.write(b"\x00\x01 nothing like a trace\n")
             file.flush()
             return file
 
-        line = Line()
+        line = RunQueue()
         run = line.start("ann", Choices(source="file", file="junk.swf", policies=("fcfs",)), trace)
         assert run.task is not None
         await run.task
@@ -168,24 +167,24 @@ def test_the_folder_offers_files_and_nothing_beyond(tmp_path: Path) -> None:
     (tmp_path / "traces" / "a.swf").write_text("yes")
     (tmp_path / "traces" / ".hidden").write_text("no")
     (tmp_path / "traces" / "folder").mkdir()
-    folder = Folder(str(tmp_path / "traces"))
+    folder = TraceFolder(str(tmp_path / "traces"))
     assert folder.names() == ["a.swf"]
     with folder.open("a.swf") as file:
         assert file.read() == b"yes"
     for name in ("../secret", ".hidden", "folder", ""):
         with pytest.raises(UserError):
             folder.open(name)
-    assert Folder(str(tmp_path / "nowhere")).names() == []
+    assert TraceFolder(str(tmp_path / "nowhere")).names() == []
 
 
 def test_code_is_kept_only_where_nobody_else_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GPUYARD_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert places.cache() == str(tmp_path / "gpuyard")
+    assert trace_sources.code_cache() == str(tmp_path / "gpuyard")
     (tmp_path / "gpuyard").chmod(0o777)
-    monkeypatch.setattr(places, "_SYSTEM_CACHE", tmp_path / "system")
+    monkeypatch.setattr(trace_sources, "_SYSTEM_CACHE", tmp_path / "system")
     (tmp_path / "system").mkdir()
-    assert places.cache() == str(tmp_path / "system" / "page")
+    assert trace_sources.code_cache() == str(tmp_path / "system" / "page")
 
 
 def test_the_history_is_a_trace() -> None:
@@ -195,9 +194,9 @@ def test_the_history_is_a_trace() -> None:
         "gpu_memory": 6 * 2**30,
     }  # fmt: skip
     at = 1_793_527_200.0
-    assert rows([job]) == [("7", at, 30.25, 2, "", 1.0, "ann", 6 * 2**30, "false")]
-    assert rows([{**job, "started_at": None}, {**job, "gpu_count": 0}]) == []
-    assert rows([job], begin=at + 1) == []
+    assert trace_rows([job]) == [("7", at, 30.25, 2, "", 1.0, "ann", 6 * 2**30, "false")]
+    assert trace_rows([{**job, "started_at": None}, {**job, "gpu_count": 0}]) == []
+    assert trace_rows([job], begin=at + 1) == []
 
 
 def row(policy: str, wait: float, **more: Any) -> dict[str, Any]:
@@ -210,15 +209,15 @@ def row(policy: str, wait: float, **more: Any) -> dict[str, Any]:
 
 def test_a_sentence_says_what_it_means() -> None:
     better, now = row("srtf", 60.0, preemptions=3, discipline="skip"), row("fcfs", 600.0)
-    assert meaning([better, now], NOW, "history") == (
+    assert summary_text([better, now], NOW, "history") == (
         "On your history, srtf would have cut the mean wait from 10m 00s to 1m 00s, against fcfs, which decides in "
         "this yard now. But running jobs are stopped 3 times."
     )
-    assert "which decides in this yard now, has the shortest" in meaning([now, better], NOW, "upload")
-    assert meaning([better], NOW, "upload") == (
+    assert "which decides in this yard now, has the shortest" in summary_text([now, better], NOW, "upload")
+    assert summary_text([better], NOW, "upload") == (
         "On this trace, the mean completion time with srtf is 2m 40s, of which 1m 00s is waiting."
     )
-    assert "no policy of these is clearly better than fcfs" in meaning([row("sjf", 600.0), now], NOW, "workload")
+    assert "no policy of these is clearly better than fcfs" in summary_text([row("sjf", 600.0), now], NOW, "workload")
 
 
 def test_the_best_of_a_column_is_marked_where_there_is_one() -> None:

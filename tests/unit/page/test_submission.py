@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuyard.page import shellwords
-from gpuyard.page.commandline import command_line, copied, copying_line, filled
-from gpuyard.page.submission import Machine, Moment, placed, read
-from gpuyard.page.views.submit.outlook import outlook, prospect
+from gpuyard.page.views import shell_syntax
+from gpuyard.page.views.job_command import clone_body, clone_line, command_line, form_of
+from gpuyard.page.views.job_form import Machine, Moment, errors_by_field, parse_form
+from gpuyard.page.views.submit import load_text, start_text
 
 NOW = 1_794_823_200.0  # a Monday, 10:00 in UTC
 HERE = Moment(NOW, ZoneInfo("Asia/Kathmandu"))
@@ -18,11 +18,11 @@ EIGHT = Machine(tuple(range(8)), 24 * 2**30)
 
 
 def wrong(**form: str | bool) -> dict[str, str]:
-    return read({"command": "python train.py", **form}, HERE, EIGHT).errors
+    return parse_form({"command": "python train.py", **form}, HERE, EIGHT).errors
 
 
 def test_the_common_case_is_a_command() -> None:
-    assert read({"command": "python train.py --lr 0.1"}, HERE).body == {
+    assert parse_form({"command": "python train.py --lr 0.1"}, HERE).body == {
         "command": ["python", "train.py", "--lr", "0.1"], "gpus": 1, "directory": "~",
     }  # fmt: skip
 
@@ -65,15 +65,15 @@ def test_what_is_wrong_is_a_sentence_at_its_field(name: str, text: str, told: st
 def test_fields_are_checked_together() -> None:
     assert "before the job begins" in wrong(signal="USR1@2h", time="1h")["signal"]
     assert "Only 2 are named" in wrong(gpus="3", **{"from": "0,1"})["gpus"]
-    late = read({"command": "x", "deadline": "+1h", "estimate": "2h"}, HERE)
+    late = parse_form({"command": "x", "deadline": "+1h", "estimate": "2h"}, HERE)
     assert "cannot be done by then" in late.warnings["deadline"]
     assert not late.errors
 
 
 def test_a_time_of_day_is_of_the_viewers_clock() -> None:
-    assert read({"command": "x", "begin": "2026-11-20 08:00"}, HERE).body["begin"] == 1_795_140_900.0
+    assert parse_form({"command": "x", "begin": "2026-11-20 08:00"}, HERE).body["begin"] == 1_795_140_900.0
     elsewhere = Moment(NOW, ZoneInfo("UTC"))
-    assert read({"command": "x", "begin": "2026-11-20 08:00"}, elsewhere).body["begin"] == 1_795_161_600.0
+    assert parse_form({"command": "x", "begin": "2026-11-20 08:00"}, elsewhere).body["begin"] == 1_795_161_600.0
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_time_of_day_is_of_the_viewers_clock() -> None:
     ],
 )
 def test_a_command_is_split_as_a_shell_would(text: str, words: list[str]) -> None:
-    found = read({"command": text}, HERE)
+    found = parse_form({"command": text}, HERE)
     assert (found.body["command"], found.errors) == (words, {})
 
 
@@ -104,33 +104,33 @@ def test_a_command_is_split_as_a_shell_would(text: str, words: list[str]) -> Non
     ],
 )
 def test_what_only_a_shell_understands_is_told_and_a_shell_offered(text: str, told: str, offered: str) -> None:
-    found = read({"command": text}, HERE)
+    found = parse_form({"command": text}, HERE)
     assert told in found.errors["command"]
     assert found.wrap == offered
     if offered:
-        again = read({"command": found.wrap}, HERE)
+        again = parse_form({"command": found.wrap}, HERE)
         assert (again.errors, again.warnings, again.body["command"][:2]) == ({}, {}, ["bash", "-c"])
 
 
 @pytest.mark.parametrize("text", ["ls *.py", "python $SCRIPT", 'echo "$HOME"', "ls ~/x"])
 def test_what_a_shell_would_replace_is_a_warning(text: str) -> None:
-    found = read({"command": text}, HERE)
+    found = parse_form({"command": text}, HERE)
     assert not found.errors
     assert "stays as it is written" in found.warnings["command"]
 
 
 @pytest.mark.parametrize("text", ["echo '*.py $HOME'", "bash -c 'echo $HOME'", "get http://x/?a=1", "x --only=*.py"])
 def test_what_is_meant_as_it_is_written_is_no_warning(text: str) -> None:
-    assert not read({"command": text}, HERE).warnings
-    assert not shellwords.operator(text)
+    assert not parse_form({"command": text}, HERE).warnings
+    assert not shell_syntax.shell_operator(text)
 
 
 def test_a_refusal_of_the_daemon_finds_its_field() -> None:
     errors = [{"where": "time_limit", "message": "must be above 0"}, {"where": "umask", "message": "is odd"}]
-    assert placed("", errors) == {"time": "Must be above 0.", "": "Is odd."}
-    assert list(placed("priority 20 is more than you may ask for", [])) == ["priority"]
-    assert list(placed("job 3 failed, so a job that is to follow it could never start", [])) == ["dependency"]
-    assert list(placed("the disk is full", [])) == [""]
+    assert errors_by_field("", errors) == {"time": "Must be above 0.", "": "Is odd."}
+    assert list(errors_by_field("priority 20 is more than you may ask for", [])) == ["priority"]
+    assert list(errors_by_field("job 3 failed, so a job that is to follow it could never start", [])) == ["dependency"]
+    assert list(errors_by_field("the disk is full", [])) == [""]
 
 
 JOB: dict[str, Any] = {
@@ -144,20 +144,20 @@ JOB: dict[str, Any] = {
 
 
 def test_a_form_is_filled_from_a_job_and_says_the_same() -> None:
-    assert command_line(filled(JOB), HERE) == (
+    assert command_line(form_of(JOB), HERE) == (
         "gpuyard submit --gpus 2 --gpu-memory 6G --thread-percentage 30 --from 0,1 --time 90m --priority 5 --tag paper "
         "--retries 2 --signal USR1@90s --chdir /data --output x.log --requeue --cap --mps -- /x/train.py 'a b'"
     )
 
 
 def test_a_copy_names_only_what_is_different() -> None:
-    former = filled(JOB)
+    former = form_of(JOB)
     form = former | {"gpus": "1", "time": "", "tags": "", "priority": "", "requeue": False, "command": "./y -v"}
-    assert copying_line("17", former, former, HERE) == "gpuyard clone 17"
-    assert copying_line("17", form, former, HERE) == (
+    assert clone_line("17", former, former, HERE) == "gpuyard clone 17"
+    assert clone_line("17", form, former, HERE) == (
         "gpuyard clone 17 --gpus 1 --time none --priority 0 --tag none --no-requeue -- ./y -v"
     )
-    assert copied(form, former, HERE) == {
+    assert clone_body(form, former, HERE) == {
         "command": ["./y", "-v"], "gpus": 1, "time_limit": None, "priority": 0.0, "tags": [], "requeue": False,
     }  # fmt: skip
 
@@ -165,9 +165,9 @@ def test_a_copy_names_only_what_is_different() -> None:
 def test_the_outlook_is_what_the_yard_says() -> None:
     gpus = [{"index": 0, "state": "free"}, {"index": 1, "state": "ours"}]
     calm, busy = {"jobs": {"running": 1}, "policy": "fcfs@easy"}, {"jobs": {"queued": 3}, "policy": "fcfs@easy"}
-    assert outlook(calm, gpus) == "1 of 2 GPUs is free, and no job waits."
-    assert outlook(busy, gpus) == "1 of 2 GPUs is free, and 3 jobs wait; fcfs@easy decides who is next."
-    assert prospect({"gpus": 1}, calm, gpus) == "It would start at once."
-    assert prospect({"gpus": 1, "from": [1]}, calm, gpus).startswith("With a time limit")
-    assert "4h 00m on 2 GPUs" in prospect({"gpus": 2, "time_limit": 14400.0}, calm, gpus)
-    assert prospect({"gpus": 1, "hold": True}, calm, gpus) == "It would wait until it is released."
+    assert load_text(calm, gpus) == "1 of 2 GPUs is free, and no job waits."
+    assert load_text(busy, gpus) == "1 of 2 GPUs is free, and 3 jobs wait; fcfs@easy decides who is next."
+    assert start_text({"gpus": 1}, calm, gpus) == "It would start at once."
+    assert start_text({"gpus": 1, "from": [1]}, calm, gpus).startswith("With a time limit")
+    assert "4h 00m on 2 GPUs" in start_text({"gpus": 2, "time_limit": 14400.0}, calm, gpus)
+    assert start_text({"gpus": 1, "hold": True}, calm, gpus) == "It would wait until it is released."

@@ -1,13 +1,10 @@
 """Growing a network without changing what it computes: in place, in the user's own class."""
 
-from gpuyard.adapt.ops.deepening import deepen
-from gpuyard.adapt.ops.growthlog import growth_log
-from gpuyard.adapt.ops.growths import Growth, NotPreserved, Refused, Site
-from gpuyard.adapt.ops.rebuilding import rebuild
-from gpuyard.adapt.ops.shrinking import accuracy, compare_down, distil, distillation, shrink
-from gpuyard.adapt.ops.sites import sites
-from gpuyard.adapt.ops.undoing import rollback
-from gpuyard.adapt.ops.widening import widen
+from gpuyard.adapt.ops.depth import deepen
+from gpuyard.adapt.ops.growth_sites import sites
+from gpuyard.adapt.ops.growths import Growth, NotPreserved, Refused, Site, growth_log
+from gpuyard.adapt.ops.restoration import accuracy, compare_down, distil, distillation, rebuild, rollback, shrink
+from gpuyard.adapt.ops.width import widen
 
 __all__ = [
     "Growth", "NotPreserved", "Refused", "Site", "accuracy", "compare_down", "deepen", "distil", "distillation",

@@ -10,18 +10,9 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gpuyard.adapt.ops.activations import activation
+from gpuyard.adapt.ops.graph import Piece, Survey, activation, is_call, shape_of
 from gpuyard.adapt.ops.growths import Entry, Refused
-from gpuyard.adapt.ops.layers import (
-    ADDITIONS,
-    DROPOUT_CALLS,
-    DROPOUTS,
-    check_own,
-    depth_in,
-    layer_kind,
-    width,
-)
-from gpuyard.adapt.ops.tracing import Piece, Survey, is_call, shape_of
+from gpuyard.adapt.ops.layers import ADDITIONS, DROPOUT_CALLS, DROPOUTS, check_own, depth_in, layer_kind, width
 
 _POOLS = (
     nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,

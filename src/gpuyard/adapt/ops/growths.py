@@ -1,11 +1,12 @@
-"""What is said about growing: where a network can grow, what was done there, and why it was not."""
+"""Sites, growths and refusals, and the growth log that is kept with a network."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpuyard.errors import GpuyardError, UserError
 
@@ -68,3 +69,29 @@ class Growth:
     def added(self) -> int:
         """Parameters that the network has more than before."""
         return self.parameters_after - self.parameters_before
+
+
+_KEPT = "_gpuyard_growth"
+
+
+def growth_log(model: nn.Module) -> list[Entry]:
+    """What was done to a network, in order; plain JSON values."""
+    return copy.deepcopy(kept(model))
+
+
+def kept(model: nn.Module) -> list[Entry]:
+    """The log itself, which lives with the network and goes where it is copied or pickled."""
+    log: list[Entry] = model.__dict__.get(_KEPT, [])
+    return log
+
+
+def noted(model: nn.Module, entry: Entry) -> None:
+    """Writes an entry behind the others."""
+    model.__dict__[_KEPT] = [*kept(model), entry]
+
+
+def forgotten(model: nn.Module) -> None:
+    """Takes the last entry away."""
+    model.__dict__[_KEPT] = kept(model)[:-1]
+    if not model.__dict__[_KEPT]:
+        del model.__dict__[_KEPT]

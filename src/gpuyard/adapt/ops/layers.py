@@ -10,10 +10,9 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gpuyard.adapt.ops.activations import Activation, activation, idempotent
 from gpuyard.adapt.ops.containers import find
+from gpuyard.adapt.ops.graph import Activation, Piece, Survey, activation, idempotent, is_call, uses
 from gpuyard.adapt.ops.growths import Entry, Refused
-from gpuyard.adapt.ops.tracing import Piece, Survey, is_call, uses
 
 KINDS: dict[type[nn.Module], str] = {
     nn.Conv1d: "conv1d",

@@ -1,10 +1,10 @@
-"""`gpuyard kubernetes`: a scheduler for the GPUs of a cluster, and what belongs to it."""
+"""`gpuyard kubernetes`: schedule the GPUs of a cluster, look at it, and measure it."""
 
 from __future__ import annotations
 
 import typer
 
-from gpuyard.cli.lazy import Entry, LazyGroup
+from gpuyard.cli.parser import Entry, LazyGroup
 
 
 class Commands(LazyGroup):
@@ -18,7 +18,7 @@ class Commands(LazyGroup):
     headings = {  # noqa: RUF012
         "The cluster": {
             "scheduler": Entry(
-                "kubernetes.scheduler:scheduler",
+                "kubernetes.servers:scheduler",
                 "Schedule pods with schedulerName gpuyard: whole GPUs, shares by memory, gangs; until Ctrl-C.",
             ),
             "explain": Entry(
@@ -30,22 +30,22 @@ class Commands(LazyGroup):
                 "Watch a cluster live: nodes with their GPUs, what is charged and used, who waits and why.",
             ),
             "dashboard": Entry(
-                "kubernetes.dashboard:dashboard",
+                "kubernetes.servers:dashboard",
                 "Show the cluster in a browser: nodes with their GPUs, the queue, pods; nothing can be changed there.",
             ),
             "webhook": Entry(
-                "kubernetes.webhook:webhook",
+                "kubernetes.servers:webhook",
                 "Answer an API server's admission reviews: pods that share a GPU get NVIDIA_VISIBLE_DEVICES, until "
                 "Ctrl-C.",
             ),
         },
         "Measuring": {
             "experiment": Entry(
-                "kubernetes.experiment:experiment",
+                "kubernetes.measurements:experiment",
                 "Compare ways to share the GPUs of a cluster, on pods as they come: times, restarts, energy, plots.",
             ),
             "monitor": Entry(
-                "kubernetes.monitor:monitor",
+                "kubernetes.measurements:monitor",
                 "Run the workload of a manifest to its end, and write a CSV and a plot of each metric of its GPUs.",
             ),
         },

@@ -1,4 +1,4 @@
-"""`gpuyard kubernetes explain`: why a pod waits, or why it is where it is."""
+"""`gpuyard kubernetes explain`: why a pod waits, or why it is on its node."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli import output
-from gpuyard.cli.kubernetes.reaching import Reaching
-from gpuyard.cli.sharing import Json, shared
+from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.kubernetes.connection import ClusterOptions
+from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from gpuyard.kubernetes.api import Api
-    from gpuyard.kubernetes.looking import Look
-    from gpuyard.kubernetes.pods import Pod
+    from gpuyard.kubernetes.api_client import Api
+    from gpuyard.kubernetes.cluster.pods import Pod
+    from gpuyard.kubernetes.cluster_snapshot import ClusterSnapshot
 
 
-@shared
+@option_groups
 def explain(
-    reaching: Reaching,
+    reaching: ClusterOptions,
     pod: Annotated[str, typer.Argument(metavar="pod/NAME", help="The pod.")],
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Where it is (the context's).")
@@ -32,14 +32,14 @@ def explain(
     json: Json = False,
 ) -> None:
     """Tell why a pod waits and what keeps it from each node; or by what it was let in where it is."""
-    from gpuyard.kubernetes.looking import Look
+    from gpuyard.kubernetes.cluster_snapshot import ClusterSnapshot
 
     kind, slash, name = pod.rpartition("/")
     if slash and kind not in ("pod", "pods", "po"):
         raise UserError(f"'{pod}' is no pod; write pod/NAME")
     with closing(reaching.api()) as api:
         where = namespace or api.connection.namespace
-        look = Look(api, lease_namespace)
+        look = ClusterSnapshot(api, lease_namespace)
         found = _explained(look, _found(look, where, name), api)
     if json:
         output.print_json(found)
@@ -47,8 +47,8 @@ def explain(
     _print(found)
 
 
-def _found(look: Look, namespace: str, name: str) -> Pod:
-    from gpuyard.kubernetes.api import ApiError
+def _found(look: ClusterSnapshot, namespace: str, name: str) -> Pod:
+    from gpuyard.kubernetes.api_client import ApiError
 
     try:
         return look.pod(namespace, name)
@@ -58,8 +58,8 @@ def _found(look: Look, namespace: str, name: str) -> Pod:
         raise
 
 
-def _explained(look: Look, pod: Pod, api: Api) -> dict[str, Any]:
-    from gpuyard.kubernetes.why import verdict
+def _explained(look: ClusterSnapshot, pod: Pod, api: Api) -> dict[str, Any]:
+    from gpuyard.kubernetes.explanations import verdict
 
     world, telling = look.world, look.scheduler.telling
     ours = pod.scheduler == look.settings.scheduler
@@ -87,7 +87,7 @@ def _explained(look: Look, pod: Pod, api: Api) -> dict[str, Any]:
 
 
 def _events(api: Api, pod: Pod) -> list[dict[str, Any]]:
-    from gpuyard.kubernetes.api import core
+    from gpuyard.kubernetes.api_client import core
 
     selector = f"involvedObject.name={pod.name},involvedObject.uid={pod.uid}"
     items = api.list(core("events", pod.namespace), fieldSelector=selector).items

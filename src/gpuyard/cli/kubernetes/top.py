@@ -1,4 +1,4 @@
-"""`gpuyard kubernetes top`: a cluster on the terminal, live."""
+"""`gpuyard kubernetes top`: a cluster live on the terminal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli import output
-from gpuyard.cli.kubernetes.asking import USUAL, NoScheduler, ask, scheduler_at
-from gpuyard.cli.kubernetes.reaching import Reaching
-from gpuyard.cli.sharing import Json, shared
+from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.kubernetes.connection import USUAL, ClusterOptions, NoScheduler, ask, scheduler_at
+from gpuyard.cli.terminal import output
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gpuyard.cli.top.cells import Line
+    from gpuyard.cli.terminal.styled_lines import Line
 
 Source = Callable[[], dict[str, Any]]
 _SHORTEST = 0.2
@@ -36,9 +35,9 @@ _STYLES = {
 }  # fmt: skip
 
 
-@shared
+@option_groups
 def top(
-    reaching: Reaching,
+    reaching: ClusterOptions,
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -65,7 +64,7 @@ def top(
         _live(source, seconds)
 
 
-def _source(scheduler: str | None, reaching: Reaching, namespace: str | None) -> Source:
+def _source(scheduler: str | None, reaching: ClusterOptions, namespace: str | None) -> Source:
     """Who tells: the scheduler that is named; else the one of this machine, unless a cluster is named; else the API."""
     if scheduler is not None:
         url = scheduler_at(scheduler)
@@ -81,16 +80,16 @@ def _source(scheduler: str | None, reaching: Reaching, namespace: str | None) ->
         if named:
             raise
         raise UserError(f"no scheduler answers at {USUAL} (--scheduler names another), and {error}") from None
-    from gpuyard.kubernetes.looking import look
+    from gpuyard.kubernetes.cluster_snapshot import take_snapshot
 
-    return lambda: look(api, namespace).to_json()
+    return lambda: take_snapshot(api, namespace).to_json()
 
 
 def _print(view: dict[str, Any]) -> None:
     import shutil
 
-    from gpuyard.cli.kubernetes.topframes import ASCII_BARS, BARS, frame
-    from gpuyard.cli.top.draw import text_of
+    from gpuyard.cli.jobs.top.frames import text_of
+    from gpuyard.cli.kubernetes.top_frames import ASCII_BARS, BARS, frame
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
     utf = "utf" in (sys.stdout.encoding or "").lower()
@@ -167,8 +166,8 @@ class _Shown:
 
 
 def _lines(view: dict[str, Any] | None, said: str, width: int, height: int) -> list[Line]:
-    from gpuyard.cli.kubernetes.topframes import frame
-    from gpuyard.cli.top.cells import Piece, clip
+    from gpuyard.cli.kubernetes.top_frames import frame
+    from gpuyard.cli.terminal.styled_lines import Piece, clip
 
     if view is None:
         lines = [clip([Piece(f" {said or 'looking at the cluster ...'}", "alert" if said else "faint")], width)]

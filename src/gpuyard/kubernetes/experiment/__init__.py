@@ -1,1 +1,1 @@
-"""Experiments on a cluster: pods that ask for GPUs in several ways, as they come, and what becomes of them."""
+"""Experiments on a cluster: the back end that creates pods, follows and deletes them."""

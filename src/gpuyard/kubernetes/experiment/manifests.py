@@ -1,21 +1,32 @@
-"""The objects of an experiment: pods and jobs that ask for GPUs as a scheduler's template has it.
-
-`exclusive` wants whole GPUs (`nvidia.com/gpu`), `requests` memory that counts as it is asked for, `usage` memory whose
-use counts; over-provisioning makes the last two ask for more.
-"""
+"""Pods and jobs of an experiment, made from templates; reading the file and writing the manifests."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from gpuyard.experiments.arrivals import Arrival, asked
-from gpuyard.experiments.model import Scheduler, Workload
+import yaml
+
+from gpuyard.errors import UserError
+from gpuyard.experiments import validation
+from gpuyard.experiments.design import Arrival, Experiment, Scheduler, Workload, arrivals, asked
+from gpuyard.experiments.experiment_file import parse_experiment, read_experiment
+from gpuyard.experiments.results_folder import Run
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api import Object
-from gpuyard.kubernetes.experiment.settings import Settings, WorkloadSettings, dns_name, filled_in
+from gpuyard.kubernetes.api_client import Object
+from gpuyard.kubernetes.experiment.cluster_settings import (
+    ClusterSettings,
+    Settings,
+    WorkloadSettings,
+    dns_name,
+    experiment_of,
+    filled_in,
+    read_settings,
+)
 from gpuyard.units import format_number
 
 EXPERIMENT = f"{names.DOMAIN}/experiment"
@@ -28,7 +39,7 @@ _LONGEST = 63 - 7
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class ManifestBuilder:
     """Makes the objects of one run."""
 
     settings: Settings
@@ -148,3 +159,54 @@ def _values(arrival: Arrival, speed: float) -> dict[str, str]:
 
 def _filled(said: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
     return {key: filled_in(text, values) for key, text in said.items()}
+
+
+class ClusterExperiment(NamedTuple):
+    """What a file says."""
+
+    experiment: Experiment
+    settings: Settings
+
+
+def read_file(path: str | Path, **given: Any) -> ClusterExperiment:
+    """The experiment of a file, of ours or of Kube-Knots' generator; `given` goes before what it says of the cluster.
+
+    What results depend on besides is made a part of the experiment, so that those of other clusters are not mixed in.
+    """
+    file = Path(path)
+    found = validation.load(file) if file.suffix.lower() == ".json" else None
+    experiment = (
+        parse_experiment(experiment_of(found, file), file) if isinstance(found, list) else read_experiment(file)
+    )
+    settings = read_settings(experiment, file)
+    wanted = {key: value for key, value in given.items() if value is not None}
+    settings = replace(settings, cluster=replace(settings.cluster, **wanted))
+    return ClusterExperiment(replace(experiment, kubernetes=_kept(settings.cluster)), settings)
+
+
+def _kept(cluster: ClusterSettings) -> dict[str, Any]:
+    """What results depend on; not where Prometheus is, nor how long one waits between runs."""
+    ignored = ("prometheus", "pause", "limit")
+    return {"engine": "kubernetes", **{key: value for key, value in asdict(cluster).items() if key not in ignored}}
+
+
+def write_manifests(found: ClusterExperiment, runs: Sequence[Run], capacity: float, out: Path) -> list[Path]:
+    """Write what the first repetition of runs would submit, a folder for each, and when; the folder must be empty."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty; name another folder by --generate, or move it away")
+    written = []
+    for run in (run for run in runs if run.turn == 1):
+        name = f"{run.scheduler.name}-{format_number(run.percent)}"
+        folder = out / name
+        folder.mkdir(parents=True)
+        label = f"{dns_name(f'{found.experiment.name}-{name}', 50)}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+        maker = ManifestBuilder(found.settings, run.scheduler, run.percent, capacity, label)
+        times = ["second,name"]
+        for arrival in arrivals(found.experiment):
+            body = maker.object(arrival)
+            path = folder / f"{body['metadata']['name']}.yaml"
+            path.write_text(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))
+            times.append(f"{format_number(round(arrival.at / found.settings.cluster.speed, 3))},{path.stem}")
+            written.append(path)
+        (folder / "arrivals.csv").write_text("\n".join(times) + "\n")
+    return written

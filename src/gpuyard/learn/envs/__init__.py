@@ -10,17 +10,19 @@ except ImportError:
     raise UserError("environments need gymnasium: pip install 'gpuyard[rl]'") from None
 
 PLACE, QUEUE = "gpuyard/Place-v0", "gpuyard/Queue-v0"
-_PATIENCE = 2000
+_MAX_TICKS = 2000
 """Ticks after which the placing of tasks is cut short: who only ever delays would go on for ever."""
 
 
 def register() -> None:
     """Make the environments known, unless they are."""
     if PLACE not in gymnasium.registry:
-        gymnasium.register(PLACE, "gpuyard.learn.envs.place:PlaceEnv", max_episode_steps=_PATIENCE)
+        gymnasium.register(PLACE, "gpuyard.learn.envs.place_env:PlaceEnv", max_episode_steps=_MAX_TICKS)
     if QUEUE not in gymnasium.registry:
         gymnasium.register(
-            QUEUE, "gpuyard.learn.envs.queue:QueueEnv", vector_entry_point="gpuyard.learn.envs.vector:QueueVectorEnv"
+            QUEUE,
+            "gpuyard.learn.envs.queue_env:QueueEnv",
+            vector_entry_point="gpuyard.learn.envs.queue_env:QueueVectorEnv",
         )
 
 

@@ -1,9 +1,6 @@
-"""Many simulated clusters at once, each waiting for somebody to say which job is next. Loops in numba's subset.
+"""Many simulated clusters, each waiting for the choice of the next job, and what an agent observes of them.
 
-Time passes, GPUs are given and taken, and jobs start and are overtaken by the loops of `core` and of `sim.kernel`; here
-is only what stands between two decisions. A decision is due whenever jobs wait and none of them is reserved. A chosen
-job that fits starts, and the next decision is due at that very instant. One that does not fit is reserved: nobody is
-asked before it has started, and meanwhile the discipline alone says who may go ahead of it.
+Loops in numba's subset.
 """
 
 from __future__ import annotations
@@ -12,19 +9,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.discipline import NO_LIMIT, Starts, backfill, fill, shadow_time, wait_for
-from gpuyard.core.nodes import has_room
-from gpuyard.core.pool import Demand, Flags, Floats, Ints, Pool, Site
+from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, shadow_time, wait_for
+from gpuyard.core.loops.nodes import has_room
+from gpuyard.core.loops.pool import Demand, Flags, Floats, Ints, Pool, Site
 from gpuyard.sim.kernel.clock import Clock, next_instant
-from gpuyard.sim.kernel.ends import Ends, next_end
-from gpuyard.sim.kernel.yard import (
+from gpuyard.sim.kernel.schedule import (
+    Ends,
     Expected,
+    Schedule,
     Work,
-    Yard,
     as_holders,
     expect,
     expect_no_more,
     give_gpus,
+    next_end,
     run_from,
 )
 
@@ -105,7 +103,7 @@ class Copy(NamedTuple):
 
     work: Work
     site: Site
-    yard: Yard
+    yard: Schedule
     clock: Clock
     expected: Expected
     pace: Floats
@@ -123,7 +121,7 @@ def copy_at(fleet: Fleet, b: int, code: int) -> Copy:
         None, None, None, None, None, None, None, None,  # type: ignore[arg-type]
     )  # fmt: skip
     ends = Ends(fleet.end_time[b], fleet.end_row[b], fleet.end_place[b], fleet.end_size[b])
-    yard = Yard(
+    yard = Schedule(
         pool, fleet.lowest[b], fleet.free[b], ends, fleet.start[b], fleet.end[b], fleet.offset[b], fleet.offset[b],
         fleet.spots[b], fleet.nodes[b], fleet.done[b],
     )  # fmt: skip
@@ -277,3 +275,90 @@ def choose_job(copy: Copy, action: int, visible: int, rules: Rules, scratch: Scr
         overtake(copy, rules, scratch)
         pass_time(copy, rules.discipline != EASY)
     until_asked(copy, rules, scratch)
+
+
+JOB_FEATURES = ("present", "wait", "estimate", "gpus", "fits", "waited_per_second", "area", "width")
+CLUSTER_FEATURES = (
+    "free",
+    "visible",
+    "waiting",
+    "running",
+    "next_end",
+    "free_in_minutes",
+    "free_in_an_hour",
+    "free_in_hours",
+)
+_JOB = 8
+LEAVE, CHOOSE, BEGIN = range(3)
+_LONG = 18.0
+"""About the logarithm of two years in seconds: what is longer looks no longer."""
+_SOON = (600.0, 3600.0, 21600.0)
+
+
+def level(value: float, most: float) -> float:
+    """A number of any size, 0 or more, as one from 0 to 1 by its logarithm."""
+    return float(min(np.log1p(max(value, 0.0)) / most, 1.0))
+
+
+def observe_jobs(copy: Copy, visible: int, seen: Floats) -> None:
+    """Write the features of the first jobs of the queue; what is beyond them is 0."""
+    gpus, estimate, submit = copy.site.demand.gpus, copy.site.demand.estimate, copy.work.submit
+    now, free, total = copy.numbers[NOW], copy.yard.free[0], len(copy.yard.pool.tenants)
+    seen[: visible * _JOB] = 0.0
+    for i in range(min(copy.marks[WAITING], visible)):
+        row, at = copy.queue[i], i * _JOB
+        wait = now - submit[row]
+        seen[at] = 1.0
+        seen[at + 1] = level(wait, _LONG)
+        seen[at + 2] = level(estimate[row], _LONG)
+        seen[at + 3] = gpus[row] / total
+        seen[at + 4] = 1.0 if gpus[row] <= free else 0.0
+        seen[at + 5] = level(wait / max(estimate[row], 10.0), 12.0)
+        seen[at + 6] = level(estimate[row] * gpus[row], 2 * _LONG)
+        seen[at + 7] = np.log1p(float(gpus[row])) / np.log1p(float(total))
+
+
+def observe_cluster(copy: Copy, visible: int, seen: Floats) -> None:
+    """Write the features of the cluster, by what is expected of running jobs."""
+    now, total = copy.numbers[NOW], len(copy.yard.pool.tenants)
+    waiting = copy.marks[WAITING]
+    first, last = copy.expected.span[0], copy.expected.span[1]
+    seen[0] = copy.yard.free[0] / total
+    seen[1] = min(waiting, visible) / visible
+    seen[2] = level(float(waiting), 12.0)
+    seen[3] = (last - first) / total
+    seen[4] = level(copy.expected.until[first] - now, _LONG) if first < last else 1.0
+    for s in range(3):
+        free = copy.yard.free[0]
+        for i in range(first, last):
+            if copy.expected.until[i] <= now + _SOON[s]:
+                free += copy.expected.ends[i] - copy.expected.begins[i]
+        seen[5 + s] = free / total
+
+
+def observe(copy: Copy, visible: int, may_idle: bool, seen: Floats, mask: Flags) -> None:
+    """Write an observation, and which actions are possible."""
+    observe_jobs(copy, visible, seen)
+    observe_cluster(copy, visible, seen[visible * _JOB :])
+    for i in range(visible):
+        mask[i] = i < copy.marks[WAITING]
+    mask[visible] = can_wait(copy, visible, may_idle)
+
+
+def go_on(
+    fleet: Fleet, actions: Ints, what: Ints, rules: Rules, scratch: Scratch, visible: int, seen: Floats, masks: Flags,
+    rewards: Floats, over: Flags,
+) -> None:  # fmt: skip
+    """Go on to each cluster's next decision: by doing what was chosen, or from the beginning; or leave it (`what`)."""
+    for b in range(len(actions)):
+        if what[b] == LEAVE:
+            continue
+        copy = copy_at(fleet, b, rules.code)
+        copy.numbers[COST] = 0.0
+        if what[b] == BEGIN:
+            until_asked(copy, rules, scratch)
+        else:
+            choose_job(copy, actions[b], visible, rules, scratch)
+        rewards[b] = -copy.numbers[COST] / len(copy.work.submit)
+        over[b] = copy.marks[OVER] == 1
+        observe(copy, visible, rules.may_idle, seen[b], masks[b])

@@ -1,1 +1,1 @@
-"""Which GPU for the task at the head: seed 000's problem with nothing lost, its baselines, and one that learns."""
+"""Placement of tasks on shared GPUs: the environment's rules, baselines and a learned placer."""

@@ -1,12 +1,228 @@
-"""Whole episodes of the placing of tasks, one after another: what is compiled to compare and to train."""
+"""Tasks on shared GPUs, tick by tick: rules, scores of GPUs, whole episodes. Loops in numba's subset."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from gpuyard.core.pool import Floats, Ints
-from gpuyard.learn.place.floor import Floor, is_over, new_floor, outcome, step_floor
-from gpuyard.learn.place.scorer import AHEAD, FEATURES, choose_gpu, fullest
+from gpuyard.core.loops.pool import Floats, Ints
+
+CAPACITY = 100
+"""Percent of a GPU, and of its memory."""
+MISFIT, DELAY, PER_TICK = -2.0, -0.05, -0.1
+"""Rewards: for a choice that does not fit, for none, and, at the end, for every tick that it took."""
+
+
+class Floor(NamedTuple):
+    """One episode under way."""
+
+    tasks: Ints
+    """Utilization, memory, duration and priority of each task, in order."""
+    held: Ints
+    """GPU, utilization or memory, tick: what running tasks hold at the next placement, a tick later, and so on."""
+    gpu: Ints
+    """Where each task was put, -1 before."""
+    start: Ints
+    """The tick at which it was; waits count from 0."""
+    counts: Ints
+    """Ticks so far; the row at the head; percent of GPUs used, added up over ticks; tasks that have ended."""
+
+
+def new_floor(tasks: Ints, gpus: int, longest: int) -> Floor:
+    """Before the first tick, all GPUs empty; no task runs longer than so many ticks."""
+    n = len(tasks)
+    return Floor(
+        tasks,
+        np.zeros((gpus, 2, longest), np.int64),
+        np.full(n, -1, np.int64),
+        np.full(n, -1, np.int64),
+        np.zeros(4, np.int64),
+    )
+
+
+def is_over(floor: Floor) -> bool:
+    """Whether every task has been placed and has ended."""
+    return bool(floor.counts[3] == len(floor.tasks))
+
+
+def has_space(held: Ints, gpu: int, task: Ints) -> bool:
+    """Whether a GPU can take a task at the next placement."""
+    return bool(held[gpu, 0, 0] + task[0] <= CAPACITY and held[gpu, 1, 0] + task[1] <= CAPACITY)
+
+
+def put_on(held: Ints, gpu: int, task: Ints) -> None:
+    """A task holds its part of a GPU for as long as it runs."""
+    for tick in range(task[2]):
+        held[gpu, 0, tick] += task[0]
+        held[gpu, 1, tick] += task[1]
+
+
+def pass_tick(held: Ints) -> None:
+    """What was to be held a tick later is held now."""
+    last = held.shape[2] - 1
+    for gpu in range(held.shape[0]):
+        for kind in range(2):
+            for tick in range(last):
+                held[gpu, kind, tick] = held[gpu, kind, tick + 1]
+            held[gpu, kind, last] = 0
+
+
+def step_floor(floor: Floor, action: int) -> float:
+    """One tick: try the head where it is wanted (beyond the last GPU: nowhere), and let time pass. The reward."""
+    counts, tasks, held = floor.counts, floor.tasks, floor.held
+    now, head, gpus = counts[0], counts[1], len(held)
+    reward = 0.0
+    if head < len(tasks):
+        if action >= gpus:
+            reward = DELAY
+        elif has_space(held, action, tasks[head]):
+            put_on(held, action, tasks[head])
+            floor.gpu[head] = action
+            floor.start[head] = now
+            counts[1] = head + 1
+            reward = (20 - now) * 0.1
+        else:
+            reward = MISFIT
+    for gpu in range(gpus):
+        counts[2] += held[gpu, 0, 0]
+    counts[0] = now + 1
+    reward += _ended(floor, now)
+    if counts[3] == len(tasks):
+        reward += PER_TICK * counts[0]
+    else:
+        pass_tick(held)
+    return reward
+
+
+def _ended(floor: Floor, now: int) -> float:
+    """Count those who ended at this tick; their reward."""
+    reward = 0.0
+    for row in range(floor.counts[1]):
+        if floor.start[row] + floor.tasks[row, 2] == now:
+            floor.counts[3] += 1
+            reward += 10 + 2 * floor.tasks[row, 3]
+    return reward
+
+
+def outcome(floor: Floor) -> Floats:
+    """Makespan in ticks, mean wait in ticks, and percent of all GPUs used: what an episode is judged by."""
+    ticks = floor.counts[0]
+    wait = floor.start.sum() / len(floor.start)
+    return np.array([float(ticks), wait, floor.counts[2] / (ticks * len(floor.held))])
+
+
+AHEAD = 10
+"""How many tasks are looked at: the head, and those behind it."""
+FEATURES = 16
+WEIGHTS = FEATURES + 2
+"""One for each feature, and the delay's own: a constant, and how soon a task ends."""
+_NEVER = -1e9
+
+
+def describe(held: Ints, gpu: int, tasks: Ints, ahead: int, scratch: Ints, out: Floats) -> None:
+    """Write what it would be like to put the first of the tasks on this GPU; about 0 to 1 each."""
+    task = tasks[0]
+    longest = held.shape[2]
+    scratch[:] = held
+    put_on(scratch, gpu, task)
+    room, space = CAPACITY - scratch[gpu, 0, 0], CAPACITY - scratch[gpu, 1, 0]
+    out[0] = room / CAPACITY
+    out[1] = space / CAPACITY
+    out[2] = abs(room - space) / CAPACITY
+    out[3] = min(room, space) / CAPACITY
+    busy = 0
+    while busy < longest and held[gpu, 0, busy] > 0:
+        busy += 1
+    out[4] = busy / longest
+    out[5] = (busy - task[2]) / longest
+    out[6] = abs(busy - task[2]) / longest
+    out[7] = 1.0 if busy == 0 else 0.0
+    out[8] = task[0] / CAPACITY
+    out[9] = task[1] / CAPACITY
+    out[10] = task[2] / longest
+    used = 0
+    for other in range(len(held)):
+        used += held[other, 0, 0]
+    out[11] = used / (CAPACITY * len(held))
+    _look_ahead(scratch, tasks, ahead, out)
+
+
+def _look_ahead(held: Ints, tasks: Ints, ahead: int, out: Floats) -> None:
+    """Let best fit place the tasks behind the head: how long each has to wait for its turn, at most a tick each."""
+    longest = held.shape[2]
+    passed = 0
+    out[12] = out[13] = out[14] = 0.0
+    for i in range(1, ahead):
+        pass_tick(held)
+        passed += 1
+        gpu = fullest(held, tasks[i])
+        while gpu < 0:
+            pass_tick(held)
+            passed += 1
+            gpu = fullest(held, tasks[i])
+        put_on(held, gpu, tasks[i])
+        if i == 1:
+            out[12] = passed / longest
+        if i == 3:
+            out[13] = passed / longest
+    out[14] = passed / longest
+    left = 0
+    for gpu in range(len(held)):
+        for tick in range(longest):
+            left += held[gpu, 0, tick]
+    out[15] = left / (CAPACITY * len(held) * longest)
+
+
+def fullest(held: Ints, task: Ints) -> int:
+    """Best fit: of the GPUs that can take a task, the one of which most is used; -1 if none can."""
+    best, most = -1, -1
+    for gpu in range(len(held)):
+        used = held[gpu, 0, 0] + held[gpu, 1, 0]
+        if used > most and has_space(held, gpu, task):
+            best, most = gpu, used
+    return best
+
+
+def correction(weights: Floats, features: Floats) -> float:
+    """What is added to a GPU's score."""
+    total = 0.0
+    for f in range(FEATURES):
+        total += weights[f] * features[f]
+    return total
+
+
+def first_end(held: Ints) -> int:
+    """Ticks until a GPU is used less than now; as many as there are where nothing runs."""
+    longest = held.shape[2]
+    soonest = longest
+    for gpu in range(len(held)):
+        tick = 0
+        while tick < longest and held[gpu, 0, tick] == held[gpu, 0, 0] and held[gpu, 0, 0] > 0:
+            tick += 1
+        if 0 < tick < soonest:
+            soonest = tick
+    return int(soonest)
+
+
+def choose_gpu(weights: Floats, held: Ints, tasks: Ints, ahead: int, scratch: Ints, features: Floats) -> int:
+    """The best GPU that can take the first task; the number past the last GPU where none can, or delay is better."""
+    gpus, longest = len(held), held.shape[2]
+    best, score = gpus, _NEVER
+    for gpu in range(gpus):
+        if not has_space(held, gpu, tasks[0]):
+            continue
+        describe(held, gpu, tasks, ahead, scratch, features)
+        used = (held[gpu, 0, 0] + held[gpu, 1, 0]) / (2.0 * CAPACITY)
+        value = used + correction(weights, features)
+        if value > score:
+            best, score = gpu, value
+    soonest = first_end(held)
+    delay = weights[FEATURES] + weights[FEATURES + 1] * soonest / longest - 1.0
+    if best < gpus and soonest < longest and delay > score:  # while nothing runs, waiting changes nothing
+        best = gpus
+    return best
+
 
 RANDOM, ROUND_ROBIN, LEAST_LOADED, BEST_FIT, LEARNED = range(5)
 

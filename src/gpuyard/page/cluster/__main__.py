@@ -1,11 +1,11 @@
-"""`python -m gpuyard.page.cluster --fd N --scheduler URL`: serve the pages at a socket that somebody else has made."""
+"""`python -m gpuyard.page.cluster --fd N --scheduler URL`: serve the dashboard on an inherited socket."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 
-from gpuyard.page import serving
+from gpuyard.page import process
 
 
 def main() -> None:
@@ -16,14 +16,13 @@ def main() -> None:
     parser.add_argument("--host", action="append", default=[], help="A name by which it may be asked for.")
     parser.add_argument("--addresses", action="store_true", help="It may be asked for by any address.")
     given = parser.parse_args()
-    serving.prepare()
+    process.prepare()
 
-    from gpuyard.page.cluster.app import make_app
-    from gpuyard.page.cluster.door import Names
+    from gpuyard.page.cluster.cluster_app import AllowedHosts, make_app
 
-    app = make_app(given.scheduler, Names(given.host, addresses=given.addresses))
+    app = make_app(given.scheduler, AllowedHosts(given.host, addresses=given.addresses))
     with contextlib.suppress(KeyboardInterrupt):
-        serving.serve(given.fd, app)
+        process.serve(given.fd, app)
 
 
 if __name__ == "__main__":

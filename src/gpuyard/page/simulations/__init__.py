@@ -1,1 +1,1 @@
-"""Comparisons of policies that viewers ask for: what they choose, the processes that simulate, what comes of it."""
+"""Comparisons of policies that viewers start: their choices, the traces, and the processes that simulate."""

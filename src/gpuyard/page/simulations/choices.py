@@ -1,7 +1,4 @@
-"""What a viewer chose to have simulated: as an address, as a command line, and as a request to who does it.
-
-Fields are texts, as they were typed; `problems` says what is wrong with them.
-"""
+"""What a viewer chose to simulate: as a URL, as a command line, and as a request."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Comparisons, one after the other: two at a time in all and one of each viewer, each in a process of its own.
-
-This process only reads what they tell. What is large (curves and charts) stays bytes, which browsers fetch.
-"""
+"""Comparisons in processes of their own, at most two at a time, and the routes for uploads and downloads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
+import io
 import json
 import logging
 import os
@@ -17,12 +16,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.page.api import Api, Refused, Unavailable
+from gpuyard.page.simulations import trace_sources
 from gpuyard.page.simulations.choices import Choices
-from gpuyard.page.simulations.places import cache, reopened
+from gpuyard.page.simulations.trace_sources import TraceFolder, Uploads, code_cache, reopened
 
 log = logging.getLogger("gpuyard.page")
-AT_ONCE = 2
+MAX_RUNNING = 2
 _EACH, _ALL = 4, 24
 _LONGEST_LINE = 16 * 2**20
 _GRACE = 120.0  # seconds beyond its limit after which a process is ended: it may be compiling
@@ -77,7 +81,7 @@ class Run:
             self.state = "done"
 
 
-class Line:
+class RunQueue:
     """All comparisons of this process: those that run, those that wait, and the last of each viewer."""
 
     def __init__(self) -> None:
@@ -127,7 +131,7 @@ class Line:
     async def _take(self, run: Run) -> None:
         """A run's whole way: wait for its turn, simulate, tell how it ended."""
         try:
-            while self.ahead(run) >= AT_ONCE:
+            while self.ahead(run) >= MAX_RUNNING:
                 self._news.clear()
                 await self._news.wait()
             run.state = "running"
@@ -151,9 +155,10 @@ async def _simulate(run: Run) -> None:
         given = os.open(os.devnull, os.O_RDONLY) if file is None else reopened(file)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-s", "-P", "-m", "gpuyard.cli.comparing", json.dumps(run.choices.request()),
+                sys.executable, "-s", "-P", "-m", "gpuyard.cli.simulator.comparison_process",
+                json.dumps(run.choices.request()),
                 stdin=given, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd="/",
-                env={**os.environ, "GPUYARD_CACHE_DIR": cache(), "PYTHONUNBUFFERED": "1"}, limit=_LONGEST_LINE,
+                env={**os.environ, "GPUYARD_CACHE_DIR": code_cache(), "PYTHONUNBUFFERED": "1"}, limit=_LONGEST_LINE,
             )  # fmt: skip
         finally:
             os.close(given)
@@ -166,7 +171,7 @@ async def _simulate(run: Run) -> None:
 async def _follow(run: Run, process: asyncio.subprocess.Process) -> None:
     """Listen to a process until it ends, or is ended."""
     limit = float(run.choices.request()["limit"]) + _GRACE
-    words = asyncio.create_task(_read_words(run, process))
+    words = asyncio.create_task(_read_errors(run, process))
     try:
         async with asyncio.timeout(limit):
             assert process.stdout is not None
@@ -188,8 +193,116 @@ async def _follow(run: Run, process: asyncio.subprocess.Process) -> None:
     run.error = run.error.replace("standard input", trace).replace("give --format", "choose its format:")
 
 
-async def _read_words(run: Run, process: asyncio.subprocess.Process) -> None:
+async def _read_errors(run: Run, process: asyncio.subprocess.Process) -> None:
     """The process's last words to people; a warning of a library, of several lines, is not for them."""
     assert process.stderr is not None
     async for line in process.stderr:
         run.words = line.decode(errors="replace").strip()[:_MOST_WORDS] or run.words
+
+
+_PRIVATE = {"Cache-Control": "private, max-age=3600"}
+
+
+class Comparisons:
+    """Where viewers have policies compared."""
+
+    def __init__(self, traces: str = "") -> None:
+        self.line = RunQueue()
+        self.uploads = Uploads()
+        self.folder = TraceFolder(traces)
+
+    def start(self, viewer: str, choices: Choices, api: Api) -> Run:
+        """Have something simulated in a viewer's name."""
+        return self.line.start(viewer, choices, self._opener(viewer, choices, api))
+
+    def _opener(self, viewer: str, choices: Choices, api: Api) -> Callable[[], Awaitable[IO[bytes] | None]]:
+        async def opened() -> IO[bytes] | None:
+            if choices.source == "history":
+                file, _ = await trace_sources.history_trace(api, choices.since, choices.whose)
+                return file
+            if choices.source == "file":
+                return self.folder.open(choices.file)
+            if choices.source == "upload":
+                upload = self.uploads.find(viewer, choices.upload)
+                if upload is None:
+                    raise UserError("the file that was uploaded is no longer here; choose it again")
+                return upload.file
+            return None
+
+        return opened
+
+    def add_to(self, app: FastAPI, api: Api) -> None:
+        """Make the routes known."""
+        add = app.add_api_route
+        add("/page/upload", _for_viewers(api, self._upload), methods=["POST"], include_in_schema=False)
+        add("/page/simulations/{id}/{what}", _for_viewers(api, self._fetch), include_in_schema=False)
+
+    async def _upload(self, request: Request, viewer: dict[str, Any]) -> Response:
+        if viewer["role"] not in ("admin", "user"):
+            return JSONResponse({"detail": "Your role lets you look, and not simulate."}, 403)
+        try:
+            name = request.query_params.get("name", "trace")
+            found = await self.uploads.add(viewer["user"], name, request.stream())
+        except UserError as error:
+            return JSONResponse({"detail": _sentence(str(error))}, 413)
+        return JSONResponse({"id": found.id, "name": found.name, "size": found.size})
+
+    async def _fetch(self, request: Request, viewer: dict[str, Any]) -> Response:
+        run = self.line.find(viewer["user"], request.path_params["id"])
+        what: str = request.path_params["what"]
+        if run is None or run.state != "done":
+            return JSONResponse({"detail": "There is no such result any more; simulate it again."}, 404)
+        if what == "curves":
+            return Response(run.curves, media_type="application/json", headers=_PRIVATE)
+        if what.isdecimal() and int(what) in run.charts:
+            return Response(run.charts[int(what)], media_type="application/json", headers=_PRIVATE)
+        if what == "comparison.json":
+            return _download(json.dumps(metrics_json(run), indent=2), "application/json", what)
+        if what == "comparison.csv":
+            return _download(metrics_csv(run), "text/csv", what)
+        return JSONResponse({"detail": "There is no such thing."}, 404)
+
+
+def metrics_json(run: Run) -> dict[str, Any]:
+    """What `gpuyard compare --json` prints, and how to have it printed."""
+    found = run.table
+    told = {"trace": run.choices.title(), "commands": run.choices.commands(), "gpus": found["gpus"]}
+    return {**told, "results": found["results"], **({"errors": found["errors"]} if found["errors"] else {})}
+
+
+def metrics_csv(run: Run) -> str:
+    """The metrics as CSV, one policy a line."""
+    text = io.StringIO()
+    rows = run.table["results"]
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _download(text: str, kind: str, name: str) -> Response:
+    return Response(text, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+
+
+_Handler = Callable[[Request, dict[str, Any]], Awaitable[Response]]
+
+
+def _for_viewers(api: Api, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
+    """A route for whom the daemon knows."""
+
+    async def known(request: Request) -> Response:
+        if "x-gpuyard-ticket" not in request.headers:
+            return JSONResponse({"detail": "Log in first."}, 401)
+        try:
+            viewer = await api.as_viewer(request.headers["x-gpuyard-ticket"]).get("/session")
+        except Refused as error:
+            return JSONResponse({"detail": str(error)}, error.status)
+        except Unavailable:
+            return JSONResponse({"detail": "The daemon does not answer at the moment; try again in a second."}, 503)
+        return await handler(request, viewer)
+
+    return known
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

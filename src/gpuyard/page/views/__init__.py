@@ -1,4 +1,4 @@
-"""The views, one module each: `build(visit)` makes the elements, and says by `visit.live` what shows itself anew."""
+"""The views: `build(visit)` makes the elements of one, and `visit.live` registers what is updated."""
 
 from __future__ import annotations
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.nodes import add_gpus
-from gpuyard.core.pool import Floats, Ints
-from gpuyard.sim.kernel.ends import next_end
-from gpuyard.sim.kernel.yard import Work, Yard, take_gpus
+from gpuyard.core.loops.nodes import add_gpus
+from gpuyard.core.loops.pool import Floats, Ints
+from gpuyard.sim.kernel.schedule import Schedule, Work, next_end, take_gpus
 
 
 class Clock(NamedTuple):
@@ -32,7 +31,7 @@ def new_clock(most: int) -> Clock:
     return Clock(np.empty(most, np.int64), np.zeros(3, np.int64), np.full(1, np.inf))
 
 
-def next_instant(clock: Clock, work: Work, yard: Yard, idle: Ints, stepwise: bool) -> float:
+def next_instant(clock: Clock, work: Work, yard: Schedule, idle: Ints, stepwise: bool) -> float:
     """Let the next events happen, and say when they do; infinite if nothing will ever happen again."""
     n, row = len(work.submit), clock.counts[2]
     arrives = work.submit[row] if row < n else np.inf

@@ -1,4 +1,4 @@
-"""Reading and writing traces. A new format is a module of its own and one entry in `FORMATS`."""
+"""Reading and writing traces. A new format is a module and one entry in `FORMATS`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.trace import Trace
-from gpuyard.sim.traces import batsim, gavel, helios, history, openb, pai, philly, pollux, sacct, swf, table, tiresias
+from gpuyard.sim.traces import accounting, datacenters, history, native, simulators
 from gpuyard.sim.traces.info import describe
+from gpuyard.sim.traces.native import WRITERS, write
 from gpuyard.sim.traces.source import Source, open_source
-from gpuyard.sim.traces.writing import WRITERS, write
 
 __all__ = ["FORMATS", "WRITERS", "Format", "describe", "read", "write"]
 
@@ -30,19 +30,25 @@ class Format(NamedTuple):
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "swf": Format(swf.read, swf.recognises, "Standard Workload Format, 18 columns"),
-        "philly": Format(philly.read, philly.recognises, "CSV of Microsoft's Philly jobs: timestamp,duration,..."),
-        "philly-json": Format(philly.read_json, philly.recognises_json, "Philly's cluster_job_log"),
-        "helios": Format(helios.read, helios.recognises, "cluster_log.csv of SenseTime's Helios clusters"),
-        "openb": Format(openb.read, openb.recognises, "pods of Alibaba's GPU-sharing trace of 2023"),
-        "pai": Format(pai.read, pai.recognises, "pai_task_table of Alibaba's PAI trace of 2020"),
-        "sacct": Format(sacct.read, sacct.recognises, "Slurm's accounting: sacct --parsable2"),
-        "gavel": Format(gavel.read, gavel.recognises, "Gavel's traces, with throughputs beside", "the GPU type"),
-        "pollux": Format(pollux.read, pollux.recognises, "Pollux' workloads, with a column duration"),
-        "tiresias": Format(tiresias.read, tiresias.recognises, "CSV of the Tiresias simulator"),
-        "gpuyard": Format(table.read_csv, table.recognises_csv, "CSV with a header: job,submit,run,gpus,..."),
-        "jsonl": Format(table.read_jsonl, table.recognises_jsonl, "one JSON object a line, keys as in gpuyard"),
-        "batsim": Format(batsim.read, batsim.recognises, "Batsim's JSON workloads with delay profiles"),
+        "swf": Format(accounting.read_swf, accounting.is_swf, "Standard Workload Format, 18 columns"),
+        "philly": Format(
+            datacenters.read_philly, datacenters.is_philly, "CSV of Microsoft's Philly jobs: timestamp,duration,..."
+        ),
+        "philly-json": Format(datacenters.read_philly_json, datacenters.is_philly_json, "Philly's cluster_job_log"),
+        "helios": Format(
+            accounting.read_helios, accounting.is_helios, "cluster_log.csv of SenseTime's Helios clusters"
+        ),
+        "openb": Format(datacenters.read_openb, datacenters.is_openb, "pods of Alibaba's GPU-sharing trace of 2023"),
+        "pai": Format(datacenters.read_pai, datacenters.is_pai, "pai_task_table of Alibaba's PAI trace of 2020"),
+        "sacct": Format(accounting.read_sacct, accounting.is_sacct, "Slurm's accounting: sacct --parsable2"),
+        "gavel": Format(
+            simulators.read_gavel, simulators.is_gavel, "Gavel's traces, with throughputs beside", "the GPU type"
+        ),
+        "pollux": Format(simulators.read_pollux, simulators.is_pollux, "Pollux' workloads, with a column duration"),
+        "tiresias": Format(simulators.read_tiresias, simulators.is_tiresias, "CSV of the Tiresias simulator"),
+        "gpuyard": Format(native.read_csv, native.is_csv, "CSV with a header: job,submit,run,gpus,..."),
+        "jsonl": Format(native.read_jsonl, native.is_jsonl, "one JSON object a line, keys as in gpuyard"),
+        "batsim": Format(simulators.read_batsim, simulators.is_batsim, "Batsim's JSON workloads with delay profiles"),
     }
 )
 """In the order in which they are tried."""

@@ -1,4 +1,4 @@
-"""Machines from files: lists of nodes with their GPUs, and tables of pools (virtual clusters)."""
+"""Machines from files or from text such as `4x8`: lists of nodes with their GPUs, and tables of virtual clusters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuyard.core.model import GIB, MOST_GPUS
+from gpuyard.core.model import GIB, MOST_GPUS, Cluster
 from gpuyard.errors import UserError
 from gpuyard.sim.traces import cells
 from gpuyard.sim.traces.columns import Rule, name_of
@@ -241,3 +241,20 @@ def _pool(record: Mapping[str, str], name: str, count: str, gpus: str | None) ->
     if nodes < 1 or size < 1 or nodes * size > MOST_GPUS:
         raise UserError(f"a pool has 1 to {MOST_GPUS:,} GPUs, not {nodes} x {size}")
     return Pool(_named(record, name), nodes, size)
+
+
+def read_cluster(text: str, memory: float) -> Cluster:
+    """`4x8` or the path of a node list; GPUs have so many bytes of memory each."""
+    if not Path(text).is_file():
+        try:
+            return Cluster.parse(text, memory)
+        except UserError as error:
+            raise UserError(f"{error}; and there is no file of that name that could list nodes") from None
+    nodes = read_nodes(text)
+    return Cluster(
+        nodes.gpus,
+        memory,
+        nodes.cpus if any(nodes.cpus) else (),
+        nodes.host_memory if any(nodes.host_memory) else (),
+        nodes.models if any(nodes.models) else (),
+    )

@@ -1,4 +1,4 @@
-"""The settings: what decides, who may have what, who comes in, who is told. One section at a time, named by the URL."""
+"""The settings, one section at a time, named by the URL."""
 
 from __future__ import annotations
 
@@ -8,37 +8,42 @@ from typing import NamedTuple
 from nicegui import ui
 
 from gpuyard.page.parts import heading, link
-from gpuyard.page.rights import Deed, may
-from gpuyard.page.views.settings import audit, daemon, gpus, notifications, policy, rules, tokens
-from gpuyard.page.visit import Viewer, Visit
+from gpuyard.page.views.settings import (
+    access_settings,
+    daemon_settings,
+    gpu_settings,
+    notification_settings,
+    policy_settings,
+)
+from gpuyard.page.visit import Permission, Viewer, Visit, may
 
 
-class Section(NamedTuple):
+class SettingsSection(NamedTuple):
     """A part of the settings."""
 
     name: str
     title: str
     build: Callable[[Visit], Awaitable[None]]
-    deed: Deed | None = None
+    deed: Permission | None = None
     """What one must be allowed to do to see it at all."""
 
 
 SECTIONS = (
-    Section("policy", "Policy", policy.build),
-    Section("gpus", "GPUs and reservations", gpus.build),
-    Section("shares", "Quotas and shares", rules.build),
-    Section("notifications", "Notifications", notifications.build),
-    Section("access", "Access and tokens", tokens.build),
-    Section("audit", "Audit trail", audit.build, Deed.READ_AUDIT),
-    Section("daemon", "This daemon", daemon.build),
+    SettingsSection("policy", "Policy", policy_settings.build),
+    SettingsSection("gpus", "GPUs and reservations", gpu_settings.build),
+    SettingsSection("shares", "Quotas and shares", access_settings.build_quotas),
+    SettingsSection("notifications", "Notifications", notification_settings.build),
+    SettingsSection("access", "Access and tokens", access_settings.build_tokens),
+    SettingsSection("audit", "Audit trail", daemon_settings.build_audit, Permission.READ_AUDIT),
+    SettingsSection("daemon", "This daemon", daemon_settings.build),
 )
 
 
 async def build(visit: Visit) -> None:
     """Make the view."""
     request = visit.client.request
-    sections = shown_to(visit.viewer)
-    section = chosen(sections, request.query_params.get("section", "") if request is not None else "")
+    sections = sections_for(visit.viewer)
+    section = section_named(sections, request.query_params.get("section", "") if request is not None else "")
     with ui.element("div").classes("gy-set-settings"):
         with ui.element("nav").classes("gy-set-sections").props('aria-label="Settings"'):
             for one in sections:
@@ -50,11 +55,11 @@ async def build(visit: Visit) -> None:
             await section.build(visit)
 
 
-def shown_to(viewer: Viewer) -> list[Section]:
+def sections_for(viewer: Viewer) -> list[SettingsSection]:
     """The sections that somebody may see."""
     return [one for one in SECTIONS if one.deed is None or may(viewer, one.deed)]
 
 
-def chosen(sections: list[Section], name: str) -> Section:
+def section_named(sections: list[SettingsSection], name: str) -> SettingsSection:
     """The section that a link names; the first for any other name."""
     return next((one for one in sections if one.name == name), sections[0])

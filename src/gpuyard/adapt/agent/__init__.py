@@ -1,0 +1,1 @@
+"""Agents that learn from recorded runs when and where to grow; numpy, no torch."""

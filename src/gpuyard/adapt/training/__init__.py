@@ -1,0 +1,1 @@
+"""Training within a budget with torch: trainer, data, checkpoints, growth, recordings."""

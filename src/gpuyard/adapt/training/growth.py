@@ -1,0 +1,227 @@
+"""Growth of a training's network: the options, their prices, and the situation that a decider sees."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+
+from gpuyard.adapt import ops
+from gpuyard.adapt.budget import Budget
+from gpuyard.adapt.decisions import UNKNOWN, Option, Situation
+from gpuyard.adapt.training.snapshots import load_random_state, random_state
+
+if TYPE_CHECKING:
+    from gpuyard.adapt.training.trainer import BudgetedTrainer
+
+
+TRIED = 2
+"""Steps that a grown copy is timed by, after one that is not counted."""
+AFFORDABLE = 0.02
+"""Of what is left: what finding out about prices may take."""
+
+OptimizerOf = Callable[[Any], Optimizer]
+
+
+def adam(parameters: Any) -> Optimizer:
+    """The optimizer if none is said."""
+    return Adam(parameters, lr=1e-3)
+
+
+def parameters(model: nn.Module) -> int:
+    """How many numbers a network has to learn."""
+    return sum(one.numel() for one in model.parameters())
+
+
+def grow(model: nn.Module, option: Option, example: Any, optimizer: Optimizer) -> None:
+    """Do what was decided, in place."""
+    operation = ops.widen if option.op == "widen" else ops.deepen
+    operation(model, option.site, example=example, optimizer=optimizer)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What growing somewhere would cost."""
+
+    cost_ratio: float = UNKNOWN
+    params_ratio: float = UNKNOWN
+    timed: bool = False
+
+
+class Prices:
+    """What each option costs: by a cost function, or by timing a few steps of a grown copy. Remembered by structure."""
+
+    def __init__(
+        self,
+        optimizer: OptimizerOf,
+        loss: Callable[[Any, Any], Tensor],
+        cost: Callable[[nn.Module], float] | None,
+        known: dict[str, Price] | None = None,
+    ) -> None:
+        self._optimizer, self._loss, self._cost = optimizer, loss, cost
+        self.known: dict[str, Price] = {} if known is None else known
+        self._copying = 0.0  # what making a grown copy takes, by the budget's clock
+        self._seconds: dict[str, float] = {}
+
+    def options(
+        self, model: nn.Module, example: Any, batch: tuple[Any, Any], budget: Budget, names: tuple[str, ...]
+    ) -> tuple[Option, ...]:
+        """All that could be done now, with its price as far as there is time to find it out."""
+        log = ops.growth_log(model)
+        structure = json.dumps(log, sort_keys=True)
+        found = [site for site in ops.sites(model, example, ops=names) if not site.why_not and not site.head]
+        timed = not budget.exact and self._affordable(len(found), budget, timed=True)
+        keys = [f"{structure} {site.op} {site.name}" for site in found]
+        asked = [k for k, key in enumerate(keys) if key not in self.known or (timed and not self.known[key].timed)]
+        before = random_state() if asked else {}  # a copy's dropout must not shift everybody's random numbers
+        for number, k in enumerate(asked):
+            if not budget.exact and not self._affordable(len(asked) - number, budget):
+                break
+            self.known[keys[k]] = self._price(model, found[k], example, batch if timed else None, structure, budget)
+        if asked:
+            load_random_state(before)
+        return tuple(_option(k, site, self.known.get(keys[k], Price()), log) for k, site in enumerate(found))
+
+    def _affordable(self, number: int, budget: Budget, timed: bool = False) -> bool:
+        """Whether so many copies take little of what is left; a step of a grown one may take twice as long."""
+        steps = (TRIED + 1) * (2 * number + 1) * budget.step_time if timed else 0.0
+        return number * self._copying + steps <= AFFORDABLE * budget.left
+
+    def _price(self, model: nn.Module, site: Any, example: Any, batch: Any, structure: str, budget: Budget) -> Price:
+        began = budget.clock.now()
+        grown = copy.deepcopy(model)
+        operation = ops.widen if site.op == "widen" else ops.deepen
+        operation(grown, site.name, example=example, verify=False)
+        self._copying = max(self._copying, budget.clock.now() - began)
+        ratio = UNKNOWN
+        if batch is not None:
+            if structure not in self._seconds:
+                self._seconds[structure] = self._timed(copy.deepcopy(model), batch)
+            ratio = self._timed(grown, batch) / max(self._seconds[structure], 1e-9)
+            ratio = max(ratio, 1.0)  # less is the clock's noise
+        elif self._cost is not None:
+            ratio = self._cost(grown) / self._cost(model)
+        return Price(ratio, parameters(grown) / max(1, parameters(model)), batch is not None)
+
+    def _timed(self, model: nn.Module, batch: tuple[Any, Any]) -> float:
+        """What a step of it takes: the quickest of a few, since what disturbs only makes them slower."""
+        inputs, targets = batch
+        optimizer, best = self._optimizer(model.parameters()), math.inf
+        for number in range(TRIED + 1):
+            began = time.perf_counter()
+            optimizer.zero_grad(set_to_none=True)
+            outputs = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+            self._loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if number:
+                best = min(best, time.perf_counter() - began)
+        return best
+
+
+def _option(number: int, site: Any, price: Price, log: list[dict[str, Any]]) -> Option:
+    grown = sum(1 for entry in log if entry.get("site") in (site.name, site.origin))
+    return Option(number, site.name, site.op, price.cost_ratio, site.position, grown, price.params_ratio, site.kind)
+
+
+RECENT = 5
+"""Evaluations that the slope is taken from."""
+_TIMES = tuple(2.0**power for power in range(-5, 4))
+"""Time constants that are tried, relative to the time so far."""
+
+Points = Sequence[tuple[float, float]]
+
+
+def line(points: Points) -> tuple[float, float]:
+    """Level at 0 and slope of the line nearest to them; nan if there is none."""
+    number = len(points)
+    if number < 2:
+        return math.nan, math.nan
+    mean_x, mean_y = sum(x for x, _ in points) / number, sum(y for _, y in points) / number
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    if spread <= 0:
+        return math.nan, math.nan
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    return mean_y - slope * mean_x, slope
+
+
+def slope(points: Points) -> float:
+    """Accuracy per unit of time, lately; nan with fewer than two evaluations."""
+    return line(points[-RECENT:])[1]
+
+
+def noise(points: Points, samples: int) -> float:
+    """Standard deviation of one evaluation: by how the last ones scatter, but no less than chance makes it."""
+    if not points:
+        return math.nan
+    level = min(1.0, max(0.0, points[-1][1]))
+    chance = math.sqrt(level * (1 - level) / samples) if samples else 0.0
+    recent = [y for _, y in points[-8:]]
+    bends = [a - 2 * b + c for a, b, c in zip(recent, recent[1:], recent[2:], strict=False)]
+    scatter = math.sqrt(sum(bend * bend for bend in bends) / (6 * len(bends))) if len(bends) >= 3 else 0.0
+    return max(chance, scatter)
+
+
+def saturating(points: Points) -> tuple[float, float, float] | None:
+    """Ceiling, height and time constant of the curve `ceiling - height * exp(-time / constant)` nearest to them."""
+    if len(points) < 3 or points[-1][0] <= 0:
+        return None
+    best: tuple[float, tuple[float, float, float]] | None = None
+    for relative in _TIMES:
+        constant = relative * points[-1][0]
+        level, steep = line([(math.exp(-x / constant), y) for x, y in points])
+        if math.isnan(level):
+            continue
+        error = sum((level + steep * math.exp(-x / constant) - y) ** 2 for x, y in points)
+        if best is None or error < best[0]:
+            best = error, (level, -steep, constant)
+    return None if best is None else best[1]
+
+
+def gain_per_second(points: Points, end: float) -> float:
+    """What the accuracy would gain by one more second after the end, if its course goes on as it did; 0 if unknown."""
+    found = saturating(points)
+    if found is None:
+        return 0.0
+    _, height, constant = found
+    return max(0.0, height / constant * math.exp(-end / constant))
+
+
+def headroom(device: torch.device) -> float:
+    """The share of the GPU's memory that is free; 1 where there is no GPU."""
+    if device.type != "cuda":
+        return 1.0
+    free, total = torch.cuda.mem_get_info(device)
+    return free / total
+
+
+def situation(trainer: BudgetedTrainer, options: tuple[Option, ...]) -> Situation:
+    """A training as it is now, with what could be done."""
+    budget, examiner = trainer.budget, trainer.examiner
+    by_fraction = [(time / budget.total, accuracy) for time, accuracy in examiner.points]
+    step = trainer.step_cost if budget.exact else budget.step_time
+    left = budget.end - budget.used
+    return Situation(
+        time_left=budget.left,
+        time_total=budget.total,
+        steps_left=max(0.0, left / step) if step > 0 else UNKNOWN,
+        steps_done=float(trainer.steps),
+        accuracy=examiner.accuracy,
+        slope=slope(by_fraction),
+        headroom=headroom(trainer.device),
+        grown=len(ops.growth_log(trainer.model)),
+        decision=trainer.agenda.asked,
+        decisions=trainer.agenda.asking.decisions,
+        noise=noise(examiner.points, examiner.samples),
+        loss_gap=examiner.loss - trainer.train_loss,
+        options=options,
+    )

@@ -1,0 +1,272 @@
+"""`gpuyard adapt record`:
+
+every sequence of decisions for several seeds, grown by local processes or by queued jobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpuyard.adapt.agent.decision_trees import FORMAT, VERSION
+from gpuyard.adapt.training.run_trees import Actions, Row, Tree, word_of
+from gpuyard.adapt.training_job import Job, read_text
+from gpuyard.api.types import Wishes
+from gpuyard.client.client import OVER, Client
+from gpuyard.errors import UserError
+
+HEADER = {"format": FORMAT, "version": VERSION}
+_LOOK = 0.5  # seconds between looks at how far others are
+Watch = Callable[[float, int], None]
+"""Told how many trees are complete, and of how many."""
+
+
+@dataclass
+class Recording:
+    """A file of rows, and the trees that are still growing."""
+
+    path: Path
+    jobs: Sequence[Job]
+    seeds: int
+    trees: list[Tree] = field(default_factory=list)
+    """Those that are not in the file yet."""
+
+    @property
+    def parts(self) -> Path:
+        """Where trees grow."""
+        return self.path.with_name(f"{self.path.name}.parts")
+
+    @staticmethod
+    def begun(path: Path, jobs: Sequence[Job], seeds: int) -> Recording:
+        """A recording, new or one that goes on; what the file has already is not recorded again."""
+        known = _known(path)
+        recording = Recording(path, [job for one in jobs for job in one.to_record()], seeds)
+        names = [job.name for job in recording.jobs]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise UserError(f"two environments are called {min(twice)}: give the jobs names that differ")
+        for seed in range(seeds):  # a seed of all first, so that what is interrupted has something of everything
+            for job in recording.jobs:
+                other = known.get((job.name, seed))
+                if other is None:
+                    folder = recording.parts / f"{job.name}-{seed}"
+                    recording.trees.append(Tree(replace(job, seed=seed), folder))
+                elif other != replace(job, seed=seed).hash:
+                    raise UserError(
+                        f"{path} has an environment {job.name} of other settings; record into another file, or name "
+                        "the job differently"
+                    )
+        return recording
+
+    def begin(self) -> None:
+        """Make the file and the folders."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists():
+            self.path.write_text(json.dumps(HEADER) + "\n")
+        for tree in self.trees:
+            tree.begin()
+
+    def complete(self, tree: Tree) -> None:
+        """Write what came of a tree, all of it or nothing, and forget the tree."""
+        text = "".join(json.dumps({**row, "job": tree.job.hash}) + "\n" for row in tree.rows())
+        with self.path.open("a") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.rmtree(tree.folder)
+
+    def end(self) -> None:
+        """Nothing grows any more."""
+        if self.parts.exists() and not any(self.parts.iterdir()):
+            self.parts.rmdir()
+
+
+def _known(path: Path) -> dict[tuple[str, int], str]:
+    """Which environments and seeds are in a file, and of which job; a line that was cut off is taken away."""
+    if not path.exists():
+        return {}
+    if path.is_dir():
+        raise UserError(f"{path} is a directory; --out names the file that the recording goes to")
+    lines = path.read_text().splitlines(keepends=True)
+    rows: list[Row] = []
+    for number, line in enumerate(lines):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number == len(lines) - 1:
+                break
+            raise UserError(f"{path}, line {number + 1}: this is no JSON; record into another file") from None
+    if lines and (not rows or rows[0] != HEADER):
+        raise UserError(f"{path} is no recording of gpuyard; record into another file")
+    return _whole(path, lines, rows)
+
+
+def _whole(path: Path, lines: list[str], rows: list[Row]) -> dict[tuple[str, int], str]:
+    """What is there in full; trees are written at once, so only the last can be cut off, and is taken away."""
+    known = {(str(row["environment"]), int(row["seed"])): str(row.get("job", "")) for row in rows[1:]}
+    if len(rows) == len(lines) and (not lines or lines[-1].endswith("\n")):
+        return known
+    last = (rows[-1].get("environment"), rows[-1].get("seed")) if len(rows) > 1 else None
+    kept = [
+        line
+        for line, row in zip(lines, rows, strict=False)
+        if "environment" not in row or (row["environment"], row["seed"]) != last
+    ]
+    path.write_text("".join(kept))
+    return {key: job for key, job in known.items() if key != last}
+
+
+def grow_local(recording: Recording, processes: int, watch: Watch) -> None:
+    """Grow all trees by processes of this machine."""
+    total = len(recording.trees)
+    if processes <= 1 or total <= 1:
+        for number, tree in enumerate(recording.trees):
+            watch(number, total)
+            _grow(tree)
+            recording.complete(tree)
+        return
+    context = multiprocessing.get_context("spawn")  # torch's threads do not outlive a fork
+    with ProcessPoolExecutor(min(processes, total), mp_context=context) as pool:
+        futures = {pool.submit(_grow, tree): tree for tree in recording.trees}
+        try:
+            _gather(recording, futures, watch)
+        except BaseException:
+            pool.shutdown(cancel_futures=True, wait=False)
+            for process in list((pool._processes or {}).values()):  # each tree is on disk as far as it has grown
+                process.terminate()
+            raise
+
+
+def _gather(recording: Recording, futures: dict[Future[None], Tree], watch: Watch) -> None:
+    total, open_ = len(futures), set(futures)
+    while open_:
+        watch(total - len(open_), total)
+        done, open_ = wait(open_, timeout=_LOOK, return_when=FIRST_COMPLETED)
+        for future in done:
+            try:
+                future.result()
+            except BrokenProcessPool:
+                raise UserError("a process that records was killed; run the same command again to go on") from None
+            recording.complete(futures[future])
+
+
+def _grow(tree: Tree) -> None:
+    for _ in tree.walk():
+        pass
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a recording."""
+    return [json.loads(line) for line in read_text(path).splitlines()[1:]]
+
+
+def savings(rows: Iterable[Row]) -> tuple[float, float]:
+    """CPU seconds that were spent, and that would have been with a training of its own for every way."""
+    spent = alone = 0.0
+    for row in rows:
+        spent, alone = spent + float(row["seconds"]), alone + float(row["alone"])
+    return spent, alone
+
+
+_POLL = 1.0  # seconds between looks at the jobs
+_MOST = 200  # jobs at a time: the queue is everybody's
+
+
+@dataclass
+class _Growing:
+    """A tree, and what of it is queued or still to be."""
+
+    tree: Tree
+    ready: list[Actions] = field(default_factory=lambda: [()])
+    queued: dict[str, Actions] = field(default_factory=dict)
+    """Nodes by the ids of their jobs."""
+
+    @property
+    def grown(self) -> bool:
+        """Whether nothing is left to be done."""
+        return not self.ready and not self.queued
+
+    def look(self) -> None:
+        """Go past all nodes that were visited before."""
+        waiting, self.ready = self.ready, []
+        while waiting:
+            actions = waiting.pop()
+            if self.tree.row_file(actions).exists():
+                continue
+            if self.tree.state_file(actions).exists():
+                waiting += self.tree.below(actions)
+            else:
+                self.ready.append(actions)
+
+
+def grow_queued(recording: Recording, client: Client, wishes: Wishes, watch: Watch) -> None:
+    """Grow all trees by jobs of the queue; returns when all are complete."""
+    growing = [_Growing(tree) for tree in recording.trees]
+    total, open_ = len(growing), list(growing)
+    for one in growing:
+        one.look()
+    while open_:
+        room = _MOST - sum(len(one.queued) for one in open_)
+        for one in open_:
+            room -= _queue(one, client, wishes, room)
+        for one in [one for one in open_ if one.grown]:
+            recording.complete(one.tree)
+            open_.remove(one)
+        watch(total - len(open_), total)
+        if open_:
+            time.sleep(_POLL)
+            states = {job["id"]: job["state"] for job in client.jobs()}
+            for one in open_:
+                _poll_jobs(one, client, states)
+
+
+def _queue(one: _Growing, client: Client, wishes: Wishes, room: int) -> int:
+    """Queue what can begin; how many jobs that were."""
+    now, one.ready = one.ready[: max(room, 0)], one.ready[max(room, 0) :]
+    for actions in now:
+        one.queued[_submitted(one.tree, actions, client, wishes)] = actions
+    return len(now)
+
+
+def _submitted(tree: Tree, actions: Actions, client: Client, wishes: Wishes) -> str:
+    """The job of a node: the one that was queued before if it may still come to something, or else a new one."""
+    folder, node = str(tree.folder.resolve()), word_of(actions)
+    command = [sys.executable, "-m", "gpuyard", "adapt", "visit", folder, node]
+    wishes = {**wishes, "name": f"{tree.folder.name}/{node}"[-200:]}
+    key = hashlib.sha256(f"{folder} {tree.job.hash} {node}".encode()).hexdigest()[:32]
+    id = client.submit(command, directory=Path.cwd(), key=key, **wishes)
+    if client.job(id)["state"] in OVER and not _visited(tree, actions):
+        return client.submit(command, directory=Path.cwd(), **wishes)
+    return id
+
+
+def _visited(tree: Tree, actions: Actions) -> bool:
+    return tree.row_file(actions).exists() or tree.state_file(actions).exists()
+
+
+def _poll_jobs(one: _Growing, client: Client, states: dict[str, str]) -> None:
+    """See which jobs have ended, and what follows from that."""
+    for id, actions in list(one.queued.items()):
+        if id in states and states[id] not in OVER:
+            continue
+        tree = one.tree
+        if not _visited(tree, actions):
+            state = client.job(id)["state"]
+            if state not in OVER:
+                continue
+            raise UserError(
+                f"job {id}, which records {tree.folder.name} at {word_of(actions)}, ended {state}: see gpuyard logs "
+                f"{id}, then run the same command again"
+            )
+        del one.queued[id]
+        one.ready.append(actions)
+        one.look()

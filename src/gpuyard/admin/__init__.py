@@ -1,0 +1,1 @@
+"""What an admin does to an installation: doctor, service, backup and restore."""

@@ -1,0 +1,1 @@
+"""What goes over the wire between daemon and clients: types of requests and answers. Standard library only."""

@@ -1,0 +1,197 @@
+"""Options that most commands share:
+
+which daemon, job ids, `--json`. `option_groups` makes options of a dataclass's fields.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from gpuyard.errors import GpuyardError, UserError
+
+if TYPE_CHECKING:
+    from gpuyard.client.client import Client
+    from gpuyard.config import Settings
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, some of whose parameters are dataclasses, the options that those are made of."""
+    hints = get_type_hints(command, include_extras=True)
+    own: list[Parameter] = []
+    made: dict[str, tuple[Callable[..., Any], list[Parameter]]] = {}
+    for parameter in signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            made[parameter.name] = kind, _options(kind)
+        else:
+            own.append(_parameter(parameter.name, parameter.default, kind))
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        for name, (kind, options) in made.items():
+            values[name] = kind(**{option.name: values.pop(option.name) for option in options})
+        command(**values)
+
+    del call.__dict__["__wrapped__"]  # or the signature would be looked up there
+    given = [option for _, options in made.values() for option in options]
+    first = [parameter for parameter in given if parameter.default is Parameter.empty]
+    parameters = [*first, *own, *(parameter for parameter in given if parameter not in first)]
+    call.__dict__["__signature__"] = Signature(parameters)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _options(kind: type) -> list[Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [_parameter(field.name, field.default, hints[field.name]) for field in fields(kind)]
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> Parameter:
+    default = Parameter.empty if default is MISSING else default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _inherited(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+    """What stands before the command, as in `gpuyard --data-dir X ps`, holds unless the command has its own."""
+    return _before(context, parameter.name) if value is None else value
+
+
+def _inherited_local(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+    """The same; but a host that stands there, as in `gpuyard --host X down`, is not passed over."""
+    _refuse_host(context, _before(context, "host"))
+    return _inherited(context, parameter, value)
+
+
+def _reject_host(context: typer.Context, value: str | None) -> None:
+    """Refuse a host, before the command or after it."""
+    _refuse_host(context, _before(context, "host") if value is None else value)
+
+
+def _refuse_host(context: typer.Context, host: str | None) -> None:
+    if host is not None:
+        raise UserError(f"{context.command_path} is for the machine that it runs on; run it there, without --host")
+
+
+def _before(context: typer.Context, name: str | None) -> str | None:
+    before, value = context.parent, None
+    while value is None and before is not None:
+        value, before = before.params.get(name or ""), before.parent
+    return value
+
+
+_DATA_DIR, _SOCKET = "Where the yard is kept ($GPUYARD_DATA_DIR).", "Where its daemon listens ($GPUYARD_SOCKET)."
+DataDir = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", callback=_inherited, help=_DATA_DIR)]
+Socket = Annotated[str | None, typer.Option("--socket", metavar="PATH", callback=_inherited, help=_SOCKET)]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="URL",
+        callback=_inherited,
+        help="A daemon elsewhere: https://box:62333 ($GPUYARD_HOST).",
+    ),
+]
+CaFile = Annotated[
+    str | None,
+    typer.Option(
+        "--ca-file", metavar="FILE", callback=_inherited, help="Trust these certificates there ($GPUYARD_CA)."
+    ),
+]
+
+NoHost = Annotated[str | None, typer.Option("--host", metavar="URL", hidden=True, callback=_reject_host)]
+"""For commands of this machine only: known, so that it can be refused with a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """The options that say which yard of this machine is meant."""
+
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", metavar="DIR", callback=_inherited_local, help=_DATA_DIR)
+    ] = None
+    socket: Socket = None
+
+    def settings(self, **flags: Any) -> Settings:
+        """The settings of the yard, with what else is given by flags."""
+        from gpuyard.config import settings
+
+        return settings({"data_dir": self.data_dir, "socket": self.socket, **flags})
+
+    def client(self, timeout: float = 30.0) -> Client:
+        """A client of the yard's daemon."""
+        return DaemonOptions(self.data_dir, self.socket).local(timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOnlyOptions(LocalOptions):
+    """The same, for commands that know no --host of their own."""
+
+    host: NoHost = None
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """The options that say which yard is meant, here or elsewhere."""
+
+    data_dir: DataDir = None
+    socket: Socket = None
+    host: Host = None
+    ca_file: CaFile = None
+
+    def client(self, timeout: float = 30.0) -> Client:
+        """A client of the yard's daemon."""
+        import os
+
+        from gpuyard.cli.terminal import output
+        from gpuyard.client.client import Client
+
+        local = self.data_dir is not None or self.socket is not None
+        if self.host is not None and local:
+            raise UserError("--host is for a daemon elsewhere, --data-dir and --socket for one here; give one of them")
+        if local or not (host := self.host or os.environ.get("GPUYARD_HOST")):
+            return self.local(timeout)
+        return Client(host=host, ca=self.ca_file, timeout=timeout, say=output.say)
+
+    def local(self, timeout: float = 30.0) -> Client:
+        """A client of a daemon of this machine."""
+        from gpuyard.cli.terminal import output
+        from gpuyard.client.client import Client
+        from gpuyard.config import daemon_socket
+
+        return Client(
+            daemon_socket({"data_dir": self.data_dir, "socket": self.socket}), timeout=timeout, say=output.say
+        )
+
+
+def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[str, str]]]:
+    def complete(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+        yard = DaemonOptions(*(context.params.get(name) for name in ("data_dir", "socket", "host", "ca_file")))
+        try:
+            client = yard.client(timeout=1.0)
+            jobs = client.jobs(limit=200) + (client.history(limit=50) if finished else [])
+        except GpuyardError:  # a shell that waits for a completion is no place for messages
+            return
+        for job in jobs:
+            if job["id"].startswith(incomplete):
+                yield job["id"], f"{job['state']} {job['name'] or ''}".strip()
+
+    return complete
+
+
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", autocompletion=_complete(True), help="The job's id, as gpuyard ps shows it.")
+]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID", autocompletion=_complete(False), help="The jobs' ids.")]
+SomeJobIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", autocompletion=_complete(False), show_default=False, help="The jobs' ids."),
+]

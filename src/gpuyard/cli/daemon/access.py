@@ -1,0 +1,228 @@
+"""`gpuyard token`, `audit`, `login` and `logout`: access over the network, and the record of changes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.jobs.job_lists import instant_of
+from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.terminal import output
+from gpuyard.client.client import Client, Refused
+from gpuyard.errors import GpuyardError, UserError
+
+token_app = typer.Typer(
+    cls=QuickGroup, help="Make, list and revoke tokens, by which people use the queue over the network.",
+    no_args_is_help=True, rich_markup_mode=None,
+)  # fmt: skip
+
+
+class Role(StrEnum):
+    """What a token allows at most."""
+
+    viewer = "viewer"
+    user = "user"
+    admin = "admin"
+
+
+@token_app.command("create", cls=QuickCommand)
+@option_groups
+def create(
+    yard: DaemonOptions,
+    user: Annotated[
+        str | None, typer.Argument(metavar="[USER]", show_default=False, help="Whose it is; yours, if not said.")
+    ] = None,
+    role: Annotated[
+        Role, typer.Option("--role", help="viewer: look only; user: jobs of one's own; admin: everything.")
+    ] = Role.user,
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="TIME", help="How long it is good, as in 90d; for ever, if not said."),
+    ] = None,
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for.")] = "",
+    json: Json = False,
+) -> None:
+    """Make a token and print it; it is not shown again."""
+    client = yard.client()
+    made = client.make_token(user, role=role.value, expires=_seconds(expires), label=label)
+    if json:
+        output.print_json(made)
+        return
+    print(made["token"])
+    url = client.status().get("url")
+    output.say(_advice(made))
+    if url:
+        output.say(f"use it by GPUYARD_HOST={url} GPUYARD_TOKEN=..., or send it as Authorization: Bearer ...")
+    else:
+        output.say("the daemon does not listen on TCP, so it is of no use yet; see gpuyard serve --port")
+
+
+@token_app.command("list", cls=QuickCommand)
+@option_groups
+def list_tokens(
+    yard: DaemonOptions,
+    all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have expired or were revoked.")] = False,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Only of this user.")] = None,
+    json: Json = False,
+) -> None:
+    """List your tokens, or, for an admin, everybody's; never what is secret of them."""
+    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+
+    tokens = [token for token in yard.client().tokens(user=user) if all or token["state"] == "active"]
+    if json:
+        print_rows(tokens)
+        return
+    heads = ("ID", "USER", "ROLE", "STATE", "CREATED", "EXPIRES", "LAST USED", "LABEL")
+    rows = [
+        (
+            token["id"], token["user"], token["role"], token["state"], clock(token["created_at"]),
+            clock(token["expires_at"]) if token["expires_at"] else "never", clock(token["last_used_at"]),
+            token["label"] or "-",
+        )
+        for token in tokens
+    ]  # fmt: skip
+    print_table(heads, rows)
+    if not tokens:
+        output.say("there is no token; gpuyard token create makes one")
+
+
+@token_app.command("revoke", cls=QuickCommand)
+@option_groups
+def revoke(
+    yard: DaemonOptions,
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The tokens' ids, as gpuyard token list shows them.")],
+    json: Json = False,
+) -> None:
+    """Let tokens be good for nothing from now on, and pages that were opened with them neither."""
+    client = yard.client()
+    found = [client.revoke_token(_id(text)) for text in ids]
+    if json:
+        output.print_json(found)
+        return
+    for token in found:
+        print(f"token {token['id']} of {token['user']} is revoked")
+
+
+def _seconds(text: str | None) -> float | None:
+    from gpuyard.units import parse_duration
+
+    if text is None or text == "never":
+        return None
+    seconds = parse_duration(text)
+    if not 0 < seconds < float("inf"):
+        raise UserError(f"--expires must be above 0, not {text}")
+    return seconds
+
+
+def _id(text: str) -> str:
+    """A token's id; who gives the whole token means it, too, and its secret goes nowhere."""
+    return text.split("_")[1] if text.startswith("gy_") and text.count("_") > 1 else text
+
+
+def _advice(made: dict[str, Any]) -> str:
+    from gpuyard.cli.terminal.text_table import clock
+
+    until = f"until {clock(made['expires_at'])}" if made["expires_at"] else "until it is revoked"
+    said = f"this is {made['user']}'s {made['role']} token {made['id']}, good {until}; keep it, it is not shown again"
+    runs_as = made["runs_as"]
+    return said if runs_as in (None, made["user"]) else f"{said}; its jobs run as {runs_as}, as all do here"
+
+
+@option_groups
+def audit(
+    yard: DaemonOptions,
+    user: Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Only of this user.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="WHEN", help="Since: a date, a time, or 24h for a day ago.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, metavar="N", help="At most so many.")] = 50,
+    json: Json = False,
+) -> None:
+    """List who changed what through the API, and who was refused, the latest first; for admins."""
+    from gpuyard.cli.terminal.text_table import print_rows, print_table
+
+    begin = None if since is None else instant_of(since)
+    entries = yard.client().audit(user=user, since=begin, limit=limit)
+    if json:
+        print_rows(entries)
+        return
+    print_table(("AT", "USER", "VIA", "ADDRESS", "STATUS", "JOB", "TIMES", "WHAT"), map(_audit_row, entries))
+    if not entries:
+        output.say("nothing of that kind has happened")
+
+
+def _audit_row(entry: dict[str, Any]) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import instant
+
+    return (
+        instant(entry["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        entry["user"] or "-",
+        entry["via"],
+        entry["address"] or "-",
+        str(entry["status"]),
+        entry["job"] or "-",
+        str(entry["times"]),
+        f"{entry['method'] or ''} {entry['path']}".strip(),
+    )
+
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="Where the daemon listens, as in https://box:62333.")]
+
+
+def login(
+    url: Url,
+    ca_file: Annotated[
+        str | None, typer.Option("--ca-file", metavar="FILE", help="Trust these certificates there, and remember that.")
+    ] = None,
+) -> None:
+    """Store a token for a daemon elsewhere, so that --host reaches it."""
+    from gpuyard.client.hosts import Known, keep, parse_host
+
+    host = parse_host(url)
+    ca = os.path.abspath(ca_file) if ca_file else os.environ.get("GPUYARD_CA") or None
+    token = _asked(host.url)
+    user = _checked(Client(host=host.url, token=token, ca=ca, say=output.say))
+    path = keep(host, Known(token, ca))
+    output.say(f"you are {user} at {host.url}; the token is in {path}, for nobody else to read")
+    output.say(f"now --host {host.url}, or GPUYARD_HOST={host.url}, reaches it: gpuyard ps --host {host.url}")
+
+
+def logout(url: Url) -> None:
+    """Forget the token for a daemon elsewhere."""
+    from gpuyard.client.hosts import forget, parse_host
+
+    host = parse_host(url)
+    if not forget(host):
+        raise UserError(f"there is no token for {host.url} here; nothing is to be forgotten")
+    output.say(f"the token for {host.url} is forgotten here; gpuyard token revoke, run there, makes it worthless")
+
+
+def _asked(url: str) -> str:
+    """A token, typed without being seen, or from a pipe."""
+    if sys.stdin.isatty():
+        import getpass
+
+        token = getpass.getpass(f"Token for {url} (gpuyard token create, run there, makes one): ")
+    else:
+        token = sys.stdin.readline()
+    if not token.strip():
+        raise UserError("no token was given; type it, or pipe it in, as in: gpuyard login URL < FILE")
+    return token.strip()
+
+
+def _checked(client: Client) -> str:
+    """Whose token it is; it is not stored if the daemon does not take it."""
+    try:
+        return str(client.who_am_i()["user"])
+    except Refused as error:
+        if error.status != 404:
+            raise
+    except KeyError as error:
+        raise GpuyardError(f"what answers at {client.host} is not gpuyard's daemon; check the address") from error
+    client.status()  # an older daemon, which does not tell
+    return "known"

@@ -1,0 +1,166 @@
+"""`gpuyard backup` and `restore`: the queue and its history in one file."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, option_groups
+from gpuyard.cli.terminal import output
+from gpuyard.client.client import Client, NoDaemon
+from gpuyard.errors import GpuyardError, UserError
+
+if TYPE_CHECKING:
+    from gpuyard.admin.backup import Losses
+    from gpuyard.admin.service import Place
+    from gpuyard.config import Settings
+
+_NAMED = 10
+_PATIENCE = 60.0
+
+
+@option_groups
+def backup(
+    yard: LocalOnlyOptions,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A tar; one that ends in .gz is compressed.")],
+    logs: Annotated[bool, typer.Option("--logs", help="Also what jobs printed.")] = False,
+    json: Json = False,
+) -> None:
+    """Write the queue and its history to a file, while the daemon runs."""
+    from gpuyard.units import format_size
+
+    making = importlib.import_module("gpuyard.admin.backup")  # which knows the core, and so numpy
+    manifest = making.make_backup(yard.settings(), file, logs=logs)
+    if json:
+        output.print_json({"file": str(file), **asdict(manifest)})
+        return
+    jobs, events = output.many(manifest.jobs, "job"), output.many(manifest.events, "event")
+    more = f"{', with their output' if logs else ''}, {format_size(file.stat().st_size)}"
+    print(f"{file}: {jobs} ({manifest.open_jobs:,} not over), {events}{more}; looked through, and sound")
+    output.say("it holds the environments of jobs, which may have secrets in them; keep it as safe as the queue itself")
+
+
+@option_groups
+def restore(
+    yard: LocalOnlyOptions,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What gpuyard backup wrote.")],
+    force: Annotated[bool, typer.Option("--force", help="Also if jobs are lost by it.")] = False,
+    json: Json = False,
+) -> None:
+    """Go back to a backup; the former store is kept beside it."""
+    settings = yard.settings()
+    backups = importlib.import_module("gpuyard.admin.backup")
+    restoring = importlib.import_module("gpuyard.admin.backup")
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(settings.data_dir, os.W_OK | os.X_OK):
+        raise UserError(f"you may not change {settings.data_dir}; be its owner, or give another --data-dir")
+    with (
+        tempfile.TemporaryDirectory(prefix=".gpuyard-restore-", dir=settings.data_dir) as folder,
+        backups.open_backup(file, Path(folder)) as found,
+    ):
+        _refuse_losses(restoring.losses(settings, found), force)
+        with _without_daemon(settings, yard.client()) as told, restoring.alone(settings.data_dir):
+            lost = restoring.losses(settings, found)  # once more, now that nothing can change any longer
+            _refuse_losses(lost, force)
+            aside = restoring.restore(settings, found, lost.newest)
+    facts = {**asdict(found.manifest), "former": str(aside) if aside else None, **asdict(lost), "daemon": told}
+    if json:
+        output.print_json(facts)
+    else:
+        _tell(facts, settings)
+
+
+@contextmanager
+def _without_daemon(settings: Settings, client: Client) -> Iterator[dict[str, Any]]:
+    """End the daemon, if one runs, and start it again as it was; jobs go on all the while. What it says then."""
+    from gpuyard.admin.service import manager_of
+    from gpuyard.cli.daemon.up import Former, begin, stop
+
+    told: dict[str, Any] = {}
+    try:
+        status = client.status()
+    except NoDaemon:
+        yield told
+        return
+    pid, place = status["pid"], status["data_dir"]
+    if place != str(settings.data_dir):
+        raise UserError(f"the daemon at {client.socket} keeps its queue in {place}; say --data-dir {place}")
+    if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+        raise UserError("the daemon is somebody else's; whoever runs it can go back to a backup")
+    how, manager = Former.of(pid), manager_of(pid)
+    stop(client)
+    try:
+        yield told
+    finally:  # also if something went wrong: the queue is to go on, with whatever store there is
+        told |= begin(how, settings, client)[0] if manager is None else _start_service(manager, client)
+
+
+def _start_service(manager: Place, client: Client) -> dict[str, Any]:
+    from gpuyard.admin.service import UNIT, ask
+
+    done, said = ask(manager.command("start", UNIT))
+    if not done:
+        see = shlex.join(manager.command("status", UNIT))
+        raise GpuyardError(f"the service cannot be started again: {said}; see {see}")
+    return _await(client)
+
+
+def _await(client: Client) -> dict[str, Any]:
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return client.status()
+        except NoDaemon:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def _refuse_losses(lost: Losses, force: bool) -> None:
+    """Name those that the backup would make the queue forget, and go no further."""
+    if force or not (lost.unknown or lost.out_of_step):
+        return
+    reasons = []
+    if lost.unknown:
+        reasons.append(f"it does not know of {_named(lost.unknown)} (running or waiting now)")
+    if lost.out_of_step:
+        reasons.append(f"according to it {_named(lost.out_of_step)} did not run yet (running now)")
+    raise UserError(
+        f"jobs would be lost by going back to this backup: {'; '.join(reasons)}. Wait for them or cancel them first; "
+        "with --force they are given up: what runs goes on, but the queue does not know of it"
+    )
+
+
+def _tell(facts: dict[str, Any], settings: Settings) -> None:
+    from gpuyard.cli.terminal.text_table import clock
+
+    print(f"the queue is as it was on {clock(facts['made_at'])}: {output.many(facts['jobs'], 'job')}")
+    if facts["former"]:
+        print(f"the former store is {facts['former']}")
+    given_up = [*facts["unknown"], *facts["out_of_step"]]
+    if given_up:
+        output.say(f"given up: {_named(given_up)}; what runs goes on, and output stays in {settings.jobs_dir}")
+    if facts["revived"]:
+        revived = _named(facts["revived"])
+        output.say(f"over meanwhile, but not over in the backup: {revived}; what had begun does not begin again")
+    if facts["daemon"]:
+        print(f"the daemon is up again, pid {facts['daemon']['pid']}; jobs went on running")
+    else:
+        output.say("no daemon runs; gpuyard up starts one")
+
+
+def _named(jobs: Sequence[str]) -> str:
+    """`jobs 3, 5 and 7 more`."""
+    shown = ", ".join(jobs[:_NAMED])
+    more = f" and {len(jobs) - _NAMED:,} more" if len(jobs) > _NAMED else ""
+    return f"{'job' if len(jobs) == 1 else 'jobs'} {shown}{more}"

@@ -1,0 +1,159 @@
+"""`gpuyard status`, `gpus` and `interference`: the daemon, its GPUs, and jobs that slow each other down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.terminal import output
+from gpuyard.spec.notation import describe_learned
+
+if TYPE_CHECKING:
+    from gpuyard.client.client import Gpu
+
+
+@option_groups
+def gpus(yard: DaemonOptions, json: Json = False) -> None:
+    """List the GPUs, and who is on them."""
+    from gpuyard.cli.terminal.text_table import print_rows, print_table
+
+    found = yard.client().gpus()
+    if json:
+        print_rows(found["gpus"])
+        return
+    if found["simulated"]:
+        output.say(f"{output.many(len(found['gpus']), 'simulated GPU')}: no real GPU is used")
+    heads = ("INDEX", "NAME", "STATE", "MEMORY", "PROMISED", "LEFT", "UTIL", "JOBS", "")
+    print_table(heads, [_gpu_row(gpu, found["simulated"]) for gpu in found["gpus"]])
+
+
+def _gpu_row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
+    name = gpu["name"]
+    if simulated and "simulated" not in name.lower():
+        name = f"{name} (simulated)"
+    return (
+        str(gpu["index"]),
+        name,
+        gpu["state"],
+        f"{_size(gpu['memory_used'])}/{_size(gpu['memory_total'])}",
+        _size(gpu.get("memory_promised") or None),
+        _size(gpu.get("memory_left") or None),
+        "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
+        (",".join(gpu["jobs"]) or "-") + (" (on loan)" if gpu.get("granted") else ""),
+        marks(gpu),
+    )
+
+
+def marks(gpu: Gpu) -> str:
+    """What else is to be known of a GPU: who has taken it, and that it is drained or reserved."""
+    said = [] if gpu["state"] in ("free", "ours") else [gpu["why"] or ""]
+    if gpu.get("drained") and gpu["state"] != "drained":
+        said.append("drained")
+    if gpu.get("memory_others") and gpu["state"] in ("free", "ours"):
+        said.append(f"{_size(gpu['memory_others'])} used by others")
+    if gpu.get("reservation"):
+        said.append(f"reserved: {gpu['reservation']}, {_booked(gpu)}")
+    return "; ".join(filter(None, said))
+
+
+def _booked(gpu: Gpu) -> str:
+    from gpuyard.cli.terminal.text_table import clock, instant, now
+
+    begin, end = gpu["reserved_from"], gpu["reserved_until"]
+    begun = begin is None or instant(begin) <= now()
+    return f"until {clock(end)}" if begun else f"from {clock(begin)} to {clock(end)}"
+
+
+def _size(size: int | None) -> str:
+    from gpuyard.units import format_size
+
+    return "-" if size is None else format_size(size)
+
+
+_VERDICTS = {"apart": "never together", "avoided": "only if there is no other room", "together": "may share"}
+
+
+@option_groups
+def interference(yard: DaemonOptions, json: Json = False) -> None:
+    """Tell which jobs slow each other down when they share a GPU."""
+    from gpuyard.cli.terminal.text_table import print_table
+
+    found = yard.client().interference()
+    if json:
+        output.print_json(found)
+        return
+    heads = ("JOBS LIKE", "BESIDE JOBS LIKE", "TAKE", "EVIDENCE", "LAST SEEN", "CONSIDERATE")
+    print_table(heads, map(_pair_row, found["pairs"]))
+    if not found["pairs"]:
+        output.say("no two jobs have shared a GPU for long enough to tell")
+    elif not found["considered"]:
+        output.say("nothing follows from this: gpuyard policy set POLICY --placement considerate would go by it")
+
+
+def _pair_row(pair: dict[str, Any]) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.units import format_duration
+
+    return (
+        _called(pair["sufferer"]),
+        _called(pair["beside"]),
+        f"{pair['slowdown']:.2f} x as long",
+        f"{pair['evidence']}, {format_duration(pair['seconds'])}",
+        instant(pair["at"]).astimezone().strftime("%Y-%m-%d %H:%M"),
+        _VERDICTS.get(pair["verdict"], pair["verdict"]),
+    )
+
+
+def _called(kind: dict[str, str]) -> str:
+    """What people know jobs of a kind by."""
+    return f"{kind['job']} ({kind['name'] or kind['signature'][:8]})" if kind["job"] else kind["signature"][:8]
+
+
+@option_groups
+def status(yard: DaemonOptions, json: Json = False) -> None:
+    """Tell how the daemon is: its GPUs, its queue, its policy, its store."""
+    found = yard.client().status()
+    if json:
+        output.print_json(found)
+    else:
+        print("\n".join(f"{name:<10}{value}" for name, value in _facts(found)))
+
+
+def describe_gpus(status: dict[str, Any]) -> str:
+    """`4 simulated GPUs`."""
+    total = sum(status["gpus"].get(state, 0) for state in ("free", "ours", "foreign", "unknown", "drained"))
+    return output.many(total, "simulated GPU" if status["simulated"] else "GPU")
+
+
+def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    from gpuyard.cli.terminal.text_table import clock
+
+    plan, store = found.get("plan") or {}, found.get("store") or {}
+    facts = [
+        ("daemon", f"gpuyard {found['version']}, pid {found['pid']}, since {clock(found['since'])}"),
+        ("GPUs", f"{describe_gpus(found)}: {_counts(found['gpus']) or 'none'}"),
+        ("jobs", _counts(found["jobs"]) or "none"),
+        ("policy", found["policy"] + (", admission by usage" if found.get("admission") == "usage" else "")),
+    ]
+    if found.get("learned"):
+        facts.append(("trained", describe_learned(found["learned"])))
+    if plan.get("last_ms") is not None:
+        times = ", ".join(f"{name} {plan[f'{name}_ms']:.3g} ms" for name in ("last", "mean", "max"))
+        facts.append(("planning", times))
+    if store:
+        facts.append(("store", store["state"] + (f": {store['problem']}" if store.get("problem") else "")))
+    facts += [("data", found["data_dir"]), ("socket", found["socket"]), ("network", found["url"] or "none")]
+    facts.append(("page", _page(found.get("page"))))
+    return facts + [("warning", sentence) for sentence in found.get("warnings", ())]
+
+
+def _page(found: dict[str, Any] | None) -> str:
+    """Where the page is, and how its process does."""
+    if found is None or found["state"] == "off":
+        return "none"
+    again = output.many(found["starts"] - 1, "restart") if found["starts"] > 1 else ""
+    return ", ".join(filter(None, (found["url"], found["state"], f"pid {found['pid']}" if found["pid"] else "", again)))
+
+
+def _counts(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)

@@ -1,0 +1,237 @@
+"""`gpuyard serve`, `up` and `down`: start and stop the daemon."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from gpuyard.cli.common_options import LocalOnlyOptions, LocalOptions, option_groups
+from gpuyard.cli.terminal import output
+from gpuyard.client.client import Client, NoDaemon
+from gpuyard.config import FLAGS
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.spec.notation import absolute
+
+if TYPE_CHECKING:
+    from gpuyard.config import Settings
+
+_PATIENCE = 60.0
+"""Seconds that a daemon may take to come or to go."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print the daemon's status as JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a daemon can be told when it starts; what is left out comes from the environment and the settings' file."""
+
+    simulate_gpus: Annotated[
+        str | None, typer.Option("--simulate-gpus", metavar="4x16G", help="Simulated GPUs in place of real ones.")
+    ] = None
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="P", help="Who is next: see gpuyard policies (multifactor)."),
+    ] = None
+    discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead (easy).")] = None
+    placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs (pack).")] = None
+    admission: Annotated[
+        str | None,
+        typer.Option("--admission", metavar="BY", help="Who may share a GPU: by requests, or by usage (requests)."),
+    ] = None
+    bind: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen on TCP (127.0.0.1).")
+    ] = None
+    port: Annotated[
+        str | None, typer.Option("--port", metavar="PORT", help="The port there; 0: any, none: no TCP (62333).")
+    ] = None
+    tokens: Annotated[
+        str | None,
+        typer.Option("--token", metavar="WHEN", help="Who needs a token on TCP: auto, required or none (auto)."),
+    ] = None
+    tls_cert: Annotated[
+        str | None, typer.Option("--tls-cert", metavar="FILE", help="Speak TLS on TCP, with this certificate.")
+    ] = None
+    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None
+    page: Annotated[
+        str | None, typer.Option("--page", metavar="on|off", help="Whether there is a page, on TCP (on).")
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="Also with a trained policy that has not passed its gate.")] = (
+        False
+    )
+
+    def flags(self) -> dict[str, str]:
+        """What is given, by the setting's name."""
+        given = {name: value for name, value in asdict(self).items() if value is not None and name != "force"}
+        if "://" in given.get("bind", ""):
+            raise UserError(
+                f"--host is here the address to listen at, as in 127.0.0.1, and {self.bind} is none; a daemon is "
+                "started on the machine that it is to run on"
+            )
+        files = {name: os.path.abspath(given[name]) for name in ("tls_cert", "tls_key") if given.get(name)}
+        force = {"force_policy": "true"} if self.force else {}
+        return given | files | force | ({"policy": absolute(self.policy)} if self.policy else {})
+
+
+@option_groups
+def serve(yard: LocalOptions, rules: Rules) -> None:
+    """Run the daemon in the foreground."""
+    settings = yard.settings(**rules.flags())
+    warn_of_variables()
+    importlib.import_module("gpuyard.server.serve").serve(settings)
+
+
+@option_groups
+def up(yard: LocalOptions, rules: Rules, json: Json = False) -> None:
+    """Start the daemon in the background."""
+    settings = yard.settings(**rules.flags())
+    warn_of_variables()
+    client = Client(settings.socket)
+    try:
+        found, started = client.status(), False
+    except NoDaemon:
+        found, started = start(settings, client, rules)
+    if rules.flags() and not started:
+        output.say("gpuyard: warning: it was up already, so the flags change nothing; gpuyard down comes first")
+    if json:
+        output.print_json(found)
+    else:
+        from gpuyard.cli.daemon.status import describe_gpus
+
+        what = f"{describe_gpus(found)}, policy {found['policy']}, pid {found['pid']}"
+        where = f", {found['url']}" if found.get("url") else ""
+        print(f"gpuyard {'is up' if started else 'was up already'}: {what}, socket {settings.socket}{where}")
+        if address := (found.get("page") or {}).get("url"):
+            print(f"its page is at {address}")
+    for sentence in found.get("warnings", ()):
+        output.say(f"gpuyard: warning: {sentence}")
+
+
+@option_groups
+def down(yard: LocalOnlyOptions, json: Json = False) -> None:
+    """End the daemon; jobs go on, and the next daemon takes them up."""
+    client = yard.client()
+    try:
+        found = stop(client)
+    except NoDaemon:
+        output.say(f"no daemon answers at {client.socket}; there is nothing to end")
+        return
+    running = found["jobs"].get("running", 0)
+    if json:
+        output.print_json(found)
+    else:
+        goes = "goes on" if running == 1 else "go on"
+        print("gpuyard is down" + (f"; {output.many(running, 'job')} {goes} running" if running else "; no job runs"))
+
+
+def warn_of_variables() -> None:
+    """Tell of variables that somebody took for settings."""
+    from gpuyard.config import unknown_variables
+
+    for sentence in unknown_variables():
+        output.say(f"gpuyard: warning: {sentence}")
+
+
+def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:
+    """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
+    command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
+    command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
+    for name, value in rules.flags().items():
+        command.append(FLAGS.get(name, f"--{name.replace('_', '-')}"))
+        command += [] if name == "force_policy" else [value]
+    return begin(Former(command, None, "/"), settings, client)
+
+
+class Former(NamedTuple):
+    """How a daemon was started, or is to be."""
+
+    command: list[str]
+    environment: dict[str, str] | None
+    directory: str
+
+    @classmethod
+    def of(cls, pid: int) -> Former:
+        """How the process was started."""
+        here = Path(f"/proc/{pid}")
+        command, variables = ((here / name).read_bytes().split(b"\0")[:-1] for name in ("cmdline", "environ"))
+        pairs = (os.fsdecode(variable).partition("=") for variable in variables)
+        return cls([os.fsdecode(word) for word in command], {k: v for k, _, v in pairs}, os.readlink(here / "cwd"))
+
+
+def begin(how: Former, settings: Settings, client: Client) -> tuple[dict[str, Any], bool]:
+    """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
+    from gpuyard.server.security import prepare_data_dir
+
+    prepare_data_dir(settings.data_dir, settings.shared)
+    log = settings.data_dir / "daemon.log"
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as sink:
+        begin = sink.tell()
+        daemon = subprocess.Popen(
+            how.command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+            env=how.environment, cwd=how.directory, start_new_session=True,
+        )  # fmt: skip
+    try:
+        return _await_answer(daemon, client, log, begin)
+    except KeyboardInterrupt:  # who asked for it has changed their mind
+        daemon.terminate()
+        daemon.wait()
+        raise
+
+
+def _await_answer(
+    daemon: subprocess.Popen[bytes], client: Client, log: Path, begin: int
+) -> tuple[dict[str, Any], bool]:
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        died = daemon.poll() is not None  # looked at first: it may lose a race against another that now answers
+        try:
+            return client.status(), not died
+        except NoDaemon:
+            if died:
+                _tell_end(log, begin)
+                raise GpuyardError("the daemon ended as it started; its last words are above") from None
+        time.sleep(0.02)
+    raise GpuyardError(f"the daemon (pid {daemon.pid}) does not answer after {_PATIENCE:.0f} s; see {log}")
+
+
+def stop(client: Client) -> dict[str, Any]:
+    """End the daemon and wait until it is gone; how it was before."""
+    found = client.status()
+    client.shutdown()
+    end = time.monotonic() + _PATIENCE
+    while _is_alive(found["pid"]) or _answers(client):
+        if time.monotonic() > end:
+            raise GpuyardError(f"the daemon (pid {found['pid']}) has not ended within {_PATIENCE:.0f} s; see its log")
+        time.sleep(0.02)
+    return found
+
+
+def _tell_end(log: Path, begin: int) -> None:
+    """The last lines that the daemon wrote."""
+    with log.open("rb") as stream:
+        stream.seek(begin)
+        for line in stream.read().decode(errors="replace").splitlines()[-20:]:
+            output.say(line)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _answers(client: Client) -> bool:
+    try:
+        client.status()
+    except GpuyardError:
+        return False
+    return True

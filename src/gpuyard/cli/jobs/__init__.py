@@ -1,0 +1,1 @@
+"""Commands on jobs: submit and run them, list and change them, explain them."""

@@ -1,0 +1,414 @@
+"""`gpuyard batch`:
+
+run the jobs of a file in waves, several on a GPU. With `--policy`, under one or several policies on a daemon of its
+own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.jobs.job_options import Options, duration
+from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.terminal import output
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.spec.notation import ranges
+
+if TYPE_CHECKING:
+    from gpuyard.api.batch_types import BatchSummary, Taken
+    from gpuyard.cli.jobs.batch_file import Asked, Batch
+    from gpuyard.cli.jobs.batch_results import Results
+    from gpuyard.client.client import Client
+
+
+_NAMES = ("gpu_usage.csv", "summary.json", "jobs.csv", "gantt.png", "comparison.png")
+_DRAWN = ("utilization", "memory_used", "power", "temperature", "memcopy")
+_YARD = "yard"
+Submit = Callable[["Client"], "str | None"]
+"""Queues the batch; its id, or None if no row of it can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a batch leaves, and where it runs."""
+
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy", metavar="P", help="Run it in a yard of its own, under this policy; several: one after another."
+        ),
+    ] = None
+    simulate_gpus: Annotated[
+        str | None,
+        typer.Option("--simulate-gpus", metavar="2x16G", help="With --policy: simulated GPUs for real ones."),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", file_okay=False, help="Write what the GPUs did: CSV, Gantt chart, plots."),
+    ] = None
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="A,B", help="What is drawn: utilization, memory, power, all ...")
+    ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="With --policy: also a trained one that has not passed its gate.")
+    ] = False
+    no_plots: Annotated[
+        bool, typer.Option("--no-plots", help="Draw only who had which GPU when, and how policies compare.")
+    ] = False
+
+    def check(self, **others: Any) -> None:
+        """Refuse options that mean nothing together."""
+        if self.simulate_gpus is not None and not self.policy:
+            raise UserError(
+                "--simulate-gpus is for a yard of the batch's own: give --policy with it, as in --policy fcfs; a "
+                "daemon that is up has its GPUs already"
+            )
+        if self.force and not self.policy:
+            raise UserError("--force is for a trained policy: give --policy with it, as in --policy learned:FILE")
+        if (self.metrics is not None or self.no_plots) and not self.policy and self.out is None:
+            raise UserError("nothing is drawn without --out DIR: give that, or leave out --metrics and --no-plots")
+        for option, given in others.items():
+            if given and (self.policy or self.out is not None):
+                why = "runs to its end in a yard of its own" if self.policy else "is followed to its end, to be drawn"
+                raise UserError(f"a batch with --{'policy' if self.policy else 'out'} {why}; leave out {option}")
+
+    def folder(self) -> Path:
+        """Where files go; it is there, and nothing of an earlier run is in the way."""
+        from gpuyard.monitor.output_folder import prepare
+
+        usual = Path(time.strftime("gpuyard-batch-%Y%m%d-%H%M%S"))
+        return prepare(self.out or usual, _NAMES)
+
+    def drawn(self) -> list[str]:
+        """The metrics to draw."""
+        from gpuyard.cli.monitoring.plot_sources import metrics_of
+
+        if self.no_plots:
+            return []
+        return list(_DRAWN) if self.metrics is None else metrics_of(self.metrics)
+
+
+def run_under_policies(own: Own, submit: Submit, json: bool) -> int:
+    """Run a batch in a yard of its own for each policy; the exit code."""
+    from gpuyard.cli.jobs.batch_results import compare
+    from gpuyard.cli.monitoring.monitor_run import open_gpus
+    from gpuyard.config import settings
+
+    policies, drawn = _policies(own), own.drawn()
+    simulated = settings({"simulate_gpus": own.simulate_gpus}).simulate_gpus or None
+    open_gpus((simulated, "")).close()
+    given = {"simulate_gpus": simulated or "", "record": "true", "force_policy": "true" if own.force else ""}
+    out = own.folder()
+    found: dict[str, Results] = {}
+    folder = out
+    try:
+        for policy in policies:
+            if len(policies) > 1:
+                output.say(f"policy {policy}:")
+            folder = out if len(policies) == 1 else out / policy.replace("/", "-")
+            folder.mkdir(exist_ok=True)
+            found[policy] = _run(policy, given, folder, submit, drawn, json)
+    except KeyboardInterrupt:
+        with suppress(OSError):  # there is something in it, which stays
+            folder.rmdir()
+            output.say("interrupted before anything ran")
+            out.rmdir()
+        raise SystemExit(130) from None
+    if len(policies) > 1:
+        compare(out, found, drawn)
+    if json:
+        told: dict[str, Any] = {policy: one.told for policy, one in found.items()}
+        output.print_json(told[policies[0]] if len(policies) == 1 else {"policies": told})
+    return max(one.code for one in found.values())
+
+
+def _policies(own: Own) -> list[str]:
+    """Those that are named, each once; a mistake is told before anything runs."""
+    from gpuyard.policies.resolver import check_passed, make_planner, split_list
+
+    found = list(dict.fromkeys(split_list(own.policy or [])))
+    if not found:
+        raise UserError("--policy names none; write for example --policy fcfs (gpuyard policies lists them)")
+    for policy in found:
+        make_planner(policy)
+        if not own.force:
+            check_passed(policy)
+    return found
+
+
+def _run(
+    policy: str, settings: dict[str, str], folder: Path, submit: Submit, drawn: list[str], json: bool
+) -> Results:  # fmt: skip
+    """One policy: a yard that is there for as long as the batch lasts."""
+    from gpuyard.cli.jobs.batch_results import (
+        keep_logs,
+        summarise,  # before anything runs: an import is no place to be interrupted in
+        write_files,
+    )
+    from gpuyard.experiments.private_daemon import private_daemon
+    from gpuyard.spec.notation import absolute
+
+    with private_daemon(folder / _YARD, {**settings, "policy": absolute(policy)}) as client:
+        id = submit(client)
+        if id is None:
+            raise typer.Exit(1)
+        interrupted = _followed(client, id, json)
+        if not json:
+            summarise(client, id, False)
+        found = write_files(client, id, folder, drawn, policy)
+        keep_logs(client, [one["id"] for one in found.told["outcomes"]], folder / "logs")
+    if interrupted:
+        raise KeyboardInterrupt
+    return found
+
+
+def _followed(client: Client, id: str, quiet: bool) -> bool:
+    """Follow a batch to its end, or end it for whoever has had enough; whether so."""
+    from gpuyard.cli.jobs.batch_results import follow
+
+    try:
+        follow(client, id, quiet)
+    except KeyboardInterrupt:
+        output.say("interrupted: the jobs and their yard are ended")
+        with suppress(GpuyardError):  # it is over by now
+            client.cancel_batch(id)
+        follow(client, id, quiet=True)
+        return True
+    return False
+
+
+_START = "start"
+_OTHERS = "gpuyard batch follow, list, cancel and report see to batches that are there; each has a --help."
+
+
+class BatchGroup(QuickGroup):
+    """A group of which one command need not be named: `gpuyard batch FILE` starts a batch."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the line; what names no command is for the one that starts a batch."""
+        if args and args[0] not in self.commands:
+            args = [_START, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=BatchGroup,
+    help="Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved.",
+    no_args_is_help=True,
+    subcommand_metavar="FILE | COMMAND [ARGS]...",
+    rich_markup_mode=None,
+)
+BatchId = Annotated[
+    str | None, typer.Argument(metavar="[ID]", show_default=False, help="The batch; your newest, if not said.")
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE | -- COMMAND ARGS", show_default=False, help="The file; with --param-file, a command."
+    ),
+]
+
+
+@app.callback()
+def _batch() -> None:
+    """Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved."""
+
+
+@app.command(_START, cls=QuickCommand, epilog=_OTHERS)
+@option_groups
+def start(
+    yard: DaemonOptions,
+    options: Options,
+    own: Own,
+    words: Words = None,
+    num: Annotated[
+        int | None,
+        typer.Option("--num", "-N", min=0, metavar="N", help="Rows of a wave (20 for CSV); 0: all, by priority."),
+    ] = None,
+    header: Annotated[
+        str, typer.Option("--header", metavar="none|N", help="No line of names, or which one, from 0 (found out).")
+    ] = "auto",
+    param_file: Annotated[
+        str | None,
+        typer.Option("--param-file", metavar="FILE", help="A CSV whose rows fill {column} in the command after --."),
+    ] = None,
+    no_profile: Annotated[
+        bool, typer.Option("--no-profile", help="Do not try out first what is not known; it gets a GPU alone.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the batch's id, and do not follow it.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Start it though a batch of this file is open.")] = False,
+    json: Json = False,
+) -> None:
+    """Queue the jobs of a file, follow them, and tell how they ended."""
+    from gpuyard.cli.jobs.batch_file import Asked
+
+    own.check(**{"--detach": detach, **({"--again": again, **_elsewhere(yard)} if own.policy else {})})
+    client = None if own.policy else yard.client()
+    elsewhere = client is not None and client.host is not None
+    batch = _read(words or [], param_file, Asked(options, num, header, not no_profile, elsewhere))
+    if client is None:
+        raise typer.Exit(run_under_policies(own, lambda client: _submitted(client, batch, True, json)["batch"], json))
+    metrics = own.drawn()
+    drawn = None if own.out is None else (own.folder(), metrics)
+    taken = _submitted(client, batch, again, json)
+    if taken["batch"] is None:
+        raise typer.Exit(1)
+    if detach:
+        output.print_json(taken) if json else print(taken["batch"])
+        return
+    _follow(client, taken["batch"], json, drawn)
+
+
+def _elsewhere(yard: DaemonOptions) -> dict[str, str | None]:
+    return {"--host": yard.host, "--data-dir": yard.data_dir, "--socket": yard.socket}
+
+
+def _submitted(client: Client, batch: Batch, again: bool, json: bool) -> Taken:
+    """What became of a batch that was submitted; if no row of it can run, that is told as data as well."""
+    taken = client.submit_batch(batch.jobs, batch.name, waves=batch.waves, same=batch.key, again=again)
+    _tell(batch, taken)
+    if taken["batch"] is None and json:
+        output.print_json(taken)
+    return taken
+
+
+def _read(words: list[str], param_file: str | None, asked: Asked) -> Batch:
+    from gpuyard.cli.jobs.batch_file import read_batch, read_sweep
+
+    if asked.options.array:
+        raise UserError("the jobs of a batch are in its file; leave out --array, or write it there")
+    if param_file is not None:
+        return read_sweep(param_file, words, asked)
+    if len(words) != 1:
+        what = "more than one file is given" if words else "no file is given"
+        raise UserError(f"{what}; write gpuyard batch commands.csv (or --param-file sweep.csv -- COMMAND)")
+    return read_batch(words[0], asked)
+
+
+def _tell(batch: Batch, taken: Taken) -> None:
+    id = taken["batch"]
+    if taken["open"]:
+        output.say(f"batch {id} of this file is open, and is followed; --again starts another one")
+        return
+    for reason, rows in _reasons(taken):
+        output.say(f"row{'s' * (len(rows) > 1)} {ranges(rows)}: refused: {reason}")
+    if id is None:
+        output.say("no row can run here, so there is nothing to do")
+        return
+    waves = max(job["row"].get("wave", 1) for job in batch.jobs)
+    count = f"{output.many(len(taken['ids']), 'job')} in {output.many(waves, 'wave')}"
+    output.say(f"batch {id} ({batch.name}): {count if batch.waves else output.many(len(taken['ids']), 'job')}")
+
+
+def _reasons(taken: Taken) -> Iterable[tuple[str, list[int]]]:
+    """Why rows are refused, and which ones for each reason."""
+    found: dict[str, list[int]] = {}
+    for one in taken["refused"]:
+        found.setdefault(one["reason"], []).append(one["row"])
+    return found.items()
+
+
+def _follow(client: Client, id: str, json: bool, drawn: tuple[Path, list[str]] | None = None) -> None:
+    """Follow a batch to its end; whoever leaves early is told how to come back."""
+    from gpuyard.cli.jobs.batch_results import follow, summarise
+
+    try:
+        follow(client, id, quiet=json)
+    except KeyboardInterrupt:
+        output.say(f"batch {id} goes on: gpuyard batch follow {id} follows it again, gpuyard batch cancel {id} ends it")
+        raise SystemExit(130) from None
+    if drawn is None:
+        raise typer.Exit(summarise(client, id, json))
+    from gpuyard.cli.jobs.batch_results import write_files
+
+    if not json:
+        summarise(client, id, False)
+    found = write_files(client, id, *drawn)
+    if json:
+        output.print_json(found.told)
+    raise typer.Exit(found.code)
+
+
+@app.command("follow", cls=QuickCommand)
+@option_groups
+def follow_(yard: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
+    """Follow a batch until it is over, and tell how its rows ended."""
+    client = yard.client()
+    _follow(client, _meant(client, id, open_first=True), json)
+
+
+@app.command("list", cls=QuickCommand)
+@option_groups
+def list_(
+    yard: DaemonOptions,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many (100).")] = 100,
+    json: Json = False,
+) -> None:
+    """List batches, the newest first."""
+    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+
+    found = yard.client().batches(limit=limit)
+    if json:
+        print_rows(found)
+    elif not found:
+        output.say("there are no batches; gpuyard batch FILE starts one")
+    else:
+        heads = ("BATCH", "NAME", "USER", "SUBMITTED", "STATE", "ROWS", "HOW THEY STAND")
+        print_table(heads, [_row(one, clock(one["submitted_at"])) for one in found])
+
+
+def _row(one: BatchSummary, when: str) -> tuple[str, ...]:
+    return one["batch"], one["name"], one["user"], when, one["state"], f"{one['rows']:,}", _counts(one)
+
+
+def _counts(one: BatchSummary) -> str:
+    states = {**one["states"], **({"refused": one["refused"]} if one["refused"] else {})}
+    return ", ".join(f"{count:,} {state}" for state, count in states.items())
+
+
+@app.command("cancel", cls=QuickCommand)
+@option_groups
+def cancel(
+    yard: DaemonOptions,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The batch, as gpuyard batch list shows it.")],
+    grace: Annotated[
+        str | None, typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL, as in 10s.")
+    ] = None,
+) -> None:
+    """End all rows of a batch that are not over."""
+    found = yard.client().cancel_batch(id, duration("--grace", grace))
+    left = len(found["running"])
+    output.say(f"batch {id} is given up" + (f"; {output.many(left, 'job')} of it will have ended soon" if left else ""))
+
+
+@app.command("report", cls=QuickCommand)
+@option_groups
+def report(yard: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
+    """Tell what a batch achieved, beside running its rows one after another."""
+    from gpuyard.cli.jobs.batch_results import report_lines
+
+    client = yard.client()
+    found = client.batch_report(_meant(client, id))
+    if json:
+        output.print_json(found)
+    else:
+        print("\n".join(report_lines(found)))
+
+
+def _meant(client: Client, id: str | None, open_first: bool = False) -> str:
+    """The batch that is named, or one's newest."""
+    if id is not None:
+        return id
+    found = client.batches(user=client.who_am_i()["user"], limit=100)
+    if not found:
+        raise UserError("you have no batches; gpuyard batch FILE starts one")
+    newest = [one for one in found if one["state"] == "open"] if open_first else []
+    return (newest or found)[0]["batch"]

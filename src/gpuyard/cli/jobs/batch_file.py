@@ -1,0 +1,228 @@
+"""Batch files (CSV, YAML, TOML, or parameters of a sweep) as job requests for the daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from gpuyard.cli.jobs.job_options import Options
+from gpuyard.cli.jobs.submit import Request
+from gpuyard.errors import UserError, suggest
+from gpuyard.spec.batch_files import (
+    THIS_PYTHON,
+    USUAL,
+    Choice,
+    Filling,
+    Row,
+    each,
+    read_commands,
+    read_parameters,
+    turns,
+    urgencies,
+)
+
+PROFILE = "--epochs=2"
+"""How rows of a file of commands are tried out, if nothing is known of their like."""
+_DOCUMENTS = (".yaml", ".yml", ".toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is to be submitted."""
+
+    name: str
+    key: str
+    """What tells that a file is the same."""
+    jobs: list[dict[str, Any]]
+    """In the order in which they start."""
+    waves: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command line says of a batch."""
+
+    options: Options
+    """Of every job, unless it says otherwise itself; but `name` is the batch's."""
+    num: int | None = None
+    header: str = "auto"
+    profile: bool = True
+    elsewhere: bool = False
+
+
+def read_batch(path: str, asked: Asked) -> Batch:
+    """The batch that a file describes."""
+    if path.endswith(_DOCUMENTS):
+        return _document(path, asked)
+    rows = read_commands(path, asked.header)
+    jobs = _commands(path, rows, asked)
+    size = USUAL if asked.num is None else asked.num
+    return Batch(_name(path, asked), _key(path), _in_turn(jobs, [row.priority for row in rows], size), size > 0)
+
+
+def read_sweep(path: str, command: Sequence[str], asked: Asked) -> Batch:
+    """The batch that a command and a file of parameters describe."""
+    if not command:
+        raise UserError("there is no command to fill; put it after --, as in: ... -- python train.py --lr={lr}")
+    choices = read_parameters(path)
+    filling, common = Filling(choices[0].values), replace(asked.options, name=None)
+
+    def job(choice: Choice) -> dict[str, Any]:
+        words = [filling.fill(word, choice.values) for word in command]
+        filled = {name: _filled(getattr(common, name), filling, choice.values) for name in _FILLED}
+        try:
+            return _described(replace(common, **filled), words, asked, own_id=any("{id}" in word for word in words))
+        except UserError as error:
+            told = filled != {name: getattr(common, name) for name in _FILLED}  # else no line has to do with it
+            raise UserError(f"{choice.where}: {error}") if told else error from error
+
+    jobs = each(choices, job)
+    filling.check(path, [*command, *(common.env or ())])
+    size = asked.num or 0
+    return Batch(_name(path, asked), _key(path, *command), _in_turn(jobs, [0.0] * len(jobs), size), size > 0)
+
+
+_FILLED = ("env", "tag", "output", "error", "gpu_memory", "simulate_use", "chdir")
+"""Options that may hold parameters."""
+
+
+def _filled(value: Any, filling: Filling, values: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return filling.fill(value, values)
+    return [filling.fill(one, values) for one in value] if value else value
+
+
+def _document(path: str, asked: Asked) -> Batch:
+    from gpuyard.cli.jobs.job_file import read_jobs
+
+    common = Request(**_plain(replace(asked.options, name=None)))
+    jobs = read_jobs(path, common, elsewhere=asked.elsewhere)
+    if asked.num and any(job.get("dependency") for job in jobs):
+        raise UserError(f"{path}: jobs that follow each other cannot be put into waves; leave out --num")
+    for number, job in enumerate(jobs, 1):
+        job["row"] = {"number": number, "priority": job.get("priority", 0.0)}
+        if any("{id}" in word for word in job["command"]):
+            job["own_id"] = True
+    if not asked.num:
+        return Batch(_name(path, asked), _key(path), jobs, False)
+    later = [-job["row"]["priority"] for job in jobs]
+    return Batch(_name(path, asked), _key(path), _in_turn(jobs, later, asked.num), True)
+
+
+def _commands(path: str, rows: Sequence[Row], asked: Asked) -> list[dict[str, Any]]:
+    """Rows of a file of commands as jobs, with the lines for us that their scripts have."""
+    common, urgent = replace(asked.options, name=None), urgencies([row.priority for row in rows])
+    here = os.path.abspath(os.path.expanduser(common.chdir or os.curdir))
+    alike = dict[tuple[str, str], dict[str, Any]]()
+
+    def job(row: Row, priority: float) -> dict[str, Any]:
+        directory = _directory(path, row, here, asked.elsewhere)
+        script = os.path.join(directory, row.filename)
+        place = directory, script  # a script with a path of its own may run in several directories
+        if place not in alike:
+            own = replace(common, chdir=None).over(Options(chdir=directory, priority=priority))
+            alike[place] = _of_script(script, own, asked)
+        found = {**alike[place], "command": row.command(sys.executable)}
+        if row.epochs < 2 and found.get("profile") == PROFILE:
+            found["profile"] = "--epochs=1"  # to try it out for longer than it runs would be odd
+        if common.priority is None:
+            found["priority"] = priority
+        return {**found, "row": {"number": row.number, "epochs": row.epochs, "priority": row.priority}}
+
+    return each(zip(rows, urgent, strict=True), lambda one: job(*one))
+
+
+def _of_script(script: str, options: Options, asked: Asked) -> dict[str, Any]:
+    """What all rows of a script have in common: what was asked for, then what its own lines say, then the usual."""
+    lines = Options() if asked.elsewhere else _script_lines(script)
+    found = options.over(lines).over(Options(name=os.path.basename(script), gpu_memory="auto"))
+    if found.gpu_memory == "auto" and asked.profile:
+        found = found.over(Options(profile=PROFILE))
+    return _described(found, [script], asked, own_id=True)
+
+
+def _described(options: Options, words: list[str], asked: Asked, own_id: bool) -> dict[str, Any]:
+    found = Request(**_plain(options), command=words).describe(in_place=True, elsewhere=asked.elsewhere)
+    return {**found, "own_id": True} if own_id else found
+
+
+def _plain(options: Options) -> dict[str, Any]:
+    return {f.name: getattr(options, f.name) for f in fields(Options)}
+
+
+def _directory(path: str, row: Row, here: str, elsewhere: bool) -> str:
+    """Where a row runs; what is wrong with it is told before anything is queued."""
+    if elsewhere:
+        return _directory_elsewhere(path, row)
+    directory = os.path.normpath(os.path.join(here, os.path.expanduser(row.directory)))
+    if not os.path.isdir(directory):
+        raise UserError(f"{row.where(path, 'Directory')}: there is no directory {directory}; write one that is there")
+    if not os.path.isfile(os.path.join(directory, row.filename)):
+        near = suggest(row.filename, [name for name in os.listdir(directory) if name != row.filename])
+        raise UserError(f"{row.where(path, 'Filename')}: there is no file {row.filename} in {directory}{near}")
+    if row.executable != THIS_PYTHON and not _is_program(directory, row.executable):
+        raise UserError(
+            f"{row.where(path, 'Executable')}: there is no program {row.executable}; write one that is on the PATH, "
+            "or -1 for the Python that runs gpuyard"
+        )
+    return directory
+
+
+def _directory_elsewhere(path: str, row: Row) -> str:
+    if row.executable == THIS_PYTHON:
+        raise UserError(f"{row.where(path, 'Executable')}: -1 is a Python of this machine; name one of that machine")
+    if not row.directory.startswith(("/", "~")):
+        raise UserError(f"{row.where(path, 'Directory')}: {row.directory} is no path from that machine's root")
+    return row.directory
+
+
+def _is_program(directory: str, word: str) -> bool:
+    place = os.path.join(directory, word)
+    return shutil.which(word) is not None or ("/" in word and os.path.isfile(place) and os.access(place, os.X_OK))
+
+
+def _script_lines(path: str) -> Options:
+    """What the lines for us at the top of a row's script ask for."""
+    from gpuyard.cli.jobs.job_script import read_script
+
+    with open(path, "rb") as file:
+        head = file.read(2**16)
+    if b"#GPUYARD" not in head or b"\0" in head:
+        return Options()
+    _, asked, _ = read_script(path)
+    if asked.array:
+        raise UserError(f"{path} asks for --array, but a row is one job; leave it out, and write a row for each")
+    try:  # by themselves, so that what is wrong in a script is not told of the command
+        Request(**_plain(replace(asked, chdir=None)), command=[path]).describe(in_place=True)
+    except UserError as error:
+        raise UserError(f"{path}, in its lines for gpuyard: {error}") from error
+    return asked
+
+
+def _in_turn(jobs: list[dict[str, Any]], priorities: Sequence[float], size: int) -> list[dict[str, Any]]:
+    """The jobs in the order in which they start, lower priorities first, each with its wave."""
+    found = []
+    for turn in turns([-priority for priority in priorities], size):
+        job = jobs[turn.place]
+        row = {"number": turn.place + 1, **job.get("row", {}), "wave": turn.wave}
+        found.append({**job, "row": row})
+    return found
+
+
+def _name(path: str, asked: Asked) -> str:
+    return asked.options.name or os.path.basename(path)
+
+
+def _key(path: str, *more: str) -> str:
+    """What is the same if the same file is given again, as it is now."""
+    found = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
+    with open(path, "rb") as file:
+        found.update(file.read())
+    for word in more:
+        found.update(b"\0" + os.fsencode(word))
+    return found.hexdigest()[:32]

@@ -1,0 +1,396 @@
+"""A batch as a live table or a line per event, and afterwards its summary, files and plots."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuyard.cli.terminal import output
+from gpuyard.cli.terminal.text_table import how_far, indices, instant, now, print_table
+from gpuyard.client.retry import patiently
+from gpuyard.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from gpuyard.api.batch_types import BatchReport, BatchStanding, RowOutcome
+    from gpuyard.client.client import Client, Job
+    from gpuyard.monitor.summaries import JobRun
+    from gpuyard.recordings.series import Recording
+
+
+_LIVE, _QUIET = 1.0, 30.0
+"""Seconds after which to look again though no row has ended: where somebody looks on, and where nobody does."""
+_OVERLAP = 10.0
+"""Seconds of which it is asked twice who ended then: what ended first may be written last."""
+_MOST_SHOWN, _MOST_WAVES = 30, 20
+
+Show = Callable[["BatchStanding"], None]
+
+
+def follow(client: Client, id: str, quiet: bool = False) -> None:
+    """Return when a batch is over; tell how it goes, unless quiet. A daemon that goes away is waited for."""
+    with _screen(quiet) as (show, pause):
+        over, since = None, 0.0
+        while True:
+            wait = 0.0 if over is None else pause
+            standing = patiently(client.batch, id, wait=wait, over=over, since=since, say=output.say)
+            show(standing)
+            if standing["state"] == "over":
+                return
+            over = _over(standing)
+            ends = [instant(row["ended_at"]).timestamp() for row in standing["ended"] if row["ended_at"]]
+            since = max([since, *(end - _OVERLAP for end in ends)])
+            time.sleep(0.05)
+
+
+def _over(standing: BatchStanding) -> int:
+    from gpuyard.client.client import OVER
+
+    return sum(count for state, count in standing["states"].items() if state in OVER)
+
+
+@contextmanager
+def _screen(quiet: bool) -> Iterator[tuple[Show, float]]:
+    if quiet:
+        yield lambda standing: None, _QUIET
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as screen:
+            yield lambda standing: screen.update(_picture(standing), refresh=True), _LIVE
+    else:
+        yield Lines().show, _QUIET
+
+
+@dataclass(slots=True)
+class Lines:
+    """One line for every row that ends, and for every wave that begins."""
+
+    told: set[str] = field(default_factory=set)
+    wave: int = 0
+
+    def show(self, standing: BatchStanding) -> None:
+        """Tell what is new."""
+        for row in standing["ended"]:
+            if row["id"] not in self.told:
+                self.told.add(row["id"])
+                output.say(line_of(row))
+        wave = standing["wave"]
+        if wave is not None and wave != self.wave and standing["waves"] > 1:
+            self.wave = wave
+            output.say(f"wave {wave} of {standing['waves']}")
+
+
+def line_of(row: RowOutcome) -> str:
+    """`row 3 (job 19, train.py): succeeded after 5.2s on GPU 0, peak 1.8G`."""
+    took = f" after {_time(row['seconds'])}" if row["seconds"] is not None else ""
+    where = f" on GPU {indices(row['gpus'])}" if row["gpus"] and row["seconds"] is not None else ""
+    peak = f", peak {format_size(row['peak'])}" if row["peak"] else ""
+    return f"row {row['row']} (job {row['id']}, {row['name']}): {_how(row)}{took}{where}{peak}"
+
+
+def _how(row: RowOutcome) -> str:
+    """`failed (exit code 3, attempt 2)`."""
+    code = row["exit_code"]
+    why = row["reason"] or ("" if code is None else _exit(code))
+    said = [why] if why and row["state"] != "succeeded" else []
+    if row["attempt"] > 1:
+        said.append(f"attempt {row['attempt']}")
+    return row["state"] + (f" ({', '.join(said)})" if said else "")
+
+
+def _exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    import signal
+
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _picture(standing: BatchStanding) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    running = standing["running"]
+    rows = [("ROW", "JOB", "NAME", "GPU", "MEMORY", "FOR", "PROGRESS"), *map(_cells, running[:_MOST_SHOWN])]
+    for head, *cells in zip(*rows, strict=True):
+        least = None if head in ("NAME", "PROGRESS") else max(map(len, (head, *cells)))
+        table.add_column(head, no_wrap=True, min_width=least)  # a narrow screen costs the name, not the number
+    for row in rows[1:]:
+        table.add_row(*row)
+    lines = [Text(head_line(standing))]
+    if len(running) > _MOST_SHOWN:
+        lines.append(Text(f"and {len(running) - _MOST_SHOWN} more"))
+    return Group(*lines[:1], table, *lines[1:])
+
+
+def _cells(job: Job) -> Sequence[str]:
+    row, began = job["row"], job["started_at"]
+    took = format_duration(round((now() - instant(began)).total_seconds())) if began else "-"
+    number = str(row["number"]) if row else "-"
+    return number, job["id"], job["name"] or "", indices(job["gpus"]), _memory(job), took, how_far(job["progress"])
+
+
+def _memory(job: Job) -> str:
+    """`1.8G of 2G`: what it uses of what it was promised."""
+    promised = "all" if job["gpu_memory"] is None else format_size(job["gpu_memory"])
+    peak = job["measured"]["peak"] if job["measured"] else None
+    return f"{format_size(peak)} of {promised}" if peak else promised
+
+
+def head_line(standing: BatchStanding) -> str:
+    """`commands.csv, batch 17: wave 2 of 3; 20 of 50 rows are over, 4 run; about 3m 20s left`."""
+    over = _over(standing)
+    waves = f"wave {standing['wave']} of {standing['waves']}; " if standing["wave"] and standing["waves"] > 1 else ""
+    bad = over - standing["states"].get("succeeded", 0)
+    failed = f" ({bad} did not succeed)" if bad else ""
+    left = sum(standing["states"].values()) - over
+    elapsed = (now() - instant(standing["submitted_at"])).total_seconds()
+    eta = f"; about {format_duration(round(elapsed / over * left))} left" if over and left else ""
+    jobs = sum(standing["states"].values())
+    return (
+        f"{standing['name']}, batch {standing['batch']}: {waves}{over} of {jobs} rows are over{failed}, "
+        f"{len(standing['running'])} run{eta}"
+    )
+
+
+def summarise(client: Client, id: str, json: bool) -> int:
+    """Tell how every row of a batch ended, and what that achieved; the exit code that says whether all is well."""
+    standing, report = client.batch(id), client.batch_report(id)
+    rows = sorted(standing["ended"], key=lambda row: (row["row"], row["id"]))
+    if json:
+        output.print_json({**report, "outcomes": rows, "refusals": standing["refusals"]})
+    else:
+        refused = [(str(one["row"]), "-", "-", "refused", "-", "-", "-", one["reason"]) for one in standing["refusals"]]
+        table = sorted([*map(_summary, rows), *refused], key=lambda cells: int(cells[0]))
+        print_table(("ROW", "JOB", "NAME", "STATE", "ATTEMPTS", "TIME", "PEAK", ""), table)
+        print()
+        print("\n".join(report_lines(report)))
+    return int(report["failed"] > 0 or report["refused"] > 0 or report["state"] == "open")
+
+
+def _summary(row: RowOutcome) -> Sequence[str]:
+    code = row["exit_code"]
+    why = "" if row["state"] == "succeeded" else row["reason"] or ("" if code is None else _exit(code))
+    took = "-" if row["seconds"] is None else format_duration(round(row["seconds"], 1))
+    peak = format_size(row["peak"]) if row["peak"] else "-"
+    return str(row["row"]), row["id"], row["name"], row["state"], str(row["attempt"]), took, peak, why
+
+
+def report_lines(report: BatchReport) -> list[str]:
+    """What a batch achieved, in words."""
+    counts = [f"{report['succeeded']:,} succeeded"]
+    counts += [f"{many:,} {name}" for name, many in _otherwise(report) if many]
+    going = "" if report["state"] == "over" else ", and it is not over"
+    lines = [f"batch {report['batch']} ({report['name']}): {', '.join(counts)} of {report['rows']:,}{going}"]
+    if report["makespan"]:
+        lines += _achieved(report)
+    waves = report["waves"] if len(report["waves"]) > 1 else []
+    lines += [_wave(wave, report["state"]) for wave in waves[:_MOST_WAVES]]
+    if len(waves) > _MOST_WAVES:
+        lines.append(f"and {len(waves) - _MOST_WAVES:,} more waves (--json tells of all)")
+    return lines
+
+
+def _otherwise(report: BatchReport) -> list[tuple[str, int]]:
+    return [("failed", report["failed"]), ("refused", report["refused"])]
+
+
+def _achieved(report: BatchReport) -> Iterator[str]:
+    took, alone = _time(report["makespan"]), _time(report["sequential"])
+    faster = f", {report['speedup']:.1f} times as long" if report["speedup"] is not None else ""
+    yield f"it took {took}; one after another its rows take {alone}{faster}"
+    single, saved = _hours(report["gpu_hours_sequential"]), _hours(report["gpu_hours_saved"])
+    yield f"GPU-hours: {_hours(report['gpu_hours'])} used, {single} one after another, {saved} saved"
+    most, ooms = output.many(report["most_at_once"], "row"), output.many(report["ooms"], "time")
+    retries = f"{report['retries']:,} {'retry' if report['retries'] == 1 else 'retries'}"
+    tried = f", {output.many(report['profiles'], 'job')} to try rows out" if report["profiles"] else ""
+    yield f"at most {most} at once, {ooms} out of memory, {retries}{tried}"
+    yield f"times of single rows: {report['evidence']}"
+
+
+def _wave(wave: Any, state: str) -> str:
+    begin, end = wave["started_at"], wave["ended_at"]
+    if begin and end:
+        took = _time((instant(end) - instant(begin)).total_seconds())
+    else:  # of a batch that was given up nothing is to be waited for
+        took = "not over" if begin else "never begun" if state == "over" else "not begun"
+    return f"wave {wave['wave']}: {output.many(wave['rows'], 'row')}, {took}"
+
+
+def _time(seconds: float) -> str:
+    return format_duration(round(seconds, 1))
+
+
+def _hours(hours: float) -> str:
+    if abs(hours) < 0.0001:
+        return "0"
+    return f"{hours:.2f}" if abs(hours) >= 1 else f"{hours:.2g}"
+
+
+_PIECE = 2**20
+_LOOK, _PATIENCE = 0.2, 3.0
+"""Seconds between questions for a look at the GPUs, and for how long one is waited for."""
+
+
+class Results(NamedTuple):
+    """What came of a batch."""
+
+    told: dict[str, Any]
+    """As --json has it: the batch's report, its outcomes, `summary` and `files`."""
+    recording: Recording
+
+    @property
+    def code(self) -> int:
+        """The exit code that says whether all is well."""
+        return int(self.told["failed"] > 0 or self.told["refused"] > 0 or self.told["state"] == "open")
+
+
+def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy: str = "") -> Results:
+    """Write what the GPUs did while a batch ran, and who had which."""
+    from gpuyard.monitor import output_folder
+    from gpuyard.monitor import summaries as course
+    from gpuyard.monitor.tracks import HELD
+
+    standing, report = client.batch(id), client.batch_report(id)
+    policy, now = policy or str(client.policy()["policy"]), time.time()
+    jobs = course.job_runs(client, [row["id"] for row in (*standing["ended"], *standing["running"])], now)
+    begin = min((one.submitted for one in jobs), default=now)
+    end = max((stay.end for one in jobs for stay in one.stays), default=now)
+    recording = _recorded(client, begin, end)
+    summary = _metrics_summary(policy, jobs, recording)
+    output.say("drawing ..." if drawn else "writing ...")
+    files = [
+        *output_folder.write_recorded(out, recording, held=HELD),
+        course.write_jobs(out / "jobs.csv", jobs),
+        course.write_allocations(out / "task_allocation_log.csv", jobs, begin),
+        output_folder.write_summary(out, summary),
+        *_write_gantt(client, out, jobs, policy, begin),
+        *output_folder.write_drawn(out, recording, f"{standing['name']}, {policy}", drawn),
+    ]
+    _tell(summary, out, files)
+    told = {**report, "outcomes": standing["ended"], "refusals": standing["refusals"], "summary": summary}
+    return Results({**told, "files": [str(path) for path in files]}, recording)
+
+
+def _recorded(client: Client, begin: float, end: float) -> Recording:
+    """What all GPUs did then; the look that follows the end is waited for, so that none before it is missed."""
+    from gpuyard.monitor.sources import open_source
+    from gpuyard.monitor.tracks import HELD, to_edges
+    from gpuyard.recordings.series import METRICS
+
+    source = open_source("recordings", lambda: client)
+    while True:
+        now = time.time()
+        found = source.read(list(METRICS), begin - HELD, max(end, now), step=1.0)
+        newest = max((float(one.at[-1]) for one in found.series if len(one.at)), default=0.0)
+        if newest >= end or now > end + _PATIENCE:
+            return to_edges(found, begin, end)
+        time.sleep(_LOOK)
+
+
+def _metrics_summary(policy: str, jobs: Sequence[JobRun], recording: Recording) -> dict[str, Any]:
+    from gpuyard.monitor import summaries as course
+    from gpuyard.monitor.summaries import gpu_summaries, overall
+
+    gpus, had = gpu_summaries(recording), {gpu for one in jobs for stay in one.stays for gpu in stay.gpus}
+    for gpu in gpus:
+        gpu["used"] = gpu["index"] in had  # processes are not seen of every job
+    energy = [gpu["energy_wh"] for gpu in gpus if gpu["energy_wh"] is not None]
+    return {
+        "policy": policy,
+        "simulated": recording.simulated,
+        **course.numbers(jobs),
+        "utilization": overall(recording, "utilization"),
+        "energy_wh": sum(energy) if energy else None,
+        "gpus": gpus,
+        "warnings": recording.warnings,
+    }
+
+
+def _write_gantt(client: Client, out: Path, jobs: Sequence[JobRun], policy: str, begin: float) -> Sequence[Path]:
+    from gpuyard.figures.style import save
+    from gpuyard.monitor.summaries import schedule
+    from gpuyard.sim.gantt import gantt
+
+    machine = client.gpus()
+    memories = [float(gpu["memory_total"] or 1.0) for gpu in machine["gpus"]]
+    title = f"{policy}, simulated GPUs" if machine["simulated"] else policy
+    return save(gantt(schedule(jobs, memories, title, begin)), out, "gantt")
+
+
+def _tell(summary: Mapping[str, Any], out: Path, files: Sequence[Path]) -> None:
+    from gpuyard.units import format_duration, format_plain
+
+    for sentence in summary["warnings"]:
+        output.say(f"gpuyard: warning: {sentence}")
+    times = {name: summary[name] for name in ("makespan", "wait_mean", "turnaround_mean")}
+    told = {name: "-" if value is None else format_duration(round(value, 1)) for name, value in times.items()}
+    busy = "-" if summary["utilization"] is None else f"{summary['utilization']:.0f} %"
+    energy = "" if summary["energy_wh"] is None else f", {format_plain(summary['energy_wh'])} Wh"
+    simulated = " (simulated)" if summary["simulated"] else ""
+    output.say(
+        f"policy {summary['policy']}: makespan {told['makespan']}, mean wait {told['wait_mean']}, mean turnaround "
+        f"{told['turnaround_mean']}; GPUs{simulated}: {busy} busy on average{energy}"
+    )
+    output.say(f"written to {out}: {', '.join(path.name for path in files)}")
+
+
+def keep_logs(client: Client, ids: Sequence[str], folder: Path) -> None:
+    """Keep what the jobs printed; the yard itself is thrown away."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for id in ids:
+        job = client.job(id)
+        if job["output"]:  # it went to a file of the user's own
+            continue
+        name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in job["name"] or "")
+        with (folder / f"{id}-{name}.txt".replace("-.txt", ".txt")).open("wb") as file:
+            offset = 0
+            while data := (part := client.log(id, offset, size=_PIECE)).data:
+                file.write(data)
+                offset = part.next_offset
+
+
+def compare(out: Path, found: Mapping[str, Results], drawn: Sequence[str]) -> None:
+    """Put policies beside each other: a figure, a table, and what the GPUs did under each."""
+    from gpuyard.cli.terminal.text_table import lines
+    from gpuyard.monitor import output_folder
+    from gpuyard.monitor.plots import MEASURES, write_comparison, write_plots
+
+    summaries = {policy: one.told["summary"] for policy, one in found.items()}
+    files = write_comparison(out, summaries)
+    recordings = [(policy, one.recording) for policy, one in found.items()]
+    known = [name for name in drawn if any(output_folder.has_values(one, name) for _, one in recordings)]
+    files += write_plots(recordings, known, out, layout="stacked", title="Policies compared") if known else []
+    heads = ("POLICY", "SUCCEEDED", *(measure.title.upper() for measure in MEASURES))
+    rows = [(policy, _of_all(one), *_policy_cells(one)) for policy, one in summaries.items()]
+    output.say("\n".join(lines(heads, rows, None)))
+    output.say(f"written to {out}: {', '.join(path.name for path in files)}")
+
+
+def _of_all(summary: Mapping[str, Any]) -> str:
+    return f"{summary['succeeded']} of {summary['jobs']}"
+
+
+def _policy_cells(summary: Mapping[str, Any]) -> Sequence[str]:
+    from gpuyard.monitor.plots import MEASURES
+    from gpuyard.units import format_duration, format_plain
+
+    def cell(value: float | None, unit: str) -> str:
+        if value is None:
+            return "-"
+        return format_duration(round(value, 1)) if unit == "s" else f"{format_plain(value)} {unit}"
+
+    return [cell(summary[measure.key], measure.unit) for measure in MEASURES]

@@ -1,0 +1,133 @@
+"""`gpuyard estimates`: what is expected of a job by what similar jobs used, and how accurate that was."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.terminal import output
+from gpuyard.errors import UserError
+
+if TYPE_CHECKING:
+    from gpuyard.api.access_types import Estimate, Expectation, PredictionError
+    from gpuyard.client.client import Client
+
+_LISTED = 10
+"""Runs that are shown; the JSON has them all."""
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="JOB | -- COMMAND ARGS | forget SIGNATURE",
+        show_default=False,
+        help="What is expected of a job, or of a command; or what to forget.",
+    ),
+]
+
+
+@option_groups
+def estimates(
+    context: typer.Context,
+    yard: DaemonOptions,
+    words: Words = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Only of this user's jobs.")] = None,
+    gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="N", help="Of a command: how many GPUs.")] = 1,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Of a command: its tags.")] = None,
+    json: Json = False,
+) -> None:
+    """Tell what is known of jobs by what their like used and took, and how right that was."""
+    client, given = yard.client(), list(words or ())
+    command = _after_dashes(context, given)
+    if not given:
+        _list(client.estimates(user), json)
+    elif given[0] == "forget" and not command:
+        _forget(client, given[1:], json)
+    elif len(given) == 1 and not command:
+        _tell(client.estimate(given[0]), json)
+    else:
+        directory = os.getcwd() if client.host is None else None
+        _tell(client.guess(given, directory, gpus=gpus, tags=list(tag or ())), json)
+
+
+def _after_dashes(context: typer.Context, words: list[str]) -> bool:
+    """Whether what was given is a command: -- stands before it."""
+    line = context.meta.get("gpuyard.line", [])
+    return bool(words) and len(line) > len(words) and line[-len(words) - 1] == "--"
+
+
+def _forget(client: Client, signatures: list[str], json: bool) -> None:
+    if not signatures:
+        raise UserError("say which signature to forget; gpuyard estimates lists them")
+    counts = {signature: client.forget_estimate(signature) for signature in signatures}
+    if json:
+        output.print_json(counts)
+    for signature, count in counts.items() if not json else ():
+        output.say(f"{output.many(count, 'run')} of {signature} forgotten")
+
+
+def _list(found: list[Estimate], json: bool) -> None:
+    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+
+    if json:
+        print_rows(found)
+        return
+    if not found:
+        output.say("nothing is known yet: jobs are measured as they run")
+        return
+    heads = ("SIGNATURE", "USER", "RUNS", "EXPECTED", "TIME", "MEMORY ERROR", "TIME ERROR", "LAST", "COMMAND")
+    rows = [
+        (
+            one["signature"], one["user"], f"{one['runs']:,}", _memory(one), _time(one), _error(one["memory_error"]),
+            _error(one["time_error"]), clock(one["last_at"]), one["command"],
+        )
+        for one in found
+    ]  # fmt: skip
+    print_table(heads, rows)
+    output.say("an error is how far predictions were off: the median, the worst and the mean; + is too much")
+
+
+def _tell(found: Expectation, json: bool) -> None:
+    from gpuyard.cli.terminal.text_table import clock, print_table, visible
+    from gpuyard.units import format_duration, format_size
+
+    if json:
+        output.print_json(found)
+        return
+    memory, seconds = found["memory"], found["seconds"]
+    print(f"{visible(found['command'])} (signature {found['signature']})")
+    if memory is None:
+        print("memory: nothing is known; with --gpu-memory auto it gets a GPU alone, and is measured")
+    else:
+        print(f"memory: {format_size(memory)} on each GPU ({found['evidence']})")
+    print(f"run time: {'nothing is known' if seconds is None else f'about {format_duration(seconds)}'}")
+    if runs := found["runs"][:_LISTED]:
+        rows = [
+            (
+                run["job"], clock(run["ended_at"]), run["outcome"], _size(run["peak"]), _size(run["predicted_peak"]),
+                output.duration(run["seconds"]), output.duration(run["predicted_seconds"]),
+            )
+            for run in runs
+        ]  # fmt: skip
+        print_table(("JOB", "ENDED", "OUTCOME", "PEAK", "EXPECTED", "RAN", "EXPECTED"), rows)
+
+
+def _size(size: float | None) -> str:
+    from gpuyard.units import format_size
+
+    return "-" if size is None else format_size(size)
+
+
+def _memory(one: Estimate) -> str:
+    return "-" if one["memory"] is None else (one["evidence"] or "").partition(": ")[2]
+
+
+def _time(one: Estimate) -> str:
+    return output.duration(one["seconds"]) + (" an epoch" if one["per_epoch"] else "")
+
+
+def _error(error: PredictionError | None) -> str:
+    if error is None:
+        return "-"
+    return f"{100 * error['median']:.1f}%, {100 * error['worst']:+.1f}%, {100 * error['bias']:+.1f}%"

@@ -1,0 +1,164 @@
+"""`gpuyard ps` and `gpuyard history`: lists of open and of finished jobs."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.terminal import output
+from gpuyard.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from gpuyard.client.client import Client, Columns, Job
+
+
+_SHOWN = 40
+"""Waiting jobs that a terminal shows."""
+_ASKED = 200
+"""Jobs that are asked for when a terminal shows only the first."""
+
+_STATES = ("queued", "held", "running", "succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
+
+State = Annotated[str | None, typer.Option("--state", metavar="S", help=f"Only these: {' '.join(_STATES)}.")]
+User = Annotated[str | None, typer.Option("--user", metavar="U", help="Only this user's jobs.")]
+Name = Annotated[str | None, typer.Option("--name", metavar="N", help="Only jobs of this name.")]
+Tag = Annotated[str | None, typer.Option("--tag", metavar="T", help="Only jobs with this tag.")]
+
+
+@option_groups
+def ps(
+    yard: DaemonOptions,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="All there are, those that are over as well.")] = False,
+    state: State = None,
+    user: User = None,
+    name: Name = None,
+    tag: Tag = None,
+    json: Json = False,
+) -> None:
+    """List running and waiting jobs, in the order in which they are to start."""
+    check_state(state)
+    client = yard.client()
+    chosen = bool(all_ or state or user or name or tag)
+    first = sys.stdout.isatty() and not chosen
+    if json:
+        from gpuyard.cli.terminal.text_table import print_rows
+
+        print_rows(client.jobs(all=all_, state=state, user=user, name=name, tag=tag))
+        return
+    limit, fold = _ASKED if first else None, sys.stdout.isatty()
+    now, jobs = client.columns(all=all_, state=state, user=user, name=name, tag=tag, limit=limit, fold=fold)
+    shown, more = _first(client, jobs["state"]) if first else (len(jobs["state"]), 0)
+    print_jobs(jobs, now, shown)
+    if more:
+        output.say(f"... and {more:,} more (gpuyard ps | less shows them all)")
+    elif not shown:
+        output.say("no jobs" if chosen else "no job runs or waits")
+
+
+def _first(client: Client, states: list[str]) -> tuple[int, int]:
+    """How many there are of those that run and the first that wait, and how many more."""
+    shown = min(states.count("running") + _SHOWN, len(states))
+    total = len(states)
+    if total >= _ASKED:
+        counts = client.status()["jobs"]
+        total = max(total, sum(counts.get(state, 0) for state in ("running", "queued", "held")))
+    return shown, total - shown
+
+
+def print_jobs(jobs: Columns, now: float, shown: int) -> None:
+    """The table of the first so many jobs."""
+    from gpuyard.cli.terminal.text_table import how_far, indices, print_table, share, span
+
+    starts, ends = jobs["started"], jobs["ended"]
+    columns = (
+        jobs["id"],
+        [name or "-" for name in jobs["name"]],
+        jobs["user"],
+        jobs["state"],
+        map(share, jobs["gpu_count"], jobs["gpu_memory"]),
+        map(indices, jobs["gpus"]),
+        [
+            span(begin, start or end or now)
+            for begin, start, end in zip(jobs["waiting_since"], starts, ends, strict=True)
+        ],
+        [span(start, end or now) for start, end in zip(starts, ends, strict=True)],
+        [
+            reason or how_far(progress, None if end is None else end - now)
+            for reason, progress, end in zip(jobs["reason"], jobs["progress"], jobs["expected_end"], strict=True)
+        ],
+    )
+    rows = islice(zip(*columns, strict=True), shown)
+    print_table(("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON"), rows)
+
+
+def check_state(state: str | None) -> None:
+    """Refuse a state that no job can have."""
+    if state is not None and state not in _STATES:
+        raise UserError(f"there is no state '{state}'{suggest(state, _STATES)}; the states are {', '.join(_STATES)}")
+
+
+@option_groups
+def history(
+    yard: DaemonOptions,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
+    state: State = None,
+    user: User = None,
+    name: Name = None,
+    tag: Tag = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="WHEN", help="Ended since: a date, a time, or 24h for a day ago.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the jobs that are over, the newest first."""
+    from gpuyard.cli.terminal.text_table import print_rows, print_table
+
+    check_state(state)
+    begin = None if since is None else instant_of(since)
+    jobs = yard.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
+    if json:
+        print_rows(jobs)
+        return
+    print_table(("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ON", "ENDED", "RAN", "REASON"), map(_row, jobs))
+    if not jobs:
+        output.say("no job is over")
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import clock, elapsed, indices, now, share
+
+    return (
+        job["id"],
+        job["name"] or "-",
+        job["user"],
+        job["state"],
+        "-" if job["exit_code"] is None else str(job["exit_code"]),
+        share(job["gpu_count"], job["gpu_memory"]),
+        indices(job["gpus"]),
+        clock(job["ended_at"]),
+        elapsed(job["started_at"], job["ended_at"], now()),
+        job["reason"] or "",
+    )
+
+
+def instant_of(text: str, option: str = "--since") -> str:
+    """ISO-8601 with a zone, from what people write; a time of day alone is the last such."""
+    from datetime import UTC, datetime, timedelta
+
+    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.spec.times import last_clock
+    from gpuyard.units import parse_duration
+
+    try:
+        if (found := last_clock(text, datetime.now().astimezone())) is not None:
+            return found.isoformat()  # before lengths of time, of which 14:00 is one of 14 minutes
+        try:
+            return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
+        except (UserError, OverflowError):
+            return instant(text).isoformat()
+    except ValueError as error:
+        raise UserError(f"{option} '{text}' is no time; write 2026-11-03, '2026-11-03 14:00', 14:00 or 24h") from error

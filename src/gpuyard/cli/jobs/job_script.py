@@ -1,0 +1,352 @@
+"""Scripts with #GPUYARD and #SBATCH lines: what they ask for, and what Slurm's options mean here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import typer
+
+from gpuyard.cli.common_options import option_groups
+from gpuyard.cli.jobs.job_options import Options
+from gpuyard.cli.parser import QuickCommand
+from gpuyard.cli.terminal import output
+from gpuyard.errors import UserError, suggest
+
+_SHORT = {
+    "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus", "H": "hold",
+    "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes", "O": "overcommit", "Q": "quiet", "S": "core-spec",
+    "W": "wait", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error", "i": "input",
+    "k": "no-kill", "m": "distribution", "n": "ntasks", "o": "output", "p": "partition", "q": "qos",
+    "s": "oversubscribe", "t": "time", "v": "verbose", "w": "nodelist", "x": "exclude",
+}  # fmt: skip
+_FLAGS = frozenset(
+    (
+        "hold", "requeue", "no-requeue", "overcommit", "quiet", "wait", "no-kill", "oversubscribe", "verbose",
+        "contiguous", "exclusive", "spread-job", "parsable", "test-only", "use-min-nodes", "reboot", "ignore-pbs",
+        "nice", "propagate", "get-user-env", "stepmgr",
+    )
+)  # fmt: skip
+"""Options that stand alone; those that may have a value have it after =."""
+_SILENT = ("quiet", "verbose", "parsable", "get-user-env", "contiguous", "threads-per-core", "hint")
+_WHY = {
+    "host memory is not managed here": ("mem", "mem-per-cpu", "mem-per-gpu", "mem-bind"),
+    "CPU cores are not managed here": (
+        "cpus-per-gpu", "mincpus", "cores-per-socket", "sockets-per-node", "extra-node-info", "core-spec",
+    ),
+    "disks are not managed here": ("tmp",),
+    "there are no partitions here": ("partition",),
+    "there are no accounts here": ("account",),
+    "there is no quality of service to choose here": ("qos",),
+    "there are no licenses here": ("licenses",),
+    "there is one machine only": ("constraint", "nodelist", "nodefile", "exclude", "clusters", "distribution"),
+    "other jobs may run on this machine's other GPUs": ("exclusive",),
+    "GPUs are shared with --gpu-memory here": ("oversubscribe", "overcommit"),
+    "reservations are for users here, and need no option": ("reservation",),
+    "jobs have no input here": ("input",),
+    "use gpuyard run, or gpuyard wait": ("wait",),
+    "a job sees its own GPUs only": ("gpu-bind",),
+    "clocks are left alone": ("gpu-freq",),
+}  # fmt: skip
+_IGNORED = {name: why for why, names in _WHY.items() for name in names}
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_GRES = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?(?:\(.*\))?")
+_COUNT = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d+)")
+
+
+class Line(NamedTuple):
+    """The options of one line of a script, and where that is."""
+
+    where: str
+    words: list[str]
+
+
+@dataclass(slots=True)
+class Translation:
+    """What the lines come to."""
+
+    lines: list[Line] = field(default_factory=list)
+    """Options of ours."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """What Slurm would tell the job of them."""
+    warnings: list[str] = field(default_factory=list)
+
+
+class _Option(NamedTuple):
+    where: str
+    text: str
+    """As it was written."""
+    name: str
+    value: str
+
+
+def translate(lines: Sequence[Line]) -> Translation:
+    """#SBATCH lines as options of ours, with a warning for whatever has no meaning here."""
+    found = Translation()
+    options = [option for line in lines for option in _options(line)]
+    tasks = next((_number(o) for o in reversed(options) if o.name in ("ntasks", "ntasks-per-node")), 1)
+    if tasks > 1:
+        names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+        found.variables |= {name: str(tasks) for name in names}
+    for option in options:
+        _one(option, tasks, found)
+    _mail(options, found)
+    return found
+
+
+def _options(line: Line) -> Iterator[_Option]:
+    """The options of a line, with their full names: `-J x`, `-Jx`, `--job-name x` or `--job-name=x`."""
+    words = iter(line.words)
+    for word in words:
+        text, value = word, ""
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            takes = not equals and name not in _FLAGS
+        elif len(word) > 1 and word[0] == "-" and word[1] in _SHORT:
+            name, value = _SHORT[word[1]], word[2:].removeprefix("=")
+            takes = not value and name not in _FLAGS
+        else:
+            raise UserError(f"{line.where}: #SBATCH {word}: this is no option; they begin with a dash")
+        if takes:
+            value = next(words, "")
+            text = f"{word} {value}".strip()
+        yield _Option(line.where, text, name, value)
+
+
+def _one(option: _Option, tasks: int, found: Translation) -> None:
+    """What one option comes to."""
+    name = option.name
+    if name in _MEANT:
+        words, warning = _MEANT[name](option, tasks)
+        if words:
+            found.lines.append(Line(f"{option.where}: #SBATCH {option.text}", words))
+        if warning:
+            found.warnings.append(f"{option.where}: #SBATCH {option.text}: {warning}")
+    elif name == "cpus-per-task":
+        found.variables["SLURM_CPUS_PER_TASK"] = option.value
+        found.warnings.append(
+            f"{option.where}: #SBATCH {option.text}: CPU cores are not managed here; only SLURM_CPUS_PER_TASK is set"
+        )
+    elif name not in ("ntasks", "ntasks-per-node", "mail-type", "mail-user", *_SILENT):
+        why = _IGNORED.get(name) or f"this option is not known{suggest(name, [*_IGNORED, *_MEANT])}"
+        found.warnings.append(f"{option.where}: #SBATCH {option.text}: {why}; ignored")
+    if name == "gpus-per-task":
+        found.variables["SLURM_GPUS_PER_TASK"] = option.value.rpartition(":")[2]
+    if name == "partition":
+        found.variables["SLURM_JOB_PARTITION"] = option.value
+
+
+_MAIL_TYPES = {
+    "BEGIN": ["start"], "END": ["finish", "failure", "timeout"], "FAIL": ["failure", "timeout"],
+    "TIME_LIMIT": ["timeout"], "ALL": ["start", "finish", "failure", "timeout"], "ARRAY_TASKS": ["tasks"],
+}  # fmt: skip
+"""What Slurm sends mail of, in our words."""
+
+
+def _mail(options: Sequence[_Option], found: Translation) -> None:
+    """Who is told of what: an address, or whoever has subscribed to it (`gpuyard notify`)."""
+    types = next((option for option in reversed(options) if option.name == "mail-type"), None)
+    user = next((option for option in reversed(options) if option.name == "mail-user"), None)
+    if types is None:
+        if user is not None:
+            found.warnings.append(f"{user.where}: #SBATCH {user.text}: without --mail-type no mail is sent; ignored")
+        return
+    where = f"{types.where}: #SBATCH {types.text}"
+    words = [word.strip().upper() for word in types.value.split(",") if word.strip()]
+    if unknown := [word for word in words if word not in (*_MAIL_TYPES, "NONE")]:
+        found.warnings.append(f"{where}: of {', '.join(unknown)} nobody is told here; ignored")
+    events = list(dict.fromkeys(event for word in words for event in _MAIL_TYPES.get(word, ())))
+    if "NONE" in words:
+        found.lines.append(Line(where, ["--notify", "none"]))
+    elif set(events) - {"tasks"}:
+        address = user.value if user is not None and "@" in user.value else "all"
+        found.lines.append(Line(where, ["--notify", address, "--notify-on", ",".join(events)]))
+        if address == "all" and user is not None:
+            found.warnings.append(
+                f"{user.where}: #SBATCH {user.text}: not an address; told is who is in gpuyard notify list"
+            )
+
+
+def _number(option: _Option) -> int:
+    if not option.value.isdecimal() or int(option.value) < 1:
+        raise UserError(f"{option.where}: #SBATCH {option.text}: a number is expected, 1 or more")
+    return int(option.value)
+
+
+_Meaning = tuple[list[str], str]
+
+
+def _same(name: str) -> Callable[[_Option, int], _Meaning]:
+    """An option that we have as well."""
+    return lambda option, tasks: ([name, option.value], "")
+
+
+def _flag(name: str) -> Callable[[_Option, int], _Meaning]:
+    return lambda option, tasks: ([name], "")
+
+
+def _gpus(option: _Option, tasks: int) -> _Meaning:
+    if (match := _COUNT.fullmatch(option.value)) is None:
+        raise UserError(f"{option.where}: #SBATCH {option.text}: a number of GPUs is expected, as in 2 or a100:2")
+    count = int(match[2]) * (tasks if option.name == "gpus-per-task" else 1)
+    return _counted(count, match[1])
+
+
+def _gres(option: _Option, tasks: int) -> _Meaning:
+    count, kind, others = 0, "", []
+    for part in option.value.split(","):
+        if match := _GRES.fullmatch(part):
+            count, kind = count + int(match[2] or 1), match[1] or kind
+        else:
+            others.append(part)
+    words, warning = _counted(count, kind)
+    return words, warning or (f"there is no {', '.join(others)} here; ignored" if others else "")
+
+
+def _counted(count: int, kind: str | None) -> _Meaning:
+    warning = f"which kind of GPU ({kind}) is not looked at" if kind else ""
+    if count == 0:
+        return [], "a job without GPUs waits for one all the same"
+    return ["--gpus", str(count)], warning
+
+
+def _time(option: _Option, tasks: int) -> _Meaning:
+    if option.value.upper() in ("UNLIMITED", "INFINITE"):
+        return [], ""
+    seconds = slurm_seconds(option.value)
+    if seconds is None:
+        raise UserError(f"{option.where}: #SBATCH {option.text}: a time is expected, as in 90 (minutes) or 1-12:00:00")
+    return (["--time", f"{seconds}s"], "") if seconds else ([], "")
+
+
+def slurm_seconds(text: str) -> int | None:
+    """Seconds in Slurm's `minutes`, `m:s`, `h:m:s`, `d-h`, `d-h:m` or `d-h:m:s`; None if it is nothing of the kind."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    days, *rest = match.groups()
+    first, second, third = (int(part) if part else 0 for part in rest)
+    if days is not None:
+        return int(days) * 86400 + first * 3600 + second * 60 + third
+    if rest[2] is not None:
+        return first * 3600 + second * 60 + third
+    return first * 60 + second
+
+
+def _nodes(option: _Option, tasks: int) -> _Meaning:
+    least = option.value.split("-")[0]
+    if least.isdecimal() and int(least) > 1:
+        raise UserError(
+            f"{option.where}: #SBATCH {option.text}: there is one machine here, and a job cannot have {least}; ask for "
+            "GPUs of one, or run it on a cluster"
+        )
+    return [], ""
+
+
+def _nice(option: _Option, tasks: int) -> _Meaning:
+    try:
+        return [f"--priority={-float(option.value or 100):g}"], ""
+    except ValueError:
+        raise UserError(f"{option.where}: #SBATCH {option.text}: a number is expected") from None
+
+
+def _signal(option: _Option, tasks: int) -> _Meaning:
+    return ["--signal", re.sub(r"^[BR]+:", "", option.value)], ""
+
+
+_MEANT: dict[str, Callable[[_Option, int], _Meaning]] = {
+    "job-name": _same("--name"), "array": _same("--array"), "output": _same("--output"), "error": _same("--error"),
+    "open-mode": _same("--open-mode"), "dependency": _same("--dependency"), "begin": _same("--begin"),
+    "deadline": _same("--deadline"), "chdir": _same("--chdir"), "export": _same("--export"),
+    "priority": _same("--priority"), "gpus": _gpus, "gpus-per-node": _gpus, "gpus-per-task": _gpus, "gres": _gres,
+    "time": _time, "nodes": _nodes, "hold": _flag("--hold"), "requeue": _flag("--requeue"),
+    "no-requeue": _flag("--no-requeue"), "nice": _nice, "signal": _signal, "comment": _same("--tag"),
+}  # fmt: skip
+
+
+_MOST = 2**22
+_OURS, _SLURMS = "#GPUYARD", "#SBATCH"
+_SEVERAL = ("tag", "env", "notify")
+"""Options that may be repeated, also in several lines."""
+
+
+def read_script(path: str) -> tuple[str, Options, dict[str, str]]:
+    """The script's text, what its lines ask for, and the variables that they bring; what is ignored is told."""
+    with open(path, "rb") as file:
+        data = file.read(_MOST + 1)
+    if len(data) > _MOST:
+        raise UserError(f"{path} has more than {_MOST // 2**20} MiB; let the script be short, and call the rest")
+    if b"\0" in data:
+        raise UserError(f"{path} is not a script: it holds a NUL character; put a program after --")
+    text = os.fsdecode(data)
+    ours, slurms = _lines(text, os.path.basename(path))
+    found = translate(slurms)
+    for warning in found.warnings:
+        output.say(warning)
+    asked = _together(ours).over(_together(found.lines))
+    if not slurms:
+        return text, asked, {}
+    variables = {"SLURM_SUBMIT_DIR": os.getcwd(), **found.variables}
+    return text, asked.over(Options(slurm_variables=True)), variables
+
+
+def _lines(text: str, name: str) -> tuple[list[Line], list[Line]]:
+    """Lines of options at the top of a script, before its first command: ours, and those for Slurm."""
+    ours: list[Line] = []
+    slurms: list[Line] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        mark, _, rest = line.partition(" ") if " " in line else line.partition("\t")
+        if mark not in (_OURS, _SLURMS):
+            continue
+        where = f"{name}:{number}"
+        try:
+            words = shlex.split(rest, comments=True)
+        except ValueError as error:
+            raise UserError(f"{where}: {line.strip()}: {str(error).lower()}; check its quotes") from None
+        (ours if mark == _OURS else slurms).append(Line(where, words))
+    return ours, slurms
+
+
+def _together(lines: Iterable[Line]) -> Options:
+    """What all lines ask for; a later one goes before an earlier one."""
+    found = Options()
+    for line in lines:
+        asked = read_options(line.words, line.where)
+        several: dict[str, Any] = {
+            name: [*(getattr(found, name) or ()), *(getattr(asked, name) or ())] for name in _SEVERAL
+        }
+        found = replace(asked.over(found), **several)
+    return found
+
+
+def read_options(words: Sequence[str], where: str) -> Options:
+    """Options as a command line has them, from some other place."""
+    try:
+        context = _reader().make_context("gpuyard submit", list(words))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    except Exception as error:  # by what it can do: some versions of typer bring their own click
+        if not hasattr(error, "format_message"):
+            raise
+        raise UserError(f"{where}: {str(error.format_message()).rstrip('.')}") from None
+    return Options(**{f.name: context.params[f.name] for f in fields(Options)})
+
+
+@cache
+def _reader() -> Any:
+    """A command that does nothing, but can read the options."""
+
+    @option_groups
+    def read(options: Options) -> None:
+        raise AssertionError("it is never run")
+
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command("submit", cls=QuickCommand)(read)
+    return typer.main.get_command(alone)

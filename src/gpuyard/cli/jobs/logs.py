@@ -1,0 +1,201 @@
+"""`gpuyard logs` and `gpuyard wait`: print or follow a job's output, and wait until jobs end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, JobId, JobIds, option_groups
+from gpuyard.cli.terminal import output
+from gpuyard.client.client import OVER, Client, Job, LogPart
+from gpuyard.client.follow import Log, output_of
+from gpuyard.errors import UserError
+
+__all__ = ["FileLog", "Log", "exit_code", "follow", "log_of", "told", "write"]
+
+_LOOK = 0.1
+"""Seconds between looks at a file that grows."""
+
+
+class FileLog:
+    """The file that a job's output goes to, read with the rights of whoever looks."""
+
+    def __init__(self, client: Client, path: str) -> None:
+        self._client, self.path = client, path
+
+    def log(
+        self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
+    ) -> LogPart:
+        """A piece of it; with `wait`, wait for more, or for the job's end."""
+        end = time.monotonic() + wait
+        while True:
+            job = self._client.job(id)  # before the file is read: what it wrote last is not missed
+            if attempt and attempt > job["attempt"]:
+                raise UserError(f"job {id} has had {output.many(job['attempt'], 'attempt')}, not {attempt}")
+            data, start, length = self._read(offset, size)
+            if data or job["state"] in OVER or time.monotonic() >= end:
+                return LogPart(data, start + len(data), length, job["state"], 0)  # one file for all attempts
+            time.sleep(_LOOK)
+
+    def _read(self, offset: int, size: int) -> tuple[bytes, int, int]:
+        try:
+            with open(self.path, "rb") as file:
+                length = os.fstat(file.fileno()).st_size
+                start = max(0, length + offset) if offset < 0 else offset
+                start = start if start <= length else 0  # it has begun anew
+                file.seek(start)
+                return file.read(size), start, length
+        except FileNotFoundError:
+            return b"", max(offset, 0), 0
+
+
+def log_of(client: Client, id: str, *, error: bool = False) -> Log:
+    """Where a job's output is to be read."""
+    job = client.job(id)
+    if "tasks" in job:  # the daemon says which tasks there are
+        return client
+    path = job["error"] if error else job["output"]
+    if job["error"] and job["error"] != job["output"] and not error:
+        output.say(f"its errors go to {job['error']} (gpuyard logs --error {id} shows them)")
+    if error and not path:
+        raise UserError(f"the errors of job {id} go where its output goes; leave out --error")
+    if not path or (not os.path.exists(path) and job["state"] in OVER):  # it could not be written: the daemon has why
+        return client
+    if client.host is not None:
+        raise UserError(
+            f"the {'errors' if error else 'output'} of job {id} went to {path} on that machine; read it there"
+        )
+    return FileLog(client, path)
+
+
+def follow(log: Log, job: str, offset: int = 0, attempt: int | None = None) -> None:
+    """Write a job's output to stdout as it comes, from an offset on, until the job is over."""
+    for data in output_of(log, job, offset, attempt, output.say):
+        write(data)
+
+
+def write(data: bytes) -> None:
+    """Bytes to stdout, as they are."""
+    if data:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def exit_code(job: Job) -> int:
+    """What a command that stands for a job ends with."""
+    if job["state"] == "succeeded":
+        return 0
+    if job["state"] == "cancelled":
+        return 130
+    if job["state"] == "timeout":
+        return 124
+    code = job["exit_code"] or 1
+    return 128 - code if code < 0 else code
+
+
+def told(job: Job) -> str:
+    """`job 17: failed (exit code 3)`."""
+    why = job["reason"]
+    if not why and job["state"] == "failed" and job["exit_code"] is not None:
+        why = f"exit code {job['exit_code']}"
+    return f"job {job['id']}: {job['state']}" + (f" ({why.rstrip('.')})" if why else "")
+
+
+_PIECE = 2**16
+"""Bytes that are read at first to find the last lines."""
+
+
+@option_groups
+def logs(
+    yard: DaemonOptions,
+    job: JobId,
+    follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, metavar="N", help="Of its Nth attempt (the last).")
+    ] = None,
+    error: Annotated[
+        bool, typer.Option("--error", "-e", help="Its errors, if they go to a file of their own.")
+    ] = False,
+) -> None:
+    """Print a job's output."""
+    client = log_of(yard.client(), job, error=error)
+    if tail is None:
+        offset = _copy(client, job, attempt)
+    else:
+        text, offset = last_lines(client, job, tail, attempt)
+        write(text)
+    if follow_:
+        follow(client, job, offset, attempt)
+
+
+def _copy(client: Log, job: str, attempt: int | None) -> int:
+    """Write all there is by now; the offset of its end."""
+    offset = 0
+    while True:
+        part = client.log(job, offset, attempt=attempt)
+        write(part.data)
+        offset = part.next_offset
+        if not part.data:
+            return offset
+
+
+def last_lines(client: Log, job: str, count: int, attempt: int | None = None) -> tuple[bytes, int]:
+    """The last lines of a job's output, and the offset of its end: read backwards, as far as needed."""
+    part = client.log(job, -_PIECE, size=_PIECE, attempt=attempt)
+    text, end = part.data, part.next_offset
+    start = end - len(text)
+    size = _PIECE
+    while start > 0 and text.rstrip(b"\n").count(b"\n") < count:
+        size = min(2 * size, 2**24, start)
+        text = client.log(job, start - size, size=size, attempt=attempt).data + text
+        start -= size
+    found = text.splitlines(keepends=True) if count else []
+    return b"".join(found[-count:]), end
+
+
+@option_groups
+def wait(
+    yard: DaemonOptions,
+    jobs: JobIds,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Give up after that, with exit code 124.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")] = False,
+) -> None:
+    """Wait until jobs are over; the exit code tells how they ended."""
+    from gpuyard.cli.jobs.submit import duration
+    from gpuyard.cli.terminal.text_table import print_rows
+
+    client = yard.client()
+    found = [client.job(id) for id in dict.fromkeys(jobs)]  # a wrong id is told at once
+    found, in_time = _await(client, found, duration("--timeout", timeout), quiet=json)
+    if json:
+        print_rows(found)
+    if not in_time:
+        raise typer.Exit(124)
+    if len(found) == 1:
+        raise SystemExit(exit_code(found[0]))  # not typer.Exit: 130 would be taken for our own interruption
+    raise typer.Exit(int(any(job["state"] != "succeeded" for job in found)))
+
+
+def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) -> tuple[list[Job], bool]:
+    """The jobs as they are at the end, and whether all were over in time."""
+    from gpuyard.client.client import OVER
+    from gpuyard.client.retry import patiently
+
+    end = None if timeout is None else time.monotonic() + timeout
+    found = []
+    for job in jobs:
+        while job["state"] not in OVER and (end is None or time.monotonic() < end):
+            left = 30.0 if end is None else end - time.monotonic()
+            job = patiently(client.job, job["id"], wait=left, say=output.say)
+            time.sleep(0.0 if job["state"] in OVER else 0.02)
+        found.append(job)
+        if not quiet:
+            output.say(told(job))
+    return found, all(job["state"] in OVER for job in found)

@@ -1,0 +1,151 @@
+"""`gpuyard run`: queue a command and follow it in the foreground. `gpuyard acquire`: GPUs for a shell or a script."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType, TracebackType
+from typing import Annotated
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option_groups
+from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
+from gpuyard.cli.jobs.logs import exit_code, follow, log_of, told
+from gpuyard.cli.jobs.submit import Request, send
+from gpuyard.cli.terminal import output
+from gpuyard.client.client import Client, Refused
+from gpuyard.client.retry import patiently
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.units import parse_indices, parse_share
+
+Gpus = Annotated[
+    int | None, typer.Option("--gpus", "-g", min=1, metavar="N", help="How many GPUs (1, or all that --from lists).")
+]
+Timeout = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after that, as in 10m.")]
+TimeLimit = Annotated[
+    str | None,
+    typer.Option("--time", "--time-limit", "-t", metavar="TIME", help="End the lease after that, as in 90m."),
+]
+Pid = Annotated[
+    int | None,
+    typer.Option("--pid", min=1, metavar="PID", help="The process that holds the lease (the shell that asks)."),
+]
+Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="What to call it (its program).")]
+
+
+@option_groups
+def acquire(
+    yard: LocalOnlyOptions,
+    gpus: Gpus = None,
+    from_: From = None,
+    gpu_memory: GpuMemory = None,
+    timeout: Timeout = None,
+    name: Name = None,
+    priority: Priority = None,
+    time: TimeLimit = None,
+    estimate: Estimate = None,
+    tag: Tags = None,
+    pid: Pid = None,
+    uuids: Annotated[bool, typer.Option("--uuids", help="Print UUIDs instead of indices.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print id, indices, UUIDs and holder as JSON.")] = False,
+) -> None:
+    """Wait for GPUs for the shell or script that asks, and print their indices."""
+    from gpuyard.client import leases
+    from gpuyard.engines.leases.holders import find_holder
+
+    among = None if from_ is None else parse_indices(from_)
+    lease, holder = leases.of_this_job(gpus, among), None
+    if lease is None:
+        client, found = yard.client(), find_holder(pid)
+        holder = found.pid
+        try:
+            job = leases.Asking(client, output.say).obtain(
+                duration("--timeout", timeout), holder=found.pid, interactive=found.interactive,
+                gpus=gpus, among=among, gpu_memory=None if gpu_memory is None else parse_share(gpu_memory),
+                name=name or found.name or None, priority=priority or 0.0, tags=tag or [],
+                estimate=duration("--estimate", estimate, none=False), time_limit=duration("--time", time, none=False),
+            )  # fmt: skip
+        except TimeoutError as error:
+            raise GpuyardError(str(error)) from error
+        lease = leases.lease_of(client, job)
+    if json:
+        output.print_json({"id": lease.id, "gpus": lease.indices, "uuids": lease.uuids, "pid": holder})
+    else:
+        print(",".join(lease.uuids if uuids else map(str, lease.indices)))
+
+
+@option_groups
+def run(context: typer.Context, yard: DaemonOptions, request: Request) -> None:
+    """Queue a command, follow its output, and end with its exit code."""
+    if request.array:
+        raise UserError("run follows one job; queue an array with gpuyard submit, and wait for it with gpuyard wait")
+    client = yard.client()
+    with Interrupts(client) as interrupts:
+        job = send(context, request, client)
+        interrupts.pass_to(job)
+        _await_start(client, job)
+        follow(log_of(client, job), job)
+        ended = client.wait(job)
+    if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
+        output.say(told(ended))
+    raise SystemExit(exit_code(ended))  # not typer.Exit: 130 would be taken for our own interruption
+
+
+def _await_start(client: Client, id: str) -> None:
+    """Return when the job has started or is over; tell why it waits if that takes more than a second."""
+    said = ""
+    job = patiently(client.job, id, wait=1.0, until="start", say=output.say)
+    while job["state"] in ("queued", "held"):
+        if told(job) != said:
+            said = told(job)
+            output.say(said)
+        time.sleep(0.05)
+        job = patiently(client.job, id, wait=30.0, until="start", say=output.say)
+    if said and job["state"] == "running":
+        gpus = ", ".join(map(str, job["gpus"]))
+        output.say(f"job {id}: running" + (f" on GPU {gpus}" if gpus else ""))
+
+
+class Interrupts:
+    """Ctrl-C is for the job: the first asks it to end, the second ends it, the third leaves it alone and goes.
+
+    A handler does not raise, so no request and no write is cut in the middle: Python goes on where it was.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.job: str | None = None
+        self.count = 0
+
+    def __enter__(self) -> Interrupts:
+        self.before = {number: signal.signal(number, self._catch) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def pass_to(self, job: str) -> None:
+        """The job there is now; if somebody was faster than the queue, end it."""
+        self.job = job
+        if self.count:
+            self._cancel(job)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 2 or (self.count > 1 and self.job is None):
+            raise KeyboardInterrupt
+        if self.job is not None:
+            self._cancel(self.job)
+
+    def _cancel(self, job: str) -> None:
+        at_once = self.count > 1
+        output.say(f"job {job}: " + ("ended at once" if at_once else "asked to end; Ctrl-C again ends it at once"))
+        try:
+            self.client.cancel(job, 0.0 if at_once else None)
+        except Refused as error:
+            if error.status != 409:  # it is over already
+                output.say(f"gpuyard: error: {error}")
+        except GpuyardError as error:
+            output.say(f"gpuyard: error: {error}")

@@ -1,0 +1,300 @@
+"""`gpuyard submit`:
+
+queue a command, a script, or the jobs of a file. A program that does not exist is reported before the job is queued.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, option_groups
+from gpuyard.cli.jobs.job_options import Options, duration
+from gpuyard.cli.terminal import output
+from gpuyard.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from gpuyard.client.client import Client, Wishes
+
+
+_SHIMS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "shims")
+"""Stand-ins for Slurm's programs, which come last in the PATH of a job that was written for Slurm."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where a shell looks that is told nothing else."""
+
+
+def check_program(word: str, directory: str, environment: Mapping[str, str], *, slurm: bool, later: bool) -> None:
+    """Refuse what looks like a file and cannot be run; `later`: it may be there when the jobs before it are over."""
+    place = os.path.join(directory, word)
+    if "/" not in word:
+        paths = [*environment.get("PATH", _PATH).split(os.pathsep), *([_SHIMS] if slurm else ())]
+        if shutil.which(word, path=os.pathsep.join(os.path.join(directory, path) for path in paths)):
+            return
+    elif os.path.isfile(place) and os.access(place, os.X_OK):
+        check_lines(place, word)
+        return
+    elif later and not os.path.exists(place):
+        return
+    looks_like_a_file = word == "-" or "/" in word or "." in word or os.path.exists(place)
+    if looks_like_a_file:  # else it may be there when its turn has come
+        raise UserError(_why(word, place))
+
+
+def missing(word: str) -> str | None:
+    """What is wrong with a word that looks like a file's name, where there is no such file here."""
+    if os.path.exists(word) or ("/" not in word and "." not in word):
+        return None
+    return f"there is no such file here{_near(os.path.abspath(word))}"
+
+
+def _why(word: str, place: str) -> str:
+    """Why a word is no command, and what to write instead."""
+    if word == "-":
+        return "a script cannot be read from the standard input; save it to a file, and submit that"
+    if os.path.isdir(place):
+        return f"{word} is a directory, not a command"
+    if not os.path.isfile(place):
+        where = "no file" if "/" in word else "no command, and no file here, called"
+        return f"there is {where} {word}{_near(place)}"
+    if word.endswith((".yaml", ".yml")):
+        return f"{word} is no command; if it is a job file, write: gpuyard submit --file {word}"
+    here = word if "/" in word else f"./{word}"
+    if os.access(place, os.X_OK):
+        return f"{word} is not on the PATH; write {here} for the file that is here"
+    if word.endswith(".py"):
+        return f"{word} is not executable; write: gpuyard submit -- python {word} (or chmod +x {word}, and {here})"
+    if word.endswith(".sh"):
+        return f"{word} does not begin with #!; begin it with #!/bin/bash, or write: gpuyard submit -- bash {word}"
+    return f"{word} is not executable; write what runs it, as in: gpuyard submit -- bash {word} (or chmod +x {word})"
+
+
+def _near(place: str) -> str:
+    folder, name = os.path.split(place)
+    try:
+        files = [entry.name for entry in os.scandir(folder or os.curdir) if entry.is_file()]
+    except OSError:
+        files = []
+    return suggest(name, files) or "; check its name, and the directory that you are in"
+
+
+def check_lines(path: str, word: str, *, options: bool = False) -> None:
+    """Refuse a script that cannot run, or whose lines for us (`options`) would not be read."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(2**16)
+    except (OSError, ValueError):  # a program that may be run, but not read; or no file at all
+        return
+    if head.startswith(b"#!") and head.split(b"\n", 1)[0].endswith(b"\r"):
+        raise UserError(f"{word} has DOS line breaks, so it cannot be run; dos2unix {word} mends it")
+    asks = b"\0" not in head and any(line.startswith((b"#SBATCH", b"#GPUYARD")) for line in head.splitlines())
+    if options and asks and not head.startswith(b"#!"):
+        raise UserError(f"{word} has lines for gpuyard, but is not marked as a script; begin it with #!/bin/bash")
+
+
+def without_undeliverable_mail(wanted: dict[str, Any], client: Client) -> dict[str, Any]:
+    """The same job, without addresses that nothing can be sent to: a script for Slurm is to run all the same."""
+    addresses = [text for text in wanted.get("notify") or () if "@" in text and "://" not in text]
+    if not addresses or not wanted.get("slurm") or client.can_mail():
+        return wanted
+    output.say(
+        f"warning: no mail is sent to {', '.join(addresses)}: the daemon knows no mail server (setting mail); "
+        "gpuyard notify add tells you of your jobs by other ways"
+    )
+    left = [text for text in wanted["notify"] if text not in addresses]
+    return {**{name: value for name, value in wanted.items() if name != "notify"}, "notify": left or ["all"]}
+
+
+__all__ = ["Request", "duration", "run_in_place", "submit"]
+
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SCRIPT | -- COMMAND ARGS", show_default=False, help="A script, or after -- what to run."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Options):
+    """What is to run and what it needs: options of submit and of run."""
+
+    command: Command = None
+
+    def describe(self, *, in_place: bool = False, elsewhere: bool = False) -> dict[str, Any]:
+        """The job as the daemon wants to be told of it; mistakes are told before anything is sent.
+
+        A script's lines are read, unless it is to be run in place, like any command. For a daemon elsewhere, nothing of
+        this machine counts but the script, and what is said.
+        """
+        words, options, script, more = self._words(), self, None, dict[str, str]()
+        if not in_place:
+            check_lines(words[0], words[0], options=True)
+        if not in_place and (path := _script(words[0])):
+            from gpuyard.cli.jobs.job_script import read_script
+
+            script, asked, more = read_script(path)
+            options = self.over(asked)
+            words[0] = os.path.basename(path) if elsewhere else words[0]
+        wishes = options.wishes()
+        wishes.setdefault("gpus", 1)
+        if script is not None:
+            wishes["script"] = script
+        _warn_of_deadline(wishes)
+        if elsewhere:
+            return _for_elsewhere(options, words, wishes, more, check=script is None and not in_place)
+        return _for_here(options, words, wishes, more, check=script is None and not in_place)
+
+    def _words(self) -> list[str]:
+        words = list(self.command or ())
+        if not words or not words[0]:
+            raise UserError("there is no command to run; put it after --, as in: gpuyard submit -- python train.py")
+        first = words[0]
+        if any(blank in first for blank in " \t\n") and not os.path.exists(first) and shutil.which(first) is None:
+            raise UserError(
+                f"there is no program '{first}': write its words without quotes, as in: gpuyard submit -- {first}; "
+                f"or let a shell read them: gpuyard submit -- sh -c '{first}'"
+            )
+        return words
+
+
+def _for_here(options: Options, words: list[str], wishes: Wishes, more: dict[str, str], check: bool) -> dict[str, Any]:
+    """A job of this directory and environment; whether the command is there is checked."""
+    from gpuyard.client.client import description
+
+    directory, environment = options.directory(), options.environment()
+    if wishes.get("slurm"):  # those of a job of Slurm's that this may be sent from are not this job's
+        environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
+    environment |= more
+    if check:  # what stands after -- is taken at its word
+        later = bool(wishes.get("dependency"))
+        check_program(words[0], directory, environment, slurm=bool(wishes.get("slurm")), later=later)
+    return description(words, directory, environment, **wishes)
+
+
+def _for_elsewhere(
+    options: Options, words: list[str], wishes: Wishes, more: dict[str, str], check: bool
+) -> dict[str, Any]:
+    """A job of a directory and an environment elsewhere; a name that may be mistyped is told."""
+    from gpuyard.client.client import remote_description
+
+    if options.chdir and not options.chdir.startswith(("/", "~")):
+        raise UserError(
+            f"--chdir {options.chdir}: where that is on another machine nobody knows; write a path from its root, or "
+            f"'~/{options.chdir}' for one in your home directory there"
+        )
+    if check and (why := missing(words[0])):
+        output.say(f"warning: {words[0]} is taken for a program of the machine that it is to run on, since {why}")
+    sent = wishes.get("script") is not None
+    if not sent and os.path.isfile(words[0]) and (check or not os.path.isabs(words[0])):  # /bin/sh is there too
+        output.say(f"warning: the file {words[0]} of this machine is not sent; there has to be one of that name there")
+    more.pop("SLURM_SUBMIT_DIR", None)  # that is known there
+    return remote_description(words, options.chdir, None, options.variables() | more, **wishes)
+
+
+_SHELLS = frozenset((b"sh", b"bash", b"dash", b"zsh", b"ksh", b"fish", b"tcsh", b"csh"))
+
+
+def _script(path: str) -> str | None:
+    """The path of a script that is to be kept as it is now: a shell's, or one with lines for us."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) != b"#!":
+                return None
+            head = file.read(2**16)
+    except (OSError, ValueError):
+        return None
+    programs = {part.rpartition(b"/")[2] for part in head.split(b"\n", 1)[0].split()}
+    if programs & _SHELLS or b"\n#SBATCH" in head or b"\n#GPUYARD" in head:
+        return path
+    return None
+
+
+def _warn_of_deadline(wishes: Any) -> None:
+    """Tell whoever wants a job done before it can be, by their own account."""
+    if (deadline := wishes.get("deadline")) is None:
+        return
+    import time
+
+    takes = wishes.get("estimate") or wishes.get("time_limit") or 0.0
+    if max(time.time(), wishes.get("begin") or 0.0) + takes > deadline:
+        output.say("warning: this job cannot be done by its deadline, even if it starts as soon as it may")
+
+
+def _warn_of_real_gpus(wanted: list[dict[str, Any]], client: Client) -> None:
+    """Tell whoever says what jobs use of simulated GPUs where there are none."""
+    if any(one.get("simulate_use") for one in wanted) and not client.gpus()["simulated"]:
+        output.say("warning: --simulate-use is for simulated GPUs; of real ones it is measured what a job uses")
+
+
+def run_in_place(context: typer.Context, request: Request) -> bool:
+    """Whether -- stands before the command: then it is a command, also if it is a script."""
+    line, words = context.meta.get("gpuyard.line", []), request.command or []
+    return bool(words) and len(line) > len(words) and line[-len(words) - 1] == "--"
+
+
+def send(context: typer.Context, request: Request, client: Client) -> str:
+    """Queue what a command line asks for; the job's id."""
+    in_place, elsewhere = run_in_place(context, request), client.host is not None
+    [wanted] = _mailed([request.describe(in_place=in_place, elsewhere=elsewhere)], client)
+    job = client.submit_described(wanted)
+    _warn_of_real_gpus([wanted], client)
+    _tell_where(f"job {job}: is", [wanted], client)
+    return job
+
+
+def _tell_where(who: str, wanted: list[dict[str, Any]], client: Client) -> None:
+    """Tell where jobs are to run, if that is not here."""
+    if client.host is None:
+        return
+    places = ", ".join(dict.fromkeys(one.get("directory", "your home directory") for one in wanted))
+    scripts = sum("script" in one for one in wanted)
+    but = f" but the script{'s' * (scripts > 1)}" if scripts else ""
+    output.say(f"{who} to run in {places} on the machine at {client.host}; no file of this machine is sent{but}")
+
+
+def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
+    """The same jobs; of those that want mail which cannot be sent, what can be done is done."""
+    if not any(one.get("notify") for one in wanted):
+        return wanted
+
+    return [without_undeliverable_mail(one, client) for one in wanted]
+
+
+@option_groups
+def submit(
+    context: typer.Context,
+    yard: DaemonOptions,
+    request: Request,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Queue all jobs of a YAML file, or none of them.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the bare id.")] = False,
+) -> None:
+    """Queue a command or a script, and print its job's id."""
+    if file is not None:
+        _submit_file(yard.client(), file, request, json)
+        return
+    job = send(context, request, yard.client())
+    if json:
+        output.print_json({"id": job})
+    else:
+        print(job)
+
+
+def _submit_file(client: Client, file: str, request: Request, json: bool) -> None:
+    from gpuyard.cli.jobs.job_file import read_jobs
+
+    if request.command:
+        raise UserError("--file has the jobs, so there is no command to be given with it")
+    wanted = _mailed(read_jobs(file, request, elsewhere=client.host is not None), client)
+    ids = client.submit_all(wanted)
+    _warn_of_real_gpus(wanted, client)
+    _tell_where(f"{output.many(len(ids), 'job')}: {'is' if len(ids) == 1 else 'are'}", wanted, client)
+    if json:
+        output.print_json({"ids": ids})
+    else:
+        print("\n".join(ids))

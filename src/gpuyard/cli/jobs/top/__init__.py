@@ -1,0 +1,1 @@
+"""`gpuyard top`: GPUs and jobs live on a terminal."""

@@ -1,0 +1,233 @@
+"""Threads that ask the daemon and carry out commands, so that keys never wait for it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuyard.cli.jobs.top.view_state import Part, Picture, Row, row_of, rows_of
+from gpuyard.errors import GpuyardError
+
+if TYPE_CHECKING:
+    from gpuyard.client.client import Client, LogPart
+
+_RUNNING = 500
+"""Running jobs that are asked for at least: they tell what is booked on simulated GPUs."""
+_ENDED = 100
+_SOON = 0.2
+"""Seconds between two looks, however much happens."""
+_BEHIND = 4
+"""Pieces of output that may wait to be shown."""
+_STALE = 5.0
+"""Seconds after which also that is asked for which no event has changed."""
+
+
+class Wanted(NamedTuple):
+    """What is to be seen."""
+
+    text: str = ""
+    user: str | None = None
+    running: tuple[int, int] = (0, _RUNNING)
+    """Offset and number of rows."""
+    waiting: tuple[int, int] = (0, 100)
+
+
+class Source:
+    """Asks the daemon for pictures; what cannot have changed is not asked for again."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._wish: Wanted | None = None
+        self._last, self._at = -1, 0.0
+        self._waiting, self._ended = Part(), Part()
+        self._status: dict[str, Any] = {}
+
+    def look(self, wish: Wanted) -> Picture:
+        """What there is to be seen now."""
+        ticks = time.monotonic()
+        page = self._page("running", wish, *wish.running)
+        machine = self._client.gpus()
+        if (page[1], wish) != (self._last, self._wish) or ticks - self._at > _STALE:
+            self._status = self._client.status()
+            self._waiting = self._page("queued,held", wish, *wish.waiting)[2]
+            if page[1] != self._last or self._wish is None or wish[:2] != self._wish[:2]:
+                self._ended = self._history(wish)
+            self._last, self._wish, self._at = page[1], wish, ticks
+        everyone = self._page("running", Wanted(), *Wanted().running)[2] if wish.text or wish.user else page[2]
+        parts = {"running": page[2], "waiting": self._waiting, "ended": self._ended, "everyone": everyone}
+        return Picture(
+            time.monotonic(), page[0], parts, tuple(machine["gpus"]), machine["simulated"], self._status, page[1]
+        )
+
+    def _page(self, state: str, wish: Wanted, offset: int, limit: int) -> tuple[float, int, Part]:
+        text = wish.text or None
+        page = self._client.page(state=state, user=wish.user, text=text, offset=offset, limit=limit)
+        return page.now, page.last, Part(rows_of(page.columns), offset, page.total)
+
+    def _history(self, wish: Wanted) -> Part:
+        rows = map(row_of, self._client.history(limit=_ENDED, user=wish.user))
+        found = tuple(row for row in rows if _has(row, wish.text))
+        return Part(found, 0, len(found))
+
+
+def _has(row: Row, text: str) -> bool:
+    wanted = text.casefold()
+    return any(wanted in part.casefold() for part in (row.id, row.name, row.user, row.state))
+
+
+class Feed:
+    """Keeps a picture up to date, in threads of its own: when something happens, or an interval is over."""
+
+    def __init__(self, client: Client, interval: float) -> None:
+        self._client, self._interval = client, interval
+        self._source = Source(client)
+        self._changed = threading.Condition()
+        self._wish = Wanted()
+        self._poked = False
+        self.news: queue.SimpleQueue[Picture | str] = queue.SimpleQueue()
+        """Pictures, and sentences on why there is none."""
+        self._last = -1
+
+    def start(self) -> None:
+        """Begin."""
+        for work in (self._look, self._watch):
+            threading.Thread(target=work, daemon=True).start()
+
+    def want(self, wish: Wanted) -> None:
+        """See something else from now on."""
+        with self._changed:
+            if wish != self._wish:
+                self._wish = wish
+                self._changed.notify_all()
+
+    def poke(self) -> None:
+        """Look again: something has happened."""
+        with self._changed:
+            self._poked = True
+            self._changed.notify_all()
+
+    def _look(self) -> None:
+        while True:
+            with self._changed:
+                wish, self._poked = self._wish, False
+            begun = time.monotonic()
+            try:
+                picture = self._source.look(wish)
+            except GpuyardError as error:
+                self._source = Source(self._client)  # another daemon may know nothing of what this one said
+                self.news.put(str(error))
+            else:
+                self.news.put(picture)
+                with self._changed:
+                    self._last = picture.last
+                    self._changed.notify_all()
+            self._pause(wish, begun)
+
+    def _pause(self, wish: Wanted, begun: float) -> None:
+        """Until it is time for the next look: soon if something happens, but looking is not to be all it does."""
+        pause = begun + max(_SOON, 5 * (time.monotonic() - begun))
+        with self._changed:
+            self._changed.wait_for(lambda: self._poked or self._wish != wish, self._interval)
+            if self._wish == wish:
+                self._changed.wait_for(lambda: self._wish != wish, max(pause - time.monotonic(), 0.0))
+
+    def _watch(self) -> None:
+        """Wait for events, since a look costs more than waiting."""
+        seen = -1
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda seen=seen: self._last != seen)  # type: ignore[misc]
+                seen = self._last
+            try:
+                if self._client.events(seen, limit=1, wait=20.0)["events"]:
+                    self.poke()
+                    continue
+            except GpuyardError:
+                time.sleep(0.5)
+            seen = -1
+
+
+class CommandRunner:
+    """Does one thing after another, and tells what came of it."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def do(self, work: Callable[[], Any]) -> None:
+        """Do this when all before it is done."""
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while True:
+            work = self._work.get()
+            try:
+                self.done.put(work())
+            except GpuyardError as error:
+                self.done.put(str(error))
+
+
+class LogPiece(NamedTuple):
+    """What was read of a job's output."""
+
+    id: str
+    data: bytes
+    start: int | None
+    """Where it begins, if it comes before what was read; else it goes on from there."""
+    state: str
+    anew: bool = False
+    """Whether the job runs once more."""
+
+
+class LogFeed:
+    """Follows the output of one job until it is closed."""
+
+    def __init__(self, client: Client, id: str, piece: int) -> None:
+        self._client, self.id, self._piece = client, id, piece
+        self.pieces: queue.SimpleQueue[LogPiece] = queue.SimpleQueue()
+        self.closed = False
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        offset, attempt = -self._piece, 0
+        while not self.closed:
+            try:
+                part = self._client.log(self.id, offset, size=self._piece, wait=2.0 if attempt else 0.0)
+            except GpuyardError:  # the lists say what is wrong, and this goes on when it is right again
+                time.sleep(0.5)
+                continue
+            anew = attempt > 0 and part.attempt != attempt
+            if anew and offset > 0:
+                attempt, offset = part.attempt, 0
+                self.pieces.put(LogPiece(self.id, b"", 0, part.state, True))
+                continue
+            start = max(0, part.next_offset - len(part.data)) if offset < 0 else None
+            self.pieces.put(LogPiece(self.id, part.data, start, part.state))
+            attempt, offset = part.attempt, part.next_offset
+            if part.size - offset > _BEHIND * self._piece:  # nobody reads so fast: go on with what is new
+                notice = f"\n[gpuyard: {part.size - self._piece - offset} bytes are not shown]\n"
+                offset = part.size - self._piece
+                self.pieces.put(LogPiece(self.id, notice.encode(), None, part.state))
+                time.sleep(_SOON)
+            self._pause(part)
+
+    def _pause(self, part: LogPart) -> None:
+        while self.pieces.qsize() > _BEHIND and not self.closed:
+            time.sleep(0.02)
+        if not part.data:
+            time.sleep(0.05 if part.state == "running" else 0.5)
+
+
+def earlier(client: Client, id: str, start: int, piece: int) -> LogPiece:
+    """The piece of output before an offset."""
+    begin = max(0, start - piece)
+    try:
+        part = client.log(id, begin, size=start - begin)
+    except GpuyardError:
+        return LogPiece(id, b"", start, "")
+    surplus = max(part.next_offset - start, 0)  # what was left out is skipped, so it may be of later
+    return LogPiece(id, part.data[: len(part.data) - surplus], begin, "")

@@ -1,0 +1,71 @@
+"""`gpuyard learn place`: train a placer, and compare it with simple rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli.terminal import output
+from gpuyard.errors import UserError
+
+if TYPE_CHECKING:
+    from gpuyard.learn.place.placer import Score
+
+
+def place(
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, metavar="N", help="Episodes to judge by; none is trained on.")
+    ] = 200,
+    generations: Annotated[
+        int, typer.Option("--generations", min=0, metavar="N", help="How long to train; 0: not at all.")
+    ] = 60,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="The same seed trains the same placer.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="One JSON list instead of a table.")] = False,
+    out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write the trained placer there.")] = None,
+) -> None:
+    """Train a placer of tasks that share GPUs, and compare it with random, round robin, least loaded and best fit."""
+    from gpuyard.learn.place.placer import FIRST_TRAINING_SEED, METHODS, new_course, score, train
+
+    if seeds > FIRST_TRAINING_SEED:
+        raise UserError(f"--seeds takes at most {FIRST_TRAINING_SEED:,}: those beyond are trained on")
+    with output.progress_bar("training") as bars:
+        placer = train(seed, generations, progress=bars.get(""))
+    if out:
+        placer.save(out)
+    course = new_course(range(seeds))
+    found = [score(course, method, placer.weights if method == "learned" else None) for method in METHODS]
+    if json:
+        output.print_json([_plain(one) for one in found])
+        return
+    _print(found)
+    output.say(verdict(found))
+
+
+def verdict(found: list[Score]) -> str:
+    """One line: who has the shortest makespan, and whether learning was worth it."""
+    *others, learned = sorted(found, key=lambda one: one.method == "learned")
+    best = min(others, key=lambda one: one.makespan)
+    gains = best.makespans - learned.makespans
+    gain, error = float(gains.mean()), float(gains.std()) / len(gains) ** 0.5
+    said = f"over {output.many(len(gains), 'episode')} that nobody was trained on"
+    if abs(gain) <= 2 * error or gain == 0:
+        return f"no clear winner: learned and {best.method} differ by {abs(gain):.2f} ticks (± {2 * error:.2f}) {said}"
+    if gain > 0:
+        return f"learned wins: {gain:.2f} ticks (± {2 * error:.2f}) shorter than {best.method} {said}"
+    return f"learned loses: {-gain:.2f} ticks (± {2 * error:.2f}) longer than {best.method} {said}"
+
+
+def _plain(one: Score) -> dict[str, Any]:
+    return {name: value for name, value in one._asdict().items() if name != "makespans"}
+
+
+def _print(found: list[Score]) -> None:
+    from gpuyard.cli.terminal.text_table import print_table
+
+    heads = ("METHOD", "MAKESPAN", "WAIT", "UTILIZATION", "REWARD")
+    ranked = sorted(found, key=lambda one: one.makespan)
+    print_table(
+        heads,
+        [(s.method, f"{s.makespan:.1f}", f"{s.wait:.1f}", f"{s.utilization:.1f}%", f"{s.reward:.0f}") for s in ranked],
+    )

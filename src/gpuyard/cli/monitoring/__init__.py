@@ -1,0 +1,1 @@
+"""Commands on GPU metrics: monitor, plot, report, forecast, experiment."""

@@ -1,0 +1,157 @@
+"""`gpuyard monitor`: the command and its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SHORTEST = 0.05
+"""Seconds of a period: a driver does not measure more often anyway."""
+
+Command = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS]", show_default=False, help="What to run and watch.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is watched, if it is no command."""
+
+    pid: Annotated[
+        int | None, typer.Option("--pid", min=1, metavar="PID", help="A process, and what it starts, until it ends.")
+    ] = None
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="ID", help="A job of the daemon's, until it is over; or what it was.")
+    ] = None
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", "--gpus", metavar="0,1", help="Only these GPUs; alone: until Ctrl-C, or --for."),
+    ] = None
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="WHEN", help="What GPUs did since: 1h ago, a time, a date.")
+    ] = None
+    for_: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Watch for so long, as in 30s.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who tells what GPUs do."""
+
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source", metavar="SOURCE", help="For --job and --since: recordings (the daemon's), prometheus, FILE.csv."
+        ),
+    ] = None
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")
+    ] = None
+    simulate_gpus: Annotated[
+        str | None, typer.Option("--simulate-gpus", metavar="1x16G", help="Simulated GPUs in place of real ones.")
+    ] = None
+    simulate_use: Annotated[
+        str | None, typer.Option("--simulate-use", metavar="USE", help="What the command uses of them: ramp:1G,2G,4G.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What is written, and how."""
+
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", file_okay=False, help="Where files go (./gpuyard-monitor-TIME)."),
+    ] = None
+    period: Annotated[str, typer.Option("--period", metavar="TIME", help="From one row to the next (1s).")] = "1s"
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="A,B", help="What is drawn: utilization, memory, power, all ...")
+    ] = None
+    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw nothing.")] = False
+    live: Annotated[
+        bool, typer.Option("--live", help="Show GPUs on the terminal also while a command of yours writes there.")
+    ] = False
+
+
+@option_groups
+def monitor(
+    yard: DaemonOptions, target: Target, origin: Origin, making: Making, command: Command = None, json: Json = False
+) -> None:
+    """Run a command, or watch a process, a job or GPUs, and write a CSV and plots of what GPUs did."""
+    words = list(command or ())
+    _check(words, target, origin)
+    period = _time("--period", making.period, _SHORTEST)
+    from gpuyard.cli.monitoring import monitor_run
+
+    asked = monitor_run.Asked(making.out, period, making.metrics, not making.no_plots, making.live, json)
+    if words:
+        raise SystemExit(monitor_run.of_command(words, target.gpu, _machine(origin, words), asked))
+    if target.job is not None or target.since is not None:
+        monitor_run.of_past(yard, target, (origin.source, origin.url), asked)
+        return
+    seconds = None if target.for_ is None else _time("--for", target.for_, 0.0)
+    monitor_run.of_present(target, seconds, _machine(origin, words), asked)
+
+
+def _machine(origin: Origin, words: Sequence[str]) -> tuple[str | None, str]:
+    """Simulated GPUs, if somebody asks for them, and what the command is said to use there."""
+    import os
+
+    from gpuyard.config import settings
+    from gpuyard.gpus.simulated import said_use
+
+    simulated = settings({"simulate_gpus": origin.simulate_gpus}).simulate_gpus or None
+    if origin.simulate_use and simulated is None:
+        raise UserError("--simulate-use is for simulated GPUs; name some by --simulate-gpus 1x16G, or leave it out")
+    return simulated, said_use(origin.simulate_use, os.environ, words, simulated=simulated is not None)
+
+
+def _check(words: Sequence[str], target: Target, origin: Origin) -> None:
+    """Refuse what makes no sense together."""
+    whats = {
+        "a command": words, "--pid": target.pid, "--job": target.job, "--since": target.since,
+    }  # fmt: skip
+    given = [name for name, value in whats.items() if value]
+    if len(given) > 1:
+        raise UserError(f"{given[0]} and {given[1]} are two things to watch; give one of them")
+    what = given[0] if given else ""
+    if not what and target.gpu is None and target.for_ is None:
+        raise UserError(
+            "there is nothing to watch; put a command after --, as in: gpuyard monitor -- python train.py, or name "
+            "--pid PID, --job ID, --gpu 0,1 or --since 1h"
+        )
+    if target.for_ is not None and what not in ("", "--pid"):
+        raise UserError(f"--for is for GPUs, or for --pid; with {what} the end is known, so leave it out")
+    if target.gpu is not None and what == "--job":
+        raise UserError("--job knows its GPUs; leave out --gpu")
+    if what not in ("--job", "--since"):
+        if origin.source is not None or origin.url is not None:
+            option = "--source" if origin.source is not None else "--url"
+            raise UserError(
+                f"{option} tells of the past: give --since 1h or --job ID with it; the present is looked at"
+            )
+    elif origin.simulate_gpus is not None or origin.simulate_use is not None:
+        raise UserError(f"--simulate-gpus is for what is watched now; {what} is about GPUs that there were")
+    if origin.simulate_use is not None and what != "a command":
+        raise UserError("--simulate-use says what a command uses; put that after --")
+
+
+def _time(option: str, text: str, least: float) -> float:
+    from gpuyard.units import parse_duration
+
+    try:
+        seconds = parse_duration(text)
+    except UserError as error:
+        raise UserError(f"{option}: {error}") from None
+    if not least <= seconds < float("inf") or seconds == 0:
+        bound = f"at least {least:g} s" if least else "above 0"
+        raise UserError(f"{option} is {bound}, not {text}")
+    return seconds

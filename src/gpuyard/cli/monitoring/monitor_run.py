@@ -1,0 +1,366 @@
+"""A run of `gpuyard monitor`: watch a command, a process, a job or GPUs, and write CSV and plots."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuyard.cli.terminal import output
+from gpuyard.errors import UserError
+
+if TYPE_CHECKING:
+    from gpuyard.cli.common_options import DaemonOptions
+    from gpuyard.cli.monitoring.monitor import Target
+    from gpuyard.client.client import Client, Job
+    from gpuyard.gpus.base import Gpus
+    from gpuyard.monitor.live import GpuWatch
+    from gpuyard.monitor.output_folder import UsageCsv
+    from gpuyard.recordings.series import Recording
+
+_DRAWN = ("utilization", "memory_used", "process_memory", "memcopy", "power", "temperature")
+"""What is drawn if nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How it is to be done."""
+
+    out: Path | None
+    period: float
+    metrics: str | None
+    plots: bool
+    live: bool
+    json: bool
+
+    def drawn(self) -> list[str]:
+        """The metrics to draw."""
+        from gpuyard.cli.monitoring.plot_sources import metrics_of
+
+        return list(_DRAWN) if self.metrics is None else list(metrics_of(self.metrics))
+
+    def folder(self) -> Path:
+        """Where files go; it is there, and nothing of an earlier run is in the way."""
+        from gpuyard.monitor.output_folder import prepare, usual_folder
+
+        return prepare(self.out or usual_folder())
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is to write down."""
+
+    recording: Recording
+    who: str
+    facts: dict[str, Any]
+    """What is told of it besides what the GPUs did."""
+    span: tuple[float, float] | None = None
+    """From when to when it ran."""
+    recorded: bool = False
+    """Whether the daemon wrote it down, and so less of GPUs that were idle."""
+    energy: float | None = None
+    """Its own watt-hours, where the daemon tells."""
+
+
+def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None, str], asked: Asked) -> int:
+    """Run a command and watch it; its exit code, as a shell has it."""
+    from gpuyard.monitor.monitored_command import Command, shell_code
+
+    _check_program(words[0])
+    command = Command()  # before numpy is imported, which starts threads that would take its signals
+    try:
+        drawn, who = asked.drawn(), _called(words)
+        gpus = open_gpus(machine)
+        from gpuyard.monitor.monitored_command import ChildTree
+
+        watching, out, csv = _begin(gpus, gpu, asked, ChildTree(), who)
+        try:
+            command.start(words)
+        except UserError:
+            _undo(out, csv)
+            raise
+        if occupy := getattr(gpus, "occupy", None):
+            occupy(command.pid, who)
+        began = watching.now()
+        code = _watched(lambda look: command.wait(look, watching.every), watching, asked.live)
+        ended = watching.now()
+        if leave := getattr(gpus, "leave", None):
+            leave()
+        watching.look(row=True)
+    finally:
+        command.release()
+    csv.close()
+    exit_code = shell_code(code)
+    facts = {
+        "command": [_readable(word) for word in words],
+        "exit_code": exit_code,
+        "signal": _signal(code),
+        **_span(began, ended, asked.period),
+    }
+    failed = _finish(out, Seen(watching.recording(), who, facts, (began, ended)), drawn, asked)
+    return exit_code or failed
+
+
+def of_present(target: Target, seconds: float | None, machine: tuple[str | None, str], asked: Asked) -> None:
+    """Watch GPUs, or a process, until that is over or somebody interrupts."""
+    from gpuyard.engines.local.processes import hold
+    from gpuyard.monitor.monitored_command import ForeignTree, interruptions, watch
+
+    pidfd = None if target.pid is None else hold(target.pid)
+    if target.pid is not None and pidfd is None:
+        raise UserError(f"there is no process {target.pid}; see ps for those that there are")
+    drawn, who = asked.drawn(), "GPUs" if target.pid is None else f"pid {target.pid}"
+    gpus = open_gpus(machine)
+    tree = None if target.pid is None else ForeignTree(target.pid)
+    with interruptions() as woken:  # from the first sample on: what there is of it is written
+        watching, out, csv = _begin(gpus, target.gpu, asked, tree, who)
+        if seconds is None and pidfd is None:
+            output.say("Ctrl-C ends it")
+        began = watching.now()
+        interrupted = _watched(
+            lambda look: watch(look, watching.every, woken, seconds=seconds, pidfd=pidfd), watching, live=True
+        )  # fmt: skip
+    watching.look(row=True)
+    ended = watching.now()
+    csv.close()
+    if pidfd is not None:
+        os.close(pidfd)
+    facts = {"pid": target.pid, "interrupted": interrupted, **_span(began, ended, asked.period)}
+    _finish(out, Seen(watching.recording(), who, facts, (began, ended)), drawn, asked)
+
+
+def of_past(yard: DaemonOptions, target: Target, origin: tuple[str | None, str | None], asked: Asked) -> None:
+    """What a source tells of a job, which is followed to its end first, or of GPUs since some time."""
+    from gpuyard.cli.monitoring.plot_sources import named_gpus
+    from gpuyard.monitor.output_folder import refuse_used
+    from gpuyard.monitor.sources import open_source
+    from gpuyard.monitor.tracks import HELD, to_edges
+
+    drawn = asked.drawn()
+    if asked.out is not None:
+        refuse_used(asked.out)  # before a job is followed for hours
+    source = open_source(origin[0] or "recordings", yard.client, url=origin[1] or "")
+    recorded = origin[0] in (None, "recordings")
+    job = None if target.job is None else _followed(yard.client(), target.job)
+    start, end = _since(target.since or "") if job is None else _window(job)
+    gpus = named_gpus(target.gpu) if job is None else [str(index) for index in job["gpus"]]
+    earlier = HELD if recorded and job is None else 0.0
+    found = source.read(
+        _all(), start - earlier, end, gpus=gpus, job="" if job is None else job["id"], step=asked.period
+    )  # fmt: skip
+    recording = to_edges(found, start, end) if recorded else found
+    if not recording.series:
+        told = "; ".join(recording.warnings) or "nothing was recorded then"
+        raise UserError(f"{source.name} tells nothing of that time: {told}")
+    facts = {"source": source.name, **_span(start, end, None)}
+    seen = (
+        Seen(recording, "GPUs", facts, recorded=recorded) if job is None else _of_job(job, recording, facts, recorded)
+    )
+    _finish(asked.folder(), seen, drawn, asked)
+
+
+def _of_job(job: Job, recording: Recording, facts: dict[str, Any], recorded: bool) -> Seen:
+    own = {"job": job["id"], "command": job["command"], "state": job["state"], "exit_code": job["exit_code"]}
+    energy = job.get("energy_wh") if job["attempt"] == 1 else None  # of several attempts, it is that of all
+    who = f"job {job['id']} ({job['name'] or 'no name'})"
+    return Seen(recording, who, facts | own, _window(job), recorded, energy)
+
+
+def open_gpus(machine: tuple[str | None, str]) -> Gpus:
+    """The GPUs of this machine, or simulated ones; without either it is told how to get some."""
+    from gpuyard.gpus.base import GpusUnavailable
+
+    simulated, use = machine
+    if simulated is not None:
+        from gpuyard.gpus.simulated import SimulatedGpus, parse_use
+        from gpuyard.monitor.sources.simulated_gpus import ModelledGpus
+
+        found = SimulatedGpus.parse(simulated)
+        output.say(f"{output.many(len(found.devices), 'simulated GPU')}: no real GPU is looked at")
+        return ModelledGpus(found, parse_use(use) if use else None)
+    from gpuyard.gpus.find import open_gpus as find
+
+    try:
+        return find()
+    except GpusUnavailable as error:
+        raise UserError(no_gpu(error)) from error
+
+
+def no_gpu(error: Exception) -> str:
+    """Why there is no GPU, and how to go on without one."""
+    why = str(error).partition(", or try gpuyard")[0]
+    return f"there is no GPU to look at here: {why}; or try it with a simulated one: --simulate-gpus 1x16G"
+
+
+def _begin(gpus: Gpus, chosen: str | None, asked: Asked, tree: Any, who: str) -> tuple[GpuWatch, Path, UsageCsv]:
+    from gpuyard.monitor.live import GpuWatch
+    from gpuyard.monitor.output_folder import USAGE, UsageCsv
+    from gpuyard.units import parse_indices
+
+    only = [] if chosen is None else parse_indices(chosen)
+    for index in only:
+        if index >= len(gpus.devices):
+            have = f"0 to {len(gpus.devices) - 1}" if len(gpus.devices) > 1 else "0 only"
+            raise UserError(f"--gpu {chosen}: there is no GPU {index} here, but {have}")
+    out = asked.folder()
+    csv = UsageCsv(out / USAGE)
+    return GpuWatch(gpus, asked.period, csv, only=only, tree=tree, who=who), out, csv
+
+
+def _undo(out: Path, csv: UsageCsv) -> None:
+    """Leave nothing of what did not begin."""
+    from gpuyard.monitor.output_folder import USAGE
+
+    csv.close()
+    (out / USAGE).unlink()
+    with suppress(OSError):  # it held other files before
+        out.rmdir()
+
+
+def _watched(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live: bool) -> Any:
+    """What waiting gives; on a terminal with a live view, if there is to be one."""
+    from gpuyard.cli.monitoring.monitor_screen import view
+
+    watching.look()
+    with view(watching, live) as show:
+
+        def look() -> None:
+            watching.look()
+            show()
+
+        return wait(look)
+
+
+def _finish(out: Path, seen: Seen, drawn: Sequence[str], asked: Asked) -> int:
+    """Write what was seen, and tell of it; 1 if it could not all be written."""
+    from gpuyard.cli.monitoring.monitor_screen import tell
+    from gpuyard.monitor import output_folder
+    from gpuyard.monitor.tracks import HELD
+    from gpuyard.recordings.series import Mark
+
+    recording, who = seen.recording, seen.who
+    if seen.span is not None and not any(mark.until is not None for mark in recording.marks):
+        recording.marks.append(Mark(seen.span[0], who, until=seen.span[1]))
+    summary = _summary(seen)
+    problem, held = "", HELD if seen.recorded else 0.0
+    try:
+        files = [*output_folder.write_recorded(out, recording, held=held), output_folder.write_summary(out, summary)]
+        files += output_folder.write_drawn(out, recording, who, drawn) if asked.plots else []
+    except OSError as error:
+        files, problem = [], f"not all could be written to {out}: {error.strerror or error}"
+    if asked.json:
+        output.print_json({**summary, "files": [str(path) for path in files]})
+    tell(summary, who, out, files)
+    if problem:
+        output.say(f"gpuyard: error: {problem}")
+    return int(bool(problem))
+
+
+def _summary(seen: Seen) -> dict[str, Any]:
+    from gpuyard.monitor.summaries import gpu_summaries, used_energy
+
+    gpus = gpu_summaries(seen.recording)
+    everybody = all(seen.facts.get(key) is None for key in ("command", "pid", "job"))
+    for gpu in gpus:
+        gpu["used"] |= everybody or "job" in seen.facts  # a job's are told of alone
+        if everybody:
+            gpu["peak_process_memory"] = None  # of one of several, whoever that was
+    return {
+        "simulated": seen.recording.simulated,
+        **seen.facts,
+        "gpus": gpus,
+        "energy_wh": used_energy(gpus) if seen.energy is None else seen.energy,
+        "energy_of": [gpu["index"] for gpu in gpus if gpu["used"]],
+        "warnings": seen.recording.warnings,
+    }
+
+
+def _followed(client: Client, id: str) -> Job:
+    """A job when it is over, or when whoever follows it has had enough."""
+    from gpuyard.client.client import OVER
+    from gpuyard.client.retry import patiently
+
+    job = client.job(id)
+    if "tasks" in job:
+        raise UserError(f"{id} is an array; name one of its tasks, as gpuyard ps lists them")
+    if job["state"] in OVER:
+        return job
+    output.say(f"job {id} is {job['state']}, and is followed to its end; Ctrl-C writes what there is")
+    try:
+        while job["state"] not in OVER:
+            job = patiently(client.job, id, wait=30.0, say=output.say)
+    except KeyboardInterrupt:
+        output.say(f"job {id} goes on; this is what it did so far")
+    return client.job(id)
+
+
+def _window(job: Job) -> tuple[float, float]:
+    """From the start of its last attempt to its end, or until now."""
+    if job["started_at"] is None:
+        raise UserError(f"job {job['id']} has not run ({job['state']}), so there is nothing to tell of it")
+    end = datetime.now(UTC) if job["ended_at"] is None else datetime.fromisoformat(job["ended_at"])
+    return datetime.fromisoformat(job["started_at"]).timestamp(), end.timestamp()
+
+
+def _since(text: str) -> tuple[float, float]:
+    """From then until now."""
+    from gpuyard.cli.jobs.job_lists import instant_of
+
+    start, end = datetime.fromisoformat(instant_of(text)).timestamp(), datetime.now(UTC).timestamp()
+    if not start < end:
+        raise UserError(f"--since {text} is not in the past; write for example 1h")
+    return start, end
+
+
+def _all() -> list[str]:
+    from gpuyard.recordings.series import METRICS
+
+    return list(METRICS)
+
+
+def _span(began: float, ended: float, period: float | None) -> dict[str, Any]:
+    started_at, ended_at = (datetime.fromtimestamp(at, UTC).isoformat() for at in (began, ended))
+    found = {"started_at": started_at, "ended_at": ended_at, "seconds": round(ended - began, 3)}
+    return found if period is None else {**found, "period": period}
+
+
+def _check_program(word: str) -> None:
+    import shutil
+
+    if not word or shutil.which(word) is None:
+        if "/" in word and os.access(word, os.F_OK):
+            if Path(word).is_dir():
+                raise UserError(f"'{word}' is a folder, and no program to run")
+            raise UserError(f"'{word}' may not be executed; chmod +x {shlex.quote(word)} lets it")
+        quoted = f"; write its words without quotes, as in: gpuyard monitor -- {word}" if " " in word else ""
+        raise UserError(f"there is no program '{word}' to run{quoted or '; check its name'}")
+
+
+def _called(words: Sequence[str]) -> str:
+    """`python train.py`: short enough for a legend, and without what may be secret."""
+    words = [_readable(word) for word in words]
+    name = os.path.basename(words[0])
+    script = words[1] if len(words) > 1 and not words[1].startswith("-") and " " not in words[1] else ""
+    found = shlex.join([name, os.path.basename(script)] if script else [name])
+    return found if len(found) <= 40 else f"{found[:39]}…"
+
+
+def _readable(word: str) -> str:
+    """A word of a command line as text, whatever bytes it was."""
+    return os.fsencode(word).decode(errors="replace")
+
+
+def _signal(code: int) -> str | None:
+    if code >= 0:
+        return None
+    import signal
+
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,176 @@
+"""Command and group classes for typer:
+
+optional values, parsing without pydantic, lazy imports. Newer versions of typer read every value through pydantic,
+whose import takes longer than everything else; plain values are read here, all others and all errors are left to
+typer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from gpuyard.errors import UserError
+
+PROFILE, USUAL = "--profile", "30s"
+
+
+def completed(words: Sequence[str], known: Collection[str], usual: str = USUAL) -> list[str]:
+    """A command line in which every `--profile` has its value beside it; `known` are the options of the command."""
+    if PROFILE not in known:
+        return list(words)
+    found, rest = list[str](), list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*found, word, *rest]
+        if word != PROFILE:
+            found.append(word)
+        elif rest and _is_value(rest, known):
+            found.append(f"{PROFILE}={rest.pop(0)}")
+        elif usual:
+            found.append(f"{PROFILE}={usual}")
+    return found
+
+
+def _is_value(rest: Sequence[str], known: Collection[str]) -> bool:
+    """Whether the next word says how to try a job out: a time, or arguments that are not the command's own."""
+    word = rest[0]
+    if word.startswith("-"):
+        return word != "--" and word.partition("=")[0].split(" ")[0] not in known
+    before_command = list(rest[1:2]) == ["--"]  # where no file can stand: a slip, to be told as one
+    return word[:1].isdecimal() or word == "none" or before_command
+
+
+_UNREAD = object()
+
+
+class QuickCommand(TyperCommand):
+    """A command that is quick to read its line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the line, and remember it: whether -- was given is not told otherwise."""
+        ctx.meta["gpuyard.line"] = list(args)
+        known = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
+        return super().parse_args(ctx, completed(args, known, "" if "--param-file" in known else USUAL))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters, the one for help included."""
+        return [_quick(parameter) for parameter in super().get_params(ctx)]
+
+
+class QuickGroup(TyperGroup):
+    """A group that is quick to read its part of the line."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters, the one for help included."""
+        return [_quick(parameter) for parameter in super().get_params(ctx)]
+
+
+def _quick(parameter: Any) -> Any:
+    if getattr(parameter, "_runtime_param", parameter) is None:
+        parameter._runtime_param = _Quick(parameter)
+    return parameter
+
+
+class _Quick:
+    """Stands before typer's own reader of a parameter."""
+
+    def __init__(self, parameter: Any) -> None:
+        self.kind = parameter.type_descriptor.annotation
+        limits = parameter.type_descriptor.parameter_info
+        self.least, self.most = limits.min, limits.max
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """What a given text, or a default, stands for."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        found = self._read(value)
+        if found is not _UNREAD:
+            return found
+        param._runtime_param = None  # typer makes its own
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+    def _read(self, value: Any) -> Any:
+        if get_origin(self.kind) is list and get_args(self.kind) == (str,) and isinstance(value, list | tuple):
+            return list(value) if all(isinstance(item, str) for item in value) else _UNREAD
+        if isinstance(value, str) and self.kind in (str, int, float):
+            try:
+                value = self.kind(value)
+            except ValueError:
+                return _UNREAD
+        if type(value) is not self.kind or (self.kind is not str and not self._allows(value)):
+            return _UNREAD
+        return value
+
+    def _allows(self, number: float) -> bool:
+        return (self.least is None or self.least <= number) and (self.most is None or number <= self.most)
+
+
+class Entry(NamedTuple):
+    """A command in the root's help, and where it is: `module:function`, or `module:app` for one with commands below."""
+
+    source: str
+    help: str
+    runs_a_command: bool = False
+    """Whether what follows the first word is somebody's own command, with options of its own."""
+
+
+class LazyCommand(QuickCommand):
+    """Stands for a command: what is asked of it beyond its help, the real one answers."""
+
+    def __init__(self, name: str, entry: Entry) -> None:
+        super().__init__(name, help=entry.help)
+        self.entry = entry
+
+    def load(self) -> Any:
+        """The real command."""
+        module, _, attribute = self.entry.source.partition(":")
+        found = getattr(importlib.import_module(f"gpuyard.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            found.info.name = self.name
+            return typer.main.get_group(found)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        settings = {"allow_interspersed_args": not self.entry.runs_a_command}
+        alone.command(self.name, cls=QuickCommand, context_settings=settings)(found)
+        return typer.main.get_command(alone)
+
+    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+        """The context in which the real command runs, completes or prints its help."""
+        return self.load().make_context(*arguments, **extra)
+
+
+class LazyGroup(QuickGroup):
+    """A group whose commands stand under headings, and are imported when they run."""
+
+    headings: dict[str, dict[str, Entry]]
+    examples: dict[str, str]
+    familiar: dict[str, str]
+    """Commands of ours, by what people know them as from elsewhere."""
+
+    def __init__(self, **settings: Any) -> None:
+        commands = {
+            name: LazyCommand(name, entry) for entries in self.headings.values() for name, entry in entries.items()
+        }
+        super().__init__(**{**settings, "commands": commands})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; who knows it by another name is told ours."""
+        if args and args[0] in self.familiar and args[0] not in self.commands:
+            raise UserError(f"there is no command '{args[0]}' here; gpuyard {self.familiar[args[0]]} does that")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, heading by heading."""
+        for heading, entries in self.headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write how to begin."""
+        with formatter.section("First steps"):
+            formatter.write_dl(list(self.examples.items()), col_max=40)

@@ -1,0 +1,1 @@
+"""Commands on the simulator: simulate, compare, sweep, policies, trace, workload, demo."""

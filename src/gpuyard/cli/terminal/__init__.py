@@ -1,0 +1,1 @@
+"""What commands print: messages, JSON, progress bars, tables, and lines of styled text for live screens."""

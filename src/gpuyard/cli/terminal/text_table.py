@@ -1,0 +1,135 @@
+"""Plain tables: fast for ten thousand rows, with control characters made visible."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from gpuyard.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from gpuyard.client.client import Progress
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print aligned columns; no line is longer than the terminal's."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(lines(heads, rows, width)))
+
+
+def lines(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
+    """The lines of a table; the last column takes what is left of the width."""
+    aligned = [_aligned(column) for column in zip(heads, *rows, strict=True)]
+    found = ("  ".join(row).rstrip() for row in zip(*aligned, strict=True))
+    return [line if width is None else cut(line, width) for line in found]
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    """The cells of a column, all of the same width."""
+    together = "".join(column)
+    if together.isascii() and together.isprintable():  # nearly always, and then it is quick
+        size = max(map(len, column))
+        return [cell.ljust(size) for cell in column]
+    seen = [visible(cell) for cell in column]
+    size = max(map(columns, seen))
+    return [pad(cell, size) for cell in seen]
+
+
+def visible(text: str) -> str:
+    """The text on one line, without anything that a terminal would obey."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes; letters of East Asia take two, marks on letters none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def pad(text: str, size: int) -> str:
+    """The text, filled up with blanks."""
+    return text + " " * (size - columns(text))
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or as much of it as there is room for, and a mark that there is more."""
+    if columns(text) <= width:
+        return text
+    taken = 0
+    for position, letter in enumerate(text):
+        taken += _columns(letter)
+        if taken > width - 1:
+            return f"{text[:position]}…"
+    return text
+
+
+def _columns(letter: str) -> int:
+    import unicodedata
+
+    if unicodedata.category(letter) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A JSON list on stdout, one object a line: quick to write, and to read for people and for grep."""
+    print("[" + ",\n ".join(json.dumps(row, ensure_ascii=False) for row in rows) + "]")
+
+
+def indices(gpus: Sequence[int]) -> str:
+    """GPUs in a cell: `0,2`."""
+    return ",".join(map(str, gpus)) or "-"
+
+
+def share(gpus: int, memory: float | None) -> str:
+    """How many GPUs a job asks for, and how much memory of each if it shares them: `2 x 6G`."""
+    return str(gpus) if memory is None else f"{gpus} x {format_size(memory)}"
+
+
+def how_far(progress: Progress | None, expected: float | None = None) -> str:
+    """How far a job is: `37%, 21s left`; or how many seconds it is expected to take yet."""
+    if progress is None and expected is None:
+        return ""
+    if progress is None:
+        return f"about {_duration(round(expected))} left" if expected and expected >= 1 else "longer than expected"
+    left = progress["remaining"]
+    done = f"{100 * progress['fraction']:.0f}%"
+    return done if left is None else f"{done}, {_duration(round(left))} left"
+
+
+def now() -> datetime:
+    """This instant."""
+    return datetime.now(UTC)
+
+
+def span(begin: float | None, end: float) -> str:
+    """A cell with the time between two instants, in seconds since the epoch."""
+    return "-" if begin is None else _duration(max(round(end - begin), 0))
+
+
+def elapsed(begin: str | None, end: str | None, now: datetime) -> str:
+    """A cell with the time between two instants, or until now."""
+    if begin is None:
+        return "-"
+    last = instant(end) if end else now
+    return _duration(max(round((last - instant(begin)).total_seconds()), 0))
+
+
+@lru_cache(maxsize=1024)
+def _duration(seconds: int) -> str:
+    return format_duration(seconds)
+
+
+def clock(text: str | None) -> str:
+    """An instant as people here read it: `2026-11-03 14:05`."""
+    return instant(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
+
+
+def instant(text: str) -> datetime:
+    """An instant from ISO-8601; without a zone it is one of this machine's."""
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.astimezone()

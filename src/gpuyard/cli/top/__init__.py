@@ -1,1 +1,0 @@
-"""`gpuyard top`: the yard, live on a terminal."""

@@ -1,0 +1,274 @@
+"""How requests reach the daemon: Unix socket or TCP, token, retries."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, Unpack, cast
+from urllib.parse import urlencode
+
+from gpuyard.api.types import Job, Wishes
+from gpuyard.client.hosts import Host, known, parse_host
+from gpuyard.client.retry import PATIENCE, Absence, to_stderr
+from gpuyard.client.transport import (
+    Answer,
+    HungUp,
+    NoDaemon,
+    Reply,
+    Request,
+    UnixWay,
+    Way,
+    check_header,
+    refusal,
+    send,
+    stranger,
+    stream,
+)
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.units import parse_duration, parse_share
+
+_DURATIONS = ("estimate", "time_limit", "grace", "retry_delay", "notice")
+
+
+def description(
+    command: Sequence[str],
+    directory: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    **wishes: Unpack[Wishes],
+) -> dict[str, Any]:
+    """A job for the daemon of this machine: it runs here and with this environment, unless told otherwise."""
+    return {
+        **described(command, **wishes),
+        "directory": os.path.abspath(directory or os.curdir),
+        "environment": {**(os.environ if environment is None else environment), **(variables or {})},
+        "umask": _umask(),
+    }
+
+
+def remote_description(
+    command: Sequence[str],
+    directory: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    **wishes: Unpack[Wishes],
+) -> dict[str, Any]:
+    """A job for a daemon elsewhere: nothing of this machine is sent but what is given."""
+    found = described(command, **wishes)
+    if directory is not None:
+        found["directory"] = os.fspath(directory)
+    if environment is not None:
+        found["environment"] = dict(environment)
+    if variables:
+        found["variables"] = dict(variables)
+    return found
+
+
+def described(command: Sequence[str], **wishes: Unpack[Wishes]) -> dict[str, Any]:
+    """The part of it that has nothing to do with where one is."""
+    if isinstance(command, str):
+        raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
+    return {"command": list(command), **wanted(wishes)}
+
+
+def wanted(wishes: Wishes) -> dict[str, Any]:
+    """Wishes as JSON has them: times in seconds, sizes in bytes."""
+    found: dict[str, Any] = {**wishes}
+    if "among" in found:
+        found["from"] = found.pop("among")
+    for name in ("begin", "deadline"):
+        if isinstance(found.get(name), str):
+            from gpuyard.spec.times import parse_when  # here, because few say when, and submitting a job is to be quick
+
+            found[name] = parse_when(found[name], time.time())
+    for name in _DURATIONS:
+        if isinstance(text := found.get(name), str):
+            found[name] = _parsed(name, parse_duration, text)
+    if isinstance(text := found.get("gpu_memory"), str) and text != "auto":
+        found["gpu_memory"] = _parsed("gpu_memory", parse_share, text)
+    return found
+
+
+def _parsed(name: str, parse: Callable[[str], float], text: str) -> float:
+    try:
+        return parse(text)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """A request's body. Bytes that are not UTF-8, in a file's name say, go as escaped surrogates, and arrive."""
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except ValueError as error:
+        raise UserError("a number of the request is not finite; leave it out or give another") from error
+
+
+def _umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    former = os.umask(0o077)
+    os.umask(former)
+    return former
+
+
+T = TypeVar("T")
+
+_API = "/api/v1"
+_PAGE = 10_000
+"""The most jobs that the daemon tells of at once."""
+_ONCE = 30.0
+"""Seconds for which something that is to happen once is sent again, if it is not known to have arrived."""
+
+
+class Calls:
+    """Part of `Client`: how its questions get to the daemon."""
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        host: str | None = None,
+        token: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        timeout: float = 30.0,
+        say: Callable[[str], None] = to_stderr,
+    ) -> None:
+        if host is not None and (socket is not None or data_dir is not None):
+            raise UserError("a daemon is at a host, or at a socket of this machine; say only where it is")
+        if host is None and socket is None and data_dir is None:
+            host = os.environ.get("GPUYARD_HOST") or None
+        self.timeout, self.say = timeout, say
+        self._host: Host | None = None if host is None else parse_host(host)
+        self._token: str | None = None
+        self._met = False
+        """Whether the daemon was there at some time, so that it may come back."""
+        self._way: Way = self._to_socket(socket, data_dir) if self._host is None else self._to_host(token, ca)
+
+    def _to_socket(self, socket: str | os.PathLike[str] | None, data_dir: str | os.PathLike[str] | None) -> UnixWay:
+        if socket is None:
+            from gpuyard.config import daemon_socket
+
+            socket = daemon_socket({"data_dir": data_dir})
+        return UnixWay(os.fspath(socket))
+
+    def _to_host(self, token: str | None, ca: str | os.PathLike[str] | None) -> Way:
+        from gpuyard.client.tcp import NetWay
+
+        assert self._host is not None
+        found = known(self._host, token, None if ca is None else os.fspath(ca))
+        self._token = found.token
+        if self._token and not self._host.tls and not self._host.loopback:
+            self.say(f"warning: whoever is between here and {self._host.url} can read your token; use https, or ssh -L")
+        return NetWay(self._host, found.ca)
+
+    @property
+    def host(self) -> str | None:
+        """The URL of the daemon; None if it is reached by its socket."""
+        return None if self._host is None else self._host.url
+
+    @property
+    def afar(self) -> bool:
+        """Whether the daemon is on another machine, as far as can be told."""
+        return self._host is not None and not self._host.loopback
+
+    @property
+    def socket(self) -> str:
+        """Where the daemon is: the path of its socket, or its URL."""
+        return self._way.name
+
+    def __repr__(self) -> str:
+        return f"Client({'socket' if self._host is None else 'host'}={self._way.name!r})"
+
+    def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
+        return self._read(self._send("GET", target + query_of(**query), patience=patience))
+
+    def _pages(self, target: str, limit: int | None, **query: Any) -> list[Job]:
+        """Jobs from as many pages as it takes, each once: some may move from one page to another meanwhile."""
+        most = sys.maxsize if limit is None else limit
+        page = self._get(target, **query, limit=min(most, _PAGE))
+        found: dict[str, Job] = {job["id"]: job for job in page["jobs"]}
+        while page.get("next") and len(found) < most:
+            page = self._get(page["next"].partition(_API)[2])
+            found |= {job["id"]: job for job in page["jobs"]}
+        return list(found.values())[:most]
+
+    def _ask(self, method: str, target: str, body: Mapping[str, Any], *, patience: float = 0.0) -> dict[str, Any]:
+        return self._read(self._send(method, target, encode(body), patience))
+
+    def _ask_once(self, target: str, body: Mapping[str, Any], key: str | None = None) -> dict[str, Any]:
+        """Have something done once, though it may have to be said again: the key tells that it is the same."""
+        headers = {"Idempotency-Key": check_header("a key", key or os.urandom(16).hex())}
+        data = encode(body)
+        found = self._patiently(lambda: self._read(self._send("POST", target, data, headers=headers)), _ONCE)
+        for warning in found.get("warnings", ()):
+            self.say(f"warning: {warning}")
+        return found
+
+    def _send(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        patience: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        with self._noticing():
+            request = Request(method, _API + target, body, self._headers(headers))
+            answer = send(self._way, request, self.timeout + patience)
+        if answer.status >= 300:
+            raise refusal(answer, self.host or "", token=self._token is not None)
+        return answer
+
+    def _read(self, answer: Answer) -> dict[str, Any]:
+        try:
+            found = json.loads(answer.body or b"{}")
+        except ValueError as error:
+            if self.host is not None:
+                raise stranger(self.host) from error
+            raise GpuyardError("the daemon's answer is not JSON; is it gpuyard's, and of this version?") from error
+        return cast("dict[str, Any]", found)
+
+    @contextmanager
+    def _stream(self, target: str, *, silence: float, headers: Mapping[str, str]) -> Iterator[Reply]:
+        """An answer that is read as it comes, with no pause longer than `silence`."""
+        with stream(self._way, Request("GET", _API + target, headers=self._headers(headers)), silence) as reply:
+            self._met = True
+            if reply.status >= 300:
+                answer = Answer(reply.status, reply.headers, reply.read())
+                raise refusal(answer, self.host or "", token=self._token is not None)
+            yield reply
+
+    def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        return {**({"Authorization": f"Bearer {self._token}"} if self._token else {}), **(more or {})}
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Remember that somebody was there, also if they hung up."""
+        try:
+            yield
+        except HungUp:
+            self._met = True
+            raise
+        self._met = True
+
+    def _patiently(self, call: Callable[[], T], patience: float = PATIENCE) -> T:
+        """Ask a daemon that was there; if it went away, ask the next one. Who was never there is not waited for."""
+        absence = Absence(patience, self.say)
+        while True:
+            try:
+                return call()
+            except NoDaemon as error:
+                if not self._met:
+                    raise
+                absence.endure(error)
+
+
+def query_of(**values: Any) -> str:
+    """The part of an address that begins with `?`."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""

@@ -1,0 +1,142 @@
+"""Following jobs and logs across restarts of the daemon: no event is lost or repeated."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
+
+from gpuyard.api.types import OVER, Event, LogPart
+from gpuyard.client.connection import Calls, query_of
+from gpuyard.client.retry import Absence, to_stderr
+from gpuyard.client.transport import NoDaemon, Reply
+from gpuyard.errors import GpuyardError
+
+POLL = 30.0
+"""The longest that the daemon lets one request wait, in seconds."""
+_SILENCE = 60.0
+"""Seconds without even a comment after which a stream of events counts as cut."""
+_PAUSE = 0.05
+_SSE = "text/event-stream"
+
+
+class Log(Protocol):
+    """Where a job's output can be read piece by piece: the daemon, or the file that it goes to."""
+
+    def log(
+        self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
+    ) -> LogPart:
+        """A piece of output, as `Client.log` tells it."""
+        ...
+
+
+def output_of(
+    log: Log,
+    job: str,
+    offset: int = 0,
+    attempt: int | None = None,
+    say: Callable[[str], None] = to_stderr,
+) -> Iterator[bytes]:
+    """A job's output as it comes, from an offset on, until the job is over; what runs once more begins anew."""
+    seen, absence = attempt, Absence(say=say)
+    while True:
+        try:
+            part = log.log(job, offset, attempt=attempt, wait=POLL)
+        except NoDaemon as error:
+            absence.endure(error)
+            continue
+        absence.over()
+        if seen not in (None, part.attempt) and offset > 0:
+            seen, offset = part.attempt, 0
+            continue
+        seen, offset = part.attempt, part.next_offset
+        if part.data:
+            yield part.data
+        elif part.state in OVER:
+            return
+        else:
+            time.sleep(_PAUSE)
+
+
+class Following(Calls):
+    """Part of `Client`: events, one after the other."""
+
+    def events(
+        self, after: int = 0, *, limit: int | None = None, job: str | None = None, wait: float = 0.0
+    ) -> dict[str, Any]:
+        """What happened after an event, by its number, or to one job; with `wait`, wait for something to happen."""
+        wait = min(wait, POLL)
+        query: dict[str, Any] = {"after": after, "limit": limit, "job": job}
+        return self._get("/events", patience=wait, **query, wait=f"{wait:.3f}" if wait > 0 else None)
+
+    def follow_events(self, after: int | None = None, *, job: str | None = None) -> Iterator[Event]:
+        """Every event after one (by its number; 0: from the first) as it happens, for ever; also of one job alone.
+
+        If it is not said after which, those from now on; of a job, all. Goes on by itself after a restart of the
+        daemon: none is missed, and none comes twice.
+        """
+        if after is None:
+            after = self._last_event() if job is None else 0
+        return self._follow(after, job)
+
+    def _follow(self, last: int, job: str | None) -> Iterator[Event]:
+        absence = Absence(say=self.say)
+        while True:
+            try:
+                for event in self._events_after(last, job, absence):
+                    if event["seq"] > last:
+                        last = event["seq"]
+                        yield event
+            except NoDaemon as error:
+                if not self._met:
+                    raise
+                absence.endure(error)
+            else:
+                time.sleep(_PAUSE)  # the daemon ends, or had nothing to say
+
+    def _last_event(self) -> int:
+        return int(self._get("/jobs", columns="true", limit=1)["last"])
+
+    def _events_after(self, last: int, job: str | None, absence: Absence) -> Iterator[Event]:
+        """Events from a stream until it ends; from a daemon that has no streams, those that there are."""
+        target = "/events" + query_of(after=last, job=job)
+        headers = {"Accept": _SSE, "Last-Event-ID": str(last)}
+        with self._stream(target, silence=self.timeout + _SILENCE, headers=headers) as reply:
+            absence.over()
+            if reply.headers.get("content-type", "").startswith(_SSE):
+                yield from _events_in(reply)
+                return
+            reply.read()
+        yield from cast("list[Event]", self.events(last, job=job, wait=POLL)["events"])
+
+
+def _events_in(reply: Reply) -> Iterator[Event]:
+    """The events of a stream; one that is cut is none."""
+    number, data = "", list[str]()
+    for line in _lines(reply.pieces()):
+        if not line:
+            if data:
+                yield _event(number, "\n".join(data))
+            data = []
+        name, _, value = line.partition(":")
+        if name == "data":
+            data.append(value.removeprefix(" "))
+        elif name == "id":
+            number = value.strip()
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.rstrip(b"\r").decode(errors="replace")
+
+
+def _event(number: str, text: str) -> Event:
+    try:
+        found = json.loads(text)
+        return cast(Event, {**found, "seq": int(found.get("seq", number or -1))})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise GpuyardError("the daemon's stream of events is not to be understood; is it of this version?") from error

@@ -1,0 +1,159 @@
+"""Daemons elsewhere: their addresses, and what was told of them by `gpuyard login`.
+
+Tokens are in `hosts.toml` in the user's configuration directory, which nobody else may read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from gpuyard.client.transport import check_header
+from gpuyard.errors import UserError
+
+PORT = 62333
+_PORTS = {"http": 80, "https": 443}
+
+
+class Host(NamedTuple):
+    """Where a daemon listens on TCP."""
+
+    scheme: str
+    name: str
+    port: int
+    base: str = ""
+    """The path below which it is, behind a proxy."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether what is said can be read by nobody between."""
+        return self.scheme == "https"
+
+    @property
+    def authority(self) -> str:
+        """`box:62333`."""
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """`https://box:62333`."""
+        return f"{self.scheme}://{self.authority}{self.base}"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether it is this machine, or looks like it."""
+        return self.name in ("localhost", "::1") or self.name.startswith("127.")
+
+
+class Known(NamedTuple):
+    """What is known of a host."""
+
+    token: str | None = None
+    ca: str | None = None
+    """A file with the certificates to trust."""
+
+    def __repr__(self) -> str:
+        return f"Known(token={'...' if self.token else None}, ca={self.ca!r})"
+
+
+def parse_host(text: str) -> Host:
+    """A host from what somebody wrote: `https://box:62333`, `http://box`, `box:62333` or `box`."""
+    bare = "://" not in text
+    try:
+        parts = urlsplit(f"http://{text}" if bare else text)
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        name, port, parts = None, None, urlsplit("")
+    if not name or parts.scheme not in _PORTS or parts.query or parts.fragment or any(c in text for c in " \t\r\n"):
+        raise UserError(f"'{text}' is no address of a daemon; write it as in https://box:{PORT}")
+    if not (name + parts.path).isascii() or not name.isprintable():
+        raise UserError(f"'{text}' is to be written in ASCII")
+    if parts.username is not None or parts.password is not None:
+        raise UserError("an address holds no password here; gpuyard login stores a token")
+    usual = PORT if bare else _PORTS[parts.scheme]
+    return Host(parts.scheme, name, port or usual, parts.path.rstrip("/"))
+
+
+def known(
+    host: Host, token: str | None = None, ca: str | None = None, environment: Mapping[str, str] | None = None
+) -> Known:
+    """The token and the certificates for a host: what is given, else from the environment, else from the file."""
+    environment = os.environ if environment is None else environment
+    token = token or environment.get("GPUYARD_TOKEN")
+    ca = ca or environment.get("GPUYARD_CA")
+    if token is None or (ca is None and host.tls):
+        kept = _read(hosts_file(environment)).get(host.url, Known())
+        token, ca = token or kept.token, ca or kept.ca
+    return Known(check_header("a token", token) if token else None, ca)
+
+
+def keep(host: Host, what: Known, environment: Mapping[str, str] | None = None) -> Path:
+    """Remember a token for a host; returns the file."""
+    path = hosts_file(environment)
+    _write(path, {**_read(path), host.url: what})
+    return path
+
+
+def forget(host: Host, environment: Mapping[str, str] | None = None) -> bool:
+    """Forget a host; whether it was known."""
+    path = hosts_file(environment)
+    kept = _read(path)
+    if kept.pop(host.url, None) is None:
+        return False
+    _write(path, kept)
+    return True
+
+
+def hosts_file(environment: Mapping[str, str] | None = None) -> Path:
+    """Where the tokens are, or would be."""
+    environment = os.environ if environment is None else environment
+    if sys.platform == "win32" and environment.get("APPDATA"):
+        return Path(environment["APPDATA"]) / "gpuyard" / "hosts.toml"
+    home = environment.get("HOME") or str(Path.home())
+    return Path(environment.get("XDG_CONFIG_HOME") or Path(home) / ".config") / "gpuyard" / "hosts.toml"
+
+
+def _read(path: Path) -> dict[str, Known]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    import tomllib  # here, because most have no such file
+
+    try:
+        found = tomllib.loads(text)
+        return {url: Known(str(one["token"]), one.get("ca")) for url, one in found.items()}
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
+        # What is wrong is not told: it may be in the middle of a token.
+        raise UserError(f"{path} cannot be understood; delete it, and gpuyard login again") from None
+
+
+def _write(path: Path, kept: Mapping[str, Known]) -> None:
+    """Put it there at once; nobody else may read it, not even for a moment."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write("# Written by gpuyard login. A token stands for its owner: show this file to nobody.\n")
+            for url, one in sorted(kept.items()):
+                file.write(f"\n[{_quoted(url)}]\ntoken = {_quoted(one.token or '')}\n")
+                file.write(f"ca = {_quoted(one.ca)}\n" if one.ca else "")
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+        raise
+
+
+def _quoted(text: str) -> str:
+    """A text as TOML has it, which is as JSON has it."""
+    return json.dumps(text)

@@ -1,0 +1,356 @@
+"""GPUs for a script that starts itself: it waits in the queue like a job, and holds its GPUs until it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol, TypedDict, Unpack, overload
+
+from gpuyard.client.client import OVER, Blocker, Client, Invalid, Job, LeaseWishes
+from gpuyard.client.retry import PATIENCE, patiently, to_stderr
+from gpuyard.client.transport import NoDaemon, Refused
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.units import check_share, format_duration, parse_duration, parse_share
+
+USUAL = 60.0
+"""Seconds without a sign of life after which such a lease is over, if nobody says otherwise."""
+_GONE = (404, 409, 410)
+_AGAIN = 1.0
+"""Seconds until the next try if the daemon is away."""
+
+
+class Heard(Protocol):
+    """Who is told."""
+
+    def beat(self, id: str) -> None:
+        """Tell that a lease's holder is there, as `Client.beat` does."""
+        ...
+
+
+class Heartbeat:
+    """Tells the daemon again and again that this process is there, in a thread that does not keep it from ending."""
+
+    def __init__(self, seconds: float = USUAL, lost: Callable[[], None] | None = None) -> None:
+        self.seconds = seconds
+        self.lost = False
+        """Whether the daemon has given the lease to others."""
+        self._on_loss = lost
+        self._over = threading.Event()
+        self._pid = os.getpid()
+
+    def start(self, client: Heard, lease: str) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, args=(client, lease), name=f"gpuyard-lease-{lease}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Be quiet from now on."""
+        self._over.set()
+
+    def _run(self, client: Heard, lease: str) -> None:
+        said = ""
+        pause = self.seconds / 3
+        while not self._over.wait(pause) and os.getpid() == self._pid:  # not in a child that was forked
+            pause = self.seconds / 3
+            try:
+                client.beat(lease)
+            except NoDaemon:
+                pause = min(_AGAIN, pause)  # so that the next one hears of us in time
+            except Refused as error:
+                if error.status in _GONE:
+                    self._lose(lease, str(error))
+                    return
+                said = self._say_once(lease, str(error), said)
+            except GpuyardError as error:
+                said = self._say_once(lease, str(error), said)
+
+    def _say_once(self, lease: str, why: str, said: str) -> str:
+        if why != said:
+            to_stderr(f"warning: lease {lease} cannot be kept up: {why}")
+        return why
+
+    def _lose(self, lease: str, why: str) -> None:
+        if self._over.is_set():  # it was given back meanwhile
+            return
+        self.lost = True
+        to_stderr(f"WARNING: LEASE {lease} IS LOST, and its GPUs may be somebody else's: stop using them ({why})")
+        if self._on_loss is not None:
+            self._on_loss()
+
+
+_AT_THE_END = 60.0
+"""Seconds for which it may be away when a lease is given back."""
+_POLL = 30.0
+
+
+class LeaseCancelled(GpuyardError):
+    """The lease was cancelled while it was waited for."""
+
+
+class Terms(TypedDict, total=False):
+    """What may be asked for."""
+
+    from_: Sequence[int] | None
+    """Only these GPUs, by index; all of them, unless it is said how many."""
+    memory: int | str | None
+    """Share GPUs: so much memory of each, as in `6G`."""
+    timeout: float | str | None
+    """How long to wait: seconds, or a text as in `10m`."""
+    name: str | None
+    priority: float
+    tags: Sequence[str]
+    estimate: float | None
+    time_limit: float | None
+    """Seconds after which the lease ends, though the process goes on."""
+    say: Callable[[str], None]
+    """Told why it waits; by default that goes to stderr."""
+    client: Client | None
+    heartbeat: float | None
+    """Keep it by signs of life, and lose it so many seconds after the last; by default where the daemon is elsewhere,
+    or cannot see this process."""
+    lost: Callable[[], None] | None
+    """Called, by another thread, if the lease is lost."""
+
+
+class Lease(Sequence[int]):
+    """GPUs that this process has: their indices, as a list has them."""
+
+    def __init__(self, id: str, indices: Sequence[int], uuids: Sequence[str], visible: Sequence[str]) -> None:
+        self.id = id
+        self.indices = tuple(indices)
+        self.uuids = tuple(uuids)
+        self.environment = {"CUDA_VISIBLE_DEVICES": ",".join(visible), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        """What makes CUDA see these GPUs and no others; for child processes, say."""
+        self._client: Client | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._pid = os.getpid()
+        self._before: list[dict[str, str | None]] = []
+
+    @property
+    def lost(self) -> bool:
+        """Whether the daemon has given it up, since it heard nothing of this process for too long."""
+        return self._heartbeat is not None and self._heartbeat.lost
+
+    def release(self) -> None:
+        """Give the GPUs back before this process ends. What a forked child does leaves its parent's lease alone."""
+        client, self._client = self._client, None
+        if client is None or os.getpid() != self._pid:
+            return
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        try:
+            patiently(client.give_back_lease, self.id, patience=_AT_THE_END)
+        except (NoDaemon, Refused) as error:
+            if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
+                to_stderr(f"lease {self.id} ends only with this process: {error}")
+
+    def __enter__(self) -> Lease:
+        self._before.append({name: os.environ.get(name) for name in self.environment})
+        os.environ.update(self.environment)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for name, value in self._before.pop().items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if not self._before:
+            self.release()
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        return self.indices[index]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Lease(id={self.id!r}, indices={list(self.indices)})"
+
+    def __str__(self) -> str:
+        return str(list(self.indices))
+
+
+def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
+    """Wait for GPUs; they are this process's until the block that this begins ends, or `release`, or the process.
+
+    In a `with` block CUDA_VISIBLE_DEVICES is set, for the whole process. Raises `TimeoutError` after `timeout` and
+    `LeaseCancelled` if somebody cancels it. In a job of gpuyard's it is the job's own GPUs, at once.
+    """
+    if (own := of_this_job(gpus, terms.get("from_"))) is not None:
+        return own
+    client = terms.get("client") or Client()
+    asking = Asking(client, terms.get("say") or client.say, terms.get("heartbeat"), terms.get("lost"))
+    job = asking.obtain(
+        seconds(terms.get("timeout")),
+        gpus=gpus,
+        among=terms.get("from_"),
+        gpu_memory=_share(terms.get("memory")),
+        name=terms.get("name") or _script(),
+        priority=terms.get("priority", 0.0),
+        tags=list(terms.get("tags", ())),
+        estimate=terms.get("estimate"),
+        time_limit=terms.get("time_limit"),
+    )
+    lease = lease_of(client, job)
+    lease._heartbeat = asking.heartbeat
+    return lease
+
+
+def wait_for_gpus(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
+    """Wait for GPUs and have them, and CUDA_VISIBLE_DEVICES set to them, for the rest of this process's life."""
+    lease = acquire(gpus, **terms)
+    os.environ.update(lease.environment)
+    return lease
+
+
+class Asking:
+    """A request for a lease, from asking for it to having it."""
+
+    def __init__(
+        self,
+        client: Client,
+        say: Callable[[str], None],
+        heartbeat: float | None = None,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        self._client, self._say, self._lost = client, say, lost
+        self.heartbeat: Heartbeat | None = None
+        if heartbeat is not None or client.afar:
+            self._beat_every(heartbeat)
+
+    def obtain(
+        self,
+        timeout: float | None,
+        *,
+        holder: int | None = None,
+        interactive: bool = False,
+        **wishes: Unpack[LeaseWishes],
+    ) -> Job:
+        """Ask for a lease and wait for it; whatever ends the waiting gives the request up."""
+        id = self._ask(holder, interactive, wishes)
+        if self.heartbeat is not None:
+            self.heartbeat.start(self._client, id)
+        try:
+            return _await(self._client, id, timeout, self._say)
+        except BaseException as error:  # Ctrl-C above all
+            if self.heartbeat is not None:
+                self.heartbeat.stop()
+            if not isinstance(error, NoDaemon | LeaseCancelled):
+                _give_up(self._client, id)
+            raise
+
+    def _ask(self, holder: int | None, interactive: bool, wishes: LeaseWishes) -> str:
+        """Ask for it; by signs of life where the daemon cannot see this process, in a container say."""
+        if self.heartbeat is not None:
+            return self._client.ask_for_lease(heartbeat=self.heartbeat.seconds, **wishes)
+        try:
+            return self._client.ask_for_lease(holder=holder, interactive=interactive, **wishes)
+        except Invalid as error:
+            if holder is not None:
+                raise
+            self._beat_every(None)
+            try:
+                return self._ask(None, False, wishes)
+            except Refused:  # then it was something else
+                raise error from None
+
+    def _beat_every(self, given: float | None) -> None:
+
+        self.heartbeat = Heartbeat(USUAL if given is None else given, self._lost)
+
+
+def lease_of(client: Client, job: Job) -> Lease:
+    """The lease of this process, now that it has begun."""
+    known = {gpu["index"]: gpu for gpu in patiently(client.gpus)["gpus"]}
+    mine = [known[index] for index in job["gpus"]]
+    visible = [str(gpu["index"]) if gpu["simulated"] else gpu["uuid"] for gpu in mine]
+    lease = Lease(job["id"], job["gpus"], [gpu["uuid"] for gpu in mine], visible)
+    lease._client = client
+    return lease
+
+
+def of_this_job(gpus: int | None, among: Sequence[int] | None) -> Lease | None:
+    """The GPUs of the job that this process belongs to; None if it is no job of gpuyard's."""
+    job = os.environ.get("GPUYARD_JOB_ID")
+    if not job or "GPUYARD_GPUS" not in os.environ:
+        return None
+    indices = [int(index) for index in os.environ["GPUYARD_GPUS"].split(",") if index]
+    wanted = gpus or len(among or ()) or 1
+    if wanted > len(indices):
+        raise UserError(f"this is job {job}, which has GPUs {indices}, and wants {wanted}; submit it with more --gpus")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return Lease(job, indices, visible, visible)
+
+
+def seconds(timeout: float | str | None) -> float | None:
+    """How long to wait, from what somebody wrote."""
+    found = parse_duration(timeout) if isinstance(timeout, str) else timeout
+    if found is not None and not found >= 0:
+        raise UserError(f"a timeout must be 0 or more, not {timeout}")
+    return found
+
+
+def _share(memory: float | str | None) -> int | None:
+    """Bytes of each GPU, if they are to be shared."""
+    if memory is None:
+        return None
+    return parse_share(memory) if isinstance(memory, str) else check_share(memory)
+
+
+def _script() -> str | None:
+    """What this process runs, if that is a file."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return None if name.startswith("-") else name or None
+
+
+def _await(client: Client, id: str, timeout: float | None, say: Callable[[str], None]) -> Job:
+    """The lease when it has begun; tells why it waits if that takes more than a second."""
+    end = float("inf") if timeout is None else time.monotonic() + timeout
+    said, poll = "", 1.0
+    while True:
+        left = max(0.0, end - time.monotonic())
+        job = patiently(client.job, id, wait=min(poll, left), until="start", patience=min(PATIENCE, left), say=say)
+        if job["state"] in OVER:
+            raise LeaseCancelled(f"lease {id} was {job['state']}: {job['reason'] or 'nobody said why'}")
+        if job["started_at"] is not None:
+            return job
+        why = (job["reason"] or "its turn has not come").rstrip(".")
+        if time.monotonic() >= end and job["state"] != "running":
+            span = format_duration(timeout or 0.0)
+            raise TimeoutError(f"no GPUs within {span} ({why}); the request was given up")
+        if why != said:
+            say(f"lease {id} waits: {why}")
+            if not said and (holds := patiently(client.explain, id, say=say).get("holds")):
+                who = "process" if job.get("pid") == os.getpid() else "shell"
+                say(held_already(f"this {who} (pid {job.get('pid')})", holds))
+            said = why
+        poll = _POLL
+        time.sleep(0.02)
+
+
+def held_already(who: str, holds: Sequence[Blocker]) -> str:
+    """That the holder of a lease that waits has others, which it may be waiting for."""
+    ids = " ".join(lease["id"] for lease in holds)
+    each = " and ".join(f"lease {lease['id']} on GPU {', '.join(map(str, lease['gpus']))}" for lease in holds)
+    return f"{who} holds {each} already; gpuyard release {ids} gives {'it' if len(holds) == 1 else 'them'} back"
+
+
+def _give_up(client: Client, id: str) -> None:
+    try:
+        client.give_back_lease(id)
+    except GpuyardError as error:
+        if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
+            to_stderr(f"lease {id} could not be given up: {error}")

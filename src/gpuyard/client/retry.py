@@ -1,0 +1,60 @@
+"""Waiting for a daemon that went away."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gpuyard.client.transport import NoDaemon
+from gpuyard.units import format_duration
+
+T = TypeVar("T")
+
+PATIENCE = 600.0
+"""Seconds for which a daemon may be away while somebody waits for what it knows of."""
+_LOOK = 0.2
+"""Seconds between looks whether it is back."""
+
+
+def to_stderr(message: str) -> None:
+    """Where messages go."""
+    print(f"gpuyard: {message}", file=sys.stderr, flush=True)
+
+
+class Absence:
+    """How long a daemon has been away, as far as somebody has noticed."""
+
+    def __init__(self, patience: float = PATIENCE, say: Callable[[str], None] = to_stderr) -> None:
+        self._patience, self._say = patience, say
+        self._end: float | None = None
+
+    def endure(self, error: NoDaemon) -> None:
+        """It is away: wait a moment, or give up if that has been so for too long. Said once."""
+        if self._end is None:
+            self._end = time.monotonic() + self._patience
+            self._say(f"the daemon went away; this waits {format_duration(self._patience)} for the next one")
+        elif time.monotonic() >= self._end:
+            raise error
+        time.sleep(_LOOK)
+
+    def over(self) -> None:
+        """It is back."""
+        self._end = None
+
+
+def patiently(
+    call: Callable[..., T],
+    *arguments: Any,
+    patience: float = PATIENCE,
+    say: Callable[[str], None] = to_stderr,
+    **settings: Any,
+) -> T:
+    """Call the daemon; if it went away, wait for the next one."""
+    absence = Absence(patience, say)
+    while True:
+        try:
+            return call(*arguments, **settings)
+        except NoDaemon as error:
+            absence.endure(error)

@@ -1,0 +1,1 @@
+"""What keeps jobs from GPUs besides capacity: gates, dependencies, quotas, reservations, loans and withdrawn GPUs."""

@@ -1,0 +1,178 @@
+"""What keeps waiting jobs from being chosen, whatever the policy says.
+
+Others must end first, a time must come, or a quota is used up. Gates hide such rows from a plan (`Snapshot.may`). A
+quota can be reached by what the plan itself starts: then it is made again without those who went too far (`too_many`).
+All of it costs nothing where nobody asked for such a thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.limits.quotas import HOUR, in_week, quota_of
+from gpuyard.core.loops.pool import Flags, Floats, Ints
+from gpuyard.core.model import Quota
+from gpuyard.core.reasons import ArrayLimit, BeginTime, Dependency, Promise, Reason
+from gpuyard.core.reasons import Quota as QuotaReason
+from gpuyard.core.state import State
+from gpuyard.errors import Bug
+
+
+class Room(NamedTuple):
+    """How much each of several accounts (users, groups, arrays) may still have."""
+
+    account: Ints
+    """Of each row of the table."""
+    left: Floats
+    """By account."""
+    cost: Ints
+    """Of each row of the table."""
+    why: Callable[[int], Reason]
+    """Why a row finds no room."""
+
+
+def gated(state: State, now: float) -> bool:
+    """Whether anybody may be kept from being chosen."""
+    return bool(
+        state.after or state.promises or state.at_most or state.latest_begin > now
+        or (state.rules is not None and state.rules.quotas)
+    )  # fmt: skip
+
+
+class Gates:
+    """Who may be chosen at an instant."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self._state, self._now = state, now
+        self._rows = state.waiting.array
+        self._rooms = [*_array_rooms(state), *quota_rooms(state, now)]
+        self._left = [room.left for room in self._rooms]
+        """What would be left after those who were to start."""
+        begin = state.table.begin[self._rows]
+        self.may: Flags = begin <= now
+        """Which waiting rows may be chosen."""
+        self._shut(np.array([*state.after, *state.promises], dtype=np.int64))
+        for room in self._rooms:
+            self.may &= room.left[room.account[self._rows]] >= room.cost[self._rows]
+        self.wake_at = float(begin[begin > now].min(initial=np.inf))
+        """When others may, although nothing happens."""
+        if state.rules is not None and any(quota.gpu_hours for _, quota in state.rules.quotas):
+            self.wake_at = min(self.wake_at, (now // HOUR + 1) * HOUR)
+
+    def _shut(self, rows: Ints) -> None:
+        at = self._rows.searchsorted(rows)
+        at, rows = at[at < len(self._rows)], rows[at < len(self._rows)]
+        self.may[at[self._rows[at] == rows]] = False  # the others are held
+
+    def too_many(self, starts: Sequence[int]) -> bool:
+        """Whether some of those who would start, in this order, go too far together; then they may not be chosen."""
+        accepted: list[int] = []
+        left = [room.left.copy() for room in self._rooms]
+        for row in starts:
+            if all(left[n][room.account[row]] >= room.cost[row] for n, room in enumerate(self._rooms)):
+                accepted.append(row)
+                for n, room in enumerate(self._rooms):
+                    left[n][room.account[row]] -= room.cost[row]
+        if len(accepted) == len(starts):
+            return False
+        fits = np.isin(self._rows, accepted)
+        self._left = [np.minimum(former, now) for former, now in zip(self._left, left, strict=True)]
+        for n, room in enumerate(self._rooms):
+            self.may &= fits | (left[n][room.account[self._rows]] >= room.cost[self._rows])
+        return True
+
+    def has_room(self, starts: Sequence[int], row: int) -> bool:
+        """Whether one more may start beside those who do."""
+        return all(
+            room.left[room.account[row]]
+            - sum(room.cost[one] for one in starts if room.account[one] == room.account[row])
+            >= room.cost[row]
+            for room in self._rooms
+        )
+
+    def reasons(self) -> dict[str, Reason]:
+        """Why those who may not be chosen may not, in the order of submission."""
+        return {self._state.ids[row]: self._why(row) for row in self._rows[~self.may].tolist()}
+
+    def _why(self, row: int) -> Reason:
+        state = self._state
+        if row in state.after:
+            return Dependency(tuple(state.after[row]))
+        if state.table.begin[row] > self._now:
+            return BeginTime(float(state.table.begin[row]))
+        if row in state.promises:
+            return Promise(state.promises[row])
+        for lefts in ([room.left for room in self._rooms], self._left):
+            for room, left in zip(self._rooms, lefts, strict=True):
+                if left[room.account[row]] < room.cost[row]:
+                    return room.why(row)
+        raise Bug(f"job {state.ids[row]} was kept from being chosen for no reason")
+
+
+def _spoken_for(state: State) -> Ints:
+    """Rows that have GPUs, or have been promised some."""
+    return np.concatenate((state.running.array, np.array(list(state.promises), dtype=np.int64)))
+
+
+def _array_rooms(state: State) -> list[Room]:
+    if not state.at_most:
+        return []
+    table, rows = state.table, _spoken_for(state)
+    names = list(state.arrays)
+    left = np.full(len(names), np.inf)
+    for number, most in state.at_most.items():
+        left[number] = most - np.count_nonzero(table.array[rows] == number)
+
+    def why(row: int) -> Reason:
+        number = int(table.array[row])
+        return ArrayLimit(names[number], state.at_most[number])
+
+    return [Room(table.array, left, np.ones(len(table.array), dtype=np.int64), why)]
+
+
+def quota_rooms(state: State, now: float) -> list[Room]:
+    """How much users and groups may still have, where there are quotas."""
+    if state.rules is None or not state.rules.quotas or not state.user_of:
+        return []
+    quotas = dict(state.rules.quotas)
+    users = list(state.user_of)
+    groups = [f"@{group}" if group else "" for group in state.group_of]
+    of_user = [quota_of(state.rules, name) for name in users]
+    rooms = _rooms_of(state, users, of_user, users, now)
+    if any(name in quotas for name in groups):
+        names = sorted(set(groups))
+        of_group = [quota_of(state.rules, name) for name in names]
+        rooms += _rooms_of(state, names, of_group, groups, now)
+    return rooms
+
+
+def _rooms_of(state: State, names: list[str], quotas: list[Quota], account_of: list[str], now: float) -> list[Room]:
+    """Rooms of users, or of groups: `account_of` says by user whose account counts."""
+    table, rows = state.table, _spoken_for(state)
+    number = {name: n for n, name in enumerate(names)}
+    account = np.array([number[name] for name in account_of], dtype=np.int64)[table.user]
+    rooms = []
+    if any(quota.gpus for quota in quotas):
+        has = np.bincount(account[rows], weights=table.gpus[rows], minlength=len(names))
+        limits = np.array([quota.gpus or np.inf for quota in quotas])
+
+        def no_gpus(row: int) -> Reason:
+            n = int(account[row])
+            return QuotaReason(names[n], "GPUs", float(limits[n]), float(has[n]), int(table.gpus[row]))
+
+        rooms.append(Room(account, limits - has, table.gpus, no_gpus))
+    if any(quota.gpu_hours for quota in quotas):
+        had = np.zeros(len(names))
+        for user, name in enumerate(account_of):
+            had[number[name]] += in_week(state, user, now) / HOUR
+        hours = np.array([quota.gpu_hours or np.inf for quota in quotas])
+
+        def no_hours(row: int) -> Reason:
+            n = int(account[row])
+            return QuotaReason(names[n], "GPU-hours", float(hours[n]), float(had[n]), int(table.gpus[row]))
+
+        rooms.append(Room(account, np.where(had < hours, np.inf, 0.0), np.ones_like(table.gpus), no_hours))
+    return rooms

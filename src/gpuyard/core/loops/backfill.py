@@ -1,0 +1,160 @@
+"""Who may go ahead of whom: the inner loops of the disciplines that never stop a job.
+
+A discipline gets rows that are already in the policy's order and decides which of them start, by trying to place
+them one after another on a site whose pool is its own copy. Like the placements, these are loops in numba's subset.
+
+The one trick that keeps them fast is the *limit*: free capacity only shrinks while a plan is made, so once a job
+of k whole GPUs did not fit, no job of k or more can, and those are not even looked at.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.loops.nodes import needs_one_node, some_node_has
+from gpuyard.core.loops.placement import claim, fits, release, settle
+from gpuyard.core.loops.pool import Counts, Demand, Floats, Ints, Site, on_copy, takes_any
+
+DISCIPLINES = {
+    "strict": "the first job that does not fit blocks all behind it",
+    "commit": "strict, and the chosen head is kept until it fits, even if a better job arrives (RLScheduler)",
+    "skip": "greedy: whatever fits starts, in order",
+    "easy": "backfilling that never delays the head's reservation (Lifka 1995)",
+    "easy-shadow": "commit with RLScheduler's backfilling: by requested times, FCFS, no spare-GPU rule",
+    "conservative": "backfilling that delays no job ahead: everybody has a reservation (Mu'alem & Feitelson 2001)",
+}
+NO_LIMIT = 2**62
+
+
+class Starts(NamedTuple):
+    """Jobs that a plan starts, in order, with their spots laid end to end."""
+
+    rows: Ints
+    ends: Ints
+    """Where each job's spot ends in `bins`."""
+    bins: Ints
+    size: Ints
+    """One number: how many jobs."""
+
+
+def new_starts(jobs: int, bins: int) -> Starts:
+    """Room for so many jobs to be started, with so many GPUs in all."""
+    return Starts(
+        np.empty(jobs, dtype=np.int64),
+        np.empty(jobs, dtype=np.int64),
+        np.empty(bins, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+    )
+
+
+def bins_taken(starts: Starts) -> int:
+    """Where the spot of the next job begins."""
+    return int(starts.ends[starts.size[0] - 1]) if starts.size[0] > 0 else 0
+
+
+def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
+    """Give a job the spot that has been written behind those of the others, and note it."""
+    claim(site, row, spot)
+    i = starts.size[0]
+    starts.rows[i] = row
+    starts.ends[i] = bins_taken(starts) + len(spot)
+    starts.size[0] = i + 1
+
+
+class Holders(NamedTuple):
+    """Running jobs, in some order, with their spots in one long array."""
+
+    rows: Ints
+    begins: Counts
+    """Where each job's spot begins in `bins`."""
+    ends: Counts
+    bins: Counts
+    until: Floats
+    """When each is expected to end."""
+
+
+def held_spot(holders: Holders, i: int) -> Ints:
+    """The spot of the i-th holder."""
+    return np.asarray(holders.bins[holders.begins[i] : holders.ends[i]])
+
+
+def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int:
+    """Start what fits, in order; with `stop`, the first that does not fit blocks. Returns the limit, 0 if blocked."""
+    demand = site.demand
+    for row in order:
+        any_gpu = takes_any(demand, row)
+        if any_gpu and demand.gpus[row] >= limit:
+            continue
+        taken = bins_taken(starts)
+        spot = starts.bins[taken : taken + demand.gpus[row]]
+        if settle(site, row, spot):
+            start(site, starts, row, spot)
+        elif stop:
+            return 0
+        elif any_gpu:
+            limit = demand.gpus[row]
+    return limit
+
+
+def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
+    """When the head is expected to fit, and the site at that instant without it. Holders by expected end."""
+    later = on_copy(site)
+    return wait_for(head, holders, later), later
+
+
+def wait_for(head: int, holders: Holders, later: Site) -> float:
+    """Let holders leave, one instant after another, until the head fits; returns when that is."""
+    idle, k = later.pool.idle, later.demand.gpus[head]
+    any_gpu = takes_any(later.demand, head)
+    one_node = not later.fine and needs_one_node(later.code, later.pool.size, k)
+    roomy = False  # whether some node has room for all of it
+    free = sum(idle)
+    n = len(holders.rows)
+    for i in range(n):
+        spot = holders.bins[holders.begins[i] : holders.ends[i]]
+        release(later, holders.rows[i], spot)
+        free += len(spot)
+        at = holders.until[i]
+        if one_node and not roomy:
+            roomy = some_node_has(idle, spot, k)
+        if (i + 1 < n and holders.until[i + 1] == at) or (any_gpu and free < k):
+            continue
+        if roomy or (not one_node and fits(later, head)):
+            return float(at)
+    return np.inf
+
+
+def backfill(order: Ints, head: int, shadow: float, later: Site, now: float, site: Site, starts: Starts) -> None:
+    """Start what fits and leaves the head its reservation: done by then, or beside it at that time."""
+    demand = site.demand
+    limit = NO_LIMIT
+    for row in order:
+        any_gpu = takes_any(demand, row)
+        if any_gpu and demand.gpus[row] >= limit:
+            continue
+        taken = bins_taken(starts)
+        spot = starts.bins[taken : taken + demand.gpus[row]]
+        if not settle(site, row, spot):
+            if any_gpu:
+                limit = demand.gpus[row]
+            continue
+        if now + demand.estimate[row] > shadow:
+            claim(later, row, spot)
+            if not fits(later, head):
+                release(later, row, spot)
+                continue
+        start(site, starts, row, spot)
+
+
+def shadow_time(head: int, holders: Holders, demand: Demand, idle: int) -> float:
+    """RLScheduler's shadow: when the expected ends of running jobs, added up, make room for the head."""
+    free = idle
+    at = np.inf
+    for i in range(len(holders.rows)):
+        free += demand.gpus[holders.rows[i]]
+        at = holders.until[i]
+        if free >= demand.gpus[head]:
+            break
+    return float(at)

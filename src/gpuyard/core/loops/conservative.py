@@ -1,0 +1,148 @@
+"""Conservative backfilling: a profile of free capacity over time, and a reservation in it for every job.
+
+Loops in numba's subset, like the other disciplines.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
+from gpuyard.core.loops.placement import claim, place, release
+from gpuyard.core.loops.pool import NOBODY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
+
+
+class Profile(NamedTuple):
+    """Free capacity over the time to come: row i of each array holds from times[i] to times[i + 1]."""
+
+    times: Floats
+    idle: Ints
+    tenants: Ints
+    memory: Floats
+    compute: Floats
+    kind: Ints
+    cpus: Floats
+    host: Floats
+
+
+def new_profile(now: float, holders: Holders, site: Site) -> Profile:
+    """What running jobs leave free, by their expected ends (all after now, ascending)."""
+    times = np.unique(np.append(holders.until[holders.until < np.inf], now))
+    n, gpus = len(times), len(site.pool.tenants) if site.fine else 0
+    nodes = len(site.pool.cpus) if site.fine else 0
+    profile = Profile(
+        times,
+        np.empty((n, len(site.pool.idle)), dtype=np.int64),
+        np.empty((n, gpus), dtype=np.int64),
+        np.empty((n, gpus)),
+        np.empty((n, gpus)),
+        np.empty((n, gpus), dtype=np.int64),
+        np.empty((n, nodes)),
+        np.empty((n, nodes)),
+    )
+    current = on_copy(site)
+    h = 0
+    for i in range(n):
+        while h < len(holders.rows) and holders.until[h] <= times[i]:
+            release(current, holders.rows[h], held_spot(holders, h))
+            h += 1
+        profile.idle[i] = current.pool.idle
+        if site.fine:
+            profile.tenants[i] = current.pool.tenants
+            profile.memory[i] = current.pool.memory
+            profile.compute[i] = current.pool.compute
+            profile.kind[i] = current.pool.kind
+            profile.cpus[i] = current.pool.cpus
+            profile.host[i] = current.pool.host
+    return profile
+
+
+def _site_at(profile: Profile, site: Site, i: int) -> Site:
+    """The i-th row of a profile as a site that can be written to."""
+    fixed = site.pool
+    pool = Pool(
+        fixed.first, fixed.size, fixed.node,
+        profile.idle[i], profile.tenants[i], profile.memory[i], profile.compute[i],
+        fixed.total,
+        profile.kind[i], profile.cpus[i], profile.host[i],
+        fixed.all_cpus, fixed.all_host,
+    )  # fmt: skip
+    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks, site.parts)
+
+
+def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:
+    """What stays free throughout rows begin to end of a profile."""
+    pool = copy_pool(_site_at(profile, site, begin).pool)
+    for j in range(begin + 1, end):
+        pool.idle[:] = np.minimum(pool.idle, profile.idle[j])
+        if site.fine:
+            pool.tenants[:] = np.maximum(pool.tenants, profile.tenants[j])
+            pool.memory[:] = np.minimum(pool.memory, profile.memory[j])
+            pool.compute[:] = np.minimum(pool.compute, profile.compute[j])
+            pool.cpus[:] = np.minimum(pool.cpus, profile.cpus[j])
+            pool.host[:] = np.minimum(pool.host, profile.host[j])
+    if site.fine:
+        pool.idle[:] = np.bincount(pool.node[pool.tenants == 0], minlength=len(pool.idle))
+    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks)
+
+
+def earliest(row: int, profile: Profile, site: Site) -> tuple[int, Ints]:
+    """The first row of the profile from which a job fits for as long as it is expected to run, and its spot."""
+    times = profile.times
+    length = site.demand.estimate[row]
+    k = site.demand.gpus[row]
+    if takes_any(site.demand, row):
+        enough = profile.idle.sum(axis=1) >= k
+    else:
+        enough = np.ones(len(times), dtype=np.bool_)
+    short = np.flatnonzero(~enough)
+    until = np.append(times[short], np.inf)[np.searchsorted(short, np.arange(len(times)))]
+    for i in np.flatnonzero(enough & (until >= times + length)):
+        if not site.fine and len(site.pool.idle) == 1:
+            return int(i), np.zeros(k, dtype=np.int64)
+        spot = place(_window(profile, site, int(i), int(np.searchsorted(times, times[i] + length))), row)
+        if len(spot) > 0:
+            return int(i), spot
+    return -1, NOBODY
+
+
+def book(profile: Profile, i: int, row: int, spot: Ints, site: Site) -> Profile:
+    """The profile with a job's reservation taken out of it from row i on."""
+    end = profile.times[i] + site.demand.estimate[row]
+    j = np.searchsorted(profile.times, end)
+    if end < np.inf and (j == len(profile.times) or profile.times[j] != end):
+        again = np.concatenate((np.arange(j), np.arange(j - 1, len(profile.times))))
+        times = profile.times[again]
+        times[j] = end
+        profile = Profile(
+            times, profile.idle[again], profile.tenants[again], profile.memory[again], profile.compute[again],
+            profile.kind[again], profile.cpus[again], profile.host[again],
+        )  # fmt: skip
+    for r in range(i, j):
+        claim(_site_at(profile, site, r), row, spot)
+    return profile
+
+
+def conserve(order: Ints, now: float, holders: Holders, site: Site, starts: Starts) -> None:
+    """Give every job the earliest reservation that delays nobody ahead; those that are due now start."""
+    demand = site.demand
+    profile = new_profile(now, holders, site)
+    least = np.empty(len(order), dtype=np.int64)
+    smallest = NO_LIMIT
+    for n in range(len(order) - 1, -1, -1):
+        smallest = min(smallest, demand.gpus[order[n]]) if takes_any(demand, order[n]) else 0
+        least[n] = smallest
+    for n in range(len(order)):
+        if least[n] > sum(site.pool.idle):
+            break  # nobody from here on fits now, so their reservations change nothing
+        row = order[n]
+        i, spot = earliest(row, profile, site)
+        if i < 0:
+            continue
+        profile = book(profile, i, row, spot, site)
+        if i == 0:
+            taken = bins_taken(starts)
+            starts.bins[taken : taken + len(spot)] = spot
+            start(site, starts, row, spot)

@@ -1,0 +1,232 @@
+"""On which GPUs: eight ways to choose from the free capacity of a cluster, and taking it and giving it back.
+
+These functions are loops over arrays and integers in numba's subset: they run interpreted here, and compiled
+elsewhere, from the same source. They never look at a policy. The arrays are those of `pool`; what takes a look at every
+single GPU is in `sharing`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuyard.core.loops.nodes import add_gpus, choose_nodes, has_room, most_idle, nodes_for
+from gpuyard.core.loops.pool import (
+    BYTE,
+    CONSOLIDATE,
+    INTERPRETED,
+    NOBODY,
+    PACKING,
+    RANDOM,
+    SLACK,
+    Flags,
+    Ints,
+    Pool,
+    Site,
+    counts_host,
+    on_copy,
+    shuffled,
+    takes_any,
+)
+from gpuyard.core.loops.sharing import NodeScores, by_node, choose_gpus, pack_one_node, part_of, room_at, usable_gpus
+
+
+def _consolidated(pool: Pool, usable: Flags, k: int) -> Ints:
+    """`consolidate` among the usable GPUs of each node."""
+    per_node = np.bincount(pool.node[usable], minlength=len(pool.idle)).astype(np.int64)
+    nodes = nodes_for(CONSOLIDATE, pool.size, per_node, k, 0)
+    if len(nodes) == 0:
+        return NOBODY
+    if nodes[0] == nodes[-1]:
+        return pack_one_node(pool, usable, per_node, k)
+    gpus = np.empty(k, dtype=np.int64)
+    done = 0
+    while done < k:
+        here = np.flatnonzero(usable & (pool.node == nodes[done]))
+        took = min(len(here), k - done)
+        gpus[done : done + took] = here[:took]
+        done += took
+    return gpus
+
+
+def place(site: Site, row: int) -> Ints:
+    """A spot for a job: its bins, or an empty array where it does not fit now."""
+    if INTERPRETED and site.parts and row in site.parts:
+        return place_parts(site, row)
+    k = site.demand.gpus[row]
+    if not site.fine:
+        return nodes_for(site.code, site.pool.size, site.pool.idle, k, site.salt)
+    any_gpu = takes_any(site.demand, row)
+    if site.code >= PACKING:
+        if any_gpu and k > site.pool.size[most_idle(site.pool.size)]:
+            return pick(CONSOLIDATE, site.pool, nodes_for(CONSOLIDATE, site.pool.size, site.pool.idle, k, 0), 0)
+        return by_node(site, row)
+    if counts_host(site.demand, row):
+        return by_node(site, row)
+    if any_gpu:
+        nodes = nodes_for(site.code, site.pool.size, site.pool.idle, k, site.salt)
+        return pick(site.code, site.pool, nodes, site.salt)
+    if site.code == CONSOLIDATE:
+        return _consolidated(site.pool, usable_gpus(site, row), k)
+    return choose_gpus(site.code, site.pool, usable_gpus(site, row), k, site.salt)
+
+
+def place_parts(site: Site, row: int) -> Ints:
+    """A spot for a job of several parts, each on one node, the largest first; empty where not all fit."""
+    trial, parts, found = on_copy(site), site.parts[row], []
+    if max(parts) > np.diff(site.pool.first).max():
+        return NOBODY
+    board = NodeScores(part_of(trial, row, parts[0]), 0)
+    for n, size in enumerate(parts):
+        if n and size != parts[n - 1]:
+            board = NodeScores(part_of(trial, row, size), 0)
+        spot = board.spot()
+        if len(spot) == 0:
+            return NOBODY
+        found.append(spot)
+        if n + 1 < len(parts):
+            claim(board.site, 0, spot)
+            board.changed(spot)
+    return np.concatenate(found)
+
+
+def pieces(site: Site, row: int, spot: Ints) -> list[tuple[Site, Ints]]:
+    """The parts of a job, each as row 0 of a site, with its GPUs; parts that share GPUs may have the same ones."""
+    ends = np.cumsum(site.parts[row])
+    return [(part_of(site, row, int(size)), spot[end - size : end])
+            for size, end in zip(site.parts[row], ends.tolist(), strict=True)]  # fmt: skip
+
+
+def _parts_fit(site: Site, row: int, spot: Ints) -> bool:
+    """Whether the spots of all parts are free together, and each is on one node."""
+    for part, piece in pieces(on_copy(site), row, spot):
+        if len(np.unique(part.pool.node[piece])) > 1 or not fits_in_place(part, 0, piece):
+            return False
+        claim(part, 0, piece)
+    return True
+
+
+def settle(site: Site, row: int, spot: Ints) -> bool:
+    """Write a job's spot where it is wanted; false where it does not fit now."""
+    if not site.fine:
+        return choose_nodes(site.code, site.pool.size, site.pool.idle, site.demand.gpus[row], site.salt, spot)
+    found = place(site, row)
+    if len(found) > 0:
+        spot[:] = found
+    return len(found) > 0
+
+
+def fits(site: Site, row: int) -> bool:
+    """Whether there is a spot for a job now."""
+    if not site.fine:
+        return has_room(site.code, site.pool.size, site.pool.idle, site.demand.gpus[row])
+    return len(place(site, row)) > 0
+
+
+def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
+    """Idle GPUs, one on each of the nodes given (a node given twice gives two)."""
+    gpus = np.empty(len(nodes), dtype=np.int64)
+    if len(nodes) == 1 and code != RANDOM:  # most jobs: the first GPU without a tenant
+        begin = pool.first[nodes[0]]
+        gpus[0] = begin + pool.tenants[begin : pool.first[nodes[0] + 1]].argmin()
+        return gpus
+    wanted = np.bincount(nodes)
+    done = 0
+    for n in np.flatnonzero(wanted):
+        begin = pool.first[n]
+        idle = np.flatnonzero(pool.tenants[begin : pool.first[n + 1]] == 0)
+        if code == RANDOM:
+            idle = idle[shuffled(salt + int(n), len(idle))]
+        gpus[done : done + wanted[n]] = idle[: wanted[n]] + begin
+        done += wanted[n]
+    return gpus
+
+
+def claim(site: Site, row: int, spot: Ints) -> None:
+    """Take a job's spot out of the pool."""
+    if INTERPRETED and site.parts and row in site.parts:
+        for part, piece in pieces(site, row, spot):
+            claim(part, 0, piece)
+        return
+    pool = site.pool
+    if not site.fine:
+        add_gpus(pool.idle, spot, -1)
+        return
+    if len(spot) == 1:
+        pool.idle[pool.node[spot[0]]] -= pool.tenants[spot[0]] == 0
+    else:
+        add_gpus(pool.idle, pool.node[spot[pool.tenants[spot] == 0]], -1)
+    pool.tenants[spot] += 1
+    if site.demand.compute[row] >= 100:
+        pool.memory[spot] = -1.0  # no room left, not even for a share of next to nothing
+        pool.compute[spot] = 0.0
+        pool.kind[spot] = len(spot)
+    else:
+        pool.memory[spot] -= site.demand.memory[row]
+        pool.compute[spot] -= site.demand.compute[row]
+        pool.kind[spot] = -1
+    if counts_host(site.demand, row):
+        _add_host(site, row, spot, -1.0)
+
+
+def release(site: Site, row: int, spot: Ints) -> None:
+    """Give a job's spot back to the pool."""
+    if INTERPRETED and site.parts and row in site.parts:
+        for part, piece in pieces(site, row, spot):
+            release(part, 0, piece)
+        return
+    pool = site.pool
+    if not site.fine:
+        add_gpus(pool.idle, spot, 1)
+        return
+    pool.tenants[spot] -= 1
+    empty = spot[pool.tenants[spot] == 0]
+    add_gpus(pool.idle, pool.node[empty], 1)
+    if site.demand.compute[row] < 100:
+        pool.memory[spot] += site.demand.memory[row]
+        pool.compute[spot] += site.demand.compute[row]
+    # An empty GPU is exactly empty, whatever the sums of decimals have come to, and so is an empty node.
+    pool.memory[empty] = pool.total[empty]
+    pool.compute[empty] = 100.0
+    pool.kind[empty] = 0
+    if counts_host(site.demand, row):
+        _add_host(site, row, spot, 1.0)
+    for n in pool.node[empty]:  # whoever left last, also one that took no CPUs
+        if pool.idle[n] == pool.size[n]:
+            pool.cpus[n] = pool.all_cpus[n]
+            pool.host[n] = pool.all_host[n]
+
+
+def _add_host(site: Site, row: int, spot: Ints, sign: float) -> None:
+    """Give CPUs and host memory back to the nodes of a spot, or take them: every GPU brings its part of the job's."""
+    demand, pool = site.demand, site.pool
+    cpus, host = sign * demand.cpus[row] / len(spot), sign * demand.host[row] / len(spot)
+    for n in pool.node[spot]:
+        pool.cpus[n] += cpus
+        pool.host[n] += host
+
+
+def _host_fits(site: Site, row: int, spot: Ints) -> bool:
+    """Whether the nodes of a spot have CPUs and host memory enough."""
+    demand, pool = site.demand, site.pool
+    counts = np.bincount(pool.node[spot])
+    enough = True
+    for n in np.flatnonzero(counts):
+        part = counts[n] / len(spot)
+        enough = enough and demand.cpus[row] * part <= pool.cpus[n] + SLACK
+        enough = enough and demand.host[row] * part <= pool.host[n] + BYTE
+    return enough
+
+
+def fits_in_place(site: Site, row: int, spot: Ints) -> bool:
+    """Whether exactly this spot is free for a job."""
+    if INTERPRETED and site.parts and row in site.parts:
+        return _parts_fit(site, row, spot)
+    if site.fine:
+        if counts_host(site.demand, row) and not _host_fits(site, row, spot):
+            return False
+        return bool(room_at(site, row, spot).all())
+    wanted = np.bincount(spot)
+    enough = True
+    for n in range(len(wanted)):
+        enough = enough and wanted[n] <= site.pool.idle[n]
+    return enough

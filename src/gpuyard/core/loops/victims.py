@@ -1,0 +1,221 @@
+"""The inner loop of preemption: who must stop so that a better job can run.
+
+Waiting and running jobs are walked in one order, each taking what it needs from those behind it. Two rules keep
+it humane: a job is placed before anybody is stopped for it, and whoever can stay although a better job comes in
+does stay, best rank first. Loops in numba's subset, like the disciplines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
+from gpuyard.core.loops.nodes import has_room, most_idle
+from gpuyard.core.loops.placement import claim, fits, fits_in_place, release, settle
+from gpuyard.core.loops.pool import CONSOLIDATE, INTERPRETED, Counts, Ints, Site, on_copy, restore, takes_any
+
+_MANY = 64  # from here on, the interpreter is quicker to leave jobs out at once than to pass over them one by one
+
+
+def displace(
+    order: Ints, keys: Counts, holders: Holders, holder_keys: Counts, stop: bool, site: Site, starts: Starts,
+    victim: Counts, held: Counts, flat: Ints,
+) -> None:  # fmt: skip
+    """Decide which of `order` start and which holders stop (`victim` becomes 1); both are in rank order.
+
+    A victim is looked at again when its own rank comes up: it stays where it is if there is room after all, and
+    moves elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with,
+    and `flat` is the holders' bins as an array.
+    """
+    demand, n = site.demand, len(holders.rows)
+    limit, blocked, i = NO_LIMIT, False, 0
+    spoiled = False  # whether there are victims
+    behind = 0  # holders before this one have had their turn
+    counted = n  # from here on, what holders have is in `held`
+    while True:
+        turn = before(keys[i], order[i], holder_keys, holders.rows) if i < len(order) else n
+        again = _next_victim(victim, behind, turn) if spoiled else turn
+        if again < turn:
+            row = holders.rows[again]
+            behind = again + 1
+            if _stays(again, holders, site, victim):
+                continue
+        elif i < len(order):
+            row = order[i]
+            behind = turn
+            i += 1
+        else:
+            return
+        any_gpu = takes_any(demand, row)
+        if blocked or (any_gpu and demand.gpus[row] >= limit):
+            continue
+        taken = bins_taken(starts)
+        spot = starts.bins[taken : taken + demand.gpus[row]]
+        found = settle(site, row, spot)
+        if not found and behind < n:
+            if not site.fine:
+                _count(behind, counted, holders, victim, flat, held)
+            counted = behind
+            found = _make_room(row, behind, held, holders, site, victim) and settle(site, row, spot)
+            spoiled = spoiled or found
+        if found:
+            start(site, starts, row, spot)
+        elif stop:
+            blocked = True
+            i = len(order)
+        elif any_gpu:
+            limit = _limit_after(row, behind == n and not spoiled, site)
+            if limit <= 1 and not site.fine:
+                i = len(order)
+            elif INTERPRETED and len(order) - i > _MANY and not site.fine:
+                small = demand.gpus[order[i:]] < limit
+                order, keys, i = order[i:][small], keys[i:][small], 0
+
+
+def _stays(again: int, holders: Holders, site: Site, victim: Counts) -> bool:
+    """Whether a victim can stay where it is after all; if so, it does."""
+    row, own = holders.rows[again], held_spot(holders, again)
+    if not fits_in_place(site, row, own):
+        return False
+    claim(site, row, own)
+    victim[again] = 0
+    return True
+
+
+def _limit_after(row: int, nobody_behind: bool, site: Site) -> int:
+    """From how many GPUs on jobs need not be looked at once this one did not fit."""
+    limit = int(site.demand.gpus[row])
+    if nobody_behind and not site.fine:
+        limit = min(limit, sum(site.pool.idle) + 1)  # all that is left is what is idle
+    return limit
+
+
+def before(key: float, row: int, keys: Counts, rows: Ints) -> int:
+    """How many of those rows, which are in rank order, go before a job; among equals, the lower row goes first."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key or (keys[middle] == key and rows[middle] < row):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _next_victim(victim: Counts, begin: int, end: int) -> int:
+    """The first victim from `begin` on, or `end`."""
+    for h in range(begin, end):
+        if victim[h] == 1:
+            return h
+    return end
+
+
+def _count(begin: int, counted: int, holders: Holders, victim: Counts, flat: Ints, held: Counts) -> None:
+    """Make `held` what holders from `begin` on have of each node, victims left out; it was that from `counted` on."""
+    if counted == len(holders.rows):  # so far nobody was counted, and nobody is a victim
+        if INTERPRETED:
+            held[:] = np.bincount(flat[holders.begins[begin] :], minlength=len(held)).tolist()
+        else:
+            for i in range(holders.begins[begin], len(flat)):
+                held[flat[i]] += 1
+        return
+    sign = 1 if begin < counted else -1
+    for h in range(min(begin, counted), max(begin, counted)):
+        if victim[h] == 0:
+            _add_bins(h, sign, holders, held)
+
+
+def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
+    """Add a holder's GPUs to the numbers of their nodes, or take them away."""
+    begin, end = holders.begins[h], holders.ends[h]
+    if len(counts) == 1:
+        counts[0] += sign * (end - begin)
+    else:
+        for i in range(begin, end):
+            counts[holders.bins[i]] += sign
+
+
+def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
+    """Room for a job at the cost of holders behind it, as few and as far behind as will do; false if none will."""
+    pool, k = site.pool, site.demand.gpus[row]
+    one_node = site.code == CONSOLIDATE
+    if site.fine:
+        return _make_room_by_trial(row, behind, held, holders, site, victim)
+    if one_node and k > pool.size[0] and k > pool.size[most_idle(pool.size)]:
+        return _in_reach(k, held, site) and _make_room_by_trial(row, behind, held, holders, site, victim)
+    room = 0  # how much may be given back: nodes that have enough, or GPUs beyond those needed
+    for n in range(len(held)):
+        reach = pool.idle[n] + held[n]
+        room += (1 if reach >= k else 0) if one_node else reach
+    if not one_node:
+        room -= k - 1
+    if room <= 0:
+        return False
+    for n in range(len(held)):
+        pool.idle[n] += held[n]
+    _spare_by_count(k, one_node, room, behind, held, holders, pool.idle, victim)
+    return True
+
+
+def _in_reach(k: int, held: Counts, site: Site) -> bool:
+    """Whether k GPUs could be had if all who may be stopped were."""
+    pool = site.pool
+    for n in range(len(held)):
+        pool.idle[n] += held[n]
+    enough = has_room(site.code, pool.size, pool.idle, k)
+    for n in range(len(held)):
+        pool.idle[n] -= held[n]
+    return enough
+
+
+def _spare_by_count(
+    k: int, one_node: bool, room: int, behind: int, held: Counts, holders: Holders, idle: Counts, victim: Counts
+) -> None:
+    """Give holders their spots back while k GPUs stay idle, on one node or anywhere; the others are victims."""
+    for h in range(behind, len(holders.ends)):
+        begin, end = holders.begins[h], holders.ends[h]
+        if victim[h] == 1:
+            continue
+        lost = end - begin
+        if one_node:
+            lost = 0
+            for i in range(begin, end):
+                idle[holders.bins[i]] -= 1
+                lost += 1 if idle[holders.bins[i]] == k - 1 else 0
+        elif lost < room and len(idle) == 1:
+            idle[0] -= lost
+        elif lost < room:
+            _add_bins(h, -1, holders, idle)
+        if lost < room:
+            room -= lost
+            continue
+        victim[h] = 1
+        _add_bins(h, -1, holders, held)
+        if one_node:
+            _add_bins(h, 1, holders, idle)
+
+
+def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
+    """The same where counting is not enough: take all holders away, and put back those who can stay."""
+    trial = on_copy(site)
+    for h in range(behind, len(holders.rows)):
+        if victim[h] == 0:
+            release(trial, holders.rows[h], held_spot(holders, h))
+    if not fits(trial, row):
+        return False
+    for h in range(behind, len(holders.rows)):
+        if victim[h] == 1:
+            continue
+        spot = held_spot(holders, h)
+        claim(trial, holders.rows[h], spot)
+        if not fits(trial, row):
+            release(trial, holders.rows[h], spot)
+            victim[h] = 1
+            if not site.fine:
+                for n in spot:
+                    held[n] -= 1
+    if site.fine:
+        restore(site.pool, trial.pool)
+    else:
+        site.pool.idle[:] = trial.pool.idle
+    return True

@@ -1,0 +1,150 @@
+"""Columns that describe the queue around a waiting job:
+
+how full the cluster is, which jobs wait, and when room is expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpuyard.core.loops.formulas import ENDLESS, LENGTHS, OVERDUE
+from gpuyard.core.loops.pool import BYTE, NOBODY, SLACK, Counts, Flags, Floats, Ints
+
+if TYPE_CHECKING:
+    from gpuyard.core.state import State
+
+
+QUEUE_FEATURES = frozenset(
+    {"usage_share", "opening", "suitable", "shorter", "idle", "hole", "queue", "queue_work", "shadow"}
+)
+"""The columns that tell of it: whoever starts changes them for all others."""
+
+
+class QueueFeatures(NamedTuple):
+    """A yard at one instant, in a few numbers."""
+
+    idle: int
+    """GPUs without anybody on them, and that something may be started on."""
+    hole: int
+    """Those of the node that has most."""
+    queue: int
+    """How many jobs wait."""
+    work: float
+    """GPU-seconds that they ask for, by estimates."""
+    first: int
+    """The row that was submitted first of them, -1 if nobody waits."""
+    lengths: Ints
+    """How many of them are so long, by powers of two (`length_of`)."""
+    room: Ints
+    """GPUs that are idle now, and after each of the expected ends."""
+    delay: Floats
+    """Seconds until then; the first is 0."""
+
+
+def length_of(estimate: Floats) -> Ints:
+    """Which power of two, of seconds, an estimate is below."""
+    return np.clip(np.frexp(np.minimum(estimate, ENDLESS))[1], 0, LENGTHS - 1).astype(np.int64)
+
+
+def measure_queue(state: State, now: float) -> QueueFeatures:
+    """The surroundings at this instant; kept until something happens or time goes on."""
+    seen = state.seen
+    if seen is None or seen[0] != state.version or seen[1] != now:
+        seen = state.seen = (state.version, now, _surveyed(state, now, state.pool.idle, NOBODY))
+    found: QueueFeatures = seen[2]
+    return found
+
+
+@contextmanager
+def foreseen(state: State, now: float, idle: Counts, begun: Ints) -> Iterator[None]:
+    """Let the surroundings be, for a while, as if these rows had begun, which leaves so many GPUs of each node idle."""
+    before = state.seen
+    state.seen = (state.version, now, _surveyed(state, now, idle, begun))
+    try:
+        yield
+    finally:
+        state.seen = before
+
+
+def _surveyed(state: State, now: float, idle: Counts, begun: Ints) -> QueueFeatures:
+    table, rows = state.table, state.waiting.array
+    if len(begun):
+        rows = rows[~np.isin(rows, begun)]
+    estimate = np.minimum(table.estimate[rows], ENDLESS)
+    free = int(sum(idle))
+    room, delay = _expected(state, now, free, begun)
+    return QueueFeatures(
+        free, int(max(idle)), len(rows), float((estimate * table.gpus[rows]).sum()),
+        int(rows[0]) if len(rows) else -1, np.bincount(length_of(estimate), minlength=LENGTHS), room, delay,
+    )  # fmt: skip
+
+
+def _expected(state: State, now: float, idle: int, begun: Ints) -> tuple[Ints, Floats]:
+    """How many GPUs are idle after each expected end of a job that has some for itself, and in how many seconds."""
+    table, rows = state.table, state.running.array
+    if len(begun):
+        rows = np.concatenate((rows, begun))
+    rows = rows[table.compute[rows] >= 100]
+    left = np.minimum(table.estimate[rows], ENDLESS) - table.progress[rows] + table.overhead[rows]
+    until = np.where(table.started[rows] == np.inf, now, table.started[rows]) + left
+    order = until.argsort(kind="stable")
+    room = np.concatenate((np.array([idle]), idle + table.gpus[rows[order]].cumsum()))
+    return room, np.concatenate((np.zeros(1), np.maximum(until[order] - now, OVERDUE)))
+
+
+def opening(state: State, rows: Ints, now: float) -> Floats:
+    """Seconds until as many GPUs as a job wants are expected to be idle; 0: now."""
+    around = measure_queue(state, now)
+    at = around.room.searchsorted(state.table.gpus[rows])
+    found: Floats = np.append(around.delay, ENDLESS)[at]
+    shares = state.table.compute[rows] < 100
+    if shares.any():
+        soonest = around.delay[1] if len(around.delay) > 1 else OVERDUE
+        found = np.where(shares, np.where(_has_room(state, rows), 0.0, soonest), found)
+    return found
+
+
+def _has_room(state: State, rows: Ints) -> Flags:
+    """Whether some GPU that a job may use has as much memory left as its share."""
+    demand, pool = state.table.demand, state.pool
+    left = np.where(pool.compute >= -SLACK, pool.memory, -np.inf)
+    most = np.where(demand.scopes, left, -np.inf).max(axis=1)
+    return np.asarray(demand.memory[rows] - BYTE <= most[demand.scope[rows]])
+
+
+def suitable(state: State, rows: Ints, now: float) -> Floats:
+    """Idle GPUs that a job may use: of a model that will do, or that it named."""
+    scope = state.table.scope[rows]
+    if not scope.any():
+        return np.full(len(rows), float(measure_queue(state, now).idle))
+    found: Floats = (state.table.scopes & (state.pool.tenants == 0)).sum(axis=1).astype(np.float64)[scope]
+    return found
+
+
+def shadow(state: State, now: float) -> float:
+    """Seconds until the job that was submitted first could start, if all GPUs that become idle were kept for it."""
+    first = measure_queue(state, now).first
+    return float(opening(state, np.array([first]), now)[0]) if first >= 0 else 0.0
+
+
+def shorter(state: State, rows: Ints, now: float) -> Floats:
+    """The share of the queue that is expected to be shorter than a job; of those as long, half are counted."""
+    around = measure_queue(state, now)
+    length = length_of(state.table.estimate[rows])
+    below = around.lengths.cumsum() - around.lengths
+    return (below[length] + 0.5 * around.lengths[length]) / max(around.queue, 1)
+
+
+def usage_share(state: State, rows: Ints, now: float) -> Floats:
+    """The share of all GPU time so far that a job's user has had."""
+    usage = state.usage(now)
+    return usage[state.table.user[rows]] / max(float(usage.sum()), 1.0)
+
+
+def capacity(state: State, rows: Ints, now: float) -> Floats:
+    """GPUs of the cluster."""
+    return np.full(len(rows), float(state.cluster.gpus))

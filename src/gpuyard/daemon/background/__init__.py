@@ -1,0 +1,1 @@
+"""Threads beside the loop: recording, retention, interference, files for dcgm-exporter."""

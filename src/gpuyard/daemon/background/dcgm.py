@@ -1,0 +1,117 @@
+"""Which jobs are on which GPU, in files that dcgm-exporter reads, so that its series carry our jobs' ids.
+
+`dcgm-exporter --hpc-job-mapping-dir=FOLDER` takes each file there that is named by a number for that GPU, and each line
+of it for a job, as other schedulers' prologs write them. A thread of its own writes them, so that no job waits for a
+disk; MIG devices have no number of their own there, and are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from gpuyard.core.events import Exited, Placed, Preempted, Requeued
+from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
+
+log = logging.getLogger("gpuyard")
+_AGAIN = 60.0  # seconds after which it is tried again where that failed
+_MODES = 0o755, 0o644  # others read them, whatever our umask is
+
+
+class Owner(Protocol):
+    """The yard, as far as this needs it."""
+
+    store: Store
+    machine: Machine
+    listeners: list[Callable[[list[Record]], None]]
+
+
+class JobMapping:
+    """Keeps a file for each GPU."""
+
+    def __init__(self, yard: Owner, folder: str) -> None:
+        self._yard = yard
+        self._folder = Path(folder).expanduser()
+        self._wanted = bool(folder)
+        self._written: dict[int, str] = {}
+        self._failed = False
+        self._over, self._wake = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dcgm", daemon=True)
+
+    def start(self) -> None:
+        """Begin, if a folder was named; this returns at once."""
+        if self._wanted:
+            self._yard.listeners.append(self._heard)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End; jobs go on, and so what the files say stays."""
+        self._over.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def write(self) -> None:
+        """Let the files say who is on each GPU now; what they say already is not written again."""
+        devices = [device for device in self._yard.machine.gpus.devices if not device.uuid.startswith("MIG-")]
+        running = [view for view in list(self._yard.store.open.values()) if view.state == "running"]
+        _provide(self._folder)
+        for device in devices:
+            text = "".join(f"{view.id}\n" for view in running if device.index in view.gpus)
+            if self._written.get(device.index) != text:
+                self._put(str(device.index), text)
+                self._written[device.index] = text
+
+    def _put(self, name: str, text: str) -> None:
+        # dcgm-exporter looks at names that are numbers only; a name that nobody can foresee, so that nobody who may
+        # write there can have us write through a link
+        descriptor, new = tempfile.mkstemp(".new", f".{name}.", self._folder)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                os.fchmod(descriptor, _MODES[1])
+                file.write(text)
+            os.replace(new, self._folder / name)
+        except OSError:
+            os.unlink(new)
+            raise
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._wake.clear()
+            try:
+                self.write()
+            except OSError as error:
+                if not self._failed:
+                    why = error.strerror or error
+                    log.warning("dcgm_job_mapping: %s cannot be written (%s); jobs go on", self._folder, why)
+                self._failed = True
+            else:
+                self._failed = False
+            self._wake.wait(_AGAIN if self._failed else None)
+
+    def _heard(self, records: list[Record]) -> None:
+        """Jobs came to GPUs, or left them. Called by the yard's thread."""
+        if any(isinstance(record.event, Placed | Exited | Preempted | Requeued) for record in records):
+            self._wake.set()
+
+
+def _provide(folder: Path) -> None:
+    """Let a folder be there, for everybody to read if it is new; one that is there already stays as it is."""
+    if folder.is_dir():
+        return
+    if folder != folder.parent:
+        _provide(folder.parent)
+    folder.mkdir(mode=_MODES[0], exist_ok=True)
+    # our umask took away what others need; no link is followed, should somebody have put one there meanwhile
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, _MODES[0])
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,162 @@
+"""What jobs that share a GPU do to each other: looked at once a second, and recorded where it is news.
+
+A thread of its own, since it reads what jobs say of themselves, which is in files of theirs. What it finds out becomes
+an event (`HarmMeasured`), which is all that plans depend on; a new daemon begins with what the log says.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from gpuyard.core.events import Exited, HarmMeasured
+from gpuyard.core.state import State
+from gpuyard.daemon.jobs.profiles import epochs_in
+from gpuyard.daemon.jobs.progress_reader import ProgressReader
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
+from gpuyard.daemon.store.views import JobView
+from gpuyard.errors import GpuyardError
+from gpuyard.predict.slowdowns import EVIDENCE, Finding, Mark, Seen, Slowdowns
+
+log = logging.getLogger("gpuyard")
+Pair = tuple[str, str]
+"""Two kinds of jobs: who suffers, and beside whom."""
+_PERIOD = 1.0  # seconds between looks, unless less is enough for a finding
+_LEAST = 0.05
+_NEWS = 0.05  # by how much a slowdown must have changed to be recorded again
+_MUCH_MORE = 10  # or by how many times as much evidence
+_PRIOR = 300.0  # seconds for which what was found out in former lives counts, at most
+_WRITTEN = 30.0  # seconds to wait for something to be written
+
+
+class Interference:
+    """Finds out which jobs hurt each other."""
+
+    def __init__(self, yard: Yard, progress: ProgressReader, enough: float) -> None:
+        self._yard, self._progress = yard, progress
+        self._period = max(_LEAST, min(_PERIOD, enough / 10))
+        self._slowdowns = Slowdowns(enough)
+        self._enough = enough
+        self._former: dict[Pair, Finding] = {}
+        self._recorded: dict[Pair, Finding] = {}
+        self.known: Mapping[Pair, Finding] = {}
+        """By sufferer and whom it is beside. For any thread: it is replaced as a whole."""
+        self._ends: deque[Exited] = deque(maxlen=10_000)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="interference", daemon=True)
+
+    def start(self) -> None:
+        """Begin; this returns at once."""
+        self._yard.listeners.append(self._committed)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self, now: float) -> None:
+        """One look at all that run, and what follows from it."""
+        views = [view for view in list(self._yard.store.open.values()) if view.state == "running"]
+        while self._ends:
+            end = self._ends.popleft()
+            self._slowdowns.ended(end.job, end.attempt, end.at)
+        self._slowdowns.look(now, [self._seen(view, now) for view in views])
+        found = {_pair(one): joined(one, self._former.get(_pair(one))) for one in self._slowdowns.findings()}
+        self.known = {**self.known, **found}
+        self._record([one for one in found.values() if is_news(one, self._recorded.get(_pair(one)), self._enough)])
+
+    def _run(self) -> None:
+        self._begin()
+        while not self._over.wait(self._period):
+            try:
+                self.look(self._yard.clock.now())
+            except (GpuyardError, TimeoutError) as error:  # the store fails, say: it is found again later
+                log.debug("what jobs do to each other cannot be recorded now: %s", error)
+
+    def _begin(self) -> None:
+        """Know what former lives found out."""
+        asked = self._yard.ask(lambda: recorded(self._yard.store, self._yard.state), changes=False)
+        while not self._over.wait(_LEAST) and not asked.done():
+            pass
+        if asked.done():
+            self._former = asked.result()
+            self.known = self._recorded = dict(self._former)
+
+    def _committed(self, records: list[Record]) -> None:
+        """Events are on disk. Called by the yard's thread."""
+        for record in records:
+            event = record.event
+            if isinstance(event, Exited) and event.code == 0 and not event.cause:
+                self._ends.append(event)
+
+    def _seen(self, view: JobView, now: float) -> Seen:
+        kind = view.work.get("signature", "")
+        if not kind or view.kind != "job":
+            return Seen(view.id, view.attempt, "", view.gpus, view.started)
+        said = self._progress.said(view, now)
+        mark = None if said is None else Mark(said[0].done, said[0].total, said[0].kind, said[1])
+        work = epochs_in(view.work.get("command", ())) or 1.0
+        made_up = self._yard.machine.gpus.simulated and "util=" not in view.work.get("simulate_use", "")
+        busy = None if made_up else self._yard.measures.busy(view.id)
+        return Seen(view.id, view.attempt, kind, view.gpus, view.started, mark, busy, work, view.name)
+
+    def _record(self, news: list[Finding]) -> None:
+        if not news:
+            return
+        yard = self._yard
+
+        def write() -> None:
+            for one in news:
+                event = HarmMeasured(yard.clock.now(), one.sufferer, one.beside, round(one.slowdown, 4))
+                details = {"evidence": one.evidence, "seconds": round(one.seconds, 1)}
+                yard.record(event, **details, jobs=list(one.jobs), names=list(one.names))
+
+        yard.ask(write).result(_WRITTEN)
+        self._recorded |= {_pair(one): one for one in news}
+
+
+def _pair(one: Finding) -> Pair:
+    return one.sufferer, one.beside
+
+
+def is_news(now: Finding, then: Finding | None, apart: float) -> bool:
+    """Whether a finding is to be recorded, the last of which was another; not twice within so many seconds."""
+    if then is None:
+        return True
+    if now.at < then.at + apart:
+        return False
+    return abs(now.slowdown / then.slowdown - 1) > _NEWS or now.seconds >= _MUCH_MORE * then.seconds
+
+
+def joined(now: Finding, then: Finding | None) -> Finding:
+    """A finding of this life weighed against one of a former life; better evidence of then stands."""
+    if then is None or then.evidence not in EVIDENCE:
+        return now
+    if then.evidence != now.evidence:
+        return then if EVIDENCE.index(then.evidence) < EVIDENCE.index(now.evidence) else now
+    weight = min(then.seconds, _PRIOR)
+    slowdown = (weight * then.slowdown + now.seconds * now.slowdown) / (weight + now.seconds)
+    return now._replace(slowdown=slowdown, seconds=then.seconds + now.seconds)
+
+
+def recorded(store: Store, state: State) -> dict[Pair, Finding]:
+    """What the log says, of those pairs that still count."""
+    found: dict[Pair, Finding] = {}
+    for record in store.latest("HarmMeasured"):
+        event = record.event
+        if isinstance(event, HarmMeasured) and (event.sufferer, event.beside) not in found:
+            found[event.sufferer, event.beside] = _of_record(event, record.details)
+    return {pair: found[pair] for pair in state.harms if pair in found}
+
+
+def _of_record(event: HarmMeasured, details: Mapping[str, Any]) -> Finding:
+    jobs, names = (tuple(details.get(key, ("", ""))) for key in ("jobs", "names"))
+    seconds, evidence = float(details.get("seconds", 0.0)), details.get("evidence", "")
+    return Finding(event.sufferer, event.beside, event.slowdown, seconds, evidence, event.at, jobs, names)

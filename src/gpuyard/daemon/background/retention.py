@@ -1,0 +1,192 @@
+"""What is kept of jobs that are over, and for how long.
+
+A thread of its own looks at the start, and every hour after that. It removes files by itself; rows of the store it has
+removed by the yard's thread, which alone may write, in bites of a few milliseconds with long pauses between them. Files
+go before the rows that tell of them, a job's rows all at once, so whatever is cut short is done the next time.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol
+
+from gpuyard.config import Settings
+from gpuyard.daemon.idempotency import KEPT
+from gpuyard.daemon.store.log import Checkpoints, Store
+from gpuyard.daemon.store.reader import Reader
+from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.local import stored_attempts
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.units import format_duration
+
+log = logging.getLogger("gpuyard")
+_EVERY = 3600.0
+_BITE = 50  # jobs; about 5 ms of the yard's time
+_IDLE = 20  # times as long as a bite took passes before the next: 5 % of the yard's time at most
+_LOOKED_UP = 500
+_SHORT = 0.005
+
+
+class Owner(Protocol):
+    """The yard, as far as this needs it."""
+
+    store: Store
+    checkpoints: Checkpoints
+    environments: dict[str, str]
+
+    def ask(self, command: Callable[[], int], *, changes: bool = True) -> Future[int]:
+        """Have something done by the yard's own thread."""
+        ...
+
+
+class Stopped(Exception):
+    """The daemon ends."""
+
+
+class Removed(UserError):
+    """The output of this job was removed."""
+
+
+def check_kept(settings: Settings, view: JobView, attempt: int) -> None:
+    """Raise `Removed` for an attempt whose output there was, and is not any more."""
+    if not view.over or not 0 < attempt <= view.attempt or stored_attempts.is_kept(settings.jobs_dir, view.id, attempt):
+        return
+    old = settings.keep_logs and view.ended is not None and view.ended < time.time() - settings.keep_logs
+    kept = f"it is kept for {format_duration(settings.keep_logs)} after a job's end (setting keep_logs)"
+    raise Removed(f"the output of job {view.id} is gone: {kept if old else f'its files were in {settings.jobs_dir}'}")
+
+
+class Retention:
+    """Removes what need not be kept any longer."""
+
+    def __init__(self, yard: Owner, settings: Settings) -> None:
+        self._yard, self._settings = yard, settings
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+
+    def start(self) -> None:
+        """Begin; this returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, within the time that a bite takes."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.sweep(time.time())
+            except Stopped:
+                return
+            except (GpuyardError, OSError, sqlite3.Error) as error:  # the store fails, say: there is a next time
+                log.warning("cannot remove what is older than it is to be kept: %s", error)
+            self._over.wait(_EVERY)
+
+    def sweep(self, now: float) -> tuple[int, int]:
+        """Remove all that is too old by now: how many jobs' files, and how many jobs."""
+        reader, settings = Reader(self._settings.database), self._settings
+        try:
+            if reader.any_answered_before(now - KEPT):
+                self._in_bites(lambda: self._yard.store.forget_answers(now - KEPT, 10 * _BITE))
+            files = self._remove_files(reader, now) if settings.keep_logs or settings.keep_history else 0
+            jobs = self._remove_history(reader, now - settings.keep_history) if settings.keep_history else 0
+        finally:
+            reader.close()
+        if files or jobs:
+            log.info("removed the output of %d jobs, and %d jobs from the history", files, jobs)
+        return files, jobs
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def _remove_files(self, reader: Reader, now: float) -> int:
+        """The output of a job that is not known any more is nobody's, so both settings count."""
+        kept = min(time for time in (self._settings.keep_logs, self._settings.keep_history) if time)
+        directory, before = self._settings.jobs_dir, now - kept
+        stored_attempts.finish_removing(directory)
+        removed = 0
+        for job in self._too_old(reader, stored_attempts.jobs_in(directory), before):
+            try:
+                stored_attempts.remove(directory, job)
+            except OSError as error:  # others can be removed all the same
+                log.warning("cannot remove the output of job %s: %s", job, error)
+            else:
+                removed += 1
+            self._pause(_SHORT)
+        return removed
+
+    def _too_old(self, reader: Reader, jobs: list[str], before: float) -> Iterator[str]:
+        """Jobs that ended before an instant, and those that the store does not know since it was put back."""
+        strangers: list[str] = []
+        for begin in range(0, len(jobs), _LOOKED_UP):
+            some = jobs[begin : begin + _LOOKED_UP]
+            ends = reader.ends(some)
+            strangers += [job for job in some if job not in ends]
+            yield from (job for job, ended in ends.items() if ended is not None and ended < before)
+            self._pause(_SHORT)
+        directory = self._settings.jobs_dir
+        lives = {job for job, _ in stored_attempts.living(directory)} if strangers else set()
+        for job in strangers:
+            if job not in lives and stored_attempts.last_change(directory, job) < before:
+                yield job
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _remove_history(self, reader: Reader, before: float) -> int:
+        store = self._yard.store
+        if not reader.any_ended_before(before):
+            return 0
+        self._in_bites(self._want_checkpoint)
+        removed = self._in_bites(lambda: store.forget(before, _BITE))
+        self._in_bites(lambda: store.forget_gpus(before, 10 * _BITE))
+        keys, newest = reader.needless_environments()
+        for begin in range(0, len(keys), _BITE):
+            self._ask(partial(self._forget_environments, keys[begin : begin + _BITE], newest))
+        return removed
+
+    def _want_checkpoint(self) -> int:
+        """Only what is older than the checkpoint may go; it is made at the end of the yard's turn."""
+        self._yard.checkpoints.wanted = True
+        return 0
+
+    def _forget_environments(self, keys: list[str], newest: int) -> int:
+        coming = self._yard.environments  # of jobs that are not written yet
+        return self._yard.store.forget_environments([key for key in keys if key not in coming], newest)
+
+    def _in_bites(self, bite: Callable[[], int]) -> int:
+        """Bite after bite until there is nothing left to remove."""
+        removed = 0
+        while count := self._ask(bite):
+            removed += count
+        return removed
+
+    def _ask(self, bite: Callable[[], int]) -> int:
+        took = 0.0
+
+        def timed() -> int:
+            nonlocal took
+            began = time.perf_counter()
+            count = bite()
+            took = time.perf_counter() - began
+            return count
+
+        answer = self._yard.ask(timed)
+        while True:
+            try:
+                count = answer.result(1.0)
+                break
+            except TimeoutError:
+                self._pause(0.0)
+        self._pause(_IDLE * took)
+        return count
+
+    def _pause(self, seconds: float) -> None:
+        if self._over.wait(seconds):
+            raise Stopped

@@ -1,0 +1,388 @@
+"""Requests of users that change or explain the queue:
+
+submit, edit, cancel, hold, release, policy, preview. All of it runs in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuyard.core.draft import Draft
+from gpuyard.core.engine import validate
+from gpuyard.core.events import Cancelled, Edited, Held, Released
+from gpuyard.core.explanation import blockers, ends_at
+from gpuyard.core.limits.gates import Gates, gated
+from gpuyard.core.limits.reservations import restricted
+from gpuyard.core.loops.pool import Ints
+from gpuyard.core.model import Phase, Request
+from gpuyard.core.plan import Snapshot
+from gpuyard.core.planner import OrderedPlanner
+from gpuyard.core.reasons import Dependency, Priority, Reason, Reserved, Resources
+from gpuyard.core.state import State
+from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
+from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.log import NoSuchJob
+from gpuyard.errors import UserError
+from gpuyard.policies.deployment import guard_of, serve_policy
+from gpuyard.spec.work import Work
+
+FIRST = 20
+"""Jobs of the queue's head that are told of."""
+_KEEP = 5.0  # seconds: ranks may change though nothing happens
+_MOST_KEPT = 32
+
+
+class MovedJob(NamedTuple):
+    """A waiting job, and its place in the queue, from 1 on."""
+
+    id: str
+    name: str
+    user: str
+    place: int
+    was: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would change."""
+
+    policy: str
+    """In full."""
+    starts: list[str]
+    """Who would start now."""
+    stops: list[str]
+    """Who would be stopped now, to wait again."""
+    order: list[MovedJob]
+    """The head of the queue in the new order."""
+    moved: int
+    """How many waiting jobs would have another place."""
+    waiting: int
+    note: str | None
+    """What this does not tell."""
+
+
+class Previews:
+    """Looks ahead, and remembers what it saw while that is good."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        self._kept: dict[str, tuple[float, Preview]] = {}
+        self._of: tuple[State, int, str] | None = None
+
+    def of(self, planner: OrderedPlanner) -> Preview:
+        """What a planner would change now, in place of the one that decides."""
+        yard = self._yard
+        of = yard.state, yard.state.version, yard.planner.text
+        if self._of != of or len(self._kept) >= _MOST_KEPT:
+            self._of, self._kept = of, {}
+        until, found = self._kept.get(planner.text, (0.0, None))
+        if found is None or time.monotonic() >= until:
+            found = self._look(planner)
+            self._kept[planner.text] = time.monotonic() + _KEEP, found
+        return found
+
+    def _look(self, planner: OrderedPlanner) -> Preview:
+        state, now = self._yard.state, self._yard.clock.now()
+        try:
+            plan = planner.plan(Snapshot(state, now, usage=self._yard.admitting.usage(now)))
+            validate(state, plan)
+            new = _order(planner, state, now)
+        except UserError:
+            raise
+        except Exception as error:  # a policy may be a user's own code: anything may come out of it
+            raise UserError(f"policy {planner.text} fails on this queue: {error}; it cannot be used") from error
+        places = {row: n for n, row in enumerate(_order(self._yard.planner, state, now).tolist(), 1)}
+        was = np.array([places[row] for row in new.tolist()], dtype=np.int64)
+        moved = int(np.count_nonzero(was != np.arange(1, len(new) + 1)))
+        order = [self._moved(row, n, places[row]) for n, row in enumerate(new[:FIRST].tolist(), 1)]
+        starts = [start.job for start in plan.starts]
+        return Preview(planner.text, starts, plan.stops, order, moved, len(new), _note(planner, state))
+
+    def _moved(self, row: int, place: int, was: int) -> MovedJob:
+        job = self._yard.state.ids[row]
+        view = self._yard.store.open.get(job)
+        return MovedJob(job, view.name if view else "", view.user if view else "", place, was)
+
+
+def _order(planner: OrderedPlanner, state: State, now: float) -> Ints:
+    """The waiting rows in a policy's order; behind them those that may not be chosen yet, whatever it says."""
+    rows = state.waiting.array
+    may = Gates(state, now).may if gated(state, now) else np.ones(len(rows), dtype=np.bool_)
+    if not len(rows):
+        return rows
+    chosen = rows[may]
+    ranked = chosen[np.argsort(planner.policy.rank(state, chosen, now), kind="stable")] if len(chosen) else chosen
+    return np.concatenate((ranked, rows[~may]))
+
+
+def _note(planner: OrderedPlanner, state: State) -> str | None:
+    """What cannot be foreseen."""
+    told = []
+    if "draw" in planner.policy.columns:
+        told.append("the order is drawn by lot: this is the present draw, and there is another after every start")
+    if state.promises:
+        told.append("GPUs are being freed for jobs that were promised them; under another policy they are given anew")
+    return "; ".join(told) or None
+
+
+_SLOW = 0.003  # seconds: what takes longer to find is kept for a moment, so that many who ask do not hold up the yard
+_WORTH = 30  # times as long
+_STALE = 0.5  # seconds at most
+
+
+class NotNow(UserError):
+    """That cannot be done to a job in its present state."""
+
+
+Change = Callable[[Work, Request], tuple[Work, Request]]
+WHILE_RUNNING = frozenset(
+    (
+        "priority", "name", "tags", "time_limit", "estimate", "deadline", "grace", "requeue", "retries", "retry_delay",
+        "preemptible", "signal", "notice", "notify", "notify_on", "adaptive",
+    )
+)  # fmt: skip
+"""What a job that is on its GPUs may still ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job waits."""
+
+    reason: Reason
+    ahead: list[str]
+    """Waiting jobs that go first, in order."""
+    blockers: list[tuple[str, float]]
+    """Running jobs that would have to end first, and when each is expected to."""
+
+
+class Commands:
+    """Where requests are made."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        self._intake = Intake(yard)
+        self._previews = Previews(yard)
+        self._reasons: dict[str, Reason] = {}
+        self._reasons_of: tuple[State, int, float] | None = None
+        self._recent_until = 0.0
+
+    def submit(self, work: Work, request: Request, environment: Mapping[str, str], hold: bool = False) -> str:
+        """Take a job in; returns its id."""
+        return self.submit_all([JobRequest(work, request, environment, hold)])[0]
+
+    def submit_all(self, wanted: Sequence[JobRequest]) -> list[str]:
+        """Take jobs in, or none of them; returns the id of each, or of its array."""
+        return self._intake.take(wanted)
+
+    def submit_batch(
+        self, wanted: Sequence[JobRequest], how: BatchOptions, refusals: Sequence[tuple[int, str]] = ()
+    ) -> IntakeResult:
+        """Take those in that can run here, as a batch, of which some rows were refused before."""
+        return self._intake.take_batch(wanted, how, refusals)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to tell whoever submitted last."""
+        return self._intake.warnings
+
+    def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
+        """Let a job ask for something else from now on, or those of several that still can."""
+        yard, edited = self._yard, list[tuple[str, Work, Request]]()
+        refusals: list[NotNow] = []
+        for job in jobs:
+            try:
+                edited.append((job, *self._edited(job, given, change, dependency)))
+            except NotNow as refusal:
+                refusals.append(refusal)
+        if not edited:
+            raise refusals[0]
+        now = yard.clock.now()
+        for job, work, request in edited:
+            yard.record(Edited(now, job, request), work=work.to_json())
+            if "time_limit" in given and self._phase(job) is Phase.RUNNING:
+                yard.limit_changed(job)
+
+    def _edited(self, job: str, given: set[str], change: Change, dependency: str | None) -> tuple[Work, Request]:
+        """What a job is to run and to ask for after an edit; what runs already cannot ask for everything."""
+        yard = self._yard
+        if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
+            raise NotNow(
+                f"job {job} runs already, so its {', '.join(sorted(fixed)).replace('_', ' ')} cannot change any "
+                f"more; what can is {', '.join(sorted(WHILE_RUNNING)).replace('_', ' ')}"
+            )
+        work, request = change(*self.description(job))
+        if dependency is not None:
+            request = replace(request, after=_without(job, self._intake.follow(dependency, request, work.name)))
+        if "begin" not in given:  # the time of a retry is not in what was asked for
+            request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
+        if "gpu_memory" in given:
+            work, request = yard.estimates.fitted(work, request)
+        if self._phase(job) not in (Phase.PLACED, Phase.RUNNING):
+            request = fitted_share(yard, request)
+        if (refusal := permanent_refusal(yard, request, work)) is not None:
+            raise UserError(f"job {job} could never run here: it {refusal}")
+        return work, request
+
+    def description(self, job: str) -> tuple[Work, Request]:
+        """What a job runs and asks for, also when it is over."""
+        return self._yard.description(job)
+
+    def give_back(self, job: str) -> None:
+        """End a lease that its holder does not need any more; give up one that waits."""
+        phase = self._phase(job)
+        view = self._yard.store.open[job]
+        if view.kind != "lease":
+            raise NotNow(f"job {job} is no lease; gpuyard cancel {job} ends it")
+        message = "given back" if phase in (Phase.PLACED, Phase.RUNNING) else "given up by whoever asked for it"
+        self._yard.end_lease(job, self._yard.clock.now(), message)
+
+    def cancel(self, job: str, grace: float | None = None, by: str = "") -> None:
+        """Give a job up, whether it waits or runs."""
+        yard, now = self._yard, self._yard.clock.now()
+        phase = self._phase(job)
+        who = {"by": by} if by else {}
+        if phase in (Phase.PLACED, Phase.RUNNING):
+            yard.recall(job, "cancelled", now, grace, **who)
+        elif self._is_lease(job):
+            yard.end_lease(job, now, "cancelled while it waited" + (f" by {by}" if by else ""), **who)
+        else:
+            yard.record(Cancelled(now, job), **who)
+
+    def hold(self, job: str) -> None:
+        """Keep a waiting job from being chosen."""
+        phase = self._phase(job)
+        if phase in (Phase.PLACED, Phase.RUNNING):
+            raise NotNow(f"job {job} runs already; only a waiting job can be held")
+        if phase is Phase.QUEUED:
+            self._yard.record(Held(self._yard.clock.now(), job))
+
+    def release(self, job: str) -> None:
+        """Let a held job be chosen again."""
+        if self._phase(job) is Phase.HELD:
+            self._yard.record(Released(self._yard.clock.now(), job))
+
+    def set_policy(
+        self, text: str, discipline: str | None, placement: str | None, by: str = "", force: bool = False
+    ) -> str:
+        """Plan by another policy from now on; what is not said stays as it is. Returns it in full."""
+        yard, planner = self._yard, self._another(text, discipline, placement, force)
+        yard.planning.use(planner, yard.clock.now(), **({"by": by} if by else {}))
+        return planner.text
+
+    def preview(self, text: str, discipline: str | None, placement: str | None) -> Preview:
+        """What another policy would change now."""
+        return self._previews.of(self._another(text, discipline, placement, force=True))
+
+    def _another(self, text: str, discipline: str | None, placement: str | None, force: bool) -> OrderedPlanner:
+        """Another policy; what is not said is as it is now."""
+        yard = self._yard
+        former = yard.planner
+        kept = former.discipline
+        if former.policy.preemptive:  # it could not have another, so nobody may have wanted this one
+            kept = yard.settings.discipline or "easy"
+        return serve_policy(
+            text,
+            discipline=discipline or kept,
+            placement=placement or former.placement,
+            lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
+            force=force,
+            limit=yard.settings.learned_limit,
+        )
+
+    def learned(self) -> dict[str, Any] | None:
+        """What there is to tell of a trained policy that decides; None: another kind does."""
+        guard = guard_of(self._yard.planner)
+        return guard.told() if guard is not None else None
+
+    def policy(self) -> tuple[OrderedPlanner, float]:
+        """What makes the plans, and since when."""
+        return self._yard.planner, next(record.event.at for record in self._yard.store.latest("PolicySet"))
+
+    def reasons(self) -> dict[str, Reason]:
+        """Why each waiting job waits, in the order of the policy."""
+        yard = self._yard
+        of = yard.state, yard.state.version, yard.admitting.stamp
+        if self._reasons_of != of:
+            began = time.thread_time()
+            self._reasons = yard.planning.make(yard.clock.now()).held
+            self._reasons_of = of
+            spent = time.thread_time() - began
+            self._recent_until = time.monotonic() + min(_STALE, _WORTH * spent) if spent > _SLOW else 0.0
+        return self._reasons
+
+    def recent_reasons(self) -> dict[str, Reason] | None:
+        """The same as of a moment ago, where they take long to find; None: ask anew. For any thread."""
+        return self._reasons if time.monotonic() < self._recent_until else None
+
+    def explain(self, job: str) -> Why | None:
+        """Why a job waits; None if it does not, or is held."""
+        if self._phase(job) is not Phase.QUEUED:
+            return None
+        reasons = self.reasons()
+        if job not in reasons:  # it starts in this very moment
+            return None
+        reason, state, now = reasons[job], self._yard.state, self._yard.clock.now()
+        if isinstance(reason, Dependency):
+            return Why(reason, [], [(other, ends_at(state, other)) for other in reason.jobs])
+        if not isinstance(reason, Resources | Priority | Reserved):
+            return Why(reason, [], [])  # nobody's end would help it
+        planner = self._yard.planner
+        wishes = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
+        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, wishes)
+        found = blockers(draft, state.row_of[job])
+        ahead = list(reasons)[: list(reasons).index(job)]
+        return Why(reason, ahead, [(state.ids[row], until) for row, until in found])
+
+    def facts(self) -> dict[str, Any]:
+        """How the yard does."""
+        yard = self._yard
+        spans = [1000 * seconds for seconds in yard.planning.seconds]
+        plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
+        return {
+            "policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn),
+            "learned": self.learned(), "warnings": [yard.planning.trouble] if yard.planning.trouble else [],
+        }  # fmt: skip
+
+    def _is_lease(self, job: str) -> bool:
+        view = self._yard.store.open.get(job)
+        return view is not None and view.kind == "lease"
+
+    def _phase(self, job: str) -> Phase:
+        """Where a job stands, if anything can still be done to it."""
+        state = self._yard.state
+        row = state.row_of.get(job)
+        if row is None:
+            if self._yard.store.standing(id=job):
+                raise NotNow(f"job {job} is over")
+            raise NoSuchJob(f"there is no job {job} (gpuyard ps lists them)")
+        if state.phase[row].over:
+            raise over(job, state.phase[row])
+        return state.phase[row]
+
+
+def over(job: str, state: str) -> NotNow:
+    """Nothing can be done to a job any more, since it is in this state."""
+    return NotNow(f"job {job} is over: it has {_ENDED.get(state, str(state))}")
+
+
+_ENDED: dict[str, str] = {
+    Phase.CANCELLED: "been cancelled",
+    Phase.TIMEOUT: "run out of time",
+    Phase.OOM: "run out of GPU memory",
+    Phase.INTERRUPTED: "been interrupted",
+}
+
+
+def _without(job: str, after: tuple[str, ...]) -> tuple[str, ...]:
+    """Nobody waits for itself: a job that is to be the only one of its name has that name, too."""
+    if f"any:{job}" in after:
+        after = tuple(wish for wish in after if wish != f"any:{job}")
+    if any(wish.partition(":")[2] == job for wish in after):
+        raise UserError(f"job {job} cannot follow itself")
+    return after

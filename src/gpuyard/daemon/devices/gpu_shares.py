@@ -1,0 +1,114 @@
+"""Which jobs can be clients of MPS on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuyard.core.columns import Table
+from gpuyard.core.events import Edited
+from gpuyard.core.loops.pool import Floats
+from gpuyard.core.model import Phase, Request
+from gpuyard.core.state import State
+from gpuyard.engines.mps_control import program
+from gpuyard.errors import UserError
+from gpuyard.gpus.base import Device
+from gpuyard.spec.work import Work
+from gpuyard.units import format_size
+
+if TYPE_CHECKING:
+    from gpuyard.daemon.loop import Yard
+
+
+_LEAST = 3, 5  # the compute capability that MPS needs
+
+
+def mps_refusal(work: Work, request: Request, devices: Sequence[Device]) -> str | None:
+    """Why a job cannot be a client, as what follows `it`; None if it can."""
+    if request.gpus != 1:
+        return (
+            f"asks for MPS on {request.gpus} GPUs, and a client of MPS has one; "
+            "split it into jobs of one GPU each, or do without --mps"
+        )
+    lacking = [one for one in devices if (not request.scope or one.index in request.scope) and _lacks(one)]
+    if lacking:
+        others = ",".join(str(one.index) for one in devices if not _lacks(one))
+        told = ", ".join(f"GPU {one.index} ({one.name})" for one in lacking)
+        return f"may get {told}, without MPS; " + (f"say --from {others}" if others else "do without --mps")
+    try:
+        program()
+    except UserError as error:
+        return f"cannot be a client of MPS: {error}"
+    return None
+
+
+def _lacks(device: Device) -> bool:
+    return device.capability is not None and device.capability < _LEAST
+
+
+_BYTE = 1e-3
+
+
+def fitted_share(yard: Yard, request: Request) -> Request:
+    """A request as it is packed: with GPUs for itself, if none has room for it beside what is taken."""
+    if request.whole or _has_room(request, _room(yard)):
+        return request
+    return replace(request, compute=100.0) if _has_room(request, _sizes(yard.state)) else request
+
+
+def permanent_refusal(yard: Yard, request: Request, work: Work) -> str | None:
+    """Why a job can never run here; None if it can. The core speaks of clusters, and this is a machine."""
+    refusal = yard.planner.refuses(yard.state, request)
+    if refusal is None:
+        return mps_refusal(work, request, yard.machine.gpus.devices) if work.mps else None
+    most, buffer = yard.state.cluster.most_memory, yard.machine.buffer
+    if request.memory > most and buffer:
+        refusal += f", {format_size(max(0.0, most - buffer))} of it for jobs that share it"
+    return refusal.replace("the cluster has", "this machine has")
+
+
+def refit_shares(yard: Yard, now: float) -> None:
+    """Give waiting shares GPUs for themselves, where more is taken of all GPUs now than lets them fit."""
+    state, table, room = yard.state, yard.state.table, _room(yard)
+    for row in _tight_shares(table, room):
+        if state.phase[row] not in (Phase.QUEUED, Phase.HELD):
+            continue
+        work, request = yard.description(state.ids[row])
+        if not _has_room(request, room) and _has_room(request, _sizes(state)):
+            begin = float(table.begin[row])  # the time of a retry is not in what was asked for
+            alone = replace(request, compute=100.0, begin=begin)
+            yard.record(Edited(now, state.ids[row], alone), work=work.to_json())
+
+
+def _tight_shares(table: Table, room: Floats) -> list[int]:
+    """Shares that may not fit any more; those of certain GPUs are looked at more closely."""
+    n, most = table.size, np.sort(room)[::-1]
+    memory, wanted = table.memory[:n], np.clip(table.gpus[:n], 1, len(most))
+    few = memory > most[wanted - 1]  # of as many GPUs as it wants, the fullest has less
+    some = (table.scope[:n] > 0) & (memory > room.min())
+    found: list[int] = np.flatnonzero((table.compute[:n] < 100) & (few | some)).tolist()
+    return found
+
+
+def _room(yard: Yard) -> Floats:
+    """What shares may have of each GPU. Who uses one that is withdrawn for that does not count: they may leave."""
+    state = yard.state
+    room = _sizes(state) - yard.machine.buffer
+    for gpu, taken in enumerate(state.taken):
+        if gpu not in state.withdrawn:
+            room[gpu] -= taken - state.buffer
+    return room
+
+
+def _sizes(state: State) -> Floats:
+    cluster = state.cluster
+    return np.array(cluster.gpu_memory or (cluster.memory,) * cluster.gpus)
+
+
+def _has_room(request: Request, room: Floats) -> bool:
+    """Whether enough of the GPUs that will do have so much room."""
+    allowed = room[[gpu for gpu in request.scope if gpu < len(room)]] if request.scope else room
+    return int((allowed >= request.memory - _BYTE).sum()) >= request.gpus

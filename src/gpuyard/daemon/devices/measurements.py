@@ -1,0 +1,321 @@
+"""What running attempts use of their GPUs: seen at every look at those, and kept until the attempts have ended.
+
+Whoever looks (the yard's thread at real GPUs, the pulse at simulated ones) tells what was seen of each attempt: bytes
+on each GPU, of all its processes together. What follows from that is small, and lies in a file as well, so that the
+peak of a job outlives a daemon that is killed. The file is no part of the store: losing it loses no job.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpuyard.core.state import State
+from gpuyard.daemon.devices.machine import Look, Occupant
+from gpuyard.daemon.store.views import LONGEST_GAP, JobView, gpu_part, split_power
+
+log = logging.getLogger("gpuyard")
+_APART = 1.0  # seconds from one writing to the next, at least
+_SELDOM = 10.0  # the same where no peak has grown
+_RISE = 1.02  # times as much is a higher peak, and not only a bit of noise
+_NOTHING = 50 * 2**20  # bytes that a driver may keep of a GPU that nobody uses
+
+
+class Seen(NamedTuple):
+    """What one look told of an attempt."""
+
+    job: str
+    attempt: int
+    began: float
+    """When the attempt did, in seconds since the epoch."""
+    uses: Mapping[int, int] | None
+    """Bytes on each of its GPUs; None where that cannot be known."""
+    utilization: float | None = None
+    """Percent of its GPUs that it keeps busy, on average; None where that is not known."""
+    alone: bool = True
+    """Whether no other job of ours is on its GPUs."""
+    gpus: tuple[int, ...] = ()
+    """Those that it has."""
+    watts: float | None = None
+    """What its GPUs draw, as far as that is its own part; None where that is not told."""
+
+
+class Measure(NamedTuple):
+    """What an attempt used so far."""
+
+    attempt: int
+    peak: int | None
+    """Bytes on one GPU at most; None where nothing was seen."""
+    mean: float | None
+    samples: int
+    period: float
+    """Seconds from one look to the next, on average."""
+    seconds: float
+    """For how long it ran, as of the last look, or of its end."""
+    utilization: float | None
+    alone: bool
+    settled: float
+    """For how many of the seconds its peak has not risen any more."""
+    current: Mapping[int, int]
+    """Bytes on each GPU, as of the last look."""
+    energy_wh: float | None = None
+    """Watt-hours that its GPUs drew for it; None where their power is not told."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What is recorded with the attempt's end."""
+        return {name: value for name, value in self._asdict().items() if name not in ("attempt", "current")}
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is counted of an attempt."""
+
+    attempt: int
+    began: float
+    first: float = 0.0
+    last: float = 0.0
+    samples: int = 0
+    peak: int | None = None
+    total: float = 0.0
+    busy: float = 0.0
+    busy_samples: int = 0
+    alone: bool = True
+    level: int = 0
+    rose: float = 0.0
+    current: dict[int, int] = field(default_factory=dict)
+    joules: float | None = None
+    watts: float | None = None
+    drawn: float = 0.0
+    """Until when the energy is counted."""
+
+    def draw(self, at: float, watts: float | None) -> None:
+        """Count the energy since the last look that told of it, or since the beginning."""
+        if watts is None:
+            return
+        since, before = (self.began, watts) if self.joules is None else (self.drawn, self.watts or 0.0)
+        passed = max(0.0, at - since)
+        self.joules = (self.joules or 0.0) + ((before + watts) / 2 * passed if passed <= LONGEST_GAP else 0.0)
+        self.watts, self.drawn = watts, max(at, since)
+
+    def add(self, at: float, seen: Seen) -> bool:
+        """One more look; whether that raised the peak."""
+        self.alone = self.alone and seen.alone
+        self.draw(at, seen.watts)
+        if seen.utilization is not None:
+            self.busy += seen.utilization
+            self.busy_samples += 1
+        if seen.uses is None:
+            return False
+        self.current = dict(seen.uses)
+        most = max(seen.uses.values(), default=0)
+        self.first = self.first if self.samples else at
+        self.last = at
+        self.samples += 1
+        self.total += most
+        if most > self.level * _RISE:
+            self.level, self.rose = most, at
+        grew = self.peak is None or most > self.peak
+        self.peak = max(most, self.peak or 0)
+        return grew
+
+    def measure(self, at: float) -> Measure:
+        return Measure(
+            self.attempt,
+            self.peak,
+            round(self.total / self.samples, 1) if self.samples else None,
+            self.samples,
+            round((self.last - self.first) / (self.samples - 1), 3) if self.samples > 1 else 0.0,
+            round(max(0.0, at - self.began), 3),
+            round(self.busy / self.busy_samples, 1) if self.busy_samples else None,
+            self.alone,
+            round(max(0.0, at - max(self.rose, self.began)), 3),
+            self.current,
+            None if self.joules is None else round(self.joules / 3600, 6),
+        )
+
+
+_NAMES = tuple(one.name for one in fields(_Tally))
+
+
+class Measures:
+    """What every running attempt uses. For any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        """Told that there was a look, by the thread that looked: they must be quick."""
+        self.gpu_memory = 0.0
+        """Bytes of the largest GPU: what shares are shares of."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._tallies = _read(path)
+        self._write_at = 0.0
+        self._grown = self._changed = self._failed = False
+
+    def note(self, at: float, seen: Iterable[Seen], lives: Callable[[str, int], bool]) -> None:
+        """What one look told of all who run; of an attempt that does not live any more nothing is kept."""
+        with self._lock:
+            for one in seen:
+                self._grown |= self._tally(one).add(at, one)
+                self._changed = True
+            for job in [job for job, tally in self._tallies.items() if not lives(job, tally.attempt)]:
+                del self._tallies[job]
+                self._changed = True
+            self._write()
+        for listener in self.listeners:
+            listener()
+
+    def of(self, job: str) -> Measure | None:
+        """What a job's attempt used so far; None if it was not looked at yet, or is over."""
+        with self._lock:
+            tally = self._tallies.get(job)
+            if tally is None:
+                return None
+            looked = tally.last if tally.samples else tally.drawn  # what nobody can tell the memory of has run as well
+            return tally.measure(max(looked, tally.began))
+
+    def busy(self, job: str) -> tuple[float, int] | None:
+        """Percent of its GPUs that a job kept busy, added up over all looks that told, and how many there were."""
+        with self._lock:
+            tally = self._tallies.get(job)
+            return (tally.busy, tally.busy_samples) if tally is not None and tally.busy_samples else None
+
+    def live(self, view: JobView) -> dict[str, Any] | None:
+        """What a job uses that runs, as people are told of it; `current` is what it takes of one GPU, at most, now."""
+        found = self.of(view.id) if view.state == "running" else None
+        if found is None or found.attempt != view.attempt:
+            return None
+        current = max(found.current.values(), default=0) if found.samples else None
+        took = self.gpu_seconds(view.work, len(view.gpus), found.seconds)
+        return {**found.to_json(), "gpu_seconds": took, "current": current}
+
+    def gpu_seconds(self, work: Mapping[str, Any], gpus: int, seconds: float) -> float:
+        """Seconds of whole GPUs that a job took which had so many for so long, or its share of them."""
+        return round(gpus * seconds * gpu_part(work, self.gpu_memory), 3)
+
+    def latest(self) -> dict[str, int]:
+        """What each job used of one of its GPUs, by the last look."""
+        with self._lock:
+            return {job: max(tally.current.values(), default=0) for job, tally in self._tallies.items()}
+
+    def take(self, job: str, attempt: int, began: float, ended: float, last: Seen | None = None) -> dict[str, Any]:
+        """What an attempt used that has ended, to be recorded; `last` is what can still be told of its last instant.
+
+        It is kept until the attempt is known to be over, since what is recorded may yet fail to be written.
+        """
+        with self._lock:
+            tally = self._tallies.get(job)
+            if tally is None or tally.attempt != attempt:
+                tally = _Tally(attempt, began)
+            if last is not None and ended > tally.last:
+                tally.add(ended, last)
+                self._tallies[job] = tally
+            tally.draw(ended, tally.watts)
+            return tally.measure(ended).to_json()
+
+    def close(self) -> None:
+        """Write down what is known, for the next daemon."""
+        with self._lock:
+            self._write_at = 0.0
+            self._grown = self._changed
+            self._write()
+
+    def _tally(self, seen: Seen) -> _Tally:
+        tally = self._tallies.get(seen.job)
+        if tally is None or tally.attempt != seen.attempt:
+            tally = self._tallies[seen.job] = _Tally(seen.attempt, seen.began)
+        return tally
+
+    def _write(self) -> None:
+        """Write it down, if it is time to."""
+        now = time.monotonic()
+        if not self._changed or now < self._write_at + (0.0 if self._grown else _SELDOM - _APART):
+            return
+        kept = {job: {name: getattr(tally, name) for name in _NAMES} for job, tally in self._tallies.items()}
+        new = self._path.with_name(f".{self._path.name}.new")
+        try:
+            new.write_text(json.dumps(kept))
+            os.replace(new, self._path)
+        except OSError as error:
+            if not self._failed:
+                log.warning("what jobs use cannot be written to %s: %s", self._path, error.strerror or error)
+            self._failed = True
+        else:
+            self._failed = False
+        self._write_at = now + _APART
+        self._grown = self._changed = False
+
+
+def _read(path: Path) -> dict[str, _Tally]:
+    """What a former daemon wrote; nothing where that cannot be read."""
+    try:
+        found = {job: _Tally(**tally) for job, tally in json.loads(path.read_text()).items()}
+        for tally in found.values():
+            tally.current = {int(gpu): size for gpu, size in tally.current.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        log.warning("what jobs used before is lost: %s cannot be read: %s", path, error)
+        return {}
+    return found
+
+
+def seen_on(looks: Iterable[Look], state: State) -> list[Seen]:
+    """What a look at real GPUs told of every attempt that is on them, by all its processes there."""
+    by_gpu = {look.device.index: look for look in looks}
+    rows: list[int] = state.running.array.tolist()
+    spots = {row: state.spot[row].tolist() for row in rows if not math.isinf(float(state.table.started[row]))}
+    crowd = Counter(gpu for row in rows for gpu in state.spot[row].tolist())
+    busy: dict[int, dict[str, float | None]] = {}
+    for row, spot in spots.items():
+        alone = all(crowd[gpu] == 1 for gpu in spot)
+        for gpu in spot:
+            busy.setdefault(gpu, {})[state.ids[row]] = _busy_of(state.ids[row], by_gpu[gpu], alone)
+    watts = split_power({gpu: None if look.reading.lost else look.reading.power for gpu, look in by_gpu.items()}, busy)
+    found = []
+    for row, spot in spots.items():
+        job, began = state.ids[row], float(state.table.started[row])
+        alone = all(crowd[gpu] == 1 for gpu in spot)
+        sizes = {gpu: _bytes_of(job, by_gpu[gpu]) for gpu in spot}
+        known = {gpu: size for gpu, size in sizes.items() if size is not None}
+        whole = [percent for gpu in spot if (percent := busy[gpu][job]) is not None]
+        mean = sum(whole) / len(whole) if whole and len(whole) == len(spot) else None
+        uses = known if len(known) == len(sizes) else None
+        found.append(Seen(job, state.attempt[row], began, uses, mean, alone, tuple(spot), watts.get(job)))
+    return found
+
+
+def _bytes_of(job: str, look: Look) -> int | None:
+    """What all processes of a job take of a GPU; None where the driver does not tell, which is not nothing."""
+    if look.reading.lost:
+        return None
+    sizes = [one.memory for one in look.occupants if one.job == job]
+    if sizes:
+        return sum(sizes) or None
+    unseen = not look.occupants and look.reading.memory_used > _NOTHING  # in a container, say, processes are hidden
+    return None if unseen else 0
+
+
+def _busy_of(job: str, look: Look, alone: bool) -> float | None:
+    """Percent of a GPU that a job keeps busy: by its processes, else by the GPU, if nobody else is there."""
+    if look.reading.lost:
+        return None
+    parts = [one.utilization for one in look.occupants if one.job == job]
+    known = [part for part in parts if part is not None]
+    if known and len(known) == len(parts) and not any(map(_is_mps, look.occupants)):
+        return float(min(100, sum(known)))
+    strangers = any(one.job != job and not _is_mps(one) for one in look.occupants)
+    return None if strangers or not alone or look.reading.utilization is None else float(look.reading.utilization)
+
+
+def _is_mps(one: Occupant) -> bool:
+    """Whether a process is a server of MPS, which does the work of its clients: they seem idle beside it."""
+    return one.who is not None and one.who.name.startswith("nvidia-cuda-mps")

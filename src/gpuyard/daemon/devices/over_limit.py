@@ -1,0 +1,160 @@
+"""Jobs that use more of a GPU than they were promised, and what is done about it.
+
+Memory is not rationed by the driver: who takes more takes it from others, and it is the others' next allocation that
+fails. So whoever exceeds its share is told of, and may be stopped before that happens; never one that keeps to its
+share, and never one that is alone on its GPUs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuyard.core.events import Edited
+from gpuyard.core.model import Phase
+from gpuyard.predict.oom import FULL, TOLERANCE
+from gpuyard.units import format_size
+
+if TYPE_CHECKING:
+    from gpuyard.daemon.loop import Yard
+
+log = logging.getLogger("gpuyard")
+GRACE = 2.0
+"""Seconds from SIGTERM to SIGKILL for who takes what others were promised."""
+_LATELY = 3.0  # seconds for which a GPU that was full is taken to have been so when somebody died on it
+
+
+class Excess(NamedTuple):
+    """More than a share of a GPU."""
+
+    job: str
+    attempt: int
+    gpu: int
+    used: float
+    promised: float
+
+
+class OverLimit:
+    """Who exceeds its share."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        self._warned: set[tuple[str, int]] = set()
+        self._stopped: set[tuple[str, int]] = set()
+        self._full_at: dict[int, float] = {}
+        self._asked: Future[Any] | None = None
+
+    # -- from any thread ------------------------------------------------------------------------------
+
+    def heard(self) -> None:
+        """There was a look at what jobs use: remember full GPUs, and have the yard look if somebody takes too much."""
+        if not self._yard.machine.gpus.simulated:  # these say themselves who does not get what it wants
+            self._note_full()
+        if (self._asked is None or self._asked.done()) and self._is_anybody_over():
+            self._asked = self._yard.ask(self.look)
+
+    def _note_full(self) -> None:
+        ticks = time.monotonic()
+        for look in self._yard.machine.readings():
+            used, total = look.reading.memory_used, look.device.memory
+            if used is not None and total and used >= FULL * total:
+                self._full_at[look.device.index] = ticks
+
+    def _is_anybody_over(self) -> bool:
+        for job, used in self._yard.measures.latest().items():
+            view = self._yard.store.open.get(job)
+            if view is None or view.state != "running" or view.recalled or view.work.get("alone"):
+                continue
+            promised = view.work.get("gpu_memory")
+            if promised and used > promised + TOLERANCE:
+                return True
+        return False
+
+    # -- by the yard's own ----------------------------------------------------------------------------
+
+    def were_full(self, gpus: Iterable[int]) -> bool:
+        """Whether one of these GPUs had no memory left a moment ago."""
+        ticks = time.monotonic()
+        return any(ticks - self._full_at.get(gpu, -_LATELY) < _LATELY for gpu in gpus)
+
+    def stopped(self, attempt: tuple[str, int]) -> bool:
+        """Whether an attempt, which is over now, was stopped for taking too much."""
+        self._warned.discard(attempt)
+        found = attempt in self._stopped
+        self._stopped.discard(attempt)
+        return found
+
+    def stops(self, gpu: int) -> bool:
+        """Whether somebody on a GPU exceeds its share, and is stopped for that if the GPU gets full."""
+        over = [one for one in self._excesses() if one.gpu == gpu]
+        return self._yard.settings.over_memory != "warn" and bool(over)
+
+    def look(self) -> None:
+        """Tell of those who use more than their share, and stop whom the setting says."""
+        now, over = self._yard.clock.now(), list(self._excesses())
+        for excess in over:
+            if (excess.job, excess.attempt) not in self._warned:
+                self._warn(excess, now)
+        for excess in self._to_stop(over):
+            if (excess.job, excess.attempt) in self._stopped:
+                continue  # on another of its GPUs
+            self._stopped.add((excess.job, excess.attempt))
+            why = f"uses {format_size(excess.used)} of GPU {excess.gpu}, {format_size(excess.promised)} were promised"
+            self._yard.recall(excess.job, "oom", now, GRACE, message=why, used=excess.used, gpu=excess.gpu)
+
+    def _excesses(self) -> Iterator[Excess]:
+        """Of everybody who uses too much on which GPU; of each job first where it is most."""
+        state = self._yard.state
+        for row in self._staying():
+            job, attempt, promised = state.ids[row], state.attempt[row], float(state.table.memory[row])
+            measure = self._yard.measures.of(job)
+            if measure is None or measure.attempt != attempt or float(state.table.compute[row]) >= 100:
+                continue
+            for used, gpu in sorted(((size, gpu) for gpu, size in measure.current.items()), reverse=True):
+                if used > promised + TOLERANCE and state.phase[row] is Phase.RUNNING:
+                    yield Excess(job, attempt, gpu, float(used), promised)
+
+    def _staying(self) -> list[int]:
+        """Who is on GPUs and was not told to end."""
+        state = self._yard.state
+        return [row for row in state.running.array.tolist() if row not in state.recalled]
+
+    def _warn(self, excess: Excess, now: float) -> None:
+        self._warned.add((excess.job, excess.attempt))
+        used, promised = format_size(excess.used), format_size(excess.promised)
+        message = f"uses {used} of GPU {excess.gpu}, but {promised} were promised"
+        log.warning("job %s %s", excess.job, message)
+        work, request = self._yard.description(excess.job)
+        self._yard.record(Edited(now, excess.job, request), work=work.to_json(), message=message)
+
+    def _to_stop(self, over: list[Excess]) -> Iterator[Excess]:
+        """Those of the offenders who are to end: never leases, whose processes are not ours, nor who is alone."""
+        how = self._yard.settings.over_memory
+        if how == "warn" or not over:
+            return
+        state, store = self._yard.state, self._yard.store
+        tenants = Counter(gpu for row in self._staying() for gpu in state.spot[row].tolist())
+        ours = [one for one in over if tenants[one.gpu] > 1 and store.open[one.job].kind == "job"]
+        if how == "stop":
+            yield from ours
+            return
+        leaving: set[str] = set()
+        for gpu in sorted({one.gpu for one in ours}):
+            there = [one for one in ours if one.gpu == gpu]
+            if leaving.isdisjoint(one.job for one in there) and self._is_short(gpu, over):
+                largest = max(there, key=lambda one: one.used - one.promised)
+                leaving.add(largest.job)
+                yield largest
+
+    def _is_short(self, gpu: int, over: list[Excess]) -> bool:
+        """Whether a GPU has not as much as those on it were promised, beside what is taken beyond that."""
+        state, machine = self._yard.state, self._yard.machine
+        excess = sum(one.used - one.promised for one in over if one.gpu == gpu)
+        there = [row for row in self._staying() if gpu in state.spot[row].tolist()]
+        promised = sum(float(state.table.footprint[row]) for row in there)
+        taken = state.taken[gpu] if state.taken else 0.0  # what is kept free and what others use; often the excess, too
+        return promised + max(taken, machine.buffer + excess) > machine.gpus.devices[gpu].memory

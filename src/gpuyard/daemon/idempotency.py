@@ -1,0 +1,50 @@
+"""Requests with an Idempotency-Key: done once, and answered the same again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.reader import Answered
+from gpuyard.errors import UserError
+
+KEPT = 7 * 86400.0
+"""Seconds for which an answer is kept."""
+
+
+class KeyedRequest(NamedTuple):
+    """A request with a key."""
+
+    user: str
+    key: str
+    request: str
+    """A hash of what is asked for."""
+
+
+class Idempotency:
+    """Sees to it that requests with a key are done once."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+
+    def once(self, sent: KeyedRequest, act: Callable[[], Any]) -> tuple[Any, bool]:
+        """What is answered, and whether it was before. For the yard's thread, which makes it one after the other."""
+        yard = self._yard
+        known = yard.answers.get((sent.user, sent.key)) or yard.store.answer(sent.user, sent.key)
+        if known is not None:
+            return known_answer(sent, known), True
+        answer = act()
+        now = yard.clock.now()
+        yard.answers[sent.user, sent.key] = Answered(*sent, json.dumps(answer, separators=(",", ":")), now)
+        return answer, False
+
+
+def known_answer(sent: KeyedRequest, known: Answered) -> Any:
+    """The answer that was given before, if it was the same request."""
+    if known.request != sent.request:
+        raise UserError(
+            f"the Idempotency-Key '{sent.key}' came with another request before; give every request a key of its own"
+        )
+    return json.loads(known.answer)

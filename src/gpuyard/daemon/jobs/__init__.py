@@ -1,0 +1,1 @@
+"""A job's way through the daemon: intake, launch, stops, outcomes, retries."""

@@ -1,0 +1,434 @@
+"""Loans:
+
+idle GPUs that no waiting job can use are offered to running jobs that adapt; and what a job was granted, by its
+events.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpuyard.api.grant_types import Decided, GrantChange, Lent, TimeSet
+from gpuyard.core.events import Adapted, Granted, Reclaimed, Returned
+from gpuyard.core.limits.loans import idle, loans, unwelcome, within_quota
+from gpuyard.core.model import Phase
+from gpuyard.daemon.store.records import Row
+from gpuyard.spec.work import Work
+
+if TYPE_CHECKING:
+    from gpuyard.daemon.loop import Yard
+
+
+KINDS = frozenset(
+    (
+        "Submitted", "Edited", "Placed", "Started", "Preempted", "Requeued", "Recalled", "Granted", "Reclaimed",
+        "Returned", "Adapted", "Exited",
+    )
+)  # fmt: skip
+"""The events that tell of it."""
+_OVER = ("Preempted", "Requeued", "Exited")
+_CAUSES = {
+    "cancelled": "it was cancelled", "timeout": "its time is over", "preempted": "others come first",
+    "oom": "it uses more GPU memory than it may", "crowded": "others want the memory that it was given",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class GrantHistory:
+    """How it went with a job so far."""
+
+    attempt: int = 0
+    last: int = 0
+    """The number of the last event."""
+    gpus: list[int] = field(default_factory=list)
+    """Its own."""
+    lent: list[int] = field(default_factory=list)
+    """Those that it may use beside these."""
+    started: float | None = None
+    grace: float = 10.0
+    budget: float | None = None
+    wish: float | None = None
+    """When it should be done, if somebody said so (`--deadline`)."""
+    changes: list[GrantChange] = field(default_factory=list)
+    """What its latest attempt has to hear."""
+    grants: list[Lent] = field(default_factory=list)
+    decisions: list[Decided] = field(default_factory=list)
+    times: list[TimeSet] = field(default_factory=list)
+
+    @property
+    def deadline(self) -> float | None:
+        """When its time is over, or it should be done; None: never, or it has not begun."""
+        return deadline_of(self.started, self.budget, self.wish)
+
+    @property
+    def all_gpus(self) -> list[int]:
+        """What it may use, its own first."""
+        return [*self.gpus, *self.lent]
+
+
+def deadline_of(started: float | None, budget: float | None, wish: float | None) -> float | None:
+    """When a job that has begun is to be done: when its time is over, or before, if that is wanted."""
+    end = math.inf if started is None or budget is None else started + budget
+    end = min(end, math.inf if wish is None else wish)
+    return end if end < math.inf else None
+
+
+def grants_of(events: Iterable[tuple[int, Row]], visible: Sequence[str]) -> GrantHistory:
+    """How it went with a job, by all of its events in their order; `visible` is what CUDA calls each GPU."""
+    course = GrantHistory()
+    for number, row in events:
+        data = json.loads(row.data) if row.data else {}
+        _fold(course, number, row, data, data.get("details", {}), visible)
+        course.last = number
+    return course
+
+
+def _fold(
+    course: GrantHistory, number: int, row: Row, data: dict[str, Any], details: dict[str, Any], visible: Sequence[str]
+) -> None:
+    said = details.get("why", "")
+    if row.kind in ("Submitted", "Edited"):
+        kind = _wished(course, row.at, data["request"], details.get("work", {}))
+        if kind:
+            _tell(course, number, row.at, kind, details.get("message", "") or _by(details), visible)
+    elif row.kind == "Placed":
+        course.attempt, course.gpus, course.lent, course.started = row.attempt or 0, list(data["gpus"]), [], None
+        course.changes = []
+    elif row.kind == "Started":
+        course.started = row.at
+    elif row.kind in _OVER:
+        for lent in course.grants:
+            if lent["until"] is None:
+                lent["until"], lent["ended"] = row.at, lent.get("ended") or "the job ended"
+        course.lent = []
+    elif row.kind == "Granted":
+        course.lent += data["gpus"]
+        course.grants += [{"gpu": gpu, "since": row.at, "until": None, "why": said} for gpu in data["gpus"]]
+        _tell(course, number, row.at, "up", said, visible)
+    elif row.kind == "Reclaimed":
+        course.lent = [gpu for gpu in course.lent if gpu not in data["gpus"]]
+        for lent in _open(course, data["gpus"]):
+            lent["told"], lent["ended"] = row.at, said
+        _tell(course, number, row.at, "down", said, visible, details.get("grace"))
+    elif row.kind == "Returned":
+        course.lent = [gpu for gpu in course.lent if gpu not in data["gpus"]]
+        for lent in _open(course, data["gpus"]):
+            lent["until"], lent["ended"] = row.at, "; ".join(filter(None, (lent.get("ended"), said)))
+    elif row.kind == "Recalled":
+        _told_to_end(course, number, row, data, details, visible)
+    elif row.kind == "Adapted":
+        course.decisions.append(_decided(row.at, details))
+
+
+def _wished(course: GrantHistory, at: float, request: dict[str, Any], work: dict[str, Any]) -> str:
+    """Take down what a job asks for now; `extend` or `shrink` if that is another time for one that runs."""
+    former, before = course.deadline, course.budget
+    course.grace, course.budget = work.get("grace", 10.0), work.get("time_limit")
+    course.wish = request.get("deadline")
+    now = course.deadline
+    if course.started is None or now == former:
+        return ""
+    course.times.append({"at": at, "before": before, "after": course.budget})
+    return "extend" if (now or math.inf) > (former or math.inf) else "shrink"
+
+
+def _told_to_end(
+    course: GrantHistory, number: int, row: Row, data: dict[str, Any], details: dict[str, Any], visible: Sequence[str]
+) -> None:
+    grace = details.get("grace", course.grace)
+    why = details.get("message") or _CAUSES.get(data["cause"], data["cause"])
+    _tell(course, number, row.at, "preempt", why, visible, grace)
+    course.changes[-1]["deadline"] = row.at + grace
+
+
+def _tell(
+    course: GrantHistory,
+    number: int,
+    at: float,
+    kind: str,
+    why: str,
+    visible: Sequence[str],
+    grace: float | None = None,
+) -> None:
+    course.changes.append(
+        {
+            "number": number, "kind": kind, "at": at, "budget": course.budget, "deadline": course.deadline,
+            "gpus": [visible[gpu] for gpu in course.all_gpus if gpu < len(visible)], "indices": course.all_gpus,
+            "grace": course.grace if grace is None else grace, "why": why,
+        }
+    )  # fmt: skip
+
+
+def _open(course: GrantHistory, gpus: Sequence[int]) -> list[Lent]:
+    return [lent for lent in course.grants if lent["gpu"] in gpus and lent["until"] is None]
+
+
+def _by(details: dict[str, Any]) -> str:
+    return f"changed by {details['by']}" if details.get("by") else "its time was changed"
+
+
+def _decided(at: float, details: dict[str, Any]) -> Decided:
+    return {
+        "at": at, "decision": details.get("decision", ""), "reason": details.get("reason", ""),
+        "accepted": details.get("accepted"), "parameters_before": details.get("parameters_before"),
+        "parameters": details.get("parameters"), "cost_ratio": details.get("cost_ratio"),
+        "predicted_gain": details.get("predicted_gain"),
+    }  # fmt: skip
+
+
+FRESH = 60.0
+"""Seconds for which a report counts."""
+LONGEST_GRACE = 30.0
+"""Seconds that a job has at most to leave a GPU that it was lent: somebody waits for it."""
+_STEPS, _SHARE, _LEAST = 20, 0.05, 5.0  # steps, part of the budget and seconds that must be left for an offer
+_ANSWER = 60.0  # seconds in which a job is to say what it makes of an offer
+_DECLINED, _TAKEN_BACK = 60.0, 5.0  # seconds for which it is offered nothing after it declined, or had to leave
+_MOST_DECISIONS = 500  # of one attempt that are recorded
+_SHOWN = 5  # other jobs that a reason names
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a job does, by its own account."""
+
+    at: float
+    """On the time of day."""
+    ticks: float
+    """On the monotonic clock."""
+    attempt: int
+    step_seconds: float | None = None
+    gain_per_second: float | None = None
+    noise: float | None = None
+    accuracy: float | None = None
+    parameters: int | None = None
+
+    @property
+    def gain(self) -> float:
+        """Accuracy per second of one more GPU; 0 where that is not told, or is no more than noise."""
+        gain = self.gain_per_second or 0.0
+        return gain if gain > (self.noise or 0.0) else 0.0
+
+
+class Offers:
+    """Who is lent what. All of it is done by the yard's own thread; `report_of` may be asked by any."""
+
+    def __init__(self, yard: Yard, work_of: Callable[[str], Work]) -> None:
+        self._yard, self._work_of = yard, work_of
+        self._reports: dict[str, Report] = {}
+        self._leave_by: dict[int, float] = {}
+        """When GPUs that were asked back are taken, on the monotonic clock."""
+        self._answer_by: dict[int, float] = {}
+        """When it must be known what became of GPUs that were lent."""
+        self._not_before: dict[str, float] = {}
+        """When jobs may be offered something again."""
+        self._decisions: dict[tuple[str, int], int] = {}
+
+    def due(self) -> float:
+        """When a GPU is to be taken back though nothing happens, on the monotonic clock."""
+        return min((*self._leave_by.values(), *self._answer_by.values()), default=math.inf)
+
+    def report_of(self, job: str) -> Report | None:
+        """What a job told last."""
+        return self._reports.get(job)
+
+    def grace_of(self, job: str) -> float:
+        """Seconds that a job has to leave a GPU that it was lent."""
+        return min(self._work_of(job).grace, LONGEST_GRACE)
+
+    # -- what jobs tell ---------------------------------------------------------------------------
+
+    def heard(self, job: str, attempt: int, numbers: Mapping[str, Any], decision: Mapping[str, Any]) -> None:
+        """A running job tells how it does, and perhaps what it decided."""
+        now = self._yard.clock.now()
+        if not self._runs(job, attempt):
+            return
+        before = self._reports.get(job)
+        kept = {} if before is None or before.attempt != attempt else _numbers(before)
+        self._reports[job] = Report(now, time.monotonic(), attempt, **{**kept, **numbers})
+        if decision:
+            self._decided(job, attempt, decision, now)
+
+    def _decided(self, job: str, attempt: int, decision: Mapping[str, Any], now: float) -> None:
+        key = job, attempt
+        self._decisions[key] = self._decisions.get(key, 0) + 1
+        if self._decisions[key] <= _MOST_DECISIONS:  # the log is not for steps
+            self._yard.record(Adapted(now, job, attempt), **decision)
+        offered = [gpu for gpu in loans(self._yard.state, job) if gpu in self._answer_by]
+        if decision.get("accepted") is False and offered:
+            self._not_before[job] = time.monotonic() + _DECLINED
+            self._return(job, offered, f"it declined: {decision.get('reason') or decision['decision']}", now)
+        for gpu in offered:
+            self._answer_by.pop(gpu, None)
+
+    def give_back(self, job: str, attempt: int, gpus: Iterable[int] | None, reason: str = "") -> None:
+        """A job has left GPUs that it was lent; of others nothing is known here, and that is all right."""
+        if not self._runs(job, attempt):
+            return
+        own = loans(self._yard.state, job)
+        some = own if gpus is None else [gpu for gpu in own if gpu in set(gpus)]
+        if some:
+            asked = all(gpu in self._yard.state.reclaimed for gpu in some)
+            if not asked:
+                self._not_before[job] = time.monotonic() + _DECLINED
+            why = f": {reason}" if reason else ""
+            self._return(job, some, f"it left as it was told to{why}" if asked else f"it gave it back{why}")
+
+    # -- what happens in a turn -------------------------------------------------------------------
+
+    def settle(self, now: float) -> None:
+        """Before a plan: take what was asked back long enough ago."""
+        state, ticks = self._yard.state, time.monotonic()
+        if not (state.lent or self._reports or self._leave_by or self._answer_by):
+            return
+        self._forget_the_gone()
+        for gpu in state.reclaimed - self._leave_by.keys():  # by a former life
+            self._leave_by[gpu] = ticks + self.grace_of(state.lent[gpu])
+        for gpu in [gpu for gpu, by in self._leave_by.items() if by <= ticks]:
+            self._return(state.lent[gpu], [gpu], "its grace was over", now)
+        for gpu in [gpu for gpu, by in self._answer_by.items() if by <= ticks]:
+            self._answer_by.pop(gpu)
+            self._not_before[state.lent[gpu]] = ticks + _DECLINED
+            self._ask_back(gpu, "it did not say what it makes of it", now)
+
+    def look(self, now: float) -> None:
+        """After a plan: ask back what others need, and lend what nobody can use."""
+        state = self._yard.state
+        if state.lent:
+            for gpu, why in self._wanted(now).items():
+                self._ask_back(gpu, why, now)
+        if self._reports and self._yard.settings.offers and self._yard.planning.is_current:
+            self._offer(now)
+
+    def _wanted(self, now: float) -> dict[int, str]:
+        """GPUs on loan that have to be given back, and why."""
+        state, found = self._yard.state, dict[int, str]()
+        for gpu, job in state.lent.items():
+            if not self._work_of(job).adaptive:
+                found[gpu] = "it is not adaptive any more"
+        for gpu in unwelcome(state, now):
+            found[gpu] = "the GPU is drained, reserved for others, or cannot be used"
+        for row, gpus in state.promises.items():
+            found |= {gpu: f"job {state.ids[row]} needs it" for gpu in gpus if gpu in state.lent}
+        return {gpu: why for gpu, why in found.items() if gpu not in state.reclaimed}
+
+    def _ask_back(self, gpu: int, why: str, now: float) -> None:
+        state = self._yard.state
+        job = state.lent[gpu]
+        if gpu in state.reclaimed:
+            return
+        grace = self.grace_of(job)
+        self._answer_by.pop(gpu, None)
+        self._leave_by[gpu] = time.monotonic() + grace
+        attempt = state.attempt[state.row_of[job]]
+        self._yard.record(Reclaimed(now, job, attempt, (gpu,)), why=why, grace=grace)
+
+    def _return(self, job: str, gpus: list[int], why: str, now: float | None = None) -> None:
+        state = self._yard.state
+        for gpu in gpus:
+            self._leave_by.pop(gpu, None)
+            self._answer_by.pop(gpu, None)
+        self._not_before[job] = max(self._not_before.get(job, 0.0), time.monotonic() + _TAKEN_BACK)
+        self._yard.machine.left(gpus)
+        attempt = state.attempt[state.row_of[job]]
+        at = self._yard.clock.now() if now is None else now
+        self._yard.record(Returned(at, job, attempt, tuple(gpus)), why=why)
+
+    # -- offers -----------------------------------------------------------------------------------
+
+    def _offer(self, now: float) -> None:
+        """Lend idle GPUs to those who gain most; what a job reported counts for one offer."""
+        gains = self._gains(now)
+        if not gains:
+            return
+        yard = self._yard
+        if yard.machine.is_stale():
+            yard.look_at_gpus(now)
+        for job in sorted(gains, key=lambda job: (-gains[job], yard.state.row_of[job])):
+            row = yard.state.row_of[job]
+            free = idle(yard.state, row, now, max(_LEAST, 2 * self.grace_of(job)))
+            if not free or not within_quota(yard.state, row, now):
+                continue
+            gpu, others = free[-1], {other: gain for other, gain in gains.items() if other != job}
+            why = _why(bool(len(yard.state.waiting)), gains[job], others)
+            yard.record(Granted(now, job, yard.state.attempt[row], (gpu,)), why=why, gain_per_second=gains[job])
+            ticks = time.monotonic()
+            self._answer_by[gpu] = ticks + _ANSWER
+            self._not_before[job] = math.nextafter(ticks, math.inf)
+            gains = {other: gain for other, gain in gains.items() if other != job}
+
+    def _gains(self, now: float) -> dict[str, float]:
+        """What one more GPU would bring to each job that may be offered one."""
+        ticks = time.monotonic()
+        return {
+            job: report.gain
+            for job, report in self._reports.items()
+            if report.gain > 0
+            and ticks - report.ticks < FRESH
+            and ticks >= self._not_before.get(job, 0.0) < report.ticks
+            and not self.refusal(job, report, now)
+        }
+
+    def refusal(self, job: str, report: Report, now: float) -> str:
+        """Why a job that reports is offered nothing, whatever it gains; empty: it may be."""
+        state = self._yard.state
+        row = state.row_of.get(job, -1)
+        if row < 0 or state.phase[row] is not Phase.RUNNING or state.attempt[row] != report.attempt:
+            return "it does not run"
+        work = self._work_of(job)
+        if not work.adaptive:
+            return "it is not adaptive"
+        if row in state.recalled:
+            return "it was told to end"
+        if state.table.compute[row] < 100:
+            return "it shares its GPU"
+        if len(loans(state, job)) >= self._yard.settings.offer_most:
+            return "it has as many GPUs on loan as one job may have"
+        budget = work.time_limit or math.inf
+        left = float(state.table.started[row]) + budget - now
+        least = max(_STEPS * (report.step_seconds or 0.0), _SHARE * budget if budget < math.inf else 0.0, _LEAST)
+        return f"only {max(left, 0.0):.0f} s of its budget are left" if left < least else ""
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    def _runs(self, job: str, attempt: int) -> bool:
+        state = self._yard.state
+        row = state.row_of.get(job, -1)
+        return row >= 0 and state.phase[row] is Phase.RUNNING and state.attempt[row] == attempt
+
+    def _forget_the_gone(self) -> None:
+        """What is known of jobs that have ended, and of GPUs that are lent no more."""
+        state = self._yard.state
+        for job in [job for job, report in self._reports.items() if not self._runs(job, report.attempt)]:
+            del self._reports[job]
+            self._not_before.pop(job, None)
+            self._decisions = {key: count for key, count in self._decisions.items() if key[0] != job}
+        self._leave_by = {gpu: by for gpu, by in self._leave_by.items() if gpu in state.reclaimed}
+        self._answer_by = {gpu: by for gpu, by in self._answer_by.items() if gpu in state.lent}
+
+
+def _numbers(report: Report) -> dict[str, Any]:
+    return {
+        "step_seconds": report.step_seconds,
+        "gain_per_second": report.gain_per_second,
+        "noise": report.noise,
+        "accuracy": report.accuracy,
+        "parameters": report.parameters,
+    }
+
+
+def points(gain: float) -> str:
+    """Accuracy per second as people say it: points (hundredths) per minute."""
+    return f"{gain * 6000:.3g}"
+
+
+def _why(somebody_waits: bool, gain: float, others: Mapping[str, float]) -> str:
+    """Why a job is given a GPU."""
+    idle = "nobody who waits can use it now" if somebody_waits else "nobody waits for it"
+    shown = sorted(others, key=lambda job: -others[job])[:_SHOWN]
+    than = f", more than {', '.join(f'job {job} ({points(others[job])})' for job in shown)}" if shown else ""
+    return f"{idle}, and it gains {points(gain)} points per minute{than}"

@@ -1,0 +1,435 @@
+"""The store: one SQLite file that holds the log, and what follows from it.
+
+One thread writes, a batch of records at a time: one transaction, one fsync, and only then is anything acknowledged
+(WAL, synchronous=FULL). The views of the jobs are written in the same transaction, so they can never disagree with the
+log; `rebuild` makes them anew. Others read through connections of their own (`reader`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpuyard.core import checkpoint
+from gpuyard.core.checkpoint import compact
+from gpuyard.core.events import Edited, Opened, Submitted
+from gpuyard.core.model import Cluster, Request
+from gpuyard.core.state import State
+from gpuyard.core.transitions import apply
+from gpuyard.daemon.store import reader, views
+from gpuyard.daemon.store.reader import Answered, answer_of, environment_of
+from gpuyard.daemon.store.records import Record, Row, decode, encode
+from gpuyard.daemon.store.views import JobView, fold_view
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.faults import point
+from gpuyard.spec.notation import number_of
+from gpuyard.spec.work import Work, with_tuples
+
+VERSION = 5
+_HERE = Path(__file__).parent
+_INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
+_DAMAGED = "put back a backup, or move it away to start anew"
+_FORGETTABLE = """SELECT id FROM jobs WHERE ended < ? AND number < ? AND id != ?
+    AND NOT EXISTS (SELECT 1 FROM events WHERE events.job = jobs.id AND seq >= ?) ORDER BY ended LIMIT ?"""
+_FORGETTABLE_GPUS = """DELETE FROM events WHERE seq IN (SELECT seq FROM events
+    WHERE kind IN ('GpusWithdrawn', 'GpusRestored', 'MemoryTaken') AND job IS NULL AND seq < ? AND at < ? LIMIT ?)"""
+_FORGETTABLE_ANSWERS = """DELETE FROM answers WHERE (user, key) IN (
+    SELECT user, key FROM answers WHERE at < ? ORDER BY at LIMIT ?)"""
+_UPDATE, _EDIT = (
+    f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
+    for columns in (views.CHANGING, views.COLUMNS)
+)
+
+
+class StoreFailing(GpuyardError):
+    """The store cannot be written."""
+
+
+class JobStanding(NamedTuple):
+    """How a job stands."""
+
+    id: str
+    state: str
+    array: str
+
+
+class Store:
+    """The writer's end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = _connect(path)
+        with _readable(path):
+            self.last = self._number("SELECT max(seq) FROM events")
+            self.last_at = self._last_at()
+            """When the last event happened."""
+            self.jobs = self._number("SELECT max(number) FROM jobs")
+            """The number of the job that was submitted last."""
+            self.newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")
+            """The largest id."""
+            self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
+            """The views of all jobs that are not over."""
+            self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
+
+    def close(self) -> None:
+        """Let go of the file, with all that was written in it and not beside it."""
+        with suppress(sqlite3.Error):  # where it cannot be written, the next life reads what lies beside it
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connection.close()
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: Sequence[Record],
+        environments: Mapping[str, str] | None = None,
+        answers: Iterable[Answered] = (),
+    ) -> None:
+        """Write records and what follows from them; on disk when this returns, or not at all."""
+        seen: dict[str, JobView] = {}
+        ran: list[tuple[Any, ...]] = []
+        number = self.jobs
+        edited = {record.job for record in records if isinstance(record.event, Edited)}
+        for record in records:
+            if record.job is not None:
+                number += isinstance(record.event, Submitted)
+                before = seen.get(record.job) or self.open.get(record.job)
+                if before is not None and (run := reader.run_of(before, record)) is not None:
+                    ran.append(run)
+                view = fold_view(before, number, record)
+                if view is not None:  # else a late report on a job that is over
+                    seen[record.job] = view
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO events (seq, at, kind, job, attempt, data) VALUES (?, ?, ?, ?, ?, ?)",
+                [(self.last + n, *encode(record)) for n, record in enumerate(records, 1)],
+            )
+            point("store:events")
+            if environments:
+                connection.executemany("INSERT OR IGNORE INTO environments VALUES (?, ?)", environments.items())
+            if answers := list(answers):
+                connection.executemany(
+                    "INSERT INTO answers (user, key, request, answer, at) VALUES (?, ?, ?, ?, ?)", answers
+                )
+            if ran:
+                connection.executemany(reader.INSERT_RUN, ran)
+            if new := [views.to_row(v) for v in seen.values() if v.number > self.jobs]:
+                connection.executemany(_INSERT, new)
+            changed = {job: v for job, v in seen.items() if v.number <= self.jobs}
+            for statement, columns in ((_UPDATE, views.CHANGING), (_EDIT, views.COLUMNS)):
+                rows = [v for job, v in changed.items() if (job in edited) == (statement is _EDIT)]
+                if rows:
+                    connection.executemany(statement, [views.to_row(v, (*columns, "number")) for v in rows])
+            point("store:views")
+        point("store:committed")
+        self.last += len(records)
+        self.jobs = number
+        self.newest = max([self.newest, *(number_of(job) for job in seen)])
+        self.last_at = max([self.last_at, *(record.event.at for record in records)])
+        for job, view in seen.items():
+            if view.over:
+                self.open.pop(job, None)
+            else:
+                self.open[job] = view
+
+    def keep(self, state: State) -> None:
+        """Keep the state as it is after the last event, so that the next start is quick."""
+        with self._transaction() as connection:
+            text = json.dumps({"cluster": _cluster(state.cluster), **checkpoint.dump(state)})
+            connection.execute("DELETE FROM checkpoint")
+            point("store:checkpoint")
+            connection.execute("INSERT INTO checkpoint VALUES (?, ?)", (self.last, text))
+        self.checkpointed = self.last
+
+    def rebuild(self) -> int:
+        """Make the views anew from the log; returns how many jobs there are."""
+        found: dict[str, JobView] = {}
+        for _, record in self.records():
+            if record.job is not None:
+                view = fold_view(found.get(record.job), len(found) + 1, record)
+                if view is not None:
+                    found[record.job] = view
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM jobs")
+            connection.execute("DELETE FROM checkpoint")
+            connection.executemany(_INSERT, (views.to_row(view) for view in found.values()))
+        self.open = {view.id: view for view in found.values() if not view.over}
+        self.checkpointed = 0
+        return len(found)
+
+    def forget(self, before: float, most: int) -> int:
+        """Remove up to so many jobs that ended before an instant, with all their events; returns how many there were.
+
+        Only what the checkpoint makes needless goes, and never the newest job: no other may get its id.
+        """
+        with self._transaction() as connection:
+            found = connection.execute(_FORGETTABLE, (before, self.jobs, str(self.newest), self.checkpointed, most))
+            jobs = [(id,) for (id,) in found]
+            connection.executemany("DELETE FROM events WHERE job = ?", jobs)
+            point("store:forgetting")
+            connection.executemany("DELETE FROM jobs WHERE id = ?", jobs)
+        return len(jobs)
+
+    def forget_gpus(self, before: float, most: int) -> int:
+        """Remove up to so many events that tell of GPUs coming and going before an instant; returns how many."""
+        with self._transaction() as connection:
+            found = connection.execute(_FORGETTABLE_GPUS, (self.checkpointed, before, most))
+            return found.rowcount
+
+    def forget_answers(self, before: float, most: int) -> int:
+        """Remove up to so many answers to requests with a key, given before an instant; returns how many."""
+        with self._transaction() as connection:
+            found = connection.execute(_FORGETTABLE_ANSWERS, (before, most))
+            return found.rowcount
+
+    def forget_environments(self, keys: Iterable[str], since: int) -> int:
+        """Remove environments and scripts that no job up to a number has, nor a later one; returns how many."""
+        with self._transaction() as connection:
+            later = connection.execute("SELECT work FROM jobs WHERE number > ?", (since,))
+            works = [*(view.work for view in self.open.values()), *(json.loads(work) for (work,) in later)]
+            wanted = {str(work.get(name)) for work in works for name in ("environment", "script")}
+            needless = [(key,) for key in keys if key not in wanted]
+            connection.executemany("DELETE FROM environments WHERE hash = ?", needless)
+        return len(needless)
+
+    def forget_runs(self, signature: str) -> int:
+        """Remove what runs of a signature took; returns how many there were."""
+        with self._transaction() as connection:
+            return connection.execute("DELETE FROM runs WHERE signature = ?", (signature,)).rowcount
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreFailing(_sentence(self.path, error)) from error
+        finally:
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):  # what cannot be undone now is not there for the next who opens the file
+                    connection.execute("ROLLBACK")
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def records(self, after: int = 0) -> Iterator[tuple[int, Record]]:
+        """The log from some event on."""
+        found = self._connection.execute(
+            "SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ? ORDER BY seq", (after,)
+        )
+        for seq, *row in found:
+            yield seq, decode(Row(*row))
+
+    def load(self) -> State | None:
+        """The state that the log leads to; None where nothing has happened yet."""
+        with _readable(self.path):
+            try:
+                return self._folded()
+            except (ValueError, LookupError, TypeError) as error:
+                raise UserError(f"{self.path} is damaged ({error!r}); {_DAMAGED}") from error
+
+    def _folded(self) -> State | None:
+        state: State | None = None
+        found = self._connection.execute("SELECT seq, data FROM checkpoint ORDER BY seq DESC LIMIT 1").fetchone()
+        if found is not None:
+            data = json.loads(found[1])
+            state = checkpoint.load(Cluster(**with_tuples(data.pop("cluster"))), data)
+        for _, record in self.records(found[0] if found else 0):
+            if state is None:
+                if not isinstance(record.event, Opened):
+                    raise UserError(f"{self.path} does not begin like a log of gpuyard; move it away to start anew")
+                state = State(record.event.cluster)
+            apply(state, record.event)
+        return state
+
+    def latest(self, kind: str) -> Iterator[Record]:
+        """What happened to the whole yard, of one kind, the latest first."""
+        found = self._connection.execute(
+            "SELECT at, kind, job, attempt, data FROM events WHERE kind = ? AND job IS NULL ORDER BY seq DESC", (kind,)
+        )
+        return (decode(Row(*row)) for row in found)
+
+    def _last_at(self) -> float:
+        found = self._connection.execute("SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)")
+        return float(found.fetchone()[0] or 0.0)
+
+    def latest_at(self, job: str) -> float:
+        """When something last happened to a job."""
+        found = self._connection.execute("SELECT at FROM events WHERE job = ? ORDER BY seq DESC LIMIT 1", (job,))
+        return float((found.fetchone() or (0.0,))[0])
+
+    def answer(self, user: str, key: str) -> Answered | None:
+        """What a user's request with this key was answered; None if there was none."""
+        return answer_of(self._connection, user, key)
+
+    def environment(self, key: str) -> dict[str, str]:
+        """The environment under a hash."""
+        return environment_of(self._connection, key)
+
+    def script(self, key: str) -> str:
+        """The script under a hash."""
+        return str(json.loads(self.kept(key)))
+
+    def kept(self, key: str) -> str:
+        """The environment or the script under a hash, as it is kept."""
+        found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+        if found is None:
+            raise UserError("its environment, or its script, is not kept any more; submit it anew")
+        return str(found[0])
+
+    def latest_runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
+        """What the latest runs of a `signature` or `likeness` took (`runs.TOLD`), the newest first."""
+        return reader.select_latest_runs(self._connection, kind, key, limit)
+
+    def standing(self, limit: int = -1, **wanted: str) -> list[JobStanding]:
+        """How the jobs with this id, of this array, or of this name and user stand: the open first, then the newest."""
+        where = " AND ".join(f"{name} = ?" for name in wanted)
+        found = self._connection.execute(
+            f"SELECT id, state, array FROM jobs WHERE {where} ORDER BY ended IS NULL DESC, number DESC LIMIT ?",
+            (*wanted.values(), limit),
+        )
+        return [JobStanding(*row) for row in found]
+
+    def runs(self, job: str, attempt: int) -> bool:
+        """Whether this attempt is on its GPUs. For any thread."""
+        view = self.open.get(job)
+        return view is not None and view.state == "running" and view.attempt == attempt
+
+    def names(self, user: str) -> list[str]:
+        """What a user's latest jobs are called."""
+        found = self._connection.execute("SELECT name FROM jobs WHERE user = ? ORDER BY number DESC LIMIT 200", (user,))
+        return list(dict.fromkeys(name for (name,) in found))
+
+    def described(self, job: str) -> Record | None:
+        """The event that says what a job asks for, as it stands."""
+        found = self._connection.execute(
+            "SELECT at, kind, job, attempt, data FROM events WHERE job = ? AND kind IN ('Submitted', 'Edited') "
+            "ORDER BY seq DESC LIMIT 1",
+            (job,),
+        ).fetchone()
+        return decode(Row(*found)) if found else None
+
+    def recalled(self, job: str, attempt: int) -> Mapping[str, Any]:
+        """What was said when an attempt was last told to end."""
+        found = self._connection.execute(
+            "SELECT at, kind, job, attempt, data FROM events WHERE job = ? AND attempt = ? AND kind = 'Recalled' "
+            "ORDER BY seq DESC LIMIT 1",
+            (job, attempt),
+        ).fetchone()
+        return decode(Row(*found)).details if found else {}
+
+    def _views(self, where: str) -> Iterator[JobView]:
+        found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {where} ORDER BY number")
+        return map(views.from_row, found)
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0] or 0)
+
+
+def hashed(environment: Mapping[str, str] | str) -> tuple[str, str]:
+    """An environment, or a script, as the store keeps it: its hash, and its content."""
+    kept = environment if isinstance(environment, str) else dict(sorted(environment.items()))
+    content = json.dumps(kept, separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()[:32], content
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open the store, make it if there is none, and bring an older one up to date."""
+    with _readable(path):
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if version > VERSION:
+            raise UserError(f"{path} was written by a newer version of gpuyard; use that version")
+        if version == 0 and tables:
+            raise UserError(f"{path} is a database, but not one of gpuyard; move it away, or use another --data-dir")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        point("store:opened")
+        if version == 0:
+            _run_script(connection, _HERE / "schema.sql", VERSION)
+        for step in range(version + 1, VERSION + 1) if version else ():
+            _run_script(connection, _HERE / "upgrades" / f"{step}.sql", step)
+    return connection
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Where reading fails, say what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise UserError(_sentence(path, error)) from error
+    except UnicodeDecodeError as error:  # in what SQLite itself says of a file that is damaged
+        raise UserError(f"{path} is damaged ({error}); {_DAMAGED}") from error
+
+
+def _run_script(connection: sqlite3.Connection, script: Path, version: int) -> None:
+    """All of a script, or nothing of it."""
+    connection.executescript(f"BEGIN;\n{script.read_text()}\nPRAGMA user_version = {version};\nCOMMIT;")
+
+
+def _sentence(path: Path, error: sqlite3.Error) -> str:
+    """What is wrong with the store, and what to do."""
+    text = str(error)
+    if "full" in text:
+        return f"the disk that holds {path} is full; free some space, nothing is lost"
+    if "readonly" in text or "unable to open" in text:
+        return f"{path} cannot be written ({text}); check its permissions, and whether its disk is mounted read-only"
+    if "malformed" in text or "not a database" in text:
+        return f"{path} is damaged ({text}); {_DAMAGED}"
+    return f"{path}: {text}"
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    return {name: getattr(cluster, name) for name in Cluster.__dataclass_fields__}
+
+
+log = logging.getLogger("gpuyard")
+_EVERY = 5_000, 20_000  # events: when there is nothing else to do, and at most
+_RETRY = 60.0
+
+
+class Checkpoints:
+    """Makes them, now and then."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._not_before = -math.inf
+        self.wanted = False
+        """Whether somebody waits for one."""
+
+    def make(self, state: State, *, idle: bool) -> bool:
+        """If it is time to: forget who is over, and keep the rest. The state must be that of the log."""
+        behind = self._store.last - self._store.checkpointed
+        if behind <= (0 if self.wanted else _EVERY[0 if idle else 1]) or time.monotonic() < self._not_before:
+            return False
+        self.wanted = False
+        compact(state)
+        try:
+            self._store.keep(state)
+        except StoreFailing as error:  # the log has everything, so nothing is lost
+            log.warning("%s", error)
+            self._not_before = time.monotonic() + _RETRY
+        return True
+
+
+class NoSuchJob(UserError):
+    """There is no such job."""
+
+
+def description(job: str, store: Store, unwritten: Mapping[str, Record]) -> tuple[Work, Request]:
+    """What a job runs and asks for, also when it is over; `unwritten` is what was last said of jobs, by their ids."""
+    record = unwritten.get(job) or store.described(job)
+    if record is None or not isinstance(record.event, Submitted | Edited):
+        raise NoSuchJob(f"what job {job} ran is not kept any more")
+    return Work.from_json(record.details["work"]), record.event.request

@@ -1,0 +1,299 @@
+"""What attempts took, as rows of the table `runs`: written with the events that ended them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from gpuyard.core.events import Exited, Preempted, Requeued
+from gpuyard.daemon.store import views
+from gpuyard.daemon.store.records import Record, Row
+from gpuyard.daemon.store.views import JobView, printable
+
+RUN_COLUMNS = (
+    "job", "attempt", "signature", "likeness", "user", "name", "command", "at", "seconds", "outcome", "peak", "mean",
+    "samples", "utilization", "alone", "settled", "gpus", "promised", "predicted_peak", "predicted_seconds",
+)  # fmt: skip
+INSERT_RUN = f"INSERT OR REPLACE INTO runs ({', '.join(RUN_COLUMNS)}) VALUES ({', '.join('?' for _ in RUN_COLUMNS)})"
+
+RUN_EVIDENCE = ("at", "seconds", "outcome", "peak", "command", "predicted_peak", "predicted_seconds", "settled")
+"""What predictions go by."""
+_SHOWN_OF_RUNS = (
+    "job", "attempt", "at", "outcome", "peak", "seconds", "alone", "predicted_peak", "predicted_seconds"
+)  # fmt: skip
+_LATEST_RUNS = {
+    kind: f"SELECT {', '.join(RUN_EVIDENCE)} FROM runs WHERE {kind} = ? ORDER BY at DESC LIMIT ?"
+    for kind in ("signature", "likeness")
+}
+
+
+def select_latest_runs(connection: sqlite3.Connection, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
+    """What the latest runs of a `signature` or `likeness` took, the newest first."""
+    return connection.execute(_LATEST_RUNS[kind], (key, limit)).fetchall()
+
+
+def select_past_runs(connection: sqlite3.Connection, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
+    """What people want to know of the latest runs of a `signature` or `likeness`, the newest first."""
+    told = connection.execute(
+        _LATEST_RUNS[kind].replace(", ".join(RUN_EVIDENCE), ", ".join(_SHOWN_OF_RUNS)), (key, limit)
+    )
+    return [dict(zip(_SHOWN_OF_RUNS, row, strict=True)) for row in told]
+
+
+def select_signatures(connection: sqlite3.Connection, user: str, limit: int) -> list[tuple[Any, ...]]:
+    """Signatures that have run, the latest first: their user, name, command, number of runs and last end."""
+    where = "WHERE user = ?" if user else ""
+    return connection.execute(
+        f"SELECT signature, user, name, command, count(*), max(at) FROM runs {where} "
+        "GROUP BY signature ORDER BY max(at) DESC LIMIT ?",
+        (*((user,) if user else ()), limit),
+    ).fetchall()
+
+
+def run_of(before: JobView, record: Record) -> tuple[Any, ...] | None:
+    """What an attempt took, if this is the event that ended it; `before` is its job as it stood until then."""
+    event, measured = record.event, record.details.get("measured", {})
+    if not isinstance(event, Exited | Preempted | Requeued) or event.attempt != before.attempt:
+        return None
+    work = before.work
+    if before.started is None or not work.get("signature"):
+        return None
+    predicted = work.get("predicted") or (None, None, "")
+    return (
+        before.id, event.attempt, work["signature"], work.get("likeness", ""), before.user, printable(before.name),
+        json.dumps(work.get("command", [])), event.at, max(0.0, event.at - before.started),
+        outcome_of(event, record.details), measured.get("peak"), measured.get("mean"), measured.get("samples", 0),
+        measured.get("utilization"), bool(measured.get("alone")), measured.get("settled"), len(before.gpus),
+        work.get("gpu_memory"), predicted[0] or None, predicted[1] or None,
+    )  # fmt: skip
+
+
+def outcome_of(event: Exited | Preempted | Requeued, details: Mapping[str, Any]) -> str:
+    """How an attempt ended: a state, or `requeued` or `preempted`; `oom` also where there is another attempt."""
+    if details.get("ooms"):
+        return "oom"
+    if isinstance(event, Exited):
+        return event.cause or ("succeeded" if event.code == 0 else "failed")
+    return "preempted" if isinstance(event, Preempted) else "requeued"
+
+
+_LITERALLY, _ESCAPED = re.compile("[%_!]"), r"!\g<0>"
+_COMMAND = "(SELECT group_concat(value, ' ') FROM json_each(work, '$.command'))"
+_WHERE = ("id", "name", "user", _COMMAND)
+_HOLDS = "(" + " OR ".join(f"{where} LIKE ? ESCAPE '!'" for where in _WHERE) + ")"
+"""Where a text is looked for; small letters are as good as large ones, if they are English."""
+_AT_ONCE = 500
+"""Jobs that one question names."""
+
+
+class Answered(NamedTuple):
+    """A request that came with a key, and what it was answered."""
+
+    user: str
+    key: str
+    request: str
+    """A hash of what was asked for."""
+    answer: str
+    """As JSON."""
+    at: float
+
+
+class Cursor(NamedTuple):
+    """A place in the history: behind a job, by when it ended and by its number."""
+
+    ended: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events somebody wants; what is empty does not matter."""
+
+    job: str = ""
+    """A job, or an array."""
+    kinds: frozenset[str] = frozenset()
+    user: str = ""
+    """Whose jobs they happened to."""
+
+    @property
+    def everything(self) -> bool:
+        """Whether all events are wanted."""
+        return not (self.job or self.kinds or self.user)
+
+
+class Reader:
+    """A reader's end: for one thread, and never in the writer's way."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+
+    def job(self, job: str) -> JobView | None:
+        """One job."""
+        return next(iter(self._select("WHERE id = ?", (job,))), None)
+
+    def jobs(
+        self,
+        *,
+        over: bool | None,
+        wanted: Mapping[str, Any],
+        limit: int = -1,
+        ended_after: float | None = None,
+        ended_before: float | None = None,
+        tag: str = "",
+        text: str = "",
+        behind: Cursor | None = None,
+    ) -> list[JobView]:
+        """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
+        terms = [f"{name} = ?" for name in wanted]
+        values = [*wanted.values()]
+        if over is not None:
+            terms.append(f"ended IS {'NOT NULL' if over else 'NULL'}")
+        if ended_after is not None:
+            terms.append("ended >= ?")
+            values.append(ended_after)
+        if ended_before is not None:
+            terms.append("ended < ?")
+            values.append(ended_before)
+        if text:
+            terms.append(_HOLDS)
+            values += [f"%{_LITERALLY.sub(_ESCAPED, text)}%"] * len(_WHERE)
+        if behind is not None:  # of those that are over
+            terms.append("(ended, number) < (?, ?)")
+            values += behind
+        if tag:
+            terms.append("EXISTS (SELECT 1 FROM json_each(work, '$.tags') WHERE value = ?)")
+            values.append(tag)
+        where = f"WHERE {' AND '.join(terms)}" if terms else ""
+        order = "ORDER BY ended DESC, number DESC" if over else "ORDER BY number"
+        return self._select(f"{where} {order} LIMIT ?", (*values, limit))
+
+    def environment(self, key: str) -> dict[str, str]:
+        """The environment under a hash."""
+        return environment_of(self._connection, key)
+
+    def answer(self, user: str, key: str) -> Answered | None:
+        """What a user's request with this key was answered; None if there was none."""
+        return answer_of(self._connection, user, key)
+
+    def tasks(self, array: str) -> dict[str, int]:
+        """How many tasks of an array there are in each state."""
+        return dict(
+            self._connection.execute("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state", (array,))
+        )
+
+    def ids(self, array: str) -> list[str]:
+        """The ids of an array's tasks, in order."""
+        found = self._connection.execute("SELECT id FROM jobs WHERE array = ? ORDER BY number", (array,))
+        return [id for (id,) in found] if array else []
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+
+    def happened(self, after: int, until: int, wish: EventFilter, limit: int) -> Iterator[tuple[int, Row, str | None]]:
+        """Events after one and up to another, in order, and whose job each happened to."""
+        terms, values = ["seq > ?", "seq <= ?"], list[Any]((after, until))
+        if wish.job:
+            terms.append("events.job IN (SELECT ? UNION ALL SELECT id FROM jobs WHERE array = ? AND array <> '')")
+            values += [wish.job, wish.job]
+        if wish.kinds:
+            terms.append(f"events.kind IN ({','.join('?' * len(wish.kinds))})")
+            values += sorted(wish.kinds)
+        if wish.user:
+            terms.append("user = ?")
+            values.append(wish.user)
+        found = self._connection.execute(
+            "SELECT seq, at, events.kind, job, events.attempt, data, user "
+            "FROM events LEFT JOIN jobs ON jobs.id = events.job "
+            f"WHERE {' AND '.join(terms)} ORDER BY seq LIMIT ?",
+            (*values, limit),
+        )
+        return ((seq, Row(*row), user) for seq, *row, user in found)
+
+    def requeued(self, jobs: Sequence[str]) -> dict[str, float]:
+        """When each of these jobs last began to wait again; only those that did."""
+        found: dict[str, float] = {}
+        for first in range(0, len(jobs), _AT_ONCE):
+            some = jobs[first : first + _AT_ONCE]
+            marks = ",".join("?" * len(some))
+            again = "kind IN ('Preempted', 'Requeued')"
+            found |= self._connection.execute(
+                f"SELECT job, max(at) FROM events WHERE job IN ({marks}) AND {again} GROUP BY job", some
+            ).fetchall()
+        return found
+
+    def ends(self, jobs: Sequence[str]) -> dict[str, float | None]:
+        """When each of these jobs ended; None if it has not. Those that are not known are not among them."""
+        marks = ",".join("?" * len(jobs))
+        return dict(self._connection.execute(f"SELECT id, ended FROM jobs WHERE id IN ({marks})", jobs).fetchall())
+
+    def any_ended_before(self, at: float) -> bool:
+        """Whether there is a job that ended before an instant."""
+        return self._connection.execute("SELECT 1 FROM jobs WHERE ended < ? LIMIT 1", (at,)).fetchone() is not None
+
+    def any_answered_before(self, at: float) -> bool:
+        """Whether an answer to a request with a key was given before an instant."""
+        return self._connection.execute("SELECT 1 FROM answers WHERE at < ? LIMIT 1", (at,)).fetchone() is not None
+
+    def needless_environments(self) -> tuple[list[str], int]:
+        """Environments and scripts that no job has, and the number of the newest job that was looked at."""
+        self._connection.execute("BEGIN")  # both from one instant
+        try:
+            newest = self._connection.execute("SELECT max(number) FROM jobs").fetchone()[0] or 0
+            found = self._connection.execute(
+                "SELECT hash FROM environments EXCEPT SELECT json_extract(work, '$.environment') FROM jobs "
+                "EXCEPT SELECT json_extract(work, '$.script') FROM jobs"
+            )
+            return [key for (key,) in found], int(newest)
+        finally:
+            self._connection.execute("COMMIT")
+
+    def runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
+        """What the latest runs of a `signature` or `likeness` took (`runs.TOLD`), the newest first."""
+        return select_latest_runs(self._connection, kind, key, limit)
+
+    def past_runs(self, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
+        """The same runs, with what people want to know of them."""
+        return select_past_runs(self._connection, kind, key, limit)
+
+    def signatures(self, user: str, limit: int) -> list[tuple[Any, ...]]:
+        """Signatures that have run, the latest first: with user, name, command, number of runs and last end."""
+        return select_signatures(self._connection, user, limit)
+
+    def owner_of(self, signature: str) -> str | None:
+        """Whose jobs have a signature."""
+        found = self._connection.execute("SELECT user FROM runs WHERE signature = ? LIMIT 1", (signature,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def script(self, key: str) -> str:
+        """The script under a hash; empty where none is kept."""
+        found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+        return str(json.loads(found[0])) if found else ""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def _select(self, rest: str, values: Iterable[Any]) -> list[JobView]:
+        found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {rest}", tuple(values))
+        return list(map(views.from_row, found))
+
+
+def answer_of(connection: sqlite3.Connection, user: str, key: str) -> Answered | None:
+    """What a user's request with this key was answered; None if there was none."""
+    found = connection.execute(
+        "SELECT user, key, request, answer, at FROM answers WHERE user = ? AND key = ?", (user, key)
+    ).fetchone()
+    return Answered(*found) if found else None
+
+
+def environment_of(connection: sqlite3.Connection, key: str) -> dict[str, str]:
+    """The environment under a hash; empty where none is kept."""
+    found = connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+    return dict(json.loads(found[0])) if found else {}

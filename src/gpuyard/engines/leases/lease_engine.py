@@ -1,0 +1,437 @@
+"""The engine of leases: it "runs" what runs already.
+
+A lease gives GPUs to a process that somebody else started. It lasts as long as that process, its holder: to launch it
+is to hold the process by a pidfd, which becomes readable when the process ends, however it ends. Nobody is ever killed
+here: to stop a lease is to end it, and its process goes on.
+
+While a lease waits, two processes are watched: the holder, and whoever asked for it (`gpuyard acquire` asks for the
+shell that it was called from). If one of them ends, nobody waits for the GPUs any more, and the request is given up.
+
+Who asks from afar has no process here. Such a lease lasts as long as signs of life come (`signs`); or, if whoever asks
+sends none once it has its GPUs, until these were used and are free again.
+
+Nothing is written down here. What a lease is (`Terms`) the daemon's log knows, and tells by `find`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpuyard.engines.base import (
+    Abandoned,
+    Ended,
+    Engine,
+    EngineError,
+    LaunchRefused,
+    Node,
+    Placement,
+    Report,
+    Running,
+    Task,
+)
+from gpuyard.engines.leases.heartbeats import REST, Heartbeats, InUse, Silence
+from gpuyard.engines.leases.holders import ShellUse
+from gpuyard.engines.local import processes
+from gpuyard.units import format_duration
+
+_RETRY = 1.0  # seconds until it is tried again to watch a process, where that failed
+_HELD_UP = 5.0  # seconds by which we may be late, and still hold silence against somebody
+_DEEPEST = 256  # generations that are looked at for an ancestor
+_GONE = "whoever asked for it had gone"
+GIVEN_UP = "given up: "
+"""What the message of a lease begins with that nobody waits for any more."""
+
+
+class Holder(NamedTuple):
+    """A process that no other is taken for: its id, its start in clock ticks, and the life of the machine."""
+
+    pid: int
+    started: int
+    life: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a lease is."""
+
+    holder: Holder | None
+    """None: it lasts by signs of life."""
+    requester: Holder | None = None
+    """Who asked, if not the holder itself."""
+    interactive: bool = False
+    """Whether a shell that somebody types in holds it."""
+    since: float | None = None
+    """When it began, if it has."""
+    gpus: tuple[int, ...] = ()
+    """What it gives, once it has been placed."""
+    heartbeat: float = 0.0
+    """Without a process: seconds without a sign of life that end it."""
+    by_use: bool = False
+    """Without a process: whether it lasts, once it is held, until its GPUs were used and are free again."""
+
+    @property
+    def waiting_for_it(self) -> tuple[Holder, ...]:
+        """Who must live as long as it waits."""
+        if self.holder is None:
+            return ()
+        return (self.holder,) if self.requester in (None, self.holder) else (self.holder, self.requester)
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    job: str
+    terms: Terms
+    attempt: int = 0
+    """0: it waits."""
+    began: float = 0.0
+    use: ShellUse | None = None
+    silence: Silence | None = None
+    """How it is with its signs of life, if it lasts by these."""
+
+    def running(self) -> Running:
+        return Running(self.job, self.attempt, self.began, str(self.terms.holder.pid if self.terms.holder else ""))
+
+    def ended(self, code: int | None, message: str) -> Ended:
+        return Ended(self.job, self.attempt, time.time(), code, message=message, began=self.began)
+
+
+@dataclass(slots=True)
+class _Watched:
+    pidfd: int
+    leases: set[_Lease] = field(default_factory=set)
+
+
+class LeaseEngine:
+    """Holds the processes that hold leases. One thread may use it at a time."""
+
+    def __init__(self, find: Callable[[str], Terms | None], idle: float = 60.0, rest: float = REST) -> None:
+        self._find, self._idle, self._rest = find, idle, rest
+        self.signs = Heartbeats()
+        """Where signs of life are noted; any thread may."""
+        self.in_use: InUse = lambda gpu, seconds: None
+        """Whether somebody is on a GPU; to be told by who looks at the GPUs."""
+        self._life = processes.life()
+        self._epoll = select.epoll()
+        self._leases: dict[str, _Lease] = {}
+        self._watched: dict[Holder, _Watched] = {}
+        self._by_fd: dict[int, Holder] = {}
+        self._unwatched: set[_Lease] = set()
+        """Those that wait although we failed to watch who waits for them."""
+        self._look_at = 0.0
+        self._hear_at = math.inf
+        """When the first of those may have been silent for too long."""
+        self._reports: list[Report] = []
+
+    def is_lease(self, job: str) -> bool:
+        """Whether a job is a lease: one that is held or waited for, or that the log knows."""
+        return job in self._leases or self._find(job) is not None
+
+    def fileno(self) -> int:
+        """Readable when a process has ended."""
+        return self._epoll.fileno()
+
+    def watch(self, job: str) -> None:
+        """A lease waits: tell if those who wait for it go away."""
+        terms = self._find(job)
+        if terms is not None and job not in self._leases:
+            self._leases[job] = lease = _Lease(job, terms)
+            self._listen(lease)
+            self._watch_waiting(lease)
+
+    def launch(self, task: Task, attempt: int, placement: Placement) -> None:
+        """Give a lease to its holder."""
+        known = self._leases.get(task.job)
+        if known is not None and known.attempt == attempt:
+            return
+        terms = self._find(task.job)
+        if terms is None:
+            raise LaunchRefused("nobody is known to hold this lease; ask for it again")
+        gone = [who for who in terms.waiting_for_it if not self._lives(who)]
+        self._reports.append(self._begin(task.job, attempt, terms, time.time()))
+        if gone and (lease := self._leases.get(task.job)) is not None:
+            self._end(lease, 0, _GONE)
+
+    def adopt(self, job: str, attempt: int) -> Report:
+        """What became of a lease while no daemon was there."""
+        known = self._leases.get(job)
+        if known is not None and known.attempt == attempt:
+            return known.running()
+        terms = self._find(job)
+        if terms is None:
+            return Ended(job, attempt, time.time(), None, message="nobody is known to hold this lease")
+        if terms.holder is not None and terms.holder.life != self._life:
+            return Ended(
+                job, attempt, time.time(), None, interrupted=True, message="its process ended with the machine"
+            )
+        if terms.since is None and not all(map(self._lives, terms.waiting_for_it)):
+            return Ended(job, attempt, time.time(), 0, message=_GONE)  # nobody was told that it had begun
+        return self._begin(job, attempt, terms, terms.since or time.time())
+
+    def stop(self, job: str, attempt: int) -> None:
+        """End a lease at once, or forget one that waits. Its process goes on."""
+        lease = self._leases.get(job)
+        if lease is None:
+            return
+        if lease.attempt:
+            holder = lease.terms.holder
+            whom = f"process {holder.pid}" if holder else "whoever holds it"
+            self._end(lease, None, f"the lease was ended; {whom} was left alone")
+        else:
+            self._forget(lease)
+
+    def observe(self) -> list[Report]:
+        """See whose process has ended, and which shells are not used any more."""
+        for pidfd, _ in self._epoll.poll(0):
+            if (who := self._by_fd.get(pidfd)) is not None:  # else the end of another has settled it
+                self._process_ended(who)
+        now = time.monotonic()
+        if now >= self._look_at and (self._unwatched or any(True for _ in self._shells())):
+            self._look_at = now + _RETRY
+            for lease in list(self._unwatched):
+                self._watch_waiting(lease)
+            self._look_at_shells(now)
+        if now >= self._hear_at:
+            self._hear(now)
+        reports, self._reports = self._reports, []
+        return reports
+
+    def due(self) -> float | None:
+        """When shells are to be looked at, or what could not be watched, or somebody may have been silent too long."""
+        if self._reports:
+            return time.monotonic()
+        look = self._look_at if self._unwatched or any(True for _ in self._shells()) else math.inf
+        due = min(look, self._hear_at)
+        return due if due < math.inf else None
+
+    def owner(self, pid: int, gpu: int | None = None) -> tuple[str, int] | None:
+        """The lease of a process: that of an ancestor, or of the leader of its session; on a GPU: one for that GPU.
+
+        What a script left on a GPU that it gave back is no longer ours, unless it waits for GPUs again: it would wait
+        for itself. If a lease without a process has the GPU, whoever is on it belongs to that.
+        """
+        held = [lease for lease in self._leases.values() if lease.attempt and gpu in (None, *lease.terms.gpus)]
+        waiting = (lease for lease in self._leases.values() if not lease.attempt)
+        own = [lease for lease in waiting if lease.terms.holder and lease.terms.holder.pid == pid]
+        holders = {lease.terms.holder.pid: lease for lease in (*own, *held) if lease.terms.holder}
+        process = processes.look(pid) if holders else None
+        for _ in range(_DEEPEST):
+            if process is None or process.pid <= 0:
+                break
+            if lease := holders.get(process.pid) or holders.get(process.session):
+                return lease.job, lease.attempt
+            process = processes.look(process.parent)
+        afar = (lease for lease in held if gpu is not None and lease.silence is not None)
+        return next(((lease.job, lease.attempt) for lease in afar), None)
+
+    def close(self) -> None:
+        """Let go of all processes."""
+        for pidfd in self._by_fd:
+            os.close(pidfd)
+        for kept in (self._leases, self._watched, self._by_fd, self._unwatched):
+            kept.clear()
+        self._epoll.close()
+
+    # How leases begin and end
+
+    def _begin(self, job: str, attempt: int, terms: Terms, began: float) -> Running | Ended:
+        """Hold the holder; nobody else is watched from now on."""
+        lease = self._leases.get(job) or _Lease(job, terms)
+        # first: it may fail, and then the lease waits on as before
+        living = terms.holder is None or self._keep(terms.holder, lease)
+        lease.attempt, lease.began, lease.terms = attempt, began, terms
+        if not living:
+            self._forget(lease)
+            return lease.ended(0, "its process ended")
+        self._leases[job] = lease
+        self._listen(lease)
+        self._unwatched.discard(lease)
+        if terms.requester not in (None, terms.holder):
+            self._let_go(terms.requester, lease)
+        if terms.interactive and terms.holder is not None and self._idle > 0:
+            lease.use = ShellUse(terms.holder.pid, processes.ticks(began))
+        return lease.running()
+
+    def _watch_waiting(self, lease: _Lease) -> None:
+        try:
+            living = [self._keep(who, lease) for who in lease.terms.waiting_for_it]
+        except EngineError:  # too many open files, say; it stays in the queue, and is looked at again
+            self._unwatched.add(lease)
+            return
+        self._unwatched.discard(lease)
+        if not all(living):
+            self._end(lease, 0, "")
+
+    def _process_ended(self, who: Holder) -> None:
+        for lease in list(self._watched[who].leases):
+            self._end(lease, 0, "its process ended")
+
+    def _end(self, lease: _Lease, code: int | None, message: str) -> None:
+        self._forget(lease)
+        if lease.attempt:
+            self._reports.append(lease.ended(code, message))
+        else:
+            why = message if lease.silence else "whoever asked for it has gone"
+            self._reports.append(Abandoned(lease.job, time.time(), f"{GIVEN_UP}{why}"))
+
+    def _forget(self, lease: _Lease) -> None:
+        self._leases.pop(lease.job, None)
+        self.signs.forget(lease.job)
+        self._unwatched.discard(lease)
+        for who in lease.terms.waiting_for_it:
+            self._let_go(who, lease)
+
+    # Processes
+
+    def _keep(self, who: Holder, lease: _Lease) -> bool:
+        """Watch a process for a lease; False if it is gone."""
+        watched = self._watched.get(who)
+        if watched is None:
+            pidfd = processes.hold(who.pid, who.started) if who.life == self._life else None
+            if pidfd is None:
+                return False
+            self._watched[who] = watched = _Watched(pidfd)
+            self._by_fd[pidfd] = who
+            self._epoll.register(pidfd, select.EPOLLIN)
+        watched.leases.add(lease)
+        return True
+
+    def _let_go(self, who: Holder | None, lease: _Lease) -> None:
+        watched = self._watched.get(who) if who is not None else None
+        if who is None or watched is None:
+            return
+        watched.leases.discard(lease)
+        if not watched.leases:
+            del self._watched[who], self._by_fd[watched.pidfd]
+            self._epoll.unregister(watched.pidfd)
+            os.close(watched.pidfd)
+
+    def _lives(self, who: Holder) -> bool:
+        """Whether a process has not ended yet."""
+        watched = self._watched.get(who)
+        if watched is not None:
+            return not processes.has_ended(watched.pidfd)
+        pidfd = processes.hold(who.pid, who.started) if who.life == self._life else None
+        if pidfd is None:
+            return False
+        os.close(pidfd)
+        return True
+
+    # Shells that somebody types in
+
+    def _shells(self) -> Iterable[tuple[_Lease, ShellUse]]:
+        return ((lease, lease.use) for lease in self._leases.values() if lease.use is not None)
+
+    def _look_at_shells(self, now: float) -> None:
+        for lease, use in list(self._shells()):
+            if use.idle(now) >= self._idle:
+                span = format_duration(self._idle)
+                self._end(lease, 0, f"its shell had nothing to do for {span} (the setting lease_idle)")
+
+    # Those who have no process here
+
+    def _listen(self, lease: _Lease) -> None:
+        """From now on it is noted when something is heard of a lease; without a process, that must not be long ago."""
+        self.signs.expect(lease.job)
+        terms = lease.terms
+        if terms.holder is None:
+            lease.silence = lease.silence or Silence(terms.heartbeat or math.inf, self._rest)
+            soon = time.monotonic() + (_RETRY if terms.by_use else terms.heartbeat)
+            self._hear_at = min(self._hear_at, soon)
+
+    def _hear(self, now: float) -> None:
+        """End what nobody gave a sign of life for; what came while we were held up is still to be heard."""
+        if now - self._hear_at > _HELD_UP:
+            self._hear_at = now + _HELD_UP
+            return
+        self._hear_at = math.inf
+        for lease in [lease for lease in self._leases.values() if lease.silence is not None]:
+            gpus = lease.terms.gpus if lease.terms.by_use and lease.attempt else ()
+            self._hear_at = min(self._hear_at, self._heard(lease, gpus, now))
+
+    def _heard(self, lease: _Lease, gpus: tuple[int, ...], now: float) -> float:
+        """Look at one of them; when to look again."""
+        assert lease.silence is not None
+        silent = self.signs.silent(lease.job, now)
+        if gpus:
+            busy = [self.in_use(gpu, time.time() - lease.began) for gpu in gpus]
+            why = lease.silence.unused(busy, silent, now)
+        else:
+            why = lease.silence.broken(silent)
+        if why:
+            self._end(lease, 0 if lease.silence.used else None, why)
+            return math.inf
+        return now + (_RETRY if gpus else lease.silence.patience - silent)
+
+
+class RoutingEngine:
+    """An engine that leaves leases to one engine and all else to another."""
+
+    def __init__(self, jobs: Engine, leases: LeaseEngine) -> None:
+        self._jobs, self._leases = jobs, leases
+        self._epoll = select.epoll()
+        self._epoll.register(jobs.fileno(), select.EPOLLIN)
+        self._epoll.register(leases.fileno(), select.EPOLLIN)
+
+    def nodes(self) -> Sequence[Node]:
+        """The machines on which jobs run."""
+        return self._jobs.nodes()
+
+    def last_job(self) -> int:
+        """The largest number that has left files; a lease leaves none."""
+        return self._jobs.last_job()
+
+    def launch(self, task: Task, attempt: int, placement: Placement) -> None:
+        """Run a job, or give a lease to its holder."""
+        (self._leases if self._leases.is_lease(task.job) else self._jobs).launch(task, attempt, placement)
+
+    def adopt(self, job: str, attempt: int) -> Report:
+        """What became of it."""
+        return (self._leases if self._leases.is_lease(job) else self._jobs).adopt(job, attempt)
+
+    def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
+        """Ask a job to end; end a lease at once."""
+        if self._leases.is_lease(job):
+            self._leases.stop(job, attempt)
+        else:
+            self._jobs.stop(job, attempt, grace, signal)
+
+    def observe(self) -> list[Report]:
+        """What both have seen."""
+        seen = self._jobs.observe()  # first: it may fail, and what the other would have told must not be lost then
+        return [*seen, *self._leases.observe()]
+
+    def fileno(self) -> int:
+        """Readable when one of them has something to tell."""
+        return self._epoll.fileno()
+
+    def due(self) -> float | None:
+        """The sooner of both."""
+        return min((due for due in (self._jobs.due(), self._leases.due()) if due is not None), default=None)
+
+    def owner(self, pid: int) -> tuple[str, int] | None:
+        """The job or the lease that a process belongs to."""
+        return self._jobs.owner(pid) or self._leases.owner(pid)
+
+    def owner_on(self, pid: int, gpu: int) -> tuple[str, int] | None:
+        """The same, as far as a GPU is concerned: nobody but us pins a lease's process to the GPUs that it has."""
+        return self._jobs.owner(pid) or self._leases.owner(pid, gpu)
+
+    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
+        """A piece of a job's output; leases have none."""
+        return self._jobs.read_log(job, attempt, offset, size, exact=exact)
+
+    def log_size(self, job: str, attempt: int) -> int:
+        """How much output a job has written."""
+        return self._jobs.log_size(job, attempt)
+
+    def close(self) -> None:
+        """Let go of both."""
+        self._epoll.close()
+        self._leases.close()
+        self._jobs.close()

@@ -1,0 +1,1 @@
+"""The engine of this machine: jobs as processes that outlive the daemon."""

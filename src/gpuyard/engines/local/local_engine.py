@@ -1,0 +1,387 @@
+"""The engine that runs jobs on this machine, as processes that outlive the daemon.
+
+Each attempt has a directory with its claim (`pid`), its end (`exit`) and its output; see `wrapper` for how they come
+about. Nothing else is recorded, so this engine knows after a restart all that it knew before.
+
+There are no threads and no sleeping: the end of a wrapper makes a pidfd readable, those are in one epoll, whose own
+file descriptor is `fileno`. What takes time (a job that begins, one that is to end) is looked after by `observe`,
+which `due` asks for. An attempt is over when its wrapper is gone *and* nothing that the job started is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from signal import Signals
+
+from gpuyard import faults
+from gpuyard.engines.base import EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Task
+from gpuyard.engines.local import folders, output, processes, wrapper
+from gpuyard.engines.local.accounts import account_of
+from gpuyard.engines.local.attempt import WRAPPER_GRACE, LocalAttempt, interrupted, never_ran, start
+from gpuyard.engines.local.cgroups import Cgroup, Membership, cgroups_if
+from gpuyard.engines.local.folders import Folders
+
+logger = logging.getLogger(__name__)
+
+_CLAIM_PATIENCE = 0.25  # seconds to wait for somebody who is between creating the claim and writing it
+
+
+class LocalEngine:
+    """Runs jobs on this machine. One thread may use it at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        devices: Sequence[str],
+        node: str | None = None,
+        *,
+        cgroups: bool | None = None,
+        shared: bool = False,
+    ) -> None:
+        """With `shared`, jobs are of many users, who need not be friends."""
+        self._folders = Folders(directory, shared)
+        self._directory = self._folders.directory
+        self._uid = os.geteuid() if shared else None
+        self._name = node or socket.gethostname()
+        self._devices = devices
+        self._life = processes.life()
+        self._cgroups = cgroups_if(self._directory, cgroups)
+        self._membership = Membership(self._directory)
+        self._census = processes.Census()
+        self._adopts = processes.adopts_orphans()
+        self._epoll = select.epoll()
+        self._runs: dict[tuple[str, int], LocalAttempt] = {}
+        self._wrappers: dict[int, LocalAttempt] = {}
+        self._held: dict[int, LocalAttempt] = {}
+        self._beginning: set[LocalAttempt] = set()
+        self._ending: set[LocalAttempt] = set()
+        self._reports: list[Report] = []
+        self._trimmer = output.Trimmer(self._directory)
+
+    def nodes(self) -> Sequence[Node]:
+        """This machine."""
+        return (Node(self._name, tuple(self._devices)),)
+
+    def last_job(self) -> int:
+        """The largest number among the names of its directories."""
+        return self._folders.last_job()
+
+    def fileno(self) -> int:
+        """Readable when a wrapper has ended."""
+        return self._epoll.fileno()
+
+    def launch(self, task: Task, attempt: int, placement: Placement) -> None:
+        """Start the wrapper of an attempt, unless there is a claim to it already."""
+        if (task.job, attempt) in self._runs:
+            return
+        folder = self._folders.make(task.job, attempt)
+        faults.point("launch:folder")
+        if wrapper.read_claim(folder) is not None:
+            self._reports.append(self.adopt(task.job, attempt))
+            return
+        if placement.node != self._name or any(gpu not in range(len(self._devices)) for gpu in placement.gpus):
+            raise EngineError(f"{self._name} has no GPUs {placement.gpus} of {placement.node}")
+        wrapper.check(task)
+        account = account_of(task.user) if task.user else None
+        if account is None:
+            wrapper.check_directory(task.directory)
+        faults.point("launch:before-cgroup")
+        cgroup = self._cgroups.of(task.job, attempt) if self._cgroups else None
+        if cgroup:
+            cgroup.create()
+        faults.point("launch:before-spawn")
+        run = LocalAttempt(
+            task.job, attempt, folder, 0, cgroup, task.output_limit, account.uid if account else self._uid
+        )
+        try:
+            work = self._folders.make_work(task.job, account)
+            if task.script is not None:
+                task = folders.with_script(task, task.script, work)
+            told = wrapper.told(task, attempt, placement, self._devices, work)
+            run.pid, run.pidfd = start(run, task, told, self._life, account)
+        except (EngineError, LaunchRefused):
+            if cgroup:
+                cgroup.remove()
+            raise
+        faults.point("launch:spawned")
+        run.ours = True
+        self._keep(run)
+        self._beginning.add(run)
+
+    def adopt(self, job: str, attempt: int) -> Report:
+        """What became of an attempt, by its files; if it never began, it is claimed so that it never will."""
+        if known := self._runs.get((job, attempt)):
+            return known.running()
+        folder = self._folders.make(job, attempt)
+        claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
+        if claim is None:
+            faults.point("adopt:before-fence")
+            if not wrapper.fence(folder):
+                claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
+            faults.point("adopt:fenced")
+        if isinstance(claim, wrapper.Claim):
+            return self._adopt_claimed(job, attempt, folder, claim)
+        if claim == wrapper.INCOMPLETE:
+            return self._adopt_incomplete(job, attempt, folder)
+        return self._give_up(job, attempt)
+
+    def _adopt_claimed(self, job: str, attempt: int, folder: Path, claim: wrapper.Claim) -> Report:
+        if claim.life != self._life:
+            self._folders.leave_work(job)
+            return interrupted(job, attempt, folder)
+        pid, cgroup = claim.wrapper.pid, Cgroup(claim.cgroup) if claim.cgroup else None
+        uid = self._uid if claim.uid is None or self._uid is None else claim.uid
+        asked_at = wrapper.read_asked(folder)
+        run = LocalAttempt(job, attempt, folder, pid, cgroup, claim.limit, uid, claim=claim, asked_at=asked_at)
+        run.pidfd = processes.hold(pid, claim.wrapper.started)
+        if run.pidfd is not None:
+            self._keep(run)
+            return run.running()
+        run.witnessed = False
+        run.conclude(None)
+        if cgroup and cgroup.remove():
+            self._trimmer.trim(run.log, run.limit)
+            return run.report()
+        self._keep(run)
+        self._ending.add(run)
+        return run.running()
+
+    def _adopt_incomplete(self, job: str, attempt: int, folder: Path) -> Report:
+        """The claim is not written out: its wrapper lives and is slow, or it died and ran nothing."""
+        if wrapper.claimed_before_boot(folder):
+            return interrupted(job, attempt, folder)
+        for pid in self._census.take([processes.Suspect(str(folder), uid=self._uid)])[str(folder)]:
+            if (pidfd := processes.hold(pid)) is not None:
+                run = LocalAttempt(
+                    job, attempt, folder, pid, None, Task(job, (), "").output_limit, self._uid, pidfd=pidfd
+                )
+                self._keep(run)
+                self._beginning.add(run)
+                return run.running()
+        return self._give_up(job, attempt)
+
+    def _give_up(self, job: str, attempt: int) -> NeverBegan:
+        if self._cgroups:
+            self._cgroups.of(job, attempt).remove()
+        self._folders.leave_work(job)
+        return NeverBegan(job, attempt)
+
+    def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
+        """Let `observe` ask the processes of an attempt to end, and kill them after `grace` seconds."""
+        run = self._runs.get((job, attempt))
+        if run is None:
+            return
+        if run.claim is None:
+            with suppress(EngineError):  # if it has not begun, it will not; if the disk is full, it is killed instead
+                wrapper.fence(run.folder)
+        faults.point("stop:fenced")
+        run.stop(time.monotonic() + grace, Signals[f"SIG{signal}"])
+        self._ending.add(run)
+
+    def observe(self) -> list[Report]:
+        """Look after all attempts that begin or end just now, and tell what has happened."""
+        for pidfd, _ in self._epoll.poll(0):
+            self._wrapper_ended(self._held[pidfd])
+        now = time.monotonic()
+        for run in [run for run in self._beginning if run.look_at <= now]:
+            self._look_at_beginning(run, now)
+        self._look_at_endings([run for run in self._ending if run.look_at <= now], now)
+        self._trimmer.trim_all(((run.log, run.limit) for run in self._runs.values()), now)
+        reports, self._reports = self._reports, []
+        return reports
+
+    def due(self) -> float | None:
+        """When something that begins or ends is to be looked at, or the output of what runs."""
+        if self._reports:
+            return time.monotonic()
+        times = [run.look_at for run in self._beginning | self._ending]
+        if self._runs and (trim_at := self._trimmer.due()) is not None:
+            times.append(trim_at)
+        return min(times, default=None)
+
+    def owner(self, pid: int) -> tuple[str, int] | None:
+        """By its cgroup; else by its session or an ancestor, if that is a wrapper; else by its environment."""
+        found = self._membership.owner(pid)
+        if found and self._vouches(found, pid):
+            return found
+        process = processes.look(pid)
+        for _ in range(64):
+            if process is None or process.pid <= 1:
+                break
+            if run := self._wrappers.get(process.pid) or self._wrappers.get(process.session):
+                return run.job, run.attempt
+            process = processes.look(process.parent)
+        found = self._folders.parse(processes.mark_of(pid))
+        return found if found and self._vouches(found, pid) else None
+
+    def _vouches(self, found: tuple[str, int], pid: int) -> bool:
+        """Whether a process is of the attempt that its cgroup or its mark tells of: users can make up both."""
+        if self._uid is None:
+            return True
+        run = self._runs.get(found)
+        if run is None:
+            return False
+        return pid in run.cgroup.members() if run.cgroup else processes.user_of(pid) == run.uid
+
+    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
+        """Up to `size` bytes of output and the offset to read on from; a line stands for what was left out."""
+        return output.read(self._folders.of(job, attempt) / "output.log", offset, size, exact=exact)
+
+    def log_size(self, job: str, attempt: int) -> int:
+        """How many bytes of output were written, kept or not."""
+        return output.size(self._folders.of(job, attempt) / "output.log")
+
+    def close(self) -> None:
+        """Let go of all wrappers; they and their jobs go on."""
+        for pidfd in self._held:
+            os.close(pidfd)
+        for kept in (self._held, self._wrappers, self._runs, self._beginning, self._ending):
+            kept.clear()
+        self._epoll.close()
+        if self._cgroups:
+            self._cgroups.close()
+
+    # How an attempt begins
+
+    def _keep(self, run: LocalAttempt) -> None:
+        self._runs[run.job, run.attempt] = run
+        if run.pidfd is not None:
+            self._wrappers[run.pid] = run
+            self._held[run.pidfd] = run
+            self._epoll.register(run.pidfd, select.EPOLLIN)
+
+    def _forget(self, run: LocalAttempt) -> None:
+        self._runs.pop((run.job, run.attempt), None)
+        self._beginning.discard(run)
+        self._ending.discard(run)
+
+    def _look_at_beginning(self, run: LocalAttempt, now: float) -> None:
+        """Report that it runs as soon as its wrapper has claimed it."""
+        claim = wrapper.read_claim(run.folder)
+        if isinstance(claim, wrapper.Claim) and claim.wrapper.pid == run.pid:
+            run.claim = claim
+            if claim.cgroup:
+                run.cgroup = Cgroup(claim.cgroup)
+            run.uid = run.uid if claim.uid is None or self._uid is None else claim.uid
+            self._beginning.discard(run)
+            self._reports.append(run.running())
+        else:
+            run.rest(now)
+
+    # How it ends
+
+    def _wrapper_ended(self, run: LocalAttempt) -> None:
+        assert run.pidfd is not None
+        status = processes.reap(run.pidfd)
+        self._epoll.unregister(run.pidfd)
+        del self._held[run.pidfd], self._wrappers[run.pid]
+        os.close(run.pidfd)
+        run.pidfd = None
+        faults.point("end:reaped")
+        if run.claim is None:
+            self._look_at_beginning(run, time.monotonic())
+        self._beginning.discard(run)
+        if run.claim is None and not wrapper.read_exit(run.folder):  # it may have run, and destroyed its claim
+            self._never_claimed(run, status)
+        else:
+            run.conclude(status)
+            self._ending.add(run)
+
+    def _never_claimed(self, run: LocalAttempt, status: int | None) -> None:
+        """Its wrapper is gone and did not run the job: another one does, or nobody may, or it failed."""
+        with suppress(EngineError):
+            wrapper.fence(run.folder)
+        faults.point("end:fenced")
+        claim = wrapper.read_claim(run.folder)
+        self._forget(run)
+        if isinstance(claim, wrapper.Claim):
+            self._reports.append(self.adopt(run.job, run.attempt))
+            return
+        if run.cgroup:
+            run.cgroup.remove()
+        self._reports.append(never_ran(run, status))
+
+    def _look_at_endings(self, runs: Sequence[LocalAttempt], now: float) -> None:
+        counted = []
+        for run in runs:
+            if run.cgroup is None and run.ended and run.ours and self._is_gone(run):
+                self._finish(run)
+            elif run.cgroup is None:
+                counted.append(run)
+            elif run.ended and run.cgroup.remove():
+                self._finish(run)
+            else:
+                self._advance(run, run.cgroup.members(), now)
+        if not counted:
+            return
+        allowed = self._census.next(urgent=any(run.urgent(now) for run in counted))
+        if now < allowed:
+            for run in counted:
+                run.look_at = allowed
+            return
+        for run, members in self._take_census(counted, now):
+            if run.ended and not members:
+                self._finish(run)
+            else:
+                self._advance(run, members, now)
+
+    def _is_gone(self, run: LocalAttempt) -> bool:
+        """Whether nothing is left of an attempt whose whole life we saw, told without looking at all processes.
+
+        Who left its process group and lost its parent is our child now; who did not, has an ancestor who did.
+        """
+        if not self._adopts or not processes.is_empty(run.pid):
+            return False
+        marks = (processes.mark_of(pid) for pid in processes.orphans(self._wrappers))
+        return all(mark is not None and mark != str(run.folder) for mark in marks)
+
+    def _take_census(self, runs: Sequence[LocalAttempt], now: float) -> list[tuple[LocalAttempt, list[int]]]:
+        """Who is left. What is to be killed is halted and counted again: what it forked meanwhile is found as well."""
+        for run in runs:
+            if now >= run.kill_at:
+                run.halt_group()
+        members = self._census.take([run.suspect() for run in runs])
+        doomed = [run for run in runs if now >= run.kill_at and members[str(run.folder)]]
+        if doomed:
+            for run in doomed:
+                processes.send(members[str(run.folder)], signal.SIGSTOP, born=self._census.born)
+            members |= self._census.take([run.suspect() for run in doomed])
+        return [(run, members[str(run.folder)]) for run in runs]
+
+    def _advance(self, run: LocalAttempt, members: Sequence[int], now: float) -> None:
+        """One step towards the end: ask, wait, kill."""
+        if now >= run.kill_at:
+            self._kill(run, members, now)
+        elif members and (not run.asked or now >= run.ask_again):
+            run.ask(now)
+            faults.point("stop:noted")
+            born = None if run.cgroup else self._census.born
+            run.leftovers = len(members) if run.ended else 0
+            processes.send(members, run.number, signal.SIGCONT, born=born)
+            run.signal_wrapper(signal.SIGCONT)
+            faults.point("stop:asked")
+        run.rest(now)
+
+    def _kill(self, run: LocalAttempt, members: Sequence[int], now: float) -> None:
+        if run.cgroup:
+            run.cgroup.kill()
+        processes.send(members, signal.SIGKILL, born=None if run.cgroup else self._census.born)
+        run.signal_wrapper(signal.SIGCONT)
+        if not members and run.pidfd is not None and now >= run.kill_at + WRAPPER_GRACE:
+            logger.warning("the wrapper of job %s, attempt %s, does not end; it is killed", run.job, run.attempt)
+            run.signal_wrapper(signal.SIGKILL)
+
+    def _finish(self, run: LocalAttempt) -> None:
+        faults.point("end:cleared")
+        self._trimmer.trim(run.log, run.limit)
+        self._folders.leave_work(run.job)
+        self._forget(run)
+        self._reports.append(run.report())

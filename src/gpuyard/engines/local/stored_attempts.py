@@ -1,0 +1,83 @@
+"""Directories of attempts as other parts see them: which exist, whose processes live, and their removal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from gpuyard.engines.local import processes, wrapper
+from gpuyard.engines.local.folders import work_in
+from gpuyard.spec.notation import number_of
+
+_REMOVED = ".removed-"
+
+
+def jobs_in(directory: Path) -> list[str]:
+    """The jobs that left files in an engine's directory, but for the newest."""
+    found: list[str] = []
+    newest = -1
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:  # step by step, so that other threads get their turn
+            if number := number_of(entry.name):
+                found.append(entry.name)
+                newest = max(newest, number)
+    return [job for job in found if number_of(job) != newest]
+
+
+def is_kept(directory: Path, job: str, attempt: int) -> bool:
+    """Whether the files of an attempt are still there."""
+    return (directory / job / str(attempt)).is_dir()
+
+
+def remove(directory: Path, job: str) -> None:
+    """Remove all files of a job that is over."""
+    for parent in (work_in(directory), directory):
+        doomed = parent / f"{_REMOVED}{job}"
+        with suppress(FileNotFoundError):  # a job need not have left anything of its own
+            os.rename(parent / job, doomed)
+            shutil.rmtree(doomed)
+
+
+def finish_removing(directory: Path) -> None:
+    """Remove what a removal that was cut short has left."""
+    for parent in (work_in(directory), directory):
+        for path in parent.glob(f"{_REMOVED}*"):
+            shutil.rmtree(path)
+
+
+def last_change(directory: Path, job: str) -> float:
+    """When the files of a job were last written to."""
+    folders = [directory / job, *(directory / job).iterdir()]
+    return max(path.stat().st_mtime for folder in folders for path in (folder, *_files(folder)))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return folder.iterdir() if folder.is_dir() else iter(())
+
+
+def processes_below(directory: Path, job: str, attempt: int) -> list[int]:
+    """The processes of an attempt as far as they descend from its wrapper, oldest generation first."""
+    claim = wrapper.read_claim(directory / job / str(attempt))
+    if not isinstance(claim, wrapper.Claim) or claim.wrapper.pid == os.getpid():
+        return []
+    now = processes.look(claim.wrapper.pid)
+    if now is None or now.started != claim.wrapper.started:
+        return []
+    return processes.descendants(now.pid)
+
+
+def living(directory: Path) -> dict[tuple[str, int], list[int]]:
+    """The processes of each attempt that lives, as far as we may look at them; our own is not among them."""
+    prefix = f"{directory.resolve()}/"
+    found: dict[tuple[str, int], list[int]] = {}
+    for pid in processes.everyone():
+        mark = processes.mark_of(pid) if pid != os.getpid() else None
+        if mark is None or not mark.startswith(prefix):
+            continue
+        job, _, attempt = mark.removeprefix(prefix).partition("/")
+        if attempt.isdecimal():
+            found.setdefault((job, int(attempt)), []).append(pid)
+    return found

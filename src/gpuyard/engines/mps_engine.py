@@ -1,0 +1,337 @@
+"""An engine around another one, which sees to it that clients of MPS find a control daemon.
+
+There is one per GPU and user, started for the first client and ended after the last (`control`). A launch that needs
+one waits until it is up: it has been accepted, and what becomes of it is reported like the rest. Without clients of MPS
+nothing happens here: no directory is made, and no program is looked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGTERM
+
+from gpuyard.engines.base import (
+    Abandoned,
+    Ended,
+    Engine,
+    EngineError,
+    LaunchRefused,
+    NeverBegan,
+    Node,
+    Placement,
+    Report,
+    Running,
+    Task,
+)
+from gpuyard.engines.local import processes
+from gpuyard.engines.local.accounts import NOBODY, Account, account_of
+from gpuyard.engines.mps_control import PATIENCE, SHORT, Control, Phase
+
+logger = logging.getLogger(__name__)
+
+_MIB = 2**20
+_LAST_PATIENCE = 2 * PATIENCE + 1.0  # seconds at our own end: one call may run, another follows
+_HASTE = 1.0  # seconds at our own end for one that begins, and that nobody needs
+NOBODYS = "", 0
+"""Whose a process of MPS is: ours, but of no attempt."""
+
+
+class MpsEngine:
+    """An engine whose tasks may be clients of MPS. One thread may use it at a time."""
+
+    def __init__(self, inner: Engine, place: Path, devices: Sequence[str], *, shared: bool = False) -> None:
+        self._inner, self._place, self._devices, self._shared = inner, place, devices, shared
+        self._epoll = select.epoll()
+        self._epoll.register(inner.fileno(), select.EPOLLIN)
+        self._waiting: dict[tuple[str, int], tuple[Task, Placement]] = {}
+        self._reports: list[Report] = []
+        self._controls = {control.name: control for control in self._left_behind()}
+        self._adopted: set[tuple[str, int]] | None = set()
+        """Who still runs of those that an earlier life launched; None once that is settled."""
+
+    # -- what an engine does ----------------------------------------------------------------------
+
+    def nodes(self) -> Sequence[Node]:
+        """The machines that there are."""
+        return self._inner.nodes()
+
+    def last_job(self) -> int:
+        """The largest number of a job that it has been given."""
+        return self._inner.last_job()
+
+    def launch(self, task: Task, attempt: int, placement: Placement) -> None:
+        """Launch an attempt; a client of MPS as soon as its control daemon is up."""
+        key, task = (task.job, attempt), self._disinherited(task)
+        if task.mps is None:
+            self._inner.launch(task, attempt, placement)
+            return
+        if key in self._waiting:
+            return
+        self._settle()
+        control = self._control(task, placement)
+        control.attempts.add(key)
+        try:
+            if control.is_alive:
+                control.write()
+                self._inner.launch(_as_client(task, control), attempt, placement)
+                return
+            self._waiting[key] = task, placement
+            if control.phase in (Phase.DOWN, Phase.UP):  # or it has died
+                self._start(control)
+        except (EngineError, LaunchRefused):
+            self._waiting.pop(key, None)
+            self._release(key)
+            raise
+
+    def adopt(self, job: str, attempt: int) -> Report:
+        """What became of an attempt; one that waits for its control daemon never began."""
+        self._waiting.pop((job, attempt), None)
+        report = self._inner.adopt(job, attempt)
+        if isinstance(report, Running) and self._adopted is not None:
+            self._adopted.add((job, attempt))
+        self._note([report])
+        return report
+
+    def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
+        """Ask an attempt to end; one that waits for its control daemon does so at once."""
+        if self._waiting.pop((job, attempt), None) is None:
+            self._inner.stop(job, attempt, grace, signal)
+            return
+        told = "stopped before it began"
+        self._reports.append(Ended(job, attempt, time.time(), 128 + SIGTERM, message=told, asked=True))
+        self._release((job, attempt))
+
+    def observe(self) -> list[Report]:
+        """What has happened; and look after control daemons."""
+        reports = self._inner.observe()
+        self._settle()
+        self._note(reports)
+        now = time.monotonic()
+        for control in list(self._controls.values()):
+            self._attend(control, now)
+        mine, self._reports = self._reports, []
+        return [*reports, *mine]
+
+    def fileno(self) -> int:
+        """Readable when the inner engine has something to observe, or a call of ours has ended."""
+        return self._epoll.fileno()
+
+    def due(self) -> float | None:
+        """When something is to be looked at."""
+        if self._reports or (self._controls and self._adopted is not None):
+            return time.monotonic()
+        times = [control.look_at for control in self._controls.values() if math.isfinite(control.look_at)]
+        return min((due for due in (self._inner.due(), *times) if due is not None), default=None)
+
+    def owner(self, pid: int) -> tuple[str, int] | None:
+        """The attempt that a process belongs to; `NOBODYS` if it is one of MPS that we have started."""
+        found = self._inner.owner(pid)
+        if found is not None or not self._controls:
+            return found
+        mark = processes.mark_of(pid)
+        control = next((one for one in self._controls.values() if str(one.folder) == mark), None)
+        return NOBODYS if control is not None and processes.user_of(pid) == control.uid else None
+
+    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
+        """A piece of an attempt's output."""
+        return self._inner.read_log(job, attempt, offset, size, exact=exact)
+
+    def log_size(self, job: str, attempt: int) -> int:
+        """How much output an attempt has written."""
+        return self._inner.log_size(job, attempt)
+
+    def close(self) -> None:
+        """Let go; control daemons with jobs stay as these do, others are not left behind."""
+        self._inner.close()
+        for key in list(self._waiting):  # they have not begun: the next life has them wait again
+            del self._waiting[key]
+            self._release(key)
+        self._end_unused(time.monotonic() + _LAST_PATIENCE)
+        for control in self._controls.values():
+            if control.errand:
+                control.errand.close()
+        self._epoll.close()
+
+    def _end_unused(self, deadline: float) -> None:
+        """End control daemons without jobs, and wait for it."""
+        for control in self._controls.values():
+            if control.errand and control.phase is Phase.STARTING:
+                control.errand.deadline = min(control.errand.deadline, time.monotonic() + _HASTE)
+        while unused := [one for one in self._controls.values() if not one.attempts]:
+            now = time.monotonic()
+            if now >= deadline:
+                logger.warning("a control daemon of MPS does not end; the next start sees to it")
+                break
+            for control in unused:
+                control.look_at = min(control.look_at, now)
+                self._attend(control, now)
+            time.sleep(0.01)
+
+    # -- control daemons --------------------------------------------------------------------------
+
+    def _disinherited(self, task: Task) -> Task:
+        """A task without what the job that it was submitted from was told of its own control daemon."""
+        if not task.environment.get("CUDA_MPS_PIPE_DIRECTORY", "").startswith((f"{self._place}/", SHORT)):
+            return task
+        kept = {name: value for name, value in task.environment.items() if not name.startswith("CUDA_MPS_")}
+        return replace(task, environment=kept)
+
+    def _control(self, task: Task, placement: Placement) -> Control:
+        """The one that a task needs."""
+        if len(placement.gpus) != 1:
+            raise LaunchRefused(f"a client of MPS has one GPU, not {len(placement.gpus)}")
+        gpu = placement.gpus[0]
+        account = account_of(task.user) if task.user else None
+        fresh = Control(
+            self._place, gpu, self._devices[gpu], account.uid if account else os.geteuid(), account, task.user
+        )
+        return self._controls.setdefault(fresh.name, fresh)
+
+    def _start(self, control: Control) -> None:
+        try:
+            self._place.mkdir(mode=0o700, exist_ok=True)
+            if self._shared:
+                self._place.chmod(0o711)  # users pass through to their own
+        except OSError as error:
+            raise EngineError(f"cannot create {self._place}: {error.strerror}") from error
+        control.start()
+        self._watch(control)
+        if control.phase is Phase.DOWN:
+            self._give_up(control)
+
+    def _watch(self, control: Control) -> None:
+        """Wake up when its call ends."""
+        if control.errand is not None:
+            with suppress(FileExistsError):
+                self._epoll.register(control.errand.pidfd, select.EPOLLIN)
+
+    def _attend(self, control: Control, now: float) -> None:
+        """Go on with one of them."""
+        before = control.phase
+        control.step(now)
+        if before is Phase.STARTING and control.phase is Phase.UP:
+            self._launch_waiting(control)
+        elif before is Phase.STARTING and control.phase is Phase.DOWN:
+            self._give_up(control)
+        elif before in (Phase.QUITTING, Phase.KILLING) and control.phase is Phase.DOWN:
+            self._ended(control)
+        elif control.phase is Phase.UP and not control.attempts and now >= control.look_at:
+            control.end()
+            self._watch(control)
+
+    def _launch_waiting(self, control: Control) -> None:
+        for key in sorted(control.attempts & self._waiting.keys()):
+            task, placement = self._waiting.pop(key)
+            try:
+                control.write()  # first: whoever comes after us must not end it under its client
+                self._inner.launch(_as_client(task, control), key[1], placement)
+            except LaunchRefused as error:
+                self._fail(key, str(error))
+            except EngineError as error:
+                self._postpone(key, str(error))
+        if not control.attempts:
+            control.rest(time.monotonic())
+
+    def _give_up(self, control: Control) -> None:
+        """It could not be started: who waits for it fails, and says why."""
+        for key in sorted(control.attempts & self._waiting.keys()):
+            del self._waiting[key]
+            self._fail(key, control.problem)
+        if not control.attempts and control.phase is Phase.DOWN:  # who waited for it does so no more
+            control.end()
+
+    def _fail(self, key: tuple[str, int], message: str) -> None:
+        self._reports.append(Ended(*key, time.time(), None, message=message))
+        self._release(key)
+
+    def _postpone(self, key: tuple[str, int], message: str) -> None:
+        self._reports.append(NeverBegan(*key, f"cannot be launched now: {message}"))
+        self._release(key)
+
+    def _ended(self, control: Control) -> None:
+        """Nothing is left of it; but somebody may want it again by now."""
+        if wanted := sorted(control.attempts & self._waiting.keys()):
+            try:
+                self._start(control)
+            except EngineError as error:
+                for key in wanted:
+                    del self._waiting[key]
+                    self._postpone(key, str(error))
+        elif not control.attempts:
+            control.forget()
+            del self._controls[control.name]
+
+    def _note(self, reports: Iterable[Report]) -> None:
+        for report in reports:
+            if not isinstance(report, Running | Abandoned):
+                self._release((report.job, report.attempt))
+
+    def _release(self, key: tuple[str, int]) -> None:
+        """An attempt does not need its control daemon any more."""
+        control = next((one for one in self._controls.values() if key in one.attempts), None)
+        if control is None:
+            return
+        control.attempts.discard(key)
+        if self._adopted is not None:
+            return  # it is not known yet whether it runs at all
+        if control.attempts:
+            with suppress(EngineError):  # what the record says too much does no harm: it is looked at anew
+                control.write()
+        elif control.phase is Phase.UP:
+            control.rest(time.monotonic())
+        elif control.phase is Phase.DOWN:
+            control.end()
+
+    # -- after an earlier life --------------------------------------------------------------------
+
+    def _left_behind(self) -> Iterable[Control]:
+        """What an earlier life has written down, unless the machine has been started anew since."""
+        for path in sorted(self._place.glob("*.json")):
+            try:
+                control = Control.read(path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                logger.warning("%s cannot be read, and is left alone: %s", path, error)
+                continue
+            if control.life != processes.life():
+                control.forget()
+                continue
+            control.account = _account(control.user, control.uid)
+            yield control
+
+    def _settle(self) -> None:
+        """Once it is known who runs of an earlier life: control daemons that nobody needs are ended."""
+        if self._adopted is None:
+            return
+        adopted, self._adopted = self._adopted, None
+        for control in self._controls.values():
+            control.attempts &= adopted
+            control.settle()
+            if not control.attempts:
+                control.end()
+                self._watch(control)
+
+
+def _as_client(task: Task, control: Control) -> Task:
+    """A task that finds its control daemon, and is told what it may have."""
+    wish, found = task.mps, control.variables
+    if wish is not None and wish.thread_percentage:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{wish.thread_percentage:g}"
+    if wish is not None and wish.memory:
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.ceil(wish.memory / _MIB)}M"
+    return replace(task, variables={**task.variables, **found})
+
+
+def _account(user: str, uid: int) -> Account | None:
+    """Who a control daemon runs as that is there already, also where that user is gone."""
+    try:
+        return account_of(user) if user else None
+    except LaunchRefused:
+        return Account(uid, NOBODY)

@@ -1,0 +1,211 @@
+"""A daemon in a folder of its own for one purpose; it ends together with its jobs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
+from gpuyard.errors import GpuyardError, UserError
+
+_PATIENCE = 60.0
+"""Seconds that a daemon may take to come or to go."""
+_LONGEST = 90
+"""Bytes of a path that a socket can surely have."""
+_LINK, _SETTINGS, _NAME = "socket-folder", "settings.json", "yard-name"
+_PREFIX = "gpuyard-yard-"
+_PARENT_WATCH = 'read -r word || exec "$0" -P -m gpuyard.experiments.private_daemon "$1" "$2"'
+"""A shell that ends at a word of ours; if we die without one, it has the yard cleared."""
+_GRACE = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OURS = {"GPUYARD_PORT": "none", "GPUYARD_PAGE": "off", "GPUYARD_SINGLE_USER": "true"}  # nobody else is invited
+
+
+@contextmanager
+def private_daemon(folder: Path, settings: Mapping[str, Any]) -> Iterator[Client]:
+    """A daemon with these settings and no others, in a folder that is made for it; what is left there goes first."""
+    folder = folder.absolute()  # the daemon is somewhere else
+    name = _make(folder, settings)
+    before = _interruptible()
+    daemon: subprocess.Popen[bytes] | None = None
+    mourner = _parent_watch(folder, name)
+    try:
+        client, daemon = _begin(folder)
+        yield client
+    finally:
+        _undisturbed(before)
+        clear_remains(folder)
+        if daemon is not None:
+            daemon.wait(_PATIENCE)
+        mourner.communicate(b"over\n")
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _make(folder: Path, settings: Mapping[str, Any]) -> str:
+    """A new folder for a yard; what tells it from another in the same place."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        _clear(folder)
+        folder.mkdir(mode=0o700)
+        (folder / _SETTINGS).write_text(json.dumps(dict(settings)))
+        (folder / _NAME).write_text(name := uuid.uuid4().hex)
+    return name
+
+
+def clear_remains(folder: Path, name: str = "") -> None:
+    """End what a yard left that nobody could end: its daemon, its jobs, its files; `name`: only if it is that one."""
+    folder = folder.absolute()
+    if os.path.lexists(folder):
+        with _alone(folder):
+            if not name or ((folder / _NAME).is_file() and (folder / _NAME).read_text() == name):
+                _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    if not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not (folder / _SETTINGS).is_file():
+        raise UserError(f"{folder} is in the way, and no yard of gpuyard's; move it away, or choose another --out")
+    if (folder / "gpuyard.db").exists():
+        client, daemon = Client(_socket(folder), say=_silent), None
+        try:
+            client.status()
+        except GpuyardError:  # the daemon was ended by somebody else, but jobs outlive that
+            client, daemon = _begin(folder)
+        _end(client)
+        if daemon is not None:
+            daemon.wait(_PATIENCE)
+    link = folder / _LINK
+    if link.is_symlink() and os.path.basename(os.readlink(link)).startswith(_PREFIX):
+        shutil.rmtree(os.readlink(link), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let nobody else clear or make a yard there meanwhile."""
+    descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _parent_watch(folder: Path, name: str) -> subprocess.Popen[bytes]:
+    """Somebody who waits for our end: whoever kills us, even by SIGKILL, no daemon and no job is to stay."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _PARENT_WATCH, sys.executable, str(folder), name], stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+    )  # fmt: skip
+
+
+def _begin(folder: Path) -> tuple[Client, subprocess.Popen[bytes]]:
+    """Start the daemon in a session of its own, so that Ctrl-C is for us to hear; return once it answers."""
+    socket, settings = _socket(folder), json.loads((folder / _SETTINGS).read_text())
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
+    given = {f"GPUYARD_{name.upper()}": str(value) for name, value in settings.items() if value not in ("", None)}
+    places = {"GPUYARD_CONFIG": str(folder / "none.toml"), "GPUYARD_DATA_DIR": str(folder), "GPUYARD_SOCKET": socket}
+    log = folder / "daemon.log"
+    with log.open("ab") as sink:
+        daemon = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gpuyard", "serve"], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+            env={**outside, **_OURS, **given, **places}, cwd="/", start_new_session=True,
+        )  # fmt: skip
+    client = Client(socket, say=_silent)
+    try:
+        _await_answer(daemon, client, log)
+    except BaseException:
+        daemon.terminate()
+        daemon.wait()
+        raise
+    return client, daemon
+
+
+def _await_answer(daemon: subprocess.Popen[bytes], client: Client, log: Path) -> None:
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        try:
+            client.status()
+        except NoDaemon:
+            if daemon.poll() is not None:
+                last = " ".join(log.read_text(errors="replace").strip().splitlines()[-1:])
+                raise UserError(f"the daemon could not begin: {last.removeprefix('gpuyard: error: ')}") from None
+            time.sleep(0.02)
+        else:
+            return
+    raise GpuyardError(f"the daemon (pid {daemon.pid}) does not answer after {_PATIENCE:.0f} s")
+
+
+def _end(client: Client) -> None:
+    """End what still runs, and the daemon."""
+    with suppress(GpuyardError, TimeoutError):  # whatever becomes of the jobs, the daemon has to go
+        left = client.jobs()
+        for job in reversed(left):  # those that wait come first: they would take the place of the others
+            with suppress(GpuyardError):  # it is over by now
+                client.cancel(job["id"], grace=_GRACE)
+        for job in left:
+            client.wait(job["id"], timeout=30.0)
+    with suppress(NoDaemon):
+        pid = int(client.status()["pid"])
+        client.shutdown()
+        end = time.monotonic() + _PATIENCE
+        while _lives(pid) and time.monotonic() < end:
+            time.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _socket(folder: Path) -> str:
+    """Where its daemon listens: in the folder, or, since such paths must be short, in one that a link there names."""
+    near = folder / "gpuyard.sock"
+    if len(os.fsencode(near)) <= _LONGEST:
+        return str(near)
+    link = folder / _LINK
+    if not link.is_symlink():
+        link.symlink_to(tempfile.mkdtemp(prefix=_PREFIX))
+    return str(Path(os.readlink(link)) / "gpuyard.sock")
+
+
+def _interruptible() -> dict[int, Any]:
+    """Let signals that end a program be heard like Ctrl-C, so that there is time to clear up; what was before."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, signal.default_int_handler) for number in heard}
+
+
+def _undisturbed(heard: Iterable[int]) -> None:
+    """Let nobody interrupt the clearing up."""
+    for number in heard:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _silent(_: str) -> None:
+    """What a client would tell while it waits is nothing to those who wait for a whole experiment."""
+
+
+if __name__ == "__main__":
+    _undisturbed(_SIGNALS)
+    clear_remains(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,1 @@
+"""Figures and HTML reports: the look, axes, lines and pages that all packages share."""

@@ -1,0 +1,1 @@
+"""The cluster as the core sees it: nodes, pods, requests and state."""

@@ -1,0 +1,239 @@
+"""Pods: what they ask for, their status, and the annotations that the scheduler wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from gpuyard.errors import UserError
+from gpuyard.kubernetes import names
+from gpuyard.kubernetes.cluster.cluster_nodes import (
+    ANYWHERE,
+    GIB,
+    MIB,
+    NodeConstraints,
+    node_constraints_of,
+    said,
+    unsupported,
+)
+from gpuyard.kubernetes.cluster.quantity import amount, memory, moment
+from gpuyard.predict.signatures import sign
+from gpuyard.units import parse_duration
+
+_DEFAULT_GANG_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that start together, or not at all."""
+
+    name: str
+    size: int
+    timeout: float = _DEFAULT_GANG_TIMEOUT
+
+
+@dataclass(slots=True)
+class Pod:
+    """What is known of a pod."""
+
+    uid: str
+    namespace: str
+    name: str
+    scheduler: str
+    node: str = ""
+    phase: str = "Pending"
+    created: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+    deleting: bool = False
+    gated: bool = False
+    gpus: int = 0
+    gpu_memory: float = 0.0
+    """Bytes of each GPU; 0: not said."""
+    whole: bool = False
+    """Whether it wants its GPUs for itself; they must have as much memory as it asks for."""
+    cpus: float = 0.0
+    memory: float = 0.0
+    priority: float = 0.0
+    patient: bool = False
+    """Nobody is evicted for it."""
+    preemptible: bool | None = None
+    """What it says of that itself."""
+    wish: NodeConstraints = field(default=ANYWHERE)
+    gang: Gang | None = None
+    duration: float | None = None
+    """Seconds that it is said to run."""
+    limit: float = math.inf
+    """Seconds after which Kubernetes ends it."""
+    usage: bool = True
+    """Whether it may be let in by what is used; else what it asks for counts."""
+    signature: str = ""
+    indices: tuple[int, ...] = ()
+    charged: float | None = None
+    admitted_by: str = ""
+    restarts: int = 0
+    controlled: bool = False
+    """Whether somebody makes it anew when it is gone."""
+    nominated: str = ""
+    """The node that others are being evicted from for it."""
+    ip: str = ""
+    version: str = ""
+    trouble: str = ""
+    """What it says that makes no sense, or that is not done here: it is not started until that is mended."""
+
+    @property
+    def key(self) -> str:
+        """As people write it."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def over(self) -> bool:
+        """Whether it holds nothing any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def shares(self) -> bool:
+        """Whether it wants parts of GPUs."""
+        return self.gpus > 0 and not self.whole
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to be given a node."""
+        return not self.node and not self.over and not self.deleting
+
+
+def pod_of(object: Mapping[str, Any]) -> Pod:
+    """A pod, as the API describes it."""
+    meta, spec, status = object["metadata"], object["spec"], object.get("status") or {}
+    pod = Pod(
+        meta["uid"], meta["namespace"], meta["name"], spec.get("schedulerName") or "default-scheduler",
+        spec.get("nodeName") or "", status.get("phase") or "Pending", moment(meta.get("creationTimestamp")) or 0.0,
+        deleting=meta.get("deletionTimestamp") is not None,
+        gated=bool(spec.get("schedulingGates")),
+        priority=float(spec.get("priority") or 0),
+        patient=spec.get("preemptionPolicy") == "Never",
+        limit=float(spec.get("activeDeadlineSeconds") or math.inf),
+        controlled=any(one.get("controller") for one in meta.get("ownerReferences") or []),
+        nominated=status.get("nominatedNodeName") or "", ip=status.get("podIP") or "",
+        version=str(meta.get("resourceVersion", "")),
+    )  # fmt: skip
+    pod.started, pod.ended, pod.restarts = _times(status)
+    pod.cpus, pod.memory = _requests(spec, "cpu"), _requests(spec, "memory")
+    try:
+        _read_gpus(pod, meta, spec)
+        _read_wishes(pod, meta, spec)
+    except (UserError, ValueError) as error:
+        pod.trouble = str(error)
+    _read_written(pod, meta.get("annotations") or {})
+    return pod
+
+
+def _read_gpus(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+    """How many GPUs a pod wants, and how much of them."""
+    whole = int(_requests(spec, names.GPU))
+    told = said(meta, names.GPU_MEMORY)
+    if told is not None:
+        pod.gpu_memory = memory(told)
+    elif (seed := said(meta, names.SEED_MEMORY)) is not None:
+        pod.gpu_memory = memory(seed, MIB)
+    elif shared := _requests(spec, names.ALIYUN_MEMORY):
+        pod.gpu_memory = shared * GIB
+    if whole:  # the device plugin gives whole GPUs away; these have to have so much memory
+        pod.gpus, pod.whole = whole, True
+    elif pod.gpu_memory:
+        count = said(meta, names.GPU_COUNT)
+        pod.gpus = _number(count, f"{names.GPU_COUNT} is a number of GPUs") if count is not None else 1
+
+
+def _read_wishes(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+    """What else a pod says of how it is to be scheduled."""
+    pod.wish = node_constraints_of(spec)
+    pod.trouble = unsupported(spec)
+    if pod.trouble:
+        pod.trouble += " is not supported by gpuyard"
+    if (gang := said(meta, names.GANG)) is not None:
+        size = _number(said(meta, names.GANG_SIZE) or "1", f"{names.GANG_SIZE} is a number of members")
+        timeout = said(meta, names.GANG_TIMEOUT)
+        pod.gang = Gang(gang, size, parse_duration(timeout) if timeout else _DEFAULT_GANG_TIMEOUT)
+    if (duration := said(meta, names.DURATION)) is not None:
+        pod.duration = parse_duration(duration)
+        if not 0 < pod.duration < math.inf:
+            raise UserError(f"{names.DURATION} is a time above 0, not {duration}")
+    if (admission := said(meta, names.ADMISSION)) is not None:
+        if admission not in ("requests", "usage"):
+            raise UserError(f"{names.ADMISSION} is requests or usage, not {admission}")
+        pod.usage = admission == "usage"
+    if (told := said(meta, names.PREEMPTIBLE)) is not None:
+        if told not in ("true", "false"):
+            raise UserError(f"{names.PREEMPTIBLE} is true or false, not {told}")
+        pod.preemptible = told == "true"
+    if pod.gpus:
+        pod.signature = said(meta, names.WORKLOAD) or _signature(pod.namespace, pod.gpus, _programs(spec))
+
+
+def _number(text: str, what: str) -> int:
+    """A number of 1 or more, as somebody wrote it."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UserError(f"{what}, 1 or more, not {text}")
+    return int(text)
+
+
+def _read_written(pod: Pod, annotations: Mapping[str, str]) -> None:
+    """What we wrote on a pod when it was bound; what makes no sense there was written by somebody else."""
+    try:
+        pod.indices = tuple(int(text) for text in annotations.get(names.INDICES, "").split(",") if text)
+        charged = annotations.get(names.CHARGED)
+        pod.charged = amount(charged) if charged is not None else None
+    except (UserError, ValueError):
+        pod.indices, pod.charged = (), None
+    pod.admitted_by = annotations.get(names.ADMITTED, "")
+
+
+def _requests(spec: Mapping[str, Any], resource: str) -> float:
+    """What all containers ask for together; those that run before the others count where they ask for more."""
+
+    def of(container: Mapping[str, Any]) -> float:
+        resources = container.get("resources") or {}
+        found = (resources.get("requests") or {}).get(resource)
+        if found is None:
+            found = (resources.get("limits") or {}).get(resource, 0)
+        return amount(found)
+
+    before = spec.get("initContainers") or []
+    beside = sum(of(one) for one in before if one.get("restartPolicy") == "Always")
+    main = sum(of(one) for one in spec.get("containers") or []) + beside
+    first = max((of(one) + beside for one in before if one.get("restartPolicy") != "Always"), default=0.0)
+    return max(main, first) + amount((spec.get("overhead") or {}).get(resource, 0))
+
+
+def _times(status: Mapping[str, Any]) -> tuple[float | None, float | None, int]:
+    """When a pod began to run and ended, and how often its containers were started again."""
+    begun, ended, restarts = list[float](), list[float](), 0
+    for one in status.get("containerStatuses") or []:
+        restarts += int(one.get("restartCount") or 0)
+        state = one.get("state") or {}
+        for how in ("running", "terminated"):
+            if (at := moment((state.get(how) or {}).get("startedAt"))) is not None:
+                begun.append(at)
+        if (at := moment((state.get("terminated") or {}).get("finishedAt"))) is not None:
+            ended.append(at)
+    started = min(begun) if begun else moment(status.get("startTime"))
+    return started, max(ended) if ended else None, restarts
+
+
+def _programs(spec: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(
+        (str(one.get("image", "")), (*(one.get("command") or ()), *(one.get("args") or ())))
+        for one in spec.get("containers") or []
+    )
+
+
+@lru_cache(maxsize=8192)
+def _signature(namespace: str, gpus: int, programs: Iterable[tuple[str, tuple[str, ...]]]) -> str:
+    """What a pod has in common with those that use the same: images, and commands without what is of one run only."""
+    images = [image for image, _ in programs]
+    words = [word for _, command in programs for word in command]
+    return sign(words or ["image"], directory="/", content=" ".join(images), user=namespace, gpus=gpus).exact

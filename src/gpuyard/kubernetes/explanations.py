@@ -1,0 +1,347 @@
+"""Explanations for people:
+
+why a pod waits, node by node, why it is where it is, and what a shadow scheduler would have done.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gpuyard.core.loops.pool import BYTE, SLACK, Flags, Floats
+from gpuyard.core.state import State
+from gpuyard.kubernetes import names
+from gpuyard.kubernetes.api_writes import LATER, about
+from gpuyard.kubernetes.cluster.cluster_state import Assignment, ClusterState
+from gpuyard.kubernetes.cluster.cpu_pods import why_not
+from gpuyard.kubernetes.cluster.node_state import FOREIGN, UNSIZED
+from gpuyard.kubernetes.cluster.pod_requests import UNKNOWN, refused
+from gpuyard.kubernetes.cluster.pods import Pod
+from gpuyard.units import format_size
+
+if TYPE_CHECKING:
+    from gpuyard.kubernetes.scheduler import Scheduler
+
+
+class Verdict(NamedTuple):
+    """What keeps a pod from each node."""
+
+    by_node: dict[str, str]
+    """The reason of each node; empty: it has room."""
+    nearest: str
+    """Where there is most of what it lacks."""
+
+    @property
+    def roomy(self) -> list[str]:
+        """Nodes that have room for it now."""
+        return [name for name, reason in self.by_node.items() if not reason]
+
+    def message(self, reserved: str = "") -> str:
+        """As kube-scheduler says it; nodes with room are not given to it because of what `reserved` says."""
+        counts = Counter(reason or reserved or "have room" for reason in self.by_node.values())
+        told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda x: (-x[1], x[0])))
+        nearest = f"; {self.nearest}" if self.nearest and not self.roomy else ""
+        return f"0/{len(self.by_node)} nodes available: {told or 'there are none'}{nearest}"
+
+
+def verdict(world: ClusterState, pod: Pod) -> Verdict:
+    """What keeps a pod from each node now."""
+    if not pod.gpus:
+        return Verdict({name: why_not(world, pod, name) for name in sorted(world.nodes)}, "")
+    found = dict[str, str]()
+    state, layout = world.state, world.layout
+    enough, memory = _usable(world, pod, state) if state is not None else (np.empty(0), np.empty(0))
+    for name in sorted(world.nodes):
+        n = layout.number.get(name)
+        found[name] = "without GPUs" if n is None or state is None else _reason(world, pod, n, int(enough[n]), state)
+    return Verdict(found, _nearest(world, pod, found, memory))
+
+
+def _usable(world: ClusterState, pod: Pod, state: State) -> tuple[Floats, Floats]:
+    """How many GPUs of each node have room for a pod, and what is left of each GPU for those who share."""
+    pool, job = state.pool, world.job_of.get(pod.uid)
+    wanted = pod.gpu_memory
+    if job is not None and job in state.row_of and pod.shares:
+        wanted = float(state.table.footprint[state.row_of[job]])
+    usable: Flags
+    if pod.whole:
+        usable = (pool.tenants == 0) & (np.array(state.cluster.gpu_memory) >= wanted)
+    else:
+        usable = (pool.compute >= -SLACK) & (pool.kind <= 0) & (pool.memory >= wanted - BYTE)
+    left = np.where((pool.compute >= -SLACK) & (pool.kind <= 0), pool.memory, 0.0)
+    return np.bincount(pool.node[usable], minlength=len(world.layout.nodes)).astype(np.float64), left
+
+
+def _reason(world: ClusterState, pod: Pod, n: int, enough: int, state: State) -> str:
+    node = world.nodes[world.layout.nodes[n].name]
+    if closed := world.hosts.is_closed(node):
+        return closed
+    if refusal := refused(pod.wish, node):
+        return refusal
+    if enough < pod.gpus:
+        if node.gpus < pod.gpus:
+            return f"with fewer than {pod.gpus} GPUs"
+        if world.hosts.foreign(node.name):
+            return FOREIGN
+        if pod.shares:
+            return UNSIZED if world.layout.memory[n] <= UNKNOWN else "insufficient GPU memory"
+        return "insufficient GPUs"
+    if state.pool.cpus[n] < pod.cpus - SLACK:
+        return "insufficient cpu"
+    return "insufficient memory" if state.pool.host[n] < pod.memory - BYTE else ""
+
+
+def _nearest(world: ClusterState, pod: Pod, reasons: dict[str, str], left: Floats) -> str:
+    """What is left of the GPUs with the most memory left, where that is what a pod lacks."""
+    if not pod.shares or "insufficient GPU memory" not in reasons.values():
+        return ""
+    lacking = [world.layout.number[name] for name, why in reasons.items() if why == "insufficient GPU memory"]
+    # of a pod with several GPUs on a node, the one that has the least of the best counts
+    best = {n: np.sort(left[slice(*world.layout.first[n : n + 2])])[-pod.gpus] for n in lacking}
+    n = max(best, key=lambda n: float(best[n]))
+    most, node = format_size(max(0.0, float(best[n]))), world.layout.nodes[n].name
+    if pod.gpus > 1:
+        wide = f"on each of {pod.gpus} GPUs"
+        return f"wants {format_size(pod.gpu_memory)} {wide}, at most {most} are left {wide} (node {node})"
+    index = int(left[slice(*world.layout.first[n : n + 2])].argmax())
+    return f"wants {format_size(pod.gpu_memory)}, at most {most} are left (node {node}, GPU {index})"
+
+
+def over_quota(world: ClusterState, pod: Pod) -> str:
+    """What a namespace has of what it may have, if that is why its pod waits; else empty."""
+    state = world.state
+    quotas = dict(world.rules.quotas)
+    quota = quotas.get(pod.namespace) or quotas.get("*")
+    if state is None or quota is None or not quota.gpus or pod.namespace not in state.user_of:
+        return ""
+    rows = state.running.array
+    user = state.user_of[pod.namespace]
+    has = int(state.table.gpus[rows][state.table.user[rows] == user].sum())
+    if has + pod.gpus <= quota.gpus:
+        return ""
+    return f"over the quota of namespace {pod.namespace} (has {has} of {quota.gpus} GPUs)"
+
+
+log = logging.getLogger("gpuyard.kubernetes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    node: str
+    at: float
+    created: float
+
+
+class Shadow:
+    """Remembers what was decided for each pod, and compares it with what happens to it."""
+
+    def __init__(self) -> None:
+        self._decided: dict[str, _Decision] = {}
+        self.counts: Counter[str] = Counter()
+        self.ahead = 0.0
+        """Seconds by which we were earlier, over all pods that the other has bound; below 0: later."""
+
+    def decided(self, assignment: Assignment, message: str, now: float) -> None:
+        """A pod would have been bound."""
+        pod = assignment.pod
+        if pod.uid not in self._decided:
+            self._decided[pod.uid] = _Decision(assignment.node, now, pod.created)
+            self.counts["decided"] += 1
+            log.info("would have: %s", message)
+
+    def evicted(self, pod: Pod, why: str) -> None:
+        """A pod would have been evicted."""
+        self.counts["evicted"] += 1
+        log.info("would have: pod %s %s", pod.key, why)
+
+    def heard(self, pod: Pod, waited: bool, now: float) -> None:
+        """A pod is otherwise than before, when it may have waited for a node: perhaps the other scheduler bound it."""
+        if not pod.node:
+            return
+        decision = self._decided.pop(pod.uid, None)
+        if decision is None:
+            if waited:
+                self.counts["undecided"] += 1
+                log.info("pod %s: %s took %s; we would have let it wait", pod.key, pod.scheduler, pod.node)
+            return
+        same = decision.node == pod.node
+        self.counts["agreed" if same else "differed"] += 1
+        self.ahead += now - decision.at
+        other = f"{pod.scheduler} took {pod.node}" if not same else f"{pod.scheduler} did the same"
+        log.info("pod %s: %s, %.1f s after us", pod.key, other, now - decision.at)
+
+
+_EVERY = 1.0  # seconds between two rounds
+_BUDGET = 20  # pods that are told in one round why they wait
+_FRESH = 0.3  # seconds for which nobody is told: most pods are bound by then
+_ANOTHER = 30.0  # seconds after which another reason is told
+_AGAIN = 300.0  # seconds after which the same reason is told again
+
+
+@dataclass(slots=True)
+class _Message:
+    message: str
+    at: float
+    event: dict[str, Any] = field(default_factory=dict)
+    count: int = 1
+
+
+class PodMessages:
+    """Rounds in which pods that wait are told why, not too many at once: ten thousand may wait."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._told: dict[str, _Message] = {}
+        self._due = 0.0
+        self._outage = ""
+        self._namespaces: dict[str, str] = {}
+
+    def forget(self, uid: str) -> None:
+        """A pod waits no longer."""
+        self._told.pop(uid, None)
+
+    def reason(self, pod: Pod, known: dict[Any, str] | None = None) -> str:
+        """Why a pod waits, in a sentence."""
+        world = self._scheduler.world
+        aside = world.aside.get(pod.uid, "")
+        if pod.gated:
+            return "has scheduling gates"
+        if pod.trouble or (aside.startswith("gang ") and " members" in aside):
+            return pod.trouble or f"waits: {aside}"
+        key = (pod.gpus, pod.gpu_memory, pod.whole, pod.cpus, pod.memory, pod.wish, pod.namespace, aside)
+        if known is not None and key in known:
+            return known[key]
+        found = verdict(world, pod)
+        reserved = over_quota(world, pod) or self._reserved(pod)
+        message = found.message(reserved)
+        told = aside in ("no node will do", "no node has GPUs") or UNSIZED in found.by_node.values()
+        if aside and not told and not found.roomy:
+            message += f" (it {aside})"
+        if known is not None:
+            known[key] = message
+        return message
+
+    def _reserved(self, pod: Pod) -> str:
+        """For whom nodes are kept that have room: whoever goes first and finds none."""
+        world = self._scheduler.world
+        state = world.state
+        job = world.job_of.get(pod.uid)
+        if pod.gang is not None and world.gangs.knows(pod.uid):
+            return "too little room for the whole gang"
+        if state is None or job is None or not len(state.waiting):
+            return "have room"
+        rows = state.waiting.array
+        head = state.ids[int(rows[world.planner.policy.rank(state, rows, time.time()).argmin()])]
+        return "have room, and it is about to start" if head == job else f"reserved for {head}"
+
+    def tell(self, now: float) -> None:
+        """Tell some of those who wait, first those who were never told, then those who were told longest ago."""
+        if now < self._due:
+            return
+        self._due = now + _EVERY
+        self._tell_gangs(now)
+        world, left, known = self._scheduler.world, _BUDGET, dict[Any, str]()
+        waiting = [
+            pod for pod in world.pods.values()
+            if pod.waits and (world.is_ours(pod) or pod.uid in world.plain) and now - pod.created > _FRESH
+        ]  # fmt: skip
+        for pod in sorted(waiting, key=lambda pod: told.at if (told := self._told.get(pod.uid)) else 0.0):
+            if left == 0:
+                return
+            if pod.uid not in world.assumed:
+                left -= self._tell_one(pod, now, known)
+
+    def _tell_gangs(self, now: float) -> None:
+        """Tell the members of gangs that have been incomplete for long."""
+        world = self._scheduler.world
+        for unit in world.gangs.waiting.values():
+            if not unit.job and not unit.told and now - unit.since > unit.timeout:
+                unit.told = True
+                for member in unit.ordered(world.pods):
+                    why = f"gang {unit.name} has been incomplete for {unit.timeout:.0f} s"
+                    self._post(member, "GangIncomplete", why)
+
+    def _tell_one(self, pod: Pod, now: float, known: dict[Any, str]) -> int:
+        told = self._told.get(pod.uid)
+        if told is not None and now - told.at < _ANOTHER:
+            return 0
+        message = self.reason(pod, known)
+        if told is not None and told.message == message and now - told.at < _AGAIN:
+            return 0
+        self.failed(pod, message, now)
+        return 1
+
+    def failed(self, pod: Pod, message: str, now: float) -> None:
+        """Say that a pod was not scheduled."""
+        calls, told = self._scheduler.calls, self._told.get(pod.uid)
+        if told is not None and told.message == message:
+            told.at, told.count = now, told.count + 1
+            calls.repeat(told.event, told.count)
+            return
+        event = calls.event(about(pod), "FailedScheduling", message, "Warning")
+        self._told[pod.uid] = _Message(message, now, event)
+        calls.tell(event, LATER)
+        calls.condition(pod, message)
+
+    def _post(self, pod: Pod, reason: str, message: str) -> None:
+        calls = self._scheduler.calls
+        calls.tell(calls.event(about(pod), reason, message, "Warning"), LATER)
+
+    def cluster(self, reason: str, message: str, now: float, kind: str = "Warning") -> None:
+        """Say something that concerns no pod in particular: an event of the lease."""
+        calls, namespace = self._scheduler.calls, self._scheduler.settings.namespace
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": names.LEASE, "namespace": namespace}
+        calls.tell(calls.event(lease, reason, message, kind))
+
+    def namespace(self, name: str, message: str, now: float) -> None:
+        """Say that what a namespace says of itself makes no sense."""
+        if self._namespaces.get(name) != message:
+            self._namespaces[name] = message
+            calls = self._scheduler.calls
+            where = {"apiVersion": "v1", "kind": "Namespace", "name": name, "namespace": name}
+            calls.tell(calls.event(where, "BadShare", message, "Warning"))
+
+    def outage(self, trouble: str, now: float) -> None:
+        """Say that Prometheus is away, or back."""
+        if bool(trouble) == bool(self._outage):
+            return
+        self._outage = trouble
+        if trouble:
+            self.cluster("PrometheusUnavailable", f"only what pods ask for counts until it is back: {trouble}", now)
+        else:
+            self.cluster("PrometheusAvailable", "Prometheus answers again: usage counts", now, "Normal")
+
+
+def scheduled(assignment: Assignment) -> str:
+    """The message of a pod that was given GPUs: where, by what rule, and the numbers."""
+    pod, start = assignment.pod, assignment.start
+    if not pod.gpus:
+        return f"Successfully assigned {pod.key} to {assignment.node}"
+    which = ",".join(map(str, assignment.indices))
+    where = f"Successfully assigned {pod.key} to {assignment.node} (GPU {which})"
+    decision = start.admission
+    if decision is not None and decision.admitted:
+        name = decision.by.upper() if decision.by in ("cbp", "pp") else decision.by
+        return f"{where} by {name}: {decision.why}"
+    if pod.whole:
+        wanted = f"{pod.gpus} GPU{'s' if pod.gpus > 1 else ''} asked for"
+        return f"{where} by fit: {wanted}, {assignment.left:.0f} idle on the node"
+    return f"{where} by fit: {format_size(pod.gpu_memory)} asked for, {format_size(assignment.left)} left"
+
+
+def annotations_of(assignment: Assignment) -> Mapping[str, str]:
+    """What a pod is told of its GPUs."""
+    pod, start = assignment.pod, assignment.start
+    if not pod.gpus:
+        return {}
+    found = {names.INDICES: ",".join(map(str, assignment.indices))}
+    if pod.shares:
+        found[names.CHARGED] = f"{assignment.charged:.0f}"
+    found[names.ADMITTED] = start.admission.by if start.admission is not None and start.admission.by else "fit"
+    return found

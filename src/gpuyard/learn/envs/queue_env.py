@@ -1,0 +1,123 @@
+"""`gpuyard/Queue-v0`: which waiting job is next on a simulated cluster; one environment, or a vector of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from gpuyard.learn.envs.clusters import Clusters, Observations, width_of
+from gpuyard.sim.trace import Flags, Floats
+
+
+class QueueEnv(gymnasium.Env[Observations, np.int64]):
+    """One cluster; the options, and what is seen and done, are in docs/reference/environments.md."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, render_mode: None = None, **options: Any) -> None:
+        self.render_mode = render_mode
+        self.clusters = Clusters(1, **options)
+        visible = self.clusters.visible
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (width_of(visible),), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(visible + 1)
+        self._active = np.ones(1, dtype=np.bool_)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """A new episode; `options={"start": 300}` says which jobs: those of the trace from there on."""
+        super().reset(seed=seed)
+        self.clusters.begin(0, self.np_random, (options or {}).get("start"))
+        return self.clusters.seen[0].copy(), {}
+
+    def step(self, action: np.int64) -> tuple[Observations, float, bool, bool, dict[str, Any]]:
+        """Start or reserve a job, or let time pass; then time goes on until somebody has to choose again."""
+        of = self.clusters
+        of.step(np.array([action], dtype=np.int64), self._active)
+        over = bool(of.over[0])
+        return of.seen[0].copy(), float(of.rewards[0]), over, False, of.metrics(0) if over else {}
+
+    def action_masks(self) -> Flags:
+        """What is possible: the jobs in view, and to let time pass if anything will ever happen by itself."""
+        masks: Flags = self.clusters.masks[0].copy()
+        return masks
+
+    def starts(self) -> Floats:
+        """When each job of the episode started, by submission; NaN before."""
+        return self.clusters.starts(0)
+
+
+Stepped = tuple[Observations, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]
+
+
+class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any]]):
+    """So many clusters. Copy k with seed s is the single environment with seed s + k.
+
+    By default an episode that is over begins anew at the next step, whose action then counts for nothing, as in
+    Gymnasium's own vectors; with `AutoresetMode.SAME_STEP` it does so at once, and `info` has `final_obs`.
+    """
+
+    def __init__(
+        self, num_envs: int = 1, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
+        self.num_envs, self.render_mode = num_envs, render_mode
+        self.clusters = Clusters(num_envs, **options)
+        visible = self.clusters.visible
+        self.single_observation_space = gymnasium.spaces.Box(0.0, 1.0, (width_of(visible),), np.float32)
+        self.single_action_space = gymnasium.spaces.Discrete(visible + 1)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._dice = [np.random.default_rng() for _ in range(num_envs)]
+        self._over = np.zeros(num_envs, dtype=np.bool_)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """New episodes for all; `options={"start": [0, 256]}` says from which jobs of the trace on, one for each."""
+        seeds: Sequence[int | None] = [None] * self.num_envs if seed is None else ()
+        if seed is not None:
+            seeds = [seed + k for k in range(self.num_envs)] if isinstance(seed, int) else seed
+        start = np.broadcast_to((options or {}).get("start", -1), self.num_envs)
+        for k, own in enumerate(seeds):
+            if own is not None:
+                self._dice[k] = gymnasium.utils.seeding.np_random(own)[0]
+            self.clusters.begin(k, self._dice[k], None if start[k] < 0 else int(start[k]))
+        self._over = np.zeros(self.num_envs, dtype=np.bool_)
+        return self.clusters.seen.copy(), {}
+
+    def step(self, actions: npt.NDArray[np.int64]) -> Stepped:
+        """One decision for each."""
+        of = self.clusters
+        of.step(np.asarray(actions, dtype=np.int64), ~self._over)
+        rewards, over = of.rewards.copy(), of.over.copy()
+        for k in np.flatnonzero(self._over).tolist():  # of the last step: they begin anew instead
+            of.begin(k, self._dice[k])
+        self._over = over
+        info = self._ended(over) if over.any() else {}
+        return of.seen.copy(), rewards, over.copy(), np.zeros_like(over), info
+
+    def action_masks(self) -> Flags:
+        """What is possible now, a line for each."""
+        return self.clusters.masks.copy()
+
+    def _ended(self, over: Flags) -> dict[str, Any]:
+        """What is told of episodes that are over; they begin anew if that is to be at once."""
+        of, told = self.clusters, dict[str, Any]()
+        last = of.seen.copy()
+        for k in np.flatnonzero(over).tolist():
+            told = self._add_info(told, dict(of.metrics(k)), k)
+        if self.autoreset_mode != AutoresetMode.SAME_STEP:
+            return told
+        for k in np.flatnonzero(over).tolist():
+            of.begin(k, self._dice[k])
+        self._over = np.zeros_like(over)
+        return {"final_info": told, "_final_info": over.copy(), "final_obs": last, "_final_obs": over.copy()}

@@ -1,0 +1,285 @@
+"""Report on a trained policy as one HTML file, with the numbers and the figures beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from gpuyard.errors import UserError
+from gpuyard.figures.html_page import Column, image, metric_table, page, text_of
+from gpuyard.figures.style import png_bytes, svg_bytes, write_atomically
+from gpuyard.learn import policy_figures
+from gpuyard.learn.arena import OBJECTIVES
+from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation
+from gpuyard.learn.evaluation_summary import estimate_text, facts, rows, verdict_lines, windows_csv
+from gpuyard.learn.explanation import Explanation, explain
+from gpuyard.policies.trained_policy import Learned
+from gpuyard.sim.comparison_report import fact_text, reproduce
+
+KINDS = {"slowdown": "number", "jct": "duration", "wait": "duration"}
+"""How the cost of an objective is written; others are plain numbers."""
+NOT_MODELLED = (
+    "Jobs take whole GPUs here. A job that shares a GPU in the trace counts as one that takes all of it, and models of "
+    "GPUs, CPUs and host memory are not looked at.",
+    "Jobs that want more GPUs than the cluster has are left out.",
+    "Arrivals are those of the trace: nobody sends fewer jobs because the queue is long.",
+    "rr and las may stop running jobs and go on with them later, at no cost and as often as they like. That is another "
+    "game, so they are shown apart and the best heuristic is not chosen from them.",
+    "The best heuristic of a trace is known only afterwards. A cluster would have to choose one before.",
+    "A live queue ranks by the base heuristic where the policy cannot be trusted; here the policy always ranks.",
+    "The result is that of these windows of these traces; nothing here says how it would fare elsewhere.",
+)
+_STYLE = (
+    ".passed-note{border-left:4px solid var(--best-ink);padding:.3rem .9rem;margin:1rem 0;background:var(--card)}"
+    "li{max-width:85ch;margin:.3rem 0}summary{cursor:pointer;font-weight:600;margin:.8rem 0}"
+    "h3{font-size:1rem;margin:1.4rem 0 .5rem}.facts+.scroll{margin-top:1rem}"
+)
+
+
+def write_report(
+    learned: Learned,
+    name: str,
+    evaluations: Sequence[Evaluation],
+    verdicts: Sequence[dict[str, Any]],
+    out: Path,
+    command: str,
+) -> Path:
+    """Write report.html, evaluation.json, windows.csv and the figures; returns the page."""
+    out.mkdir(parents=True, exist_ok=True)
+    figures = _Figures(out)
+    body = "\n".join(_body(learned, name, evaluations, verdicts, command, figures))
+    found = json.dumps(facts(learned, name, evaluations, verdicts, command), indent=1, allow_nan=False)
+    write_atomically(out / "evaluation.json", f"{found}\n".encode())
+    write_atomically(out / "windows.csv", windows_csv(evaluations).encode())
+    write_atomically(out / "report.html", page(f"Trained policy {name}", body, _STYLE).encode(errors="replace"))
+    return out / "report.html"
+
+
+class _Figures:
+    """Figures as files, under names that are taken once."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._taken: set[str] = set()
+
+    def add(self, figure: Figure, name: str, caption: str, *, narrow: bool = False) -> str:
+        """Write a figure, and return it as a part of the page."""
+        plain, count = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-."), 1
+        unique = plain
+        while unique in self._taken:
+            count += 1
+            unique = f"{plain}-{count}"
+        self._taken.add(unique)
+        write_atomically(self._out / f"{unique}.png", png_bytes(figure))
+        return image(svg_bytes(figure), caption, narrow=narrow)
+
+
+def _body(
+    learned: Learned, name: str, evaluations: Sequence[Evaluation], verdicts: Sequence[dict[str, Any]], command: str,
+    figures: _Figures,
+) -> Iterator[str]:  # fmt: skip
+    by_trace: dict[str, list[tuple[Evaluation, dict[str, Any]]]] = {}
+    for pair in zip(evaluations, verdicts, strict=True):
+        by_trace.setdefault(pair[0].problem.trace.source, []).append(pair)
+    yield f"<h1>Trained policy {escape(name)}</h1>"
+    yield f'<p class="lead">{escape(lead(verdicts))}</p>'
+    for pairs in by_trace.values():
+        yield f"<h2>{escape(pairs[0][0].problem.name)}</h2>"
+        for found, verdict in pairs:
+            yield _verdict(learned, found, verdict, len(pairs) > 1)
+        if len(pairs) > 1:
+            yield _side_by_side(pairs)
+        yield from _details(pairs[0][0], figures)
+        for found, _ in pairs[1:]:
+            yield f"<details><summary>Estimates {escape(found.problem.estimate)}: policies and figures</summary>"
+            yield from _details(found, figures)
+            yield "</details>"
+    yield from _training(learned, figures)
+    yield from _prefers(learned, figures)
+    yield "<h2>What this does not tell</h2>"
+    yield f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in NOT_MODELLED)}</ul>"
+    yield _legend({found.objective for found in evaluations})
+    yield reproduce(command, None)
+
+
+def lead(verdicts: Sequence[dict[str, Any]]) -> str:
+    """The answer in a sentence or two."""
+    passed = [v for v in verdicts if v["passed"]]
+    if not verdicts:
+        return "Nobody has looked at how it fares."
+    if len(verdicts) == 1:
+        v = verdicts[0]
+        how = "passes the gate" if v["passed"] else "does not pass the gate"
+        return f"It {how}: {_ratio(v)} that of {v['best_heuristic']} on {v['trace']} (estimates {v['estimate']})."
+    if len(passed) == len(verdicts):
+        worst = max(verdicts, key=lambda v: float(v["ratio_high"]))
+        least = f"{worst['trace']}, where {_ratio(worst)} that of {worst['best_heuristic']}"
+        return f"It passes the gate in all {len(verdicts)} trials. The least sure is {least}."
+    if not passed:
+        return f"It does not pass the gate in any of {len(verdicts)} trials."
+    failed = ", ".join(f"{v['trace']} (estimates {v['estimate']})" for v in verdicts if not v["passed"])
+    return f"It passes the gate in {len(passed)} of {len(verdicts)} trials. It does not on: {failed}."
+
+
+def _ratio(verdict: dict[str, Any]) -> str:
+    ends = f"{verdict['ratio_low']:.3f} to {verdict['ratio_high']:.3f}"
+    return f"its cost is {verdict['ratio']:.3f} times ({ends} with 95% confidence)"
+
+
+def _verdict(learned: Learned, found: Evaluation, verdict: dict[str, Any], several: bool) -> str:
+    first, *others = verdict_lines(learned, found, verdict)
+    kind = "passed-note" if verdict["passed"] else "failed-note"
+    told = f"Estimates {found.problem.estimate} ({estimate_text(found.problem.estimate)})" if several else ""
+    head = f"<p>{escape(told)}</p>" if told else ""
+    return (
+        f'<div class="{kind}">{head}<p><strong>{escape(first)}</strong></p>'
+        + "".join(f"<p>{escape(line)}</p>" for line in others)
+        + "</div>"
+    )
+
+
+def _side_by_side(pairs: Sequence[tuple[Evaluation, dict[str, Any]]]) -> str:
+    """The same trace by what policies were told of run times."""
+    heads = (
+        "Estimates", "Gate", "Ratio", "95% from", "to", "Ratio of means", "Ratio of p99 waits", "Best heuristic",
+        "Its cost", "Cost of learned",
+    )  # fmt: skip
+    told = []
+    for found, v in pairs:
+        kind = KINDS.get(found.objective, "number")
+        costs = [text_of(float(found.row(n)["geometric_mean"]), kind) for n in (v["best_heuristic"], LEARNED)]
+        numbers = [f"{v[key]:.3f}" for key in ("ratio", "ratio_low", "ratio_high", "mean_ratio", "p99_ratio")]
+        gate = "passes" if v["passed"] else "does not pass"
+        told.append((found.problem.estimate, gate, *numbers, v["best_heuristic"], *costs))
+    note = "What policies are told of run times. The best heuristic, and so what a ratio is relative to, may differ."
+    return f'<p class="soft">{escape(note)}</p>{_text_table(heads, told)}'
+
+
+def _text_table(heads: Sequence[str], told: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        for first, *cells in told
+    )
+    table = f'<table class="users"><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>'
+    return f'<div class="scroll fit">{table}</div>'
+
+
+def columns(objective: str) -> tuple[Column, ...]:
+    """What is told of each policy."""
+    kind = KINDS.get(objective, "number")
+    what = OBJECTIVES[objective]
+    return (
+        Column("mean", "Cost, mean", f"The mean over windows of {what}.", "low", kind),
+        Column("geometric_mean", "Cost, geometric", f"The geometric mean over windows of {what}.", "low", kind),
+        Column("ratio", "Ratio", "Its cost relative to the best heuristic's: geometric mean over windows.", "low"),
+        Column("beats", "Beats learned", "Windows where learned costs over 2% more.", "", "percent"),
+        Column("wait_mean", "Wait mean", "Mean over windows of the mean wait.", "low", "duration"),
+        Column("wait_median", "Wait median", "Median over windows of the median wait.", "low", "duration"),
+        Column("wait_p99", "Wait p99", "Mean over windows of the wait that one job in 100 exceeds.", "low", "duration"),
+        Column("wait_max", "Wait max", "The longest wait of any job in any window.", "low", "duration"),
+        Column("fairness", "Fairness", "How evenly users were served: 1 is even; where the trace names users.", "high"),
+    )  # fmt: skip
+
+
+def _details(found: Evaluation, figures: _Figures) -> Iterator[str]:
+    """What was tried, all policies in a table, and the figures."""
+    problem, told = found.problem, rows(found)
+    yield _facts(
+        {
+            "estimates": estimate_text(problem.estimate), "cluster": _cluster(found),
+            "discipline": problem.discipline, "placement": problem.placement, "jobs": len(problem.trace),
+            "of them held out": len(problem.held_out), "windows": len(found.windows), "load": f"{problem.load:.2f}",
+        }
+    )  # fmt: skip
+    shown = [c for c in columns(found.objective) if any(row.get(c.key) is not None for row in told)]
+    yield "<h3>Policies that stop nobody</h3>"
+    yield metric_table(shown, [row for row in told if row["policy"] not in PREEMPTIVE], "ratio")
+    if apart := [row for row in told if row["policy"] in PREEMPTIVE]:
+        yield "<h3>Policies that stop running jobs, at no cost: another game</h3>"
+        yield metric_table(shown, apart, "ratio")
+    name = f"{problem.name}-{problem.estimate}"
+    best = found.best_heuristic
+    yield figures.add(
+        policy_figures.ratios(found),
+        f"ratios-{name}",
+        f"Every policy's cost relative to {best}, the best heuristic here; an arrow: further.",
+    )
+    caption = (
+        f"Where it loses: the cost of each window under learned and under {best}. Windows of several seeds overlap."
+    )
+    yield figures.add(policy_figures.paired(found), f"windows-{name}", caption, narrow=True)
+    yield figures.add(
+        policy_figures.waits(found), f"waits-{name}",
+        "Waits: the median of the windows' medians, the means of their means and 99th percentiles, the longest of all.",
+    )  # fmt: skip
+
+
+def _cluster(found: Evaluation) -> str:
+    nodes = found.problem.cluster.nodes
+    return f"{sum(nodes):,} GPUs on {len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
+
+
+def _facts(values: dict[str, Any]) -> str:
+    items = "".join(
+        f"<div><dt>{escape(str(key).replace('_', ' '))}</dt><dd>{escape(fact_text(value))}</dd></div>"
+        for key, value in values.items()
+    )
+    return f'<dl class="facts">{items}</dl>'
+
+
+def _training(learned: Learned, figures: _Figures) -> Iterator[str]:
+    """How it came about."""
+    network, training = learned.network, learned.training
+    yield "<h2>How it was trained</h2>"
+    added = f"a network of {network.hidden} hidden units" if network.hidden else "a linear function"
+    text = (
+        f"It is {network.base} and {added} ({len(network.parameters)} numbers) that is added to it, for the discipline "
+        f"{learned.discipline}."
+    )
+    if training.get("curve"):
+        text += (
+            f" These were searched by evolution over {training.get('generations')} generations. What did best on other "
+            "windows was kept (the next part of each trace, and altered ones from there and before), which may be what "
+            "the search began with."
+        )
+    yield f"<p>{escape(text)}</p>"
+    if best := training.get("best_heuristic"):
+        yield f"<p>{escape(f'On the windows that it was trained on, {best} was the best heuristic.')}</p>"
+    yield _facts(training.get("recipe") or {})
+    traces = training.get("traces") or []
+    keys = ("name", "jobs", "trained_on", "gpus", "estimate")
+    if traces:
+        heads = ("Trace", "Jobs", "Trained on the first", "GPUs", "Estimates")
+        yield _text_table(heads, [[fact_text(t.get(key)) for key in keys] for t in traces])
+    if training.get("curve"):
+        caption = (
+            "The kept one is the best check by cost and long waits together, so not always that of the least ratio."
+        )
+        yield figures.add(policy_figures.learning_curve(training), "learning-curve", caption)
+
+
+def _prefers(learned: Learned, figures: _Figures) -> Iterator[str]:
+    try:
+        found: Explanation = explain(learned)
+    except UserError:  # its file does not say what a typical job is
+        return
+    yield "<h2>What it prefers</h2>"
+    yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in found.summary)}</ul>"
+    caption = (
+        "The score as one quantity changes while all others stay as in a typical job of its training. Quantities that "
+        "go together in a queue are moved one at a time, so the curves do not say what happens if both change."
+    )
+    yield figures.add(policy_figures.preferences(found), "preferences", caption)
+
+
+def _legend(objectives: set[str]) -> str:
+    told = {c.title: c.meaning for objective in sorted(objectives) for c in columns(objective)}
+    items = "".join(f"<dt>{escape(title)}</dt><dd>{escape(meaning)}</dd>" for title, meaning in told.items())
+    return f'<h2>What the columns mean</h2>\n<dl class="legend">{items}</dl>'

@@ -1,0 +1,216 @@
+"""The monitored command or process: running it, waiting for its end, and which processes belong to it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from gpuyard.engines.local.processes import adopt_orphans, everyone, look
+from gpuyard.errors import UserError
+
+_DEEPEST = 1000
+
+
+class ProcessTree(Protocol):
+    """A process and all that come from it."""
+
+    def look(self) -> None:
+        """See who there is now."""
+        ...
+
+    def has(self, pid: int) -> bool:
+        """Whether a process belongs to it."""
+        ...
+
+
+class ChildTree:
+    """All that come from this process, which must adopt orphans: then whoever loses its parent is still below it.
+
+    Nobody needs to be counted: of the few processes that are on a GPU, it is enough to go up from parent to parent.
+    """
+
+    def __init__(self) -> None:
+        self._top = os.getpid()
+
+    def look(self) -> None:
+        """There is nothing to remember."""
+
+    def has(self, pid: int) -> bool:
+        """Whether a process comes from this one, and is another."""
+        for _ in range(_DEEPEST):
+            found = look(pid)
+            if found is None or found.parent == 0:
+                return False
+            if found.parent == self._top:
+                return True
+            pid = found.parent
+        return False
+
+
+class ForeignTree:
+    """A process that somebody else started, and all that come from it.
+
+    Who loses its parent goes to the machine's first process, or to whoever adopts it. So those that were seen below it
+    are remembered, and if it leads a session, whoever is in that belongs to it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._known: dict[int, int] = {}  # when each started: a number may be somebody else's later
+
+    def look(self) -> None:
+        """See who there is now; this walks through all processes of the machine."""
+        processes = everyone()
+        children: dict[int, list[int]] = {}
+        for process in processes.values():
+            children.setdefault(process.parent, []).append(process.pid)
+        members = {
+            pid for pid, started in self._known.items() if pid in processes and processes[pid].started == started
+        }
+        members |= {process.pid for process in processes.values() if process.session == self._pid}
+        members |= {self._pid} & processes.keys()
+        pending = list(members)
+        while pending:
+            new = [pid for pid in children.get(pending.pop(), ()) if pid not in members]
+            members.update(new)
+            pending += new
+        self._known = {pid: processes[pid].started for pid in members}
+
+    def has(self, pid: int) -> bool:
+        """Whether a process belonged to it at the last look."""
+        return pid in self._known
+
+
+_PASSED_ON = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+_BY_KERNEL = 0x80  # SI_KERNEL of siginfo.h: a terminal sent it, and to everybody in the group
+_LONGEST = 3600.0  # seconds, of one wait
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+class Command:
+    """A command, from its start to its end.
+
+    Make it before any thread is started, as numpy does when it is imported: threads must not take its signals.
+    """
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if that was ignored, nobody would learn how a child ended
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
+        self.pid = 0
+
+    def start(self, words: Sequence[str]) -> None:
+        """Start it, with our input, output and environment; whatever it leaves behind stays below us."""
+        adopt_orphans()
+        try:
+            self.pid = os.posix_spawnp(
+                words[0], list(words), os.environ, setsigmask=self._before, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
+            )  # Python itself ignores these two
+        except OSError as error:
+            raise UserError(f"{words[0]} cannot be run: {error.strerror}; check its name") from error
+
+    def wait(self, look: Callable[[], None], every: float) -> int:
+        """Look every so many seconds until it has ended; its exit code, -n if signal n ended it.
+
+        Whatever goes wrong with looking is told after its end: the command is not to suffer from it.
+        """
+        failure: Exception | None = None
+        due = time.monotonic()
+        while True:
+            left = min(_LONGEST, max(0.0, due - time.monotonic()))
+            found = signal.sigtimedwait((*_PASSED_ON, signal.SIGCHLD), left)
+            if found is None and time.monotonic() >= due:
+                due = max(due + every, time.monotonic())
+                try:
+                    look()
+                except Exception as error:
+                    failure, due = error, float("inf")
+            elif found is None:
+                continue
+            elif found.si_signo == signal.SIGCHLD:
+                if (code := self._reap()) is not None:
+                    break
+            elif found.si_code != _BY_KERNEL:
+                os.kill(self.pid, found.si_signo)
+        if failure is not None:
+            raise failure
+        return code
+
+    def release(self) -> None:
+        """Let signals come through again; those that came too late for the command are not meant for us."""
+        while self.pid and signal.sigtimedwait(_PASSED_ON, 0) is not None:
+            continue
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+    def _reap(self) -> int | None:
+        """Let go of those that have ended, also of orphans; the command's exit code if it is among them."""
+        code = None
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return code
+            if pid == 0:
+                return code
+            if pid == self.pid:
+                code = os.waitstatus_to_exitcode(status)
+
+
+def shell_code(code: int) -> int:
+    """An exit code as a shell has it: 130 for what SIGINT ended."""
+    return 128 - code if code < 0 else code
+
+
+def watch(
+    look: Callable[[], None],
+    every: float,
+    woken: socket.socket,
+    *,
+    seconds: float | None = None,
+    pidfd: int | None = None,
+) -> bool:
+    """Look every so many seconds: for a time, until a process has ended, or until somebody interrupts; whether so.
+
+    `woken` is what `interruptions` gave.
+    """
+    poll = select.poll()
+    for descriptor in (woken.fileno(), *([] if pidfd is None else [pidfd])):
+        poll.register(descriptor, select.POLLIN)
+    begun = due = time.monotonic()
+    end = float("inf") if seconds is None else begun + seconds
+    while True:
+        left = min(due, end) - time.monotonic()
+        if ready := poll.poll(max(0.0, left) * 1000):
+            return any(descriptor == woken.fileno() for descriptor, _ in ready)
+        if time.monotonic() >= end:
+            return False
+        due = max(due + every, time.monotonic())
+        look()
+
+
+@contextmanager
+def interruptions() -> Iterator[socket.socket]:
+    """Something that can be read from once somebody wants us to end."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+
+    def note(number: int, frame: Any) -> None:
+        """The wake-up below says all."""
+
+    before = {number: signal.signal(number, note) for number in _ENDING}
+    former = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
+    try:
+        yield here
+    finally:
+        signal.set_wakeup_fd(former)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        here.close()
+        there.close()

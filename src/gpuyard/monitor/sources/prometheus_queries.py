@@ -1,0 +1,299 @@
+"""Range queries and instant queries that read series from Prometheus piece by piece, and the outages on the way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gpuyard.monitor.sources.prometheus_client import Prometheus, TooMuch, Unanswered
+from gpuyard.monitor.sources.prometheus_metrics import (
+    BY_NAME,
+    COUNTED,
+    LEVELS,
+    TOTAL,
+    Labels,
+    Name,
+    Whose,
+    numbers,
+    whose,
+)
+from gpuyard.monitor.tracks import (
+    Column,
+    Gap,
+    beside,
+    broken,
+    filled,
+    highest,
+    in_order,
+    increments,
+    joined,
+    single,
+    usual_period,
+)
+from gpuyard.spec.times import format_when
+
+
+class Outage(NamedTuple):
+    """A question about a metric that there was no answer for."""
+
+    start: float
+    end: float
+    why: str
+    metric: str
+    peaks: bool = False
+    """Whether only the least or the most of each span is not known, while the mean is."""
+
+
+def outage_times(lost: Iterable[Outage]) -> dict[str, list[Gap]]:
+    """When nothing is known of each metric, because nobody answered."""
+    found: dict[str, list[Gap]] = {}
+    for one in lost:
+        if not one.peaks:
+            found.setdefault(one.metric, []).append(Gap(one.start, one.end))
+    return {metric: _merged(times) for metric, times in found.items()}
+
+
+def outage_texts(lost: Sequence[Outage], asked: Iterable[str], start: float, end: float) -> Iterator[str]:
+    """What is not known between two instants, of those metrics that were asked for, and why."""
+    everything = set(asked)
+    for peaks in (False, True):
+        groups: dict[tuple[Gap, ...], set[str]] = {}
+        some = [one for one in lost if one.peaks == peaks]
+        for metric, times in outage_times(one._replace(peaks=False) for one in some).items():
+            groups.setdefault(tuple(times), set()).add(metric)
+        for spans, metrics in groups.items():
+            about = "" if metrics >= everything else f" of {', '.join(sorted(metrics))}"
+            what = f"the least and the most{about} are not known" if peaks else f"nothing is known{about}"
+            for span in spans:
+                why = next(one.why for one in some if one.metric in metrics and one.start == span.start)
+                yield f"{why}: {what} {between(max(span.start, start), min(span.end, end))}"
+
+
+def between(start: float, end: float) -> str:
+    """`from 14:00 to 15:00`."""
+    return f"from {format_when(start, end)} to {format_when(end, end)}"
+
+
+def _merged(times: Iterable[Gap]) -> list[Gap]:
+    """Times that follow each other as one."""
+    found: list[Gap] = []
+    for time in sorted(times):
+        if found and time.start <= found[-1].end:
+            found[-1] = Gap(found[-1].start, max(found[-1].end, time.end))
+        else:
+            found.append(time)
+    return found
+
+
+POINTS = 11_000
+"""Values of one series that Prometheus tells at once, at most."""
+_VALUES = 300_000  # of all series at once, so that an answer is some megabytes
+_LOST = 2.5  # periods without a sample that are a gap
+_APART = 0.75  # periods from any sample of a newer name, from which on one of an older name is needed
+_FEW = 3  # samples of an older name that are worth a word
+Key = tuple[str, str]
+"""A GPU, or a job on it, and a metric."""
+Found = dict[Key, dict[Name, list[Column]]]
+
+
+class Query(Protocol):
+    """How series are got."""
+
+    period: float
+
+    def pieces(self) -> Iterator[tuple[float, float]]:
+        """Times to ask for, one after the other."""
+        ...
+
+    def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
+        """Ask for one of them; what there was no answer for."""
+        ...
+
+    def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
+        """What was found, with its period and the names that it is from."""
+        ...
+
+
+class Samples:
+    """Every sample, at the time at which it was scraped."""
+
+    def __init__(
+        self, names: Sequence[Name], matchers: str, series: int, start: float, end: float, period: float
+    ) -> None:
+        self._metrics = sorted({name.metric for name in names})
+        self._selector = "{__name__=~" + f'"{"|".join(name.name for name in names)}"{matchers}' + "}"
+        self._start, self._end, self.period = start, end, period
+        self._width = max(60.0, period * min(POINTS, _VALUES // max(1, series)))
+        self._found: dict[tuple[Key, Name, tuple[tuple[str, str], ...]], list[Column]] = defaultdict(list)
+
+    def pieces(self) -> Iterator[tuple[float, float]]:
+        """Times to ask for, one after the other."""
+        return _pieces(self._start, self._end, self._width)
+
+    def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
+        """Ask for one of them; what there was no answer for."""
+        width = round((end - start) * 1000) + 1  # Prometheus 3 leaves out a sample at the very beginning
+        try:
+            answer = server.ask("query", {"query": f"{self._selector}[{width}ms]", "time": f"{end:.3f}"})
+        except Unanswered as error:
+            return [Outage(start, end, str(error), metric) for metric in self._metrics]
+        self._keep(answer["result"])
+        return []
+
+    def _keep(self, result: Sequence[Mapping[str, Any]]) -> None:
+        for one in result:
+            labels: Labels = one["metric"]
+            name, subject = BY_NAME.get(labels.get("__name__", "")), whose(labels)
+            if name is None or subject is None:
+                continue
+            at = np.array([pair[0] for pair in one["values"]], dtype=np.float64)
+            values = numbers([pair[1] for pair in one["values"]], name)
+            inside = (at >= self._start - 0.0005) & (at <= self._end + 0.0005)
+            place = (subject.key, name.metric), name, tuple(sorted(labels.items()))
+            self._found[place].append(single(at[inside], values[inside]))
+
+    def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
+        """What was found, with its period and the names that it is from."""
+        found: Found = defaultdict(lambda: defaultdict(list))
+        for (key, name, labels), columns in self._found.items():
+            column = in_order(columns)
+            if name.name == COUNTED:
+                column = increments(column, float(dict(labels).get("xid", 0)), self._start, self.period)
+            found[key][name].append(column)
+        return {key: self._column(names) for key, names in found.items()}
+
+    def _column(self, names: dict[Name, list[Column]]) -> tuple[Column, float, list[Name]]:
+        """The newest name, with what older ones know in its gaps."""
+        used: list[Name] = []
+        column, period = single(np.empty(0), np.empty(0)), self.period
+        for name in sorted(names, key=lambda one: one.rank):
+            labelled = sorted(names[name], key=lambda one: -len(one.at))
+            if not used:
+                period = usual_period(labelled[0].at, self.period)
+            own = highest(labelled) if name.name == COUNTED else labelled[0]
+            for other in (
+                labelled[1:] if name.name != COUNTED else ()
+            ):  # the same GPU with other labels, as when a pod began or ended
+                own = joined(own, other, period / 2)
+            before = len(column.at)
+            column = joined(column, own, _APART * period)
+            if len(column.at) - before >= (_FEW if used else 1):
+                used.append(name)
+        return broken(column, period, _LOST * period), period, used
+
+
+class Spans:
+    """The mean, the least and the most of each step."""
+
+    def __init__(
+        self, names: Sequence[Name], matchers: str, series: int, start: float, end: float, step: float
+    ) -> None:
+        self.period = step
+        first, last = np.floor(start / step), np.floor(end / step)
+        self._grid = (first + np.arange(int(last - first) + 1)) * step
+        self._names, self._matchers = names, "{" + matchers.removeprefix(",") + "}"
+        self._width = step * max(1, min(POINTS, _VALUES // max(1, series)))
+        self._found: dict[tuple[Key, Name, tuple[tuple[str, str], ...]], dict[str, np.ndarray]] = {}
+
+    def pieces(self) -> Iterator[tuple[float, float]]:
+        """Times to ask for, one after the other."""
+        return _pieces(float(self._grid[0]), float(self._grid[-1]) + self.period, self._width)
+
+    def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
+        """Ask for one of them; what there was no answer for."""
+        return [lost for name in self._names for lost in self._fetch(server, name, start, end)]
+
+    def _fetch(self, server: Prometheus, name: Name, start: float, end: float) -> Iterator[Outage]:
+        step = self.period
+        first, last = start + step - 0.001, end - 0.001  # a span is told at its last millisecond
+        kinds = ("max",) if name.metric in LEVELS else ("avg",) if name.metric == TOTAL else ("avg", "min", "max")
+        for kind in kinds:
+            query = f"{kind}_over_time({name.name}{self._matchers}[{round(step * 1000) - 1}ms])"
+            params = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
+            try:
+                answer = server.ask("query_range", params)
+            except Unanswered as error:
+                yield Outage(start, end, str(error), name.metric, peaks=kind != kinds[0])
+                return  # what is least and most is of no use without the mean
+            for one in answer["result"]:
+                self._keep(name, kind, {"__name__": name.name, **one["metric"]}, one["values"])
+
+    def _keep(self, name: Name, kind: str, labels: Labels, pairs: Sequence[tuple[float, str]]) -> None:
+        subject = whose(labels)
+        if subject is None:
+            return
+        place = (subject.key, name.metric), name, tuple(sorted(labels.items()))
+        table = self._found.setdefault(place, {})
+        values = table.setdefault(kind, np.full(len(self._grid), np.nan))
+        at = np.array([pair[0] for pair in pairs], dtype=np.float64)
+        rows = np.round((at + 0.001 - self._grid[0]) / self.period).astype(np.int64) - 1
+        inside = (rows >= 0) & (rows < len(self._grid))
+        values[rows[inside]] = numbers([pair[1] for pair in pairs], name)[inside]
+
+    def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
+        """What was found, with its period and the names that it is from."""
+        found: Found = defaultdict(lambda: defaultdict(list))
+        for (key, name, labels), kinds in self._found.items():
+            mean = kinds["avg"] if "avg" in kinds else kinds["max"] if name.metric in LEVELS else None
+            if mean is not None:  # else only the least or the most came before an outage
+                low, high = (None if name.metric in LEVELS else kinds.get(kind) for kind in ("min", "max"))
+                column = Column(self._grid, mean, low, high)
+                found[key][name].append(self._risen(column, labels) if name.name == COUNTED else column)
+        return {key: self._column(names) for key, names in found.items()}
+
+    def _column(self, names: dict[Name, list[Column]]) -> tuple[Column, float, list[Name]]:
+        used: list[Name] = []
+        column: Column | None = None
+        for name in sorted(names, key=lambda one: one.rank):
+            own = highest(names[name]) if name.name == COUNTED else beside(names[name])
+            before = 0 if column is None else int((~np.isnan(column.mean)).sum())
+            column = own if column is None else filled(column, own)
+            if int((~np.isnan(column.mean)).sum()) > before:
+                used.append(name)
+        assert column is not None
+        return column, self.period, used
+
+    def _risen(self, counts: Column, labels: tuple[tuple[str, str], ...]) -> Column:
+        """Where errors of a kind were counted, on the grid."""
+        column = increments(counts, float(dict(labels).get("xid", 0)), float(self._grid[0]), self.period)
+        values = np.full(len(self._grid), np.nan)
+        values[np.round((column.at - self._grid[0]) / self.period).astype(np.int64)] = column.mean
+        return single(self._grid, values)
+
+
+def fetch_all(way: Query, server: Prometheus) -> list[Outage]:
+    """Ask for all pieces; what there was no answer for."""
+    return [lost for start, end in way.pieces() for lost in _fetch(way, server, start, end)]
+
+
+def _fetch(way: Query, server: Prometheus, start: float, end: float) -> list[Outage]:
+    """Ask for one piece, in halves if that is too much at once."""
+    try:
+        return way.fetch(server, start, end)
+    except TooMuch:
+        whole = round((end - start) / way.period)
+        if whole < 2:
+            raise
+        middle = start + whole // 2 * way.period
+        return _fetch(way, server, start, middle) + _fetch(way, server, middle, end)
+
+
+def _pieces(start: float, end: float, width: float) -> Iterator[tuple[float, float]]:
+    while end - start > width:
+        yield start, start + width
+        start += width
+    if end > start:
+        yield start, end
+
+
+def subjects(labels: Sequence[Labels]) -> list[tuple[Name, Whose]]:
+    """What labels say of each series that is known by its name, and that names a GPU."""
+    found = []
+    for one in labels:
+        name, subject = BY_NAME.get(one.get("__name__", "")), whose(one)
+        if name is not None and subject is not None:
+            found.append((name, subject))
+    return found

@@ -1,1 +1,0 @@
-"""Telling people what became of their jobs: who wants to know what, what is still to be sent, and sending it."""

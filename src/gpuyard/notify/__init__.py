@@ -1,0 +1,1 @@
+"""Notifications about jobs: subscriptions, messages, the outbox, and the process that sends."""

@@ -1,0 +1,211 @@
+"""The process that sends notifications:
+
+`python -m gpuyard.notify.delivery [UID GID GROUPS]`. Only it imports apprise.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pwd
+import re
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import quote
+
+from gpuyard.notify.subscriptions import LOCAL, MOST_DESTINATIONS, scrub
+
+LONGEST = 90
+"""Seconds after which it ends by itself, whatever it does."""
+_ERRNO = re.compile(r"\[Errno -?\d+\] ([^\"'<>()\[\]]+)")
+_TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+_MOST_ERROR = 300
+_PROGRAMS = ("json", "jsons", "form", "forms")
+"""What is read by programs: it is given the facts as fields, too."""
+_TYPES = {"finish": "success", "failure": "failure", "timeout": "warning", "long-wait": "warning"}
+_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+
+
+class LogCapture(logging.Handler):
+    """What apprise says, which is the only way to learn why something failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.records.append(record)
+
+    def reason(self) -> str:
+        """Why it failed, in a few words."""
+        details = [record.getMessage() for record in self.records if record.levelno <= logging.DEBUG]
+        said = [record.getMessage() for record in self.records if record.levelno >= logging.WARNING]
+        for text in reversed([text for text in details if "xception" in text or "rror" in text]):
+            if found := _ERRNO.search(text):
+                return found[1].strip(" .")
+            if _TIMED_OUT.search(text):
+                return "timed out"
+        return (said[0].strip(" .") if said else "") or "apprise does not say why"
+
+
+def main() -> None:
+    """Read what is to be done, do it, and say how it went."""
+    signal.alarm(LONGEST)
+    import apprise
+
+    apprise.Apprise.instantiate("json://localhost")  # loads all plugins, while their files can be read
+    _become(sys.argv[1:])
+    wanted = json.load(sys.stdin)
+    if "check" in wanted:
+        _answer({"error": checked(wanted["check"])})
+        return
+    places: dict[str, list[dict[str, Any]]] = {}
+    for parcel in wanted["parcels"]:
+        places.setdefault(parcel["url"], []).append(parcel)
+    children = []
+    for parcels in list(places.values())[:MOST_DESTINATIONS]:
+        child = os.fork()
+        if child == 0:
+            _send_all(parcels)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _become(words: list[str]) -> None:
+    """Be the user from here on, with no way back, if there is one to become."""
+    if not words:
+        return
+    import encodings.idna  # noqa: F401  # looking up a host needs it, and its file may be out of a user's reach
+
+    import certifi
+
+    uid, gid = int(words[0]), int(words[1])
+    os.setgroups([int(group) for group in words[2].split(",") if group] if len(words) > 2 else [])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    with suppress(KeyError):  # whom the system knows by a number only has no home
+        entry = pwd.getpwuid(uid)
+        os.environ.update(HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name)
+    if not os.access(certifi.where(), os.R_OK):
+        system = next((path for path in _CERTIFICATES if os.access(path, os.R_OK)), "")
+        os.environ.update({"REQUESTS_CA_BUNDLE": system, "SSL_CERT_FILE": system} if system else {})
+
+
+def _send_all(parcels: list[dict[str, Any]]) -> None:
+    """All that goes to one place, until something does not; then this process ends."""
+    code = 1
+    try:
+        signal.alarm(LONGEST)
+        for parcel in parcels:
+            if not _daemon_listens():
+                break
+            error = send(parcel)
+            _answer({"id": parcel["id"], "error": error})
+            if error:
+                break
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def send(parcel: dict[str, Any]) -> str:
+    """Send one notification; why not, if not."""
+    import apprise
+
+    with _captured_log() as heard:
+        place = apprise.Apprise()
+        try:
+            made = apprise.Apprise.instantiate(_with_options(parcel))
+            if made is None or _is_local(made):
+                return _short(heard.reason(), parcel["url"])
+            place.add(made)
+            sent = place.notify(
+                title=parcel["title"],
+                body=parcel["body"],
+                notify_type=apprise.NotifyType(_TYPES.get(parcel["event"], "info")),
+                body_format=apprise.NotifyFormat.TEXT,
+            )
+        except Exception as error:  # a plugin may fail in ways of its own
+            return _short(f"{type(error).__name__}: {error}", parcel["url"])
+        return "" if sent else _short(heard.reason(), parcel["url"])
+
+
+def checked(url: str) -> str:
+    """Why a URL cannot be used; empty if it can."""
+    import apprise
+
+    with _captured_log() as heard:
+        try:
+            made = apprise.Apprise.instantiate(url)
+        except Exception as error:  # as above
+            return _short(f"{type(error).__name__}: {error}", url)
+        if made is None:
+            reason = heard.reason()
+            return "nothing of this kind is known" if "Unparseable" in reason else _short(reason, url)
+        return "it stays on the daemon's machine" if _is_local(made) else ""
+
+
+def _is_local(made: Any) -> bool:
+    """Whether it stays on this machine, by whatever name."""
+    names = (made.protocol or (), made.secure_protocol or ())
+    known = {name for some in names for name in ([some] if isinstance(some, str) else some)}
+    return bool(known & LOCAL)
+
+
+def _with_options(parcel: dict[str, Any]) -> str:
+    """The URL, with what makes mail plain text, and gives programs fields to read."""
+    url: str = parcel["url"]
+    scheme = url.partition("://")[0]
+    more = []
+    if scheme in ("mailto", "mailtos") and "format=" not in url:
+        more.append("format=text")
+    if scheme in _PROGRAMS:
+        more += [f":{name}={quote(_plain(value), safe='')}" for name, value in parcel["fields"].items()]
+    if not more:
+        return url
+    return url + ("&" if "?" in url else "?") + "&".join(more)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@contextmanager
+def _captured_log() -> Iterator[LogCapture]:
+    """Listen to apprise for a while."""
+    logger, handler = logging.getLogger("apprise"), LogCapture()
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+
+
+def _short(text: str, url: str) -> str:
+    return scrub(" ".join(text.split()), url)[:_MOST_ERROR] or "it failed"
+
+
+def _daemon_listens() -> bool:
+    """Whether the daemon still listens: of what goes out unheard the next one knows nothing, and sends it again."""
+    listener = select.poll()
+    listener.register(1, 0)  # which tells of the other end's closing, and of nothing else
+    return not listener.poll(0)
+
+
+def _answer(said: dict[str, Any]) -> None:
+    os.write(1, (json.dumps(said) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,436 @@
+"""Notifications in the daemon: the thread that reads the event log and sends, and what the routes ask for."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from gpuyard.config import Settings, retry_delays
+from gpuyard.daemon.store.views import JobView
+from gpuyard.errors import UserError
+from gpuyard.notify.messages import (
+    LogReader,
+    Sources,
+    Trigger,
+    body_of,
+    check_template,
+    long_waits,
+    message_of,
+    title_of,
+    triggers,
+    waiting_since,
+)
+from gpuyard.notify.outbox import DELIVERED, GIVEN_UP, Delivery, Outbox, Subscription
+from gpuyard.notify.sender import MessageSender, OutgoingMessage, Stopped, uses_mail_server
+from gpuyard.notify.subscriptions import (
+    ALL,
+    DEFAULT_EVENTS,
+    LONG_WAIT,
+    MOST_DESTINATIONS,
+    NONE,
+    START,
+    TASKS,
+    TEST,
+    check_events,
+    check_name,
+    check_url,
+    is_url,
+    mask,
+)
+
+log = logging.getLogger("gpuyard")
+_PAUSE = 0.1  # seconds between two looks, so that a busy yard is looked at ten times a second at most
+_IDLE = 30.0
+_AFTER_TROUBLE = 5.0
+_LAG = 1000  # events without news that are looked at again after a crash
+_PRUNE = 6 * 3600.0
+_OLD = 86400.0
+"""Seconds after which an event is no news any more, and a delivery is given up."""
+_AT_ONCE, _OF_A_USER, _PARCELS = 4, 2, 20
+"""Processes that send at the same time, of one user, and what each takes along."""
+
+
+class Dispatcher:
+    """Reads the log, writes what is to be sent, and hands it over."""
+
+    def __init__(self, sources: Sources, outbox: Outbox, courier: MessageSender, delays: Sequence[float]) -> None:
+        self._sources, self._outbox, self._courier, self._delays = sources, outbox, courier, delays
+        self._bell, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+        self._senders = ThreadPoolExecutor(_AT_ONCE, "notices-send")
+        self._lock = threading.Lock()
+        self._busy: set[int] = set()
+        """Subscriptions that something is being sent for."""
+        self._under_way: list[str] = []
+        """A user for each process that sends."""
+        self._wanted = True
+        self._seq: int | None = None
+        self._kept = 0
+        """How far the log has been looked at, by what is written down."""
+        self._waits_at = self._prune_at = 0.0
+
+    def start(self) -> None:
+        """Begin; this returns at once."""
+        self._thread.start()
+
+    def committed(self, records: object) -> None:
+        """The yard has written something. Called by its thread, so it must be quick."""
+        if self._wanted:
+            self._bell.set()
+
+    def ring(self) -> None:
+        """Somebody wants something else from now on."""
+        self._wanted, self._waits_at = True, 0.0
+        self._bell.set()
+
+    def stop(self, patience: float = 2.0) -> None:
+        """End; what is being sent may take a little longer, and is sent again by the next life if it does."""
+        self._over.set()
+        self._bell.set()
+        end = time.monotonic() + patience
+        while self._under_way and time.monotonic() < end:
+            time.sleep(0.02)
+        self._courier.stop()
+        self._senders.shutdown(wait=True, cancel_futures=True)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            reading = LogReader(self._sources.database)
+        except sqlite3.Error as error:
+            log.error("nobody is told of anything: the log cannot be read: %s", error)
+            return
+        try:
+            while not self._over.is_set():
+                self._bell.clear()
+                try:
+                    self._turn(reading, time.time())
+                except Exception as error:  # nobody else would do its work
+                    log.warning("notifications have to wait: %s: %s", type(error).__name__, error)
+                    self._over.wait(_AFTER_TROUBLE)
+                self._over.wait(_PAUSE)
+                self._bell.wait(self._patience())
+            if self._seq is not None:
+                self._keep(self._seq, [])
+        finally:
+            reading.close()
+
+    def _turn(self, reading: LogReader, now: float) -> None:
+        subscriptions = self._outbox.subscriptions()
+        self._wanted = bool(subscriptions)
+        self._look(reading, subscriptions, now)
+        self._look_for_waits(subscriptions, now)
+        self._hand_over(now, {one.id: one for one in subscriptions})
+        if now >= self._prune_at:
+            self._prune_at = now + _PRUNE
+            self._outbox.prune(now, set(self._needed()))
+
+    def _patience(self) -> float:
+        """Seconds until something is due by itself; where something is being sent, its end rings."""
+        now = time.time()
+        due = [now + (1.0 if self._busy else _IDLE)]
+        if self._wanted:
+            due.append(self._waits_at)
+        if not self._busy and (waiting := self._outbox.next_due()) is not None:
+            due.append(waiting)
+        return max(min(due) - now, 0.0)
+
+    # -- what is to be told -----------------------------------------------------------------------
+
+    def _look(self, reading: LogReader, subscriptions: Sequence[Subscription], now: float) -> None:
+        """See what is new in the log; where nobody wants to know, only how far it is."""
+        last = reading.last()
+        if self._seq is None:
+            kept = self._outbox.cursor()
+            self._seq = last if kept is None else min(kept, last)  # a restored log may be shorter
+            self._keep(self._seq, [])
+        if not subscriptions:
+            self._seq = last
+            return
+        while self._seq < last and not self._over.is_set():
+            rows, seq = reading.after(self._seq)
+            news = [row for row in rows if row.at > now - _OLD]
+            found = triggers(reading, news)
+            new = [one for happening in found for one in self._deliveries(happening, subscriptions)]
+            if new or seq - self._kept >= _LAG:
+                self._keep(seq, new)
+            self._seq = seq
+
+    def _keep(self, seq: int, new: Sequence[Delivery]) -> None:
+        self._outbox.advance(seq, new)
+        self._kept = seq
+
+    def _look_for_waits(self, subscriptions: Sequence[Subscription], now: float) -> None:
+        """See who has waited for long; once for each job."""
+        if now < self._waits_at:
+            return
+        views = self._sources.open() if subscriptions else []
+        named = any(LONG_WAIT in (view.work.get("notify_on") or ()) for view in views)
+        limits = [one.long_wait for one in subscriptions if named or LONG_WAIT in one.events]
+        self._waits_at = now + (min(max(min(limits) / 10, 0.2), 10.0) if limits else 10.0)
+        if not limits:
+            return
+        for happening in long_waits(views, now, min(limits)):
+            if new := self._deliveries(happening, subscriptions):
+                self._outbox.advance(None, new)
+
+    def _deliveries(self, happening: Trigger, subscriptions: Sequence[Subscription]) -> list[Delivery]:
+        """What is to be sent for a happening, to everybody who wants to be told of it."""
+        found = list(recipients(happening, subscriptions))
+        if found and happening.event in (START, LONG_WAIT):  # which may come again, and are told once
+            told = self._outbox.told(happening.id, happening.event)
+            found = [one for one in found if one.id not in told]
+        if not found:
+            return []
+        try:
+            story = message_of(happening, self._sources)
+        except Exception:  # a job that cannot be told of must not keep others from it
+            log.exception("job %s cannot be told of", happening.id)
+            return []
+        return [
+            Delivery(
+                one.id, one.name, one.target, one.user, happening.id, happening.event, happening.at,
+                title_of(story.facts, one.title), body_of(story.facts, one.body), story.fields, next=happening.at,
+            )
+            for one in found
+        ]  # fmt: skip
+
+    def _needed(self) -> Iterator[int]:
+        """URLs that were given with jobs which are not over."""
+        for view in self._sources.open():
+            for ref in view.work.get("notify") or ():
+                if ref.startswith("#"):
+                    yield int(ref[1:])
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _hand_over(self, now: float, subscriptions: Mapping[int, Subscription]) -> None:
+        """Let what is due be sent, as far as there is room."""
+        parcels: dict[tuple[str, bool], list[OutgoingMessage]] = {}
+        with self._lock:  # before it is read what is due: who is freed after that may have been sent by then
+            busy = set(self._busy)
+        for one in self._outbox.due(now, _PARCELS):
+            subscription = subscriptions.get(one.subscription)
+            if subscription is None:
+                self._outbox.failed(one.id, "its subscription was removed", now, None)
+            elif one.subscription not in busy:
+                url = subscription.url
+                parcels.setdefault((one.user, uses_mail_server(url)), []).append(OutgoingMessage(one, url))
+        for (user, _), some in parcels.items():
+            places = list(dict.fromkeys(parcel.url for parcel in some))[:MOST_DESTINATIONS]
+            taken = [parcel for parcel in some if parcel.url in places][:_PARCELS]
+            with self._lock:
+                if len(self._under_way) >= _AT_ONCE or self._under_way.count(user) >= _OF_A_USER:
+                    continue
+                self._under_way.append(user)
+                self._busy.update(parcel.delivery.subscription for parcel in taken)
+            self._senders.submit(self._send, user, taken)
+
+    def _send(self, user: str, parcels: list[OutgoingMessage]) -> None:
+        left = Counter(parcel.delivery.subscription for parcel in parcels)
+
+        def note(parcel: OutgoingMessage, error: str) -> None:
+            self._note(parcel.delivery, error, time.time())
+            subscription = parcel.delivery.subscription
+            left[subscription] -= 1
+            if error or not left[subscription]:  # what comes next may go there at once, by another process
+                del left[subscription]
+                self._free([subscription])
+
+        try:
+            self._courier.send(user, parcels, note)
+        except Stopped:  # the next life sends it
+            return
+        except Exception as error:  # or its parcels would wait for ever, and nobody would know
+            log.warning("notifications of %s cannot be sent now: %s", user, type(error).__name__)
+            for parcel in parcels:
+                if parcel.delivery.subscription in left:
+                    self._note(parcel.delivery, f"{type(error).__name__}: {error}", time.time())
+        finally:
+            with self._lock:
+                self._under_way.remove(user)
+            self._free(left)
+
+    def _free(self, subscriptions: Iterable[int]) -> None:
+        """Nothing is being sent for these any more."""
+        with self._lock:
+            self._busy.difference_update(subscriptions)
+        self._bell.set()
+
+    def _note(self, one: Delivery, error: str, now: float) -> None:
+        """Write down how it went; what else is to go there waits as long as what failed."""
+        if not error:
+            self._outbox.delivered(one.id, now)
+            return
+        again = self._again(one, now)
+        self._outbox.failed(one.id, error, now, again)
+        if again is not None:
+            self._outbox.postpone(one.subscription, again)
+        then = "given up" if again is None else f"tried again in {again - now:.0f} s"
+        log.warning("a notification of job %s (%s) to %s failed: %s; %s", one.job, one.event, one.target, error, then)
+
+    def _again(self, one: Delivery, now: float) -> float | None:
+        """When to try once more; None if that has been going on for a day."""
+        delay = self._delays[min(one.attempts, len(self._delays) - 1)]
+        return None if now + delay > one.at + _OLD else now + delay
+
+
+def recipients(happening: Trigger, subscriptions: Sequence[Subscription]) -> Iterator[Subscription]:
+    """Who is to be told: those of the job's owner that the job names, or all but those given with other jobs."""
+    view = happening.view
+    work: Mapping[str, Any] = view.work
+    refs, events = tuple(work.get("notify") or ()), tuple(work.get("notify_on") or ())
+    if NONE in refs:
+        return
+    for one in subscriptions:
+        if one.user != view.user or one.created > happening.at or not is_named(one, refs):
+            continue
+        wanted = events or one.events
+        if happening.event not in wanted:
+            continue
+        if happening.each is not None and happening.each is not (TASKS in wanted):
+            continue
+        if happening.event == LONG_WAIT and not _has_waited(view, happening.at, one.long_wait):
+            continue
+        yield one
+
+
+def is_named(one: Subscription, refs: Sequence[str]) -> bool:
+    """Whether a job that names these wants this one; who names none wants all but those given with jobs."""
+    if one.of_jobs:
+        return f"#{one.id}" in refs
+    return not refs or ALL in refs or one.name in refs
+
+
+def _has_waited(view: JobView, now: float, least: float) -> bool:
+    return now - waiting_since(view) >= least
+
+
+_MOST_REFS = 10
+
+
+class NotificationService:
+    """Where people say what they want to be told of, and ask what became of it."""
+
+    def __init__(self, settings: Settings, sources: Sources) -> None:
+        self.outbox = Outbox(settings.data_dir / "notices.db")
+        self.mail = bool(settings.mail)
+        """Whether an address is enough."""
+        self._host = sources.host
+        self._courier = MessageSender(settings)
+        self._asked = ThreadPoolExecutor(2, "notices-asked")
+        self.clerk = Dispatcher(sources, self.outbox, self._courier, retry_delays(settings.notify_retry))
+
+    def start(self) -> None:
+        """Begin; this returns at once."""
+        self.clerk.start()
+
+    def stop(self) -> None:
+        """End, within a few seconds whatever hangs."""
+        self.clerk.stop()
+        self._asked.shutdown(wait=True, cancel_futures=True)
+        self.outbox.close()
+
+    def subscribe(
+        self,
+        user: str,
+        url: str,
+        *,
+        name: str = "",
+        events: Sequence[str] | None = None,
+        long_wait: float | None = None,
+        title: str = "",
+        body: str = "",
+    ) -> Future[Subscription]:
+        """Let a user be told; refused at once, or once apprise has looked at the URL."""
+        kept = check_url(url, mail=self.mail)
+        wanted = DEFAULT_EVENTS if events is None else check_events(events)
+        new = Subscription(0, user, check_name(name) if name else "", kept, wanted)
+        new = replace(new, title=check_template(title), body=check_template(body))
+        if long_wait is not None:
+            new = replace(new, long_wait=long_wait)
+
+        def add() -> Subscription:
+            self._check(user, kept)
+            named = new if new.name else replace(new, name=self._free_name(user, kept))
+            added = self.outbox.add(named, time.time())
+            self.clerk.ring()
+            return added
+
+        return self._asked.submit(add)
+
+    def unsubscribe(self, user: str, which: str) -> Subscription:
+        """Tell a user no more."""
+        return self.outbox.remove(user, which, time.time())
+
+    def test(self, user: str, which: str) -> Future[Delivery]:
+        """Send something now, and tell how that went."""
+        found = self.outbox.subscription(user, which)
+        return self._asked.submit(self._test, found)
+
+    def _test(self, one: Subscription) -> Delivery:
+        now = time.time()
+        title, body = (
+            f"gpuyard: a test from {self._host}",
+            f"This is what gpuyard on {self._host} sends to {one.name}.\n",
+        )
+        fields = {"event": TEST, "user": one.user, "host": self._host}
+        trial = Delivery(one.id, one.name, one.target, one.user, "", TEST, now, title, body, fields)
+        said: list[str] = []
+        self._courier.send(one.user, [OutgoingMessage(trial, one.url)], lambda parcel, error: said.append(error))
+        error = said[0]
+        state = GIVEN_UP if error else DELIVERED
+        done = replace(trial, state=state, attempts=1, ended=time.time(), error=error, body="", fields={})
+        self.outbox.advance(None, [done])
+        return done
+
+    def refs(self, user: str, given: Sequence[str]) -> Future[tuple[str, ...]]:
+        """What a job keeps of where its news are to go: names, and numbers in place of URLs."""
+        if len(given) > _MOST_REFS:
+            raise UserError(f"a job can be told of at {_MOST_REFS} places at most")
+        if NONE in given and len(given) > 1:
+            raise UserError("notify: none excludes everything else")
+        urls = {text: check_url(text, mail=self.mail) for text in given if is_url(text)}
+        for text in given:
+            if text not in (ALL, NONE) and text not in urls:
+                self.outbox.subscription(user, text)  # or it is refused
+        known = {text: self.outbox.of_jobs(user, url, time.time()) for text, url in urls.items()}
+
+        def ref(text: str) -> str:
+            if text not in urls:
+                return text if text in (ALL, NONE) else self.outbox.subscription(user, text).name
+            found = known[text]
+            if found is None:
+                self._check(user, urls[text])
+                found = self.outbox.add(Subscription(0, user, "", urls[text], of_jobs=True), time.time())
+                self.clerk.ring()
+            return f"#{found.id}"
+
+        def all_of_them() -> tuple[str, ...]:
+            return tuple(dict.fromkeys(map(ref, given)))
+
+        if any(one is None for one in known.values()):
+            return self._asked.submit(all_of_them)
+        done: Future[tuple[str, ...]] = Future()
+        done.set_result(all_of_them())
+        return done
+
+    def _check(self, user: str, url: str) -> None:
+        if problem := self._courier.check(user, url):
+            raise UserError(
+                f"{mask(url)} cannot be used: {problem}; docs/how-to/be-told.md shows how such URLs are written"
+            )
+
+    def _free_name(self, user: str, url: str) -> str:
+        """A name for a subscription that was given none: its scheme, with a number if need be."""
+        scheme = url.partition("://")[0]
+        taken = {one.name for one in self.outbox.subscriptions(user)}
+        return next(name for n in range(1, 1000) if (name := scheme if n == 1 else f"{scheme}-{n}") not in taken)

@@ -1,0 +1,216 @@
+"""Traces to simulate: uploads, a folder, the daemon's history; and the cache of compiled code."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from gpuyard.errors import UserError
+from gpuyard.page.api import Api
+
+MOST_BYTES = 64 * 2**20
+_EACH, _ALL = 3, 12
+_NAME = 120
+_SYSTEM_CACHE = Path("/var/cache/gpuyard")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that somebody sent."""
+
+    id: str
+    viewer: str
+    name: str
+    size: int
+    file: IO[bytes]
+
+
+class Uploads:
+    """The latest files of each viewer."""
+
+    def __init__(self) -> None:
+        self._kept: list[Upload] = []
+
+    async def add(self, viewer: str, name: str, chunks: AsyncIterator[bytes]) -> Upload:
+        """Take a file in; the oldest go."""
+        file, size = temporary(), 0
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > MOST_BYTES:
+                file.close()
+                raise UserError("a file of at most 64 MB can be simulated here; compress it, or use a shell")
+            file.write(chunk)
+        file.flush()
+        if not size:
+            file.close()
+            raise UserError("the file is empty")
+        upload = Upload(secrets.token_urlsafe(9), viewer, _clean(name), size, file)
+        self._kept.append(upload)
+        own = [kept for kept in self._kept if kept.viewer == viewer]
+        for old in own[:-_EACH] or self._kept[:-_ALL]:
+            self._kept.remove(old)
+            old.file.close()
+        return upload
+
+    def find(self, viewer: str, id: str) -> Upload | None:
+        """A file that this viewer sent."""
+        return next((kept for kept in self._kept if kept.id == id and kept.viewer == viewer), None)
+
+
+class TraceFolder:
+    """The traces that the daemon's owner offers; opened before rights are given up, so its parents do not matter."""
+
+    def __init__(self, path: str) -> None:
+        self._directory = -1
+        try:
+            self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if path else -1
+        except OSError:
+            return  # most have none
+
+    def names(self) -> list[str]:
+        """What is there and can be read."""
+        if self._directory < 0:
+            return []
+        try:
+            return sorted(name for name in os.listdir(self._directory) if self._is_trace(name))[:1000]
+        except OSError:
+            return []
+
+    def open(self, name: str) -> IO[bytes]:
+        """One of them."""
+        if name not in self.names():
+            raise UserError(f"there is no trace {name} on the server that everybody may read")
+        return os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory), "rb")
+
+    def _is_trace(self, name: str) -> bool:
+        if name.startswith("."):
+            return False
+        try:
+            found = os.stat(name, dir_fd=self._directory)
+            return stat.S_ISREG(found.st_mode) and os.access(name, os.R_OK, dir_fd=self._directory)
+        except OSError:
+            return False
+
+
+def temporary() -> IO[bytes]:
+    """A file without a name."""
+    return tempfile.TemporaryFile(prefix="gpuyard-")
+
+
+def reopened(file: IO[bytes]) -> int:
+    """The same file with a place in it of its own, from the beginning."""
+    return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def make_code_cache(user: int) -> None:
+    """Make a place for compiled code, for whom this process of root's is about to become."""
+    try:
+        _SYSTEM_CACHE.mkdir(exist_ok=True)
+        _SYSTEM_CACHE.chmod(0o755)  # whatever the umask
+        own = _SYSTEM_CACHE / "page"
+        own.mkdir(mode=0o700, exist_ok=True)
+        os.chown(own, user, -1, follow_symlinks=False)
+    except OSError:
+        return  # a temporary place will do, until the next boot
+
+
+def code_cache() -> str:
+    """Where compiled code is kept: a directory that is there and is ours, or else it would be compiled every time."""
+    if given := os.environ.get("GPUYARD_CACHE_DIR"):
+        return given
+    places = [_SYSTEM_CACHE / "page", Path(tempfile.gettempdir()) / f"gpuyard-{os.geteuid()}"]
+    home = os.environ.get("HOME", "/")
+    if home != "/" or os.environ.get("XDG_CACHE_HOME"):  # then commands keep theirs there
+        places.insert(0, Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "gpuyard")
+    return str(next((place for place in places if _is_ours(place)), None) or _temporary_cache())
+
+
+@functools.cache
+def _temporary_cache() -> str:
+    """Where nothing else will do: for as long as this process lives."""
+    return tempfile.mkdtemp(prefix="gpuyard-kernel-")
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether a directory is there, or can be made, and nobody else can put code into it."""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = place.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _clean(name: str) -> str:
+    """The name of a file, without its directory, for people to read."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    return "".join(letter for letter in last if letter.isprintable())[:_NAME] or "trace"
+
+
+MAX_HISTORY = 50_000
+"""Jobs, the latest."""
+_PAGE = 1000
+_COLUMNS = ("job", "submit", "run", "gpus", "requested", "priority", "user", "memory", "preemptible")
+_SHORTEST = 0.001  # seconds; a job cannot take none
+
+
+async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[bytes], int]:
+    """The jobs that were submitted since and ran to some end, and how many these are."""
+    begin = datetime(since.year, since.month, since.day, tzinfo=UTC) if since else None
+    file = temporary()
+    file.write((",".join(_COLUMNS) + "\n").encode())
+    count, cursor = 0, ""
+    while count < MAX_HISTORY:
+        page = await api.get(
+            "/history", limit=_PAGE, user=user, since=begin.isoformat() if begin else None, cursor=cursor
+        )
+        found = trace_rows(page["jobs"], begin.timestamp() if begin else None)
+        file.write(_lines(found))
+        count += len(found)
+        if page["next"] is None:
+            break
+        cursor = page["next"].rpartition("cursor=")[2].partition("&")[0]
+    if not count:
+        file.close()
+        raise UserError("no job of that time has run to its end, so there is nothing to simulate yet")
+    file.flush()
+    return file, count
+
+
+def trace_rows(jobs: Iterable[Mapping[str, Any]], begin: float | None = None) -> list[tuple[Any, ...]]:
+    """A row of the trace for each job that ran, was submitted since then, and wanted a GPU."""
+    return [
+        _row(job) for job in jobs if job["started_at"] and job["ended_at"] and job["gpu_count"] and _is_of(job, begin)
+    ]
+
+
+def _is_of(job: Mapping[str, Any], begin: float | None) -> bool:
+    return begin is None or _seconds(job["submitted_at"]) >= begin
+
+
+def _row(job: Mapping[str, Any]) -> tuple[Any, ...]:
+    run = round(_seconds(job["ended_at"]) - _seconds(job["started_at"]), 3)
+    return (
+        job["id"], _seconds(job["submitted_at"]), max(run, _SHORTEST), job["gpu_count"], job["estimate"] or "",
+        job["priority"], job["user"], job["gpu_memory"] or "", "false",
+    )  # fmt: skip
+
+
+def _lines(found: Iterable[tuple[Any, ...]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(found)
+    return text.getvalue().encode()
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

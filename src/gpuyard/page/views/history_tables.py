@@ -1,0 +1,263 @@
+"""Finished jobs and usage in a time window, as table rows and as a file to download."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import shlex
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+
+from gpuyard.errors import GpuyardError
+from gpuyard.page.api import Api, Refused, Unavailable
+from gpuyard.page.parts import STATES, amount, job_path, watt_hours
+from gpuyard.page.table import Column, Row
+from gpuyard.page.views.queue_jobs import gpus_of
+
+HOUR = 3600.0
+PRESETS = {"1h": HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR, "30d": 720 * HOUR}
+"""Seconds back from now."""
+NAMES = {"1h": "1 hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
+USUAL = "24h"
+_STEP = 60.0  # the last day begins at a full minute, so that everybody asks for the same
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A span of time, in seconds since the epoch."""
+
+    since: float
+    until: float | None
+    """None: up to now."""
+    back: float | None = None
+    """How far it goes back, if it moves on with the clock."""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """It as the API takes it."""
+        found = {"since": iso(self.since)}
+        return found if self.until is None else {**found, "until": iso(self.until)}
+
+
+def initial_preset(oldest: float | None, latest: float | None, now: float) -> str:
+    """The preset to begin with: an hour if that is all there is, else a day, or more where a day has nothing."""
+    if oldest is None or now - oldest <= HOUR:
+        return "1h"
+    age = max(24 * HOUR, now - (oldest if latest is None else latest))
+    return next((name for name, length in PRESETS.items() if age <= length), USUAL)
+
+
+def window_of(span: str, since: str, until: str, now: float) -> Window:
+    """What an address asks for: a preset, or instants; the last day if that makes no sense."""
+    begin, end = instant(since), instant(until)
+    if begin is not None and (end is None or end > begin):
+        return Window(begin, end if end is not None and end < now else None)
+    length = PRESETS.get(span, PRESETS[USUAL])
+    return Window(math.floor((now - length) / _STEP) * _STEP, None, length)
+
+
+def instant(text: str) -> float | None:
+    """An instant with a zone, in seconds since the epoch; None if it is none."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.timestamp() if found.tzinfo is not None else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def iso(at: float) -> str:
+    """An instant as addresses have it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def local_text(at: float | None, zone: tzinfo | None) -> str:
+    """An instant as a field for times in the viewer's zone has it."""
+    return "" if at is None else datetime.fromtimestamp(at, zone or UTC).strftime("%Y-%m-%dT%H:%M")
+
+
+def typed_instant(text: str, zone: tzinfo | None) -> str:
+    """What somebody put into such a field, as an address has it; empty if that is no time."""
+    try:
+        return iso(datetime.fromisoformat(text).replace(tzinfo=zone or UTC).timestamp())
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+JOB_COLUMNS = (
+    Column("ID", "link"), Column("Name", "link", grow=True), Column("State", "chip"), Column("User"), Column("GPUs"),
+    Column("Waited", "span", right=True), Column("Ran", "span", right=True), Column("Ended", "time", right=True),
+    Column("How it ended", "stand", grow=True),
+)  # fmt: skip
+_MOST = 20
+
+
+def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Jobs of the history."""
+    return [_row(job) for job in jobs]
+
+
+def _row(job: Mapping[str, Any]) -> Row:
+    submitted, started, ended = (_at(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
+    reason = str(job["reason"] or "")
+    cells = (
+        {"text": job["id"], "href": job_path(job["id"]), "title": ""},
+        {"text": job["name"] or "–", "href": job_path(job["id"]), "title": "", "tags": job["tags"]},
+        {"state": job["state"], "text": STATES.get(job["state"], job["state"])},
+        job["user"],
+        gpus_of(job["gpus"], job["gpu_count"], job["gpu_memory"]),
+        None if started is None or submitted is None else max(0.0, started - submitted),
+        None if started is None or ended is None else max(0.0, ended - started),
+        ended,
+        {"fraction": None, "text": reason[:1].upper() + reason[1:]},
+    )
+    return Row(job["id"], f"job {job['id']}", cells)
+
+
+def _at(text: str | None) -> float | None:
+    return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def usage_columns(name: str) -> tuple[Column, ...]:
+    """The columns of a table of who used how much; of energy only users' is known."""
+    energy = (Column("Energy", right=True),) if name == "User" else ()
+    return (
+        Column(name, "link"), Column("GPU-hours", "stand", grow=True), *energy, Column("Ended", right=True),
+        Column("Submitted", right=True),
+    )  # fmt: skip
+
+
+def usage_rows(name: str, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Users, or tags, with what they had; those with most first."""
+    most = max((entry["gpu_hours"] for entry in entries), default=0.0) or 1.0
+    found = []
+    for entry in sorted(entries, key=lambda entry: -entry["gpu_hours"])[:_MOST]:
+        hours = entry["gpu_hours"]
+        who = {"text": entry[name], "href": f"/history?{urlencode({name: entry[name]})}", "title": entry[name]}
+        bar = {"fraction": hours / most, "text": amount(hours)}
+        energy = (_energy(entry),) if name == "user" else ()
+        cells = (who, bar, *energy, f"{entry['ended']:,}", f"{entry['submitted']:,}")
+        found.append(Row(entry[name], entry[name], cells))
+    return found
+
+
+def _energy(entry: Mapping[str, Any]) -> str:
+    known = entry["energy_wh"]
+    return "–" if known is None else watt_hours(known)
+
+
+def left_out(entries: Sequence[Any]) -> str:
+    """How many are not in such a table."""
+    return f"and {len(entries) - _MOST:,} more with less" if len(entries) > _MOST else ""
+
+
+def summary(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The few numbers that matter, and what each is."""
+    told = [(f"{stats['ended']:,}", "jobs ended")]
+    for state, many in sorted(stats["outcomes"].items(), key=lambda item: -item[1]):
+        told.append((f"{many:,}", STATES.get(state, state)))
+    told.append((amount(stats["gpu_hours"]), "GPU-hours"))
+    if energies := [user["energy_wh"] for user in stats["users"] if user["energy_wh"] is not None]:
+        told.append((watt_hours(sum(energies)), "of energy"))
+    if stats["utilization"] is not None:
+        share = 100 * stats["utilization"]
+        told.append(("< 1 %" if 0 < share < 0.5 else f"{share:.0f} %", "of the GPUs in use"))
+    return told
+
+
+EXPORT_PATH = "/page/history.csv"
+EXPORT_FILTERS = ("text", "user", "tag", "state", "since", "until")
+EXPORT_COLUMNS = (
+    "id", "name", "user", "state", "exit_code", "attempt", "gpus", "gpu_count", "gpu_memory", "priority", "tags",
+    "submitted_at", "started_at", "ended_at", "wait_seconds", "run_seconds", "gpu_hours", "energy_wh", "command",
+    "directory", "reason",
+)  # fmt: skip
+_PIECE = 1000  # jobs asked for at once
+_RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def add_export(app: FastAPI, api: Api) -> None:
+    """Make the file known."""
+
+    async def history(request: Request) -> Response:
+        asking = api.as_viewer(request.headers.get("x-gpuyard-ticket", ""))
+        if "x-gpuyard-ticket" not in request.headers:
+            return PlainTextResponse("Log in first.", 401)
+        wanted = {name: request.query_params.get(name, "") for name in EXPORT_FILTERS}
+        try:
+            first = await _piece(asking, wanted, "")
+        except Refused as error:
+            return PlainTextResponse(f"{error}\n", error.status)
+        except Unavailable:
+            return PlainTextResponse("The daemon does not answer at the moment; try again in a second.\n", 503)
+        headers = {"Content-Disposition": 'attachment; filename="gpuyard-history.csv"'}
+        return StreamingResponse(_lines(asking, wanted, first), 200, headers, "text/csv; charset=utf-8")
+
+    app.add_api_route(EXPORT_PATH, history, include_in_schema=False)
+
+
+async def _lines(api: Api, wanted: Mapping[str, str], first: Mapping[str, Any]) -> AsyncIterator[str]:
+    """The file, piece by piece."""
+    yield csv_text([EXPORT_COLUMNS])
+    answer = first
+    while True:
+        yield csv_text([csv_cells(job) for job in answer["jobs"]])
+        cursor = cursor_of(answer["next"])
+        if not cursor:
+            return
+        try:
+            answer = await _piece(api, wanted, cursor)
+        except GpuyardError as error:  # a file that ends early must not look like a whole one
+            yield csv_text([[f"The rest is missing: {str(error) or 'the daemon does not answer'}"]])
+            return
+
+
+async def _piece(api: Api, wanted: Mapping[str, str], cursor: str) -> Any:
+    return await api.get("/history", **wanted, limit=_PIECE, cursor=cursor)
+
+
+def cursor_of(address: str | None) -> str:
+    """Where the next piece begins, as `next` tells; empty: there is none."""
+    return parse_qs(urlsplit(address).query).get("cursor", [""])[0] if address else ""
+
+
+def csv_text(rows: list[Any]) -> str:
+    """Rows as lines of a file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    return text.getvalue()
+
+
+def csv_cells(job: Mapping[str, Any]) -> list[Any]:
+    """A job as a row."""
+    submitted, started, ended = (_instant(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
+    run = None if started is None or ended is None else ended - started
+    found = {
+        **{name: job.get(name) for name in EXPORT_COLUMNS},
+        "gpus": " ".join(map(str, job["gpus"])),
+        "tags": " ".join(job["tags"]),
+        "command": shlex.join(job["command"]),
+        "wait_seconds": _rounded(None if started is None or submitted is None else started - submitted, 3),
+        "run_seconds": _rounded(run, 3),
+        "gpu_hours": _rounded(None if run is None or job["gpu_memory"] else run * job["gpu_count"] / 3600, 6),
+    }
+    return [without_formula(found[name]) for name in EXPORT_COLUMNS]
+
+
+def without_formula(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
+
+
+def _instant(text: str | None) -> float | None:
+    return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,295 @@
+"""What a viewer can do to a job: actions, the edit dialog, and its environment."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+from urllib.parse import urlencode
+
+from nicegui import ui
+
+from gpuyard.api.types import OVER
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.page.parts import button, confirm, empty, heading, job_path
+from gpuyard.page.visit import Visit
+from gpuyard.spec.times import parse_when
+from gpuyard.units import format_number, format_size, parse_duration, parse_share
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Something that can be changed."""
+
+    name: str
+    """As the API calls it."""
+    label: str
+    hint: str
+    now: Callable[[Facts], str]
+    read: Callable[[str], Any]
+    """What a text that is not empty means; raises `UserError`."""
+    while_running: bool = False
+    emptied: Any = None
+    """What an empty text means."""
+
+
+def _whole(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise UserError(f"'{text}' is not a whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"'{text}' is not a number") from None
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.replace(",", " ").split() if word]
+
+
+def _long(seconds: float | None) -> str:
+    """A duration as it can be typed again."""
+    if seconds is None:
+        return ""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{format_number(seconds)}s"
+
+
+def _share(job: Facts) -> str:
+    if job["gpu_memory_asked"] == "auto":
+        return "auto"
+    return format_size(job["gpu_memory"]) if job["gpu_memory"] else ""
+
+
+def _bytes(text: str) -> int | str:
+    return text if text == "auto" else parse_share(text)
+
+
+FIELDS = (
+    Field("priority", "Priority", "higher runs first", lambda job: format_number(job["priority"]), _number, True, 0),
+    Field("time_limit", "Time limit", "90m, 1h30m, 1-12:00:00; empty: none", lambda job: _long(job["time_limit"]),
+          parse_duration, True),
+    Field("gpus", "GPUs", "how many", lambda job: str(job["gpu_count"]), _whole, emptied=1),
+    Field("gpu_memory", "Memory of each GPU", "6G to share it, auto: as measured; empty: whole GPUs", _share, _bytes),
+    Field("begin", "Not before", "16:00, tomorrow, +90m; empty: any time", lambda job: job["begin_at"] or "", str),
+    Field("dependency", "After", "afterok:12; empty: after nobody", lambda job: job["dependency"] or "", str),
+    Field("retries", "Retries", "if it fails", lambda job: str(job["retries"]), _whole, True, 0),
+    Field("name", "Name", "what to call it", lambda job: job["name"] or "", str, True),
+    Field("tags", "Tags", "words to find it by", lambda job: " ".join(job["tags"]), _words, True, []),
+)  # fmt: skip
+
+
+def editable_fields(job: Facts) -> list[Field]:
+    """What can be changed of a job as it stands."""
+    waits = set(job.get("tasks") or {job["state"]: 1}) & {"queued", "held"}
+    return [field for field in FIELDS if waits or field.while_running]
+
+
+def changes(job: Facts, given: Mapping[str, str], instant: Callable[[str], str]) -> dict[str, Any]:
+    """What is to change, as the API takes it: what differs from what is there."""
+    found: dict[str, Any] = {}
+    for field in FIELDS:
+        text = given.get(field.name)
+        if text is None or text.strip() == field.now(job):
+            continue
+        try:
+            value = field.read(text.strip()) if text.strip() else field.emptied
+        except UserError as error:
+            raise UserError(f"{field.label}: {error}") from error
+        found[field.name] = instant(value) if field.name == "begin" and value else value
+    return found
+
+
+def instant_in(zone: tzinfo | None) -> Callable[[str], str]:
+    """What reads a time as people write it, on a clock of this zone."""
+
+    def read(text: str) -> str:
+        # `parse_when` counts days on this machine's clock, so that is set by what the viewer's clock shows now.
+        now = datetime.now(zone)
+        shift = (now.replace(tzinfo=None) - datetime.now()).total_seconds()
+        if text.strip()[:4].isdecimal() and "T" in text and ("+" in text or text.endswith("Z")):
+            return text
+        relative = text.strip().startswith(("now", "+"))
+        at = parse_when(text, time.time() + (0 if relative else shift)) - (0 if relative else shift)
+        return datetime.fromtimestamp(at, zone).isoformat()
+
+    return read
+
+
+class EditDialog:
+    """The dialog."""
+
+    def __init__(self, visit: Visit, path: str, job: Facts) -> None:
+        self._visit, self._path, self._job = visit, path, job
+
+    async def ask(self) -> None:
+        """Show it, and do what is wished."""
+        inputs: dict[str, ui.input] = {}
+        with ui.dialog() as dialog, ui.card().classes("gy-card gy-job-editing"):
+            heading(f"Edit job {self._job['id']}", 2)
+            with ui.element("div").classes("gy-job-fields"):
+                for field in editable_fields(self._job):
+                    entry = ui.input(field.label, value=field.now(self._job)).props("outlined dense")
+                    entry._props["hint"] = field.hint
+                    inputs[field.name] = entry
+            if self._job["state"] == "running":
+                ui.label("It runs already; what its GPUs depend on cannot change any more.").classes("gy-soft")
+            with ui.element("div").classes("gy-buttons"):
+                ui.button("Leave it", on_click=dialog.close).props("flat no-caps")
+                ui.button("Save", on_click=lambda: self._save(dialog, inputs)).props("unelevated no-caps color=primary")
+        await dialog
+        dialog.delete()
+
+    async def _save(self, dialog: ui.dialog, inputs: Mapping[str, ui.input]) -> None:
+        given = {name: str(entry.value or "") for name, entry in inputs.items()}
+        try:
+            wanted = changes(self._job, given, instant_in(self._visit.zone))
+        except GpuyardError as error:
+            self._visit.tell(error)
+            return
+        work = self._visit.api.ask("PATCH", self._path, wanted)
+        if not wanted or await self._visit.do(work, f"Changed job {self._job['id']}."):
+            dialog.submit(None)
+
+
+_LOOKS = {
+    "release": ("Release", "play_arrow", "primary"), "hold": ("Hold", "pause", ""),
+    "give back": ("Give back", "undo", ""), "edit": ("Edit", "edit", ""), "retry": ("Retry", "replay", "primary"),
+    "clone": ("Clone", "content_copy", ""), "cancel": ("Cancel", "close", "danger"),
+}  # fmt: skip
+
+
+class Actions:
+    """The buttons of one job."""
+
+    def __init__(self, visit: Visit, path: str, job: Callable[[], Mapping[str, Any]]) -> None:
+        self._visit, self._path, self._job = visit, path, job
+
+    def draw(self, able: list[str]) -> None:
+        """Make a button for each."""
+        acts: dict[str, Callable[[], Awaitable[None]]] = {
+            "release": lambda: self._simply("release", "Released"),
+            "hold": lambda: self._simply("hold", "Held"),
+            "give back": self._give_back,
+            "edit": self._edit,
+            "retry": self._retry,
+            "clone": self._clone,
+            "cancel": self._cancel,
+        }
+        for name in able:
+            text, icon, kind = _LOOKS[name]
+            button(text, acts[name], icon, kind)
+
+    @property
+    def _called(self) -> str:
+        job = self._job()
+        return f"{'lease' if job['kind'] == 'lease' else 'job'} {job['id']}"
+
+    async def _simply(self, what: str, done: str) -> None:
+        await self._visit.do(self._visit.api.post(f"{self._path}/{what}"), f"{done} {self._called}.")
+
+    async def _give_back(self) -> None:
+        path = f"/leases{self._path.removeprefix('/jobs')}/release"
+        await self._visit.do(self._visit.api.post(path), f"Gave {self._called} back.")
+
+    async def _cancel(self) -> None:
+        job = self._job()
+        tasks = sum(count for state, count in (job.get("tasks") or {}).items() if state not in OVER)
+        one = f"{self._called} ({job['name']})"
+        what = f"the {tasks:,} tasks of array {job['id']} that are not over" if tasks else one
+        running = " What runs is asked to end, and made to after its grace." if job["state"] == "running" else ""
+        if await confirm(f"Cancel {what}?{running}", "Cancel it" if not tasks else "Cancel them"):
+            await self._visit.do(self._visit.api.post(f"{self._path}/cancel"), f"Cancelled {self._called}.")
+
+    async def _clone(self) -> None:
+        """Open the form with all that it asks for, to be changed and submitted."""
+        ui.navigate.to(f"/submit?{urlencode({'clone': self._job()['id']})}")
+
+    async def _retry(self) -> None:
+        """Make a new job of it, and go there."""
+        try:
+            new = await self._visit.api.post(f"{self._path}/retry")
+        except GpuyardError as error:
+            self._visit.tell(error)
+            return
+        ui.navigate.to(job_path(new["id"]))
+
+    async def _edit(self) -> None:
+        await EditDialog(self._visit, self._path, self._job()).ask()
+
+
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|COOKIE|PRIVATE|SESSION|_DSN|_PAT$|WEBHOOK|SIGNATURE", re.IGNORECASE
+)
+_WITH_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable looks like one that is not for everybody who stands behind the viewer."""
+    return bool(value) and bool(_SECRET.search(name) or _WITH_PASSWORD.search(value))
+
+
+def environment(visit: Visit, path: str) -> None:
+    """The button that shows it, and the place where it is shown."""
+    with ui.element("div").classes("gy-job-environment") as box:
+
+        async def show() -> None:
+            try:
+                found = (await visit.api.get(f"{path}/environment"))["environment"]
+            except GpuyardError as error:
+                visit.tell(error)
+                return
+            box.clear()
+            with box:
+                _table(found)
+
+        button("Show the environment", show, "visibility")
+
+
+def _table(found: dict[str, str]) -> None:
+    if not found:
+        empty("It was submitted without any variable; it has those of a login.")
+        return
+    box = ui.element("div").classes("gy-job-scroll").props('tabindex=0 role=region aria-label="Environment"')
+    with box, ui.element("table").classes("gy-job-table gy-job-variables"):
+        with ui.element("thead"), ui.element("tr"):
+            _cell("th", "Variable").props("scope=col")
+            _cell("th", "Value").props("scope=col")
+        with ui.element("tbody"):
+            for name, value in sorted(found.items()):
+                _row(name, value)
+
+
+def _row(name: str, value: str) -> None:
+    with ui.element("tr"):
+        _cell("th", name).props("scope=row")
+        with ui.element("td"):
+            if not is_secret(name, value):
+                ui.label(value)
+                return
+            with ui.element("span").classes("gy-job-secret"):
+                shown = ui.label("looks like a secret, hidden")
+                reveal = ui.button("Show").props("flat dense no-caps")
+                reveal._props["aria-label"] = f"Show {name}"
+
+                def show() -> None:
+                    shown.set_text(value)
+                    reveal.delete()
+
+                reveal.on_click(show)
+
+
+def _cell(tag: str, text: str) -> ui.element:
+    with ui.element(tag) as found:
+        ui.label(text)
+    return found

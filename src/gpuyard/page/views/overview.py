@@ -1,0 +1,350 @@
+"""The overview: a tile for each GPU, today's totals, the next jobs and the recently finished ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+from weakref import WeakKeyDictionary
+
+from nicegui.element import Element
+
+from gpuyard.page.api import Refused, Unavailable
+from gpuyard.page.feed import Drain, DrainReasons, Feed, Samples
+from gpuyard.page.visit import Visit
+
+Facts = Mapping[str, Any]
+_GRAIN = 2**24  # bytes; what a process takes changes by less all the time
+_TOLERANCE = 2**26  # bytes beyond its promise that a job may use, as the daemon has it
+_FAILED = ("failed", "timeout", "oom", "interrupted")
+
+
+def tile(gpu: Facts, jobs: Mapping[str, Facts], now: float, drain: Drain | None = None) -> dict[str, Any]:
+    """A GPU, but for what its samples tell."""
+    tenants = [_tenant(id, gpu, jobs.get(id), now) for id in _on(gpu)]
+    begin, end = _seconds(gpu["reserved_from"]), _seconds(gpu["reserved_until"])
+    booked = None if begin is None else {"name": gpu["reservation"], "begin": begin, "end": end, "now": begin <= now}
+    return {
+        "index": gpu["index"], "name": gpu["name"], "simulated": gpu["simulated"], "memory": gpu["memory_total"],
+        "kind": kind(gpu, now), "why": gpu["why"] or "", "drained": gpu["drained"],
+        "reason": _reason(drain) if gpu["drained"] and drain else "", "booked": booked,
+        "jobs": tenants, "shares": _shares(gpu, tenants),
+        "others": [_other(process) for process in _processes(gpu) if process["job"] is None],
+    }  # fmt: skip
+
+
+def _reason(drain: Drain) -> str:
+    """Why a GPU is drained, if somebody said so, and who that is."""
+    why = drain.why.strip().rstrip(".")
+    return f"{why} ({drain.by})" if why and drain.by else why
+
+
+def _shares(gpu: Facts, tenants: list[dict[str, Any]]) -> dict[str, int] | None:
+    """What is promised in all, and left, of a GPU that jobs share; None if one has it for itself."""
+    if not tenants or not all(one["promised"] for one in tenants) or gpu["state"] == "unknown":
+        return None
+    left = int(gpu["memory_left"] // _GRAIN * _GRAIN)
+    return {"promised": gpu["memory_promised"], "left": left} if left or len(tenants) > 1 else None
+
+
+def kind(gpu: Facts, now: float) -> str:
+    """How a GPU stands, in the word that its tile has: what somebody must know first comes first."""
+    if gpu["state"] == "unknown":
+        return "lost"
+    if gpu["state"] == "foreign":
+        return "foreign"
+    if gpu["state"] == "ours":
+        return "busy"
+    if gpu["drained"]:
+        return "drained"
+    begin = _seconds(gpu["reserved_from"])
+    return "reserved" if begin is not None and begin <= now else "free"
+
+
+def waiting(job: Facts) -> dict[str, Any]:
+    """A job of the queue's head."""
+    tasks = job.get("tasks")
+    return {
+        **_named(job), "since": _seconds(job["submitted_at"]), "reason": job["reason"] or "",
+        "gpus": job["gpu_count"], "memory": job["gpu_memory"], "tasks": tasks.get("queued", 0) if tasks else 0,
+    }  # fmt: skip
+
+
+def finished(job: Facts) -> dict[str, Any]:
+    """A job that is over."""
+    begin, end = _seconds(job["started_at"]), _seconds(job["ended_at"])
+    return {
+        **_named(job), "state": job["state"], "ended": end, "code": job["exit_code"],
+        "ran": None if begin is None or end is None else round(end - begin, 1),
+    }  # fmt: skip
+
+
+def day(stats: Facts) -> dict[str, Any]:
+    """What happened since midnight."""
+    outcomes = stats["outcomes"]
+    return {
+        "hours": round(stats["gpu_hours"], 2), "wait": stats["wait_seconds"]["mean"],
+        "done": outcomes.get("succeeded", 0), "failed": sum(outcomes.get(state, 0) for state in _FAILED),
+        "cancelled": outcomes.get("cancelled", 0),
+    }  # fmt: skip
+
+
+def midnight(now: datetime) -> str:
+    """When the day began, as the API reads it; the same text for everybody in a zone."""
+    begin = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    return begin.isoformat()
+
+
+def _named(job: Facts) -> dict[str, Any]:
+    return {"id": job["id"], "name": job["name"] or "", "user": job["user"], "lease": job["kind"] == "lease"}
+
+
+def _on(gpu: Facts) -> Iterable[str]:
+    """Jobs that are on a GPU: those that were put there, then those that are still there though they are over."""
+    there = (process["job"] for process in _processes(gpu) if process["job"] is not None)
+    return dict.fromkeys((*gpu["jobs"], *there))
+
+
+def _tenant(id: str, gpu: Facts, job: Facts | None, now: float) -> dict[str, Any]:
+    own = [process for process in _processes(gpu) if process["job"] == id]
+    told = _named(job) if job else {"id": id, "name": "", "user": own[0]["user"] if own else None, "lease": False}
+    memory = _rounded(sum(process["memory"] for process in own))
+    progress, promised = (job["progress"], job["gpu_memory"]) if job else (None, 0)
+    return {
+        **told, "memory": memory, "promised": promised or None, "loan": gpu.get("granted") == id,
+        "note": (job["reason"] or "") if job and job["adaptive"] else "",
+        "over": bool(promised) and memory > promised + _TOLERANCE,
+        "started": _seconds(job["started_at"]) if job else None,
+        "wide": len(job["gpus"]) if job else 1,
+        "progress": progress and {"share": round(progress["fraction"], 3), "end": _end(progress["remaining"], now)},
+        "end": _seconds(job["expected_end_at"]) if job and not progress else None,
+    }  # fmt: skip
+
+
+def _other(process: Facts) -> dict[str, Any]:
+    return {
+        "pid": process["pid"], "user": process["user"], "name": process["name"] or "",
+        "memory": _rounded(process["memory"]), "draws": process["graphics"],
+    }  # fmt: skip
+
+
+def _processes(gpu: Facts) -> list[Facts]:
+    return gpu.get("processes") or []
+
+
+def _rounded(size: float) -> int:
+    return round(size / _GRAIN) * _GRAIN
+
+
+def _end(remaining: float | None, now: float) -> float | None:
+    """When a job will have ended, as roughly as it is known: else this would change at every look."""
+    if remaining is None:
+        return None
+    grain = max(2.0, 10.0 ** len(str(int(remaining))) / 50)
+    return round((now + remaining) / grain) * grain
+
+
+def _seconds(iso: str | None) -> float | None:
+    return None if iso is None else round(datetime.fromisoformat(iso).timestamp(), 1)
+
+
+HEAD = 10
+"""Jobs of the queue, and of those that have ended, that are shown."""
+_PATHS = {
+    "/gpus": 2.0,
+    "/jobs?state=running&limit=1000": 2.0,
+    f"/jobs?state=queued&fold=true&limit={HEAD}": 5.0,
+    "/jobs?state=held&columns=true&limit=1": 5.0,
+    f"/history?limit={HEAD}": 30.0,
+}
+"""What is asked for, and for how many seconds an answer will do if nothing happens."""
+_WHOLE = {"utilization": 1.0, "temperature": 1.0, "power": 1.0, "memory_used": 2.0**20}
+"""What the numbers of samples are sent as: so many percent, degrees, watts and mebibytes."""
+
+
+class VersionedParts:
+    """Parts of something that is shown, by their names, and when each was last another one."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._parts: dict[str, Any] = {}
+        self._since: dict[str, int] = {}
+        self._told: dict[int, str] = {}
+
+    def take(self, parts: Mapping[str, Any]) -> None:
+        """These are the parts now."""
+        gone = {name: None for name, part in self._parts.items() if part is not None and name not in parts}
+        changed = {name: part for name, part in {**parts, **gone}.items() if self._parts.get(name) != part}
+        if not changed:
+            return
+        self.version += 1
+        self._parts |= changed
+        self._since |= dict.fromkeys(changed, self.version)
+        self._told.clear()
+
+    def after(self, version: int) -> str:
+        """What is new since a version, as JSON; empty if nothing is."""
+        if version >= self.version:
+            return ""
+        if version not in self._told:
+            new = {name: part for name, part in self._parts.items() if self._since[name] > version}
+            self._told[version] = json.dumps(new, separators=(",", ":"))
+        return self._told[version]
+
+
+class EncodedSamples:
+    """The samples, in the way that they are sent."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+        self._last: float | None = None
+        self._told: dict[float, str] = {}
+
+    def after(self, at: float, gpus: list[int]) -> tuple[float, str]:
+        """The samples since an instant, as JSON, and when the last of them is of."""
+        last = self._samples.last
+        if last is None or last <= at:
+            return at, ""
+        if last != self._last:
+            self._told.clear()
+            self._last = last
+        if at not in self._told:
+            self._told[at] = self._encoded(at, gpus)
+        return last, self._told[at]
+
+    def _encoded(self, at: float, gpus: list[int]) -> str:
+        new = sum(1 for sample in self._samples.at if sample > at)
+        values = {
+            metric: [[_whole(value, unit) for value in self._latest(gpu, metric, new)] for gpu in gpus]
+            for metric, unit in _WHOLE.items()
+        }
+        times = [round(sample, 1) for sample in list(self._samples.at)[-new:]]
+        return json.dumps({"at": times, "gpus": gpus, **values}, separators=(",", ":"))
+
+    def _latest(self, gpu: int, metric: str, count: int) -> list[float | None]:
+        known = list(self._samples.of(gpu, metric)[-count:])
+        return [None] * (count - len(known)) + known
+
+
+class OverviewState:
+    """The overview of one daemon."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._seen: list[Any] = []
+        self._drains = DrainReasons(feed)
+        self._drained: dict[int, Drain] = {}
+        self.ledger = VersionedParts()
+        self.curves = EncodedSamples(feed.samples)
+        self.gpus: list[int] = []
+
+    async def refresh(self) -> None:
+        """Ask for what there is, and work it out if nobody else has."""
+        answers = await asyncio.gather(*(self._feed.ask(path, keep) for path, keep in _PATHS.items()))
+        if len(answers) == len(self._seen) and all(map(_same, answers, self._seen)):
+            return
+        self._drained = await self._drains.of(answers[0]["gpus"])
+        self._seen = answers
+        self.ledger.take(self._parts(*answers))
+
+    def _parts(self, machine: Any, running: Any, queued: Any, held: Any, ended: Any) -> dict[str, Any]:
+        now = time.time()
+        jobs = {job["id"]: job for job in running["jobs"]}
+        self.gpus = [gpu["index"] for gpu in machine["gpus"]]
+        tiles = {
+            f"gpu {gpu['index']}": tile(gpu, jobs, now, self._drained.get(gpu["index"])) for gpu in machine["gpus"]
+        }
+        return {
+            "order": self.gpus,
+            **tiles,
+            "counts": {"waiting": queued["total"], "held": held["total"], "running": running["total"]},
+            "head": [waiting(job) for job in queued["jobs"]],
+            "ended": [finished(job) for job in ended["jobs"]],
+        }
+
+
+_STATES: WeakKeyDictionary[Feed, OverviewState] = WeakKeyDictionary()
+
+
+def overview_of(feed: Feed) -> OverviewState:
+    """The board that everybody shares."""
+    return _STATES.setdefault(feed, OverviewState(feed))
+
+
+def _same(answer: Any, other: Any) -> bool:
+    return answer is other
+
+
+def _whole(value: float | None, unit: float) -> int | None:
+    return None if value is None else round(value / unit)
+
+
+_STATS_TIMEOUT = 0.1  # seconds that the tiles wait for the day's numbers, which may take long to add up
+_FIRST_TIMEOUT = 1.0  # seconds that a new page waits for its content
+_DAY = 30.0  # seconds for which they will do
+
+
+class OverviewElement(Element, component="../assets/overview.js"):
+    """Has all of it; what changes is sent to its component's `take`."""
+
+    def __init__(self, visit: Visit) -> None:
+        super().__init__()
+        self._visit = visit
+        self._board = overview_of(visit.feed)
+        self._version, self._at = 0, 0.0
+        self._day: dict[str, Any] | None = None
+        self._props["acts"] = visit.viewer.acts
+
+    async def begin(self) -> None:
+        """Have the page come with what there is, if the daemon answers soon; else it follows."""
+        with suppress(Unavailable, Refused, TimeoutError):
+            async with asyncio.timeout(_FIRST_TIMEOUT):
+                self._props["begin"] = await self._news()
+
+    async def show(self) -> None:
+        """Send what is new."""
+        if news := await self._news():
+            self.run_method("take", news)
+
+    async def _news(self) -> str:
+        """What this viewer has not been sent yet, as JSON."""
+        board = self._board
+        today = await self._today()
+        await board.refresh()
+        parts = board.ledger.after(self._version)
+        self._version = board.ledger.version
+        self._at, samples = board.curves.after(self._at, board.gpus)
+        if not (parts or samples or today):
+            return ""
+        return _joined(now=f"{time.time():.2f}", parts=parts, samples=samples, day=today)
+
+    async def _today(self) -> str:
+        """The numbers of the day, if they are others than before; none before it is known whose day that is."""
+        if self._visit.zone is None:
+            return ""
+        since = quote(midnight(datetime.now(self._visit.zone)), safe="")
+        with suppress(TimeoutError, Refused):
+            async with asyncio.timeout(_STATS_TIMEOUT):
+                stats = await self._visit.feed.ask(f"/stats?since={since}", _DAY, until_event=False)
+                found = day(stats)
+                if found != self._day:
+                    self._day = found
+                    return json.dumps(found)
+        return ""
+
+
+def _joined(**parts: str) -> str:
+    """JSON of several things that are encoded already."""
+    return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items() if text) + "}"
+
+
+async def build(visit: Visit) -> None:
+    """Make the view."""
+    screen = OverviewElement(visit)
+    await screen.begin()
+    visit.live(screen.show)

@@ -1,0 +1,410 @@
+"""Submit: a job by a form, its expected start, and the equivalent command line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from nicegui import ui
+from nicegui.element import Element
+from nicegui.events import GenericEventArguments
+
+from gpuyard.page.api import Refused, Unavailable
+from gpuyard.page.feed import Feed
+from gpuyard.page.parts import STATES, empty, job_path, link
+from gpuyard.page.views.job_command import clone_body, clone_line, command_line, form_of
+from gpuyard.page.views.job_form import (
+    Form,
+    Machine,
+    Moment,
+    ParsedForm,
+    RequestBody,
+    errors_by_field,
+    parse_form,
+    sentence,
+    text_of,
+    ticked,
+)
+from gpuyard.page.visit import Visit
+from gpuyard.spec.notation import parse_dependency
+from gpuyard.units import format_duration
+
+
+class Field(NamedTuple):
+    """A field of the form."""
+
+    name: str
+    label: str
+    hint: str = ""
+    example: str = ""
+    kind: str = "text"
+    """`text`, `number`, `area`, `tick` or `choice`."""
+    choices: tuple[str, ...] = ()
+    option: str = ""
+    """What the command line calls it."""
+
+    def told(self) -> dict[str, Any]:
+        """As the browser wants it."""
+        return self._asdict() | {"choices": list(self.choices)}
+
+
+class Group(NamedTuple):
+    """Fields that belong together, folded until somebody wants them."""
+
+    title: str
+    inside: str
+    """What is in there, for who has not looked."""
+    fields: tuple[Field, ...]
+
+    def told(self) -> dict[str, Any]:
+        """As the browser wants it."""
+        return {"title": self.title, "inside": self.inside, "fields": [field.told() for field in self.fields]}
+
+
+MAIN = (
+    Field(
+        "command", "Command", "The program and its arguments, as you would type them.",
+        "python train.py --epochs 10", "area",
+    ),
+    Field("gpus", "GPUs", "How many it wants.", "1", "number"),
+    Field("name", "Name", "What to call it; the program's name if empty.", "baseline"),
+)  # fmt: skip
+_TIME = Group(
+    "Time",
+    "limit, estimate, start, deadline",
+    (
+        Field("time", "Time limit", "It is ended after that; a good limit lets it start sooner.", "4h"),
+        Field("estimate", "Estimate", "How long it is likely to run; the limit if empty.", "1h"),
+        Field("begin", "Not before", "It starts then at the earliest.", "tomorrow 8:00"),
+        Field("deadline", "Deadline", "When it should be done; the policy edf looks at it.", "fri 14:00"),
+    ),
+)
+_WHERE = Group(
+    "Which GPUs, and sharing them",
+    "a share of memory, MPS, some GPUs only",
+    (
+        Field(
+            "gpu_memory", "Memory share",
+            "So much memory of each GPU, which others then share; auto: as much as the same job used before.", "6G",
+        ),
+        Field(
+            "profile", "Try it out first",
+            "If nothing is known of it yet: for a time, or with other arguments. It tells how much memory it needs.",
+            "30s",
+        ),
+        Field("oom_retries", "If memory runs out", "So often it is run again with more of it.", "3"),
+        Field("cap", "Cap", "Its framework is told to keep to its share.", kind="tick"),
+        Field("mps", "MPS", "It shares the GPU's cores with others through NVIDIA's MPS.", kind="tick"),
+        Field("thread_percentage", "Threads by MPS", "Percent of the GPU's threads, at most.", "30"),
+        Field("from", "Only on these GPUs", "Their numbers; any will do if empty.", "0,1,3"),
+    ),
+)  # fmt: skip
+_ORDER = Group(
+    "Order",
+    "priority, other jobs first, hold, preemptible",
+    (
+        Field("priority", "Priority", "Higher goes first; 0 is usual.", "0"),
+        Field("dependency", "After other jobs", "By number or name; all must hold.", "afterok:12:13"),
+        Field("hold", "Hold it", "It waits until somebody releases it.", kind="tick"),
+        Field("adaptive", "Adaptive", "It adapts: it may be lent idle GPUs, and told to leave them.", kind="tick"),
+        Field("preemptible", "Preemptible", "It may be stopped so that others can run, and waits again.", kind="tick"),
+        Field("signal", "Signal to stop by", "And how long before it must have stopped.", "USR1@90s"),
+        Field("grace", "Grace", "From being asked to stop to being made to.", "10s"),
+    ),
+)
+_REPEATS = Group(
+    "Several times",
+    "array, retries, requeue",
+    (
+        Field("array", "Array", "One job for each number; %4: four at once.", "0-99%4"),
+        Field("retries", "Retries", "How often it is run again if it fails.", "0"),
+        Field("retry_delay", "Delay of retries", "Before the first; then twice as long.", "30s"),
+        Field("requeue", "Requeue", "Run it again if a reboot interrupts it.", kind="tick"),
+    ),
+)
+_ENVIRONMENT = Group(
+    "Directory, environment and files",
+    "in your home, with the environment of a login",
+    (
+        Field("directory", "Directory", "Where it runs: a path from the root, or ~ for your home.", "~/project"),
+        Field(
+            "variables", "Environment variables",
+            "NAME=VALUE, one a line. A job from this page has no shell's environment: it gets what a login gives, "
+            "and these. They are not kept in the draft.",
+            "WANDB_MODE=offline", "area",
+        ),
+        Field("output", "Output file", "In place of the daemon's; %j is the job's id, %a the task.", "run-%j.log"),
+        Field("error", "File for errors", "With its output if empty.", "run-%j.err"),
+        Field("open_mode", "How files are opened", "Emptied first, or not.", "", "choice", ("", "append", "truncate")),
+    ),
+)  # fmt: skip
+_NOTIFICATIONS = Group(
+    "Tags and notifications",
+    "project, who is told",
+    (
+        Field("tags", "Tags", "Words to find it by, or its project.", "paper, ablation"),
+        Field("notify", "Who is told", "Names of subscriptions, none, or a URL; all of yours if empty.", "none"),
+        Field("notify_on", "Of what", "start, finish, failure, timeout, long-wait, tasks.", "finish"),
+    ),
+)
+GROUPS = (_TIME, _WHERE, _ORDER, _REPEATS, _ENVIRONMENT, _NOTIFICATIONS)
+
+
+_LONGEST = 200_000
+"""Characters of a form; more than that is no command that anybody typed."""
+
+
+class SubmitForm(Element, component="../assets/submit_form.js"):
+    """The fields, the command line, and the buttons."""
+
+    def __init__(self, user: str, start: Mapping[str, str | bool], copy: str = "", kept: bool = False) -> None:
+        super().__init__()
+        self._props |= {
+            "main": [field.told() for field in MAIN],
+            "groups": [group.told() for group in GROUPS],
+            "user": user,
+            "start": dict(start),
+            "copy": copy,
+            "kept": kept,
+            "told": {},
+            "outlook": "",
+        }
+
+    def on_typed(self, read: Callable[[Form], Awaitable[None]]) -> None:
+        """Have a form read that somebody types in."""
+        self.on("typed", lambda event: read(_form(event)))
+
+    def on_send(self, send: Callable[[Form, str, bool], Awaitable[None]]) -> None:
+        """Have a form sent: with its key, and whether another is to follow."""
+
+        async def sent(event: GenericEventArguments) -> None:
+            await send(_form(event), str(event.args.get("key", "")), event.args.get("another") is True)
+
+        self.on("send", sent)
+
+    def tell(self, told: dict[str, Any]) -> None:
+        """Say how the form stands."""
+        if told != self._props["told"]:
+            self._props["told"] = told
+            self.update()
+
+    def say(self, outlook: str) -> None:
+        """Say how the yard stands."""
+        if outlook != self._props["outlook"]:
+            self._props["outlook"] = outlook
+            self.update()
+
+    def refused(self, errors: Mapping[str, str]) -> None:
+        """Say what the daemon would not take."""
+        self.run_method("refused", dict(errors))
+
+    def done(self, id: str, path: str, another: bool) -> None:
+        """Say that it is queued."""
+        self.run_method("done", id, path, another)
+
+
+def _form(event: GenericEventArguments) -> Form:
+    """Texts and ticks; whatever else a browser may send is left out."""
+    given = event.args.get("form", {}) if isinstance(event.args, dict) else {}
+    form = {str(name): value for name, value in given.items() if isinstance(value, str | bool)}
+    return form if sum(len(value) for value in form.values() if isinstance(value, str)) <= _LONGEST else {}
+
+
+_MOST = 20
+"""Jobs of a dependency that are looked up."""
+
+
+def machine_of(gpus: Sequence[Mapping[str, Any]]) -> Machine:
+    """The GPUs that there are."""
+    memory = [gpu["memory_total"] for gpu in gpus if gpu["memory_total"]]
+    return Machine(tuple(gpu["index"] for gpu in gpus), max(memory, default=float("inf")))
+
+
+def load_text(status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
+    """How busy the yard is."""
+    free = sum(gpu["state"] == "free" for gpu in gpus)
+    waiting = status["jobs"].get("queued", 0)
+    if not gpus:
+        return "There is no GPU here, so no job can start."
+    many = f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"
+    room = f"{free} of {many} {'is' if free == 1 else 'are'} free" if free else f"None of {many} is free"
+    if not waiting:
+        return f"{room}, and no job waits."
+    return f"{room}, and {waiting} job{'s wait' if waiting != 1 else ' waits'}; {status['policy']} decides who is next."
+
+
+def start_text(body: RequestBody, status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
+    """What would become of this job, where that is plain."""
+    if body.get("hold"):
+        return "It would wait until it is released."
+    if body.get("dependency") or "begin" in body:
+        return ""
+    scope = body.get("from")
+    free = sum(gpu["state"] == "free" and (not scope or gpu["index"] in scope) for gpu in gpus)
+    if not status["jobs"].get("queued", 0) and free >= body["gpus"]:
+        return "It would start at once."
+    if "time_limit" not in body and "estimate" not in body:
+        return "With a time limit or an estimate it may go ahead of others, where that delays nobody."
+    takes = format_duration(body.get("estimate") or body["time_limit"])
+    return f"It may go ahead of others where {takes} on {body['gpus']} GPU{'s' * (body['gpus'] != 1)} delay nobody."
+
+
+async def dependency_text(text: str, user: str, feed: Feed) -> tuple[str, str]:
+    """Whom a dependency names, and what is wrong with that; a name is looked for among the user's own jobs."""
+    told: list[str] = []
+    for one in parse_dependency(text)[:_MOST]:
+        if not one.who:
+            continue
+        job = await _job(one.who, feed) or await _named(one.who, user, feed)
+        if job is None:
+            return "", f"There is no job {one.who}, neither by its number nor, of yours, by its name."
+        told.append(f"{job['id']} ({job['name'] or job['command'][0]}, {STATES.get(job['state'], job['state'])})")
+    return (f"Follows {', '.join(dict.fromkeys(told))}.") if told else "", ""
+
+
+async def _job(id: str, feed: Feed) -> Any:
+    if not id[:1].isdigit():
+        return None
+    try:
+        return await feed.ask(f"/jobs/{quote(id, safe='')}", 5.0)
+    except Refused:
+        return None
+
+
+async def _named(name: str, user: str, feed: Feed) -> Any:
+    wanted = urlencode({"all": "true", "limit": 1, "name": name, "user": user})
+    found = (await feed.ask(f"/jobs?{wanted}", 5.0))["jobs"]
+    return found[0] if found else None
+
+
+_UNAVAILABLE = "The daemon does not answer at the moment. What you typed is kept; submit it again in a moment."
+
+
+async def build(visit: Visit) -> None:
+    """Make the view."""
+    if not visit.viewer.acts:
+        empty(
+            f"You look as {visit.viewer.name}, who may see everything and start nothing. Log in with a token of a "
+            "user to submit a job; an admin of this machine makes one with",
+            "gpuyard token create NAME --role user",
+        )
+        link("/login", "Log in")
+        return
+    former = await _former(visit)
+    desk = _SubmitView(visit, former)
+    visit.live(desk.look)
+
+
+async def _former(visit: Visit) -> dict[str, Any] | None:
+    """The job that the new one is to be like."""
+    request = visit.client.request
+    id = request.query_params.get("clone", "") if request is not None else ""
+    if not id:
+        return None
+    try:
+        job: dict[str, Any] = await visit.api.get(f"/jobs/{quote(id, safe='')}")
+    except Refused as error:
+        empty(sentence(f"{error}; the form is empty, therefore"))
+        return None
+    if job["kind"] != "job":
+        empty(f"{id} is a {job['kind']}, which has no command to run again; the form is empty, therefore.")
+        return None
+    if tasks := sum((job.get("tasks") or {}).values()):
+        ui.label(f"{id} is an array of {tasks:,} tasks, and its copy is one, too.").classes("gy-soft")
+    return job
+
+
+class _SubmitView:
+    """Reads a form as it is typed, and hands it in."""
+
+    def __init__(self, visit: Visit, former: dict[str, Any] | None) -> None:
+        self._visit = visit
+        self._id = former["id"] if former else ""
+        self._former: Form = form_of(former) if former else {}
+        may_keep = former is not None and visit.viewer.owns(former["user"])
+        self._form: Form = {}
+        self._machine = Machine()
+        self._status: Mapping[str, Any] = {"jobs": {}, "policy": ""}
+        self._gpus: list[dict[str, Any]] = []
+        self._element = SubmitForm(visit.viewer.name, self._former, self._id, may_keep)
+        self._element.on_typed(self._typed)
+        self._element.on_send(self._send)
+
+    async def look(self) -> None:
+        """See how the yard stands."""
+        self._status = await self._visit.feed.ask("/status", 2.0)
+        self._gpus = (await self._visit.feed.ask("/gpus", 2.0))["gpus"]
+        self._machine = machine_of(self._gpus)
+        self._element.say(load_text(self._status, self._gpus))
+        if self._form:
+            await self._tell()
+
+    async def _typed(self, form: Form) -> None:
+        self._form = form
+        await self._tell()
+
+    async def _tell(self) -> None:
+        moment = self._moment()
+        reading = parse_form(self._form, moment, self._machine)
+        note = await self._follow(self._form, reading)
+        self._element.tell(
+            {
+                "errors": reading.errors, "warnings": reading.warnings, "wrap": reading.wrap,
+                "notes": {"dependency": note} if note else {},
+                "line": self._line(self._form, reading, moment),
+                "prospect": "" if reading.errors else start_text(reading.body, self._status, self._gpus),
+            }
+        )  # fmt: skip
+
+    async def _follow(self, form: Form, reading: ParsedForm) -> str:
+        if "dependency" not in reading.body:
+            return ""
+        try:
+            note, wrong = await dependency_text(text_of(form, "dependency"), self._visit.viewer.name, self._visit.feed)
+        except (Refused, Unavailable):
+            return ""
+        if wrong:
+            reading.errors["dependency"] = wrong
+        return note
+
+    def _line(self, form: Form, reading: ParsedForm, moment: Moment) -> str:
+        wrong = frozenset(reading.errors)
+        if self._keeps(form):
+            return clone_line(self._id, form, self._former, moment, wrong)
+        return command_line(form, moment, wrong)
+
+    def _keeps(self, form: Form) -> bool:
+        """Whether the new job is to have the environment of the former."""
+        return bool(self._id) and ticked(form, "kept")
+
+    def _moment(self) -> Moment:
+        return Moment(time.time(), self._visit.zone)
+
+    async def _send(self, form: Form, key: str, another: bool) -> None:
+        """Hand it in; where that fails, what was typed stays."""
+        moment = self._moment()
+        reading = parse_form(form, moment, self._machine)
+        await self._follow(form, reading)
+        if reading.errors:
+            self._element.refused(reading.errors)
+            return
+        try:
+            if self._keeps(form):
+                path = f"/jobs/{quote(self._id, safe='')}/clone"
+                answer = await self._visit.api.post(path, clone_body(form, self._former, moment), key)
+            else:
+                answer = await self._visit.api.post("/jobs", reading.body, key)
+        except Refused as error:
+            self._refuse(error)
+        except Unavailable:
+            self._element.refused({"": _UNAVAILABLE})
+        else:
+            self._element.done(answer["id"], job_path(answer["id"]), another)
+
+    def _refuse(self, error: Refused) -> None:
+        if error.status == 401:
+            self._visit.tell(error)
+            return
+        self._element.refused(errors_by_field(str(error), error.errors))

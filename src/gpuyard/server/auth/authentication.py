@@ -1,0 +1,300 @@
+"""Who sends a request: by token, session, page ticket, or the peer credentials of the socket."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import os
+import secrets
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+from starlette.types import Scope
+
+from gpuyard.config import Settings
+from gpuyard.engines.local.accounts import group_names, name_of, uid_of
+from gpuyard.errors import GpuyardError
+from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken, Token
+from gpuyard.server.auth.hosts import address_of, is_forwarded, network_of
+from gpuyard.server.auth.permissions import NO_ACCOUNT, Caller, Forbidden, Permissions, Role
+from gpuyard.server.paths import is_watchmen
+from gpuyard.server.sockets import Peer, RemoteSocket
+
+_MOST_FAILURES = 10
+_EVERY = 30.0  # seconds after which one of them is forgiven
+_REMEMBERED = 10_000  # places
+
+
+class FailureLimiter:
+    """Failures by place; each place may have a few at once, and then one every half minute."""
+
+    def __init__(self, most: float = _MOST_FAILURES, every: float = _EVERY) -> None:
+        self._most, self._every = most, every
+        self._counts: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def add(self, place: str) -> None:
+        """Somebody there was wrong once more."""
+        now = time.monotonic()
+        count = min(self._left_over(place, now) + 1.0, self._most)
+        self._counts[place] = count, now
+        self._counts.move_to_end(place)
+        if len(self._counts) > _REMEMBERED:
+            self._counts.popitem(last=False)
+
+    def wait(self, place: str) -> int:
+        """Seconds for which whoever is wrong there is not listened to; 0 for most."""
+        over = self._left_over(place, time.monotonic()) - (self._most - 1)
+        return math.ceil(over * self._every) if over > 0 else 0
+
+    def _left_over(self, place: str, now: float) -> float:
+        count, since = self._counts.get(place, (0.0, now))
+        return max(0.0, count - (now - since) / self._every)
+
+
+TICKET_HEADER = b"x-gpuyard-ticket"
+"""Where the page's process finds it."""
+_PREFIX = "gt_"
+_MOST_TICKETS = 4096  # characters
+
+
+class TicketClaim(NamedTuple):
+    """Who somebody is, by how they came."""
+
+    via: str
+    """As of a `Caller`."""
+    uid: int
+    address: str
+    limits: tuple[str, ...] | None
+    """Limits (ulimit) for their jobs, as of a `Caller`."""
+
+
+class Tickets:
+    """Makes tickets, and reads those that it made."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def issue(self, claim: TicketClaim) -> str:
+        """A ticket."""
+        said = _text(json.dumps(claim, separators=(",", ":")).encode())
+        return f"{_PREFIX}{said}.{self._signature(said)}"
+
+    def read(self, ticket: str) -> TicketClaim | None:
+        """What a ticket says; None if it is not one of ours."""
+        said, _, signature = ticket.removeprefix(_PREFIX).partition(".")
+        right = hmac.compare_digest(signature.encode(errors="replace"), self._signature(said).encode())
+        if not right or len(ticket) > _MOST_TICKETS or not is_ticket(ticket):
+            return None
+        via, uid, address, limits = json.loads(urlsafe_b64decode(said + "=" * (-len(said) % 4)))
+        return TicketClaim(via, uid, address, None if limits is None else tuple(limits))
+
+    def _signature(self, said: str) -> str:
+        return _text(hmac.digest(self._key, said.encode(errors="replace"), "sha256"))
+
+
+def is_ticket(text: str) -> bool:
+    """Whether this looks like one."""
+    return text.startswith(_PREFIX)
+
+
+def _text(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+COOKIE = "gpuyard_session"
+ANONYMOUS = Caller(NO_ACCOUNT, "anonymous", False, (), Role.USER, "nobody")
+PAGE = Caller(NO_ACCOUNT, "the page", False, (), Role.VIEWER, "page")
+"""The page's process when it asks for nobody: it sees what everybody may, and changes nothing."""
+_MAKE = "make a token on the daemon's machine with gpuyard token create, and"
+_SEND = "send it as `Authorization: Bearer TOKEN`"
+_GIVE = "give it as token= of WatchClient, --token of watchmen.wait, or the header X-Auth-Token"
+_KEEP = 2.0  # seconds for which an account is remembered
+_MOST = 1000
+
+
+class Unauthenticated(GpuyardError):
+    """It cannot be told who asks."""
+
+    def __init__(self, message: str = "it cannot be told who you are") -> None:
+        super().__init__(f"{message}; {_MAKE} {_SEND}")
+        self._message = message
+
+    def told(self, path: str) -> str:
+        """The same, as whoever uses a path can do something about it."""
+        return f"{self._message}; {_MAKE} {_GIVE}" if is_watchmen(path) else str(self)
+
+
+class WrongToken(Unauthenticated):
+    """What somebody typed in to log in is no good."""
+
+    def told(self, path: str) -> str:
+        """What to type in instead."""
+        return "this token is wrong, has expired or was revoked; gpuyard token create makes another"
+
+
+class LoggedOut(Unauthenticated):
+    """Whoever looked at the page may do so no longer."""
+
+    def told(self, path: str) -> str:
+        """What to do."""
+        return "you are logged out; log in again"
+
+
+class TooManyFailures(GpuyardError):
+    """Too many wrong tokens came from there."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many wrong tokens came from where you are; wait {seconds} s, or send a right one")
+        self.seconds = seconds
+
+
+class Authenticator:
+    """Finds out who asks, and turns away whom the daemon does not serve."""
+
+    def __init__(self, settings: Settings, permissions: Permissions, access: CredentialStore) -> None:
+        self.access, self.failures = access, FailureLimiter()
+        self.tickets = Tickets()
+        self._settings, self._permissions = settings, permissions
+        self._accounts: dict[str, tuple[float, int, tuple[str, ...]]] = {}
+
+    def caller(self, scope: Scope) -> Caller:
+        """Who asks. What they show comes first: a token that is not good is never made up for."""
+        headers, by_page = dict(scope["headers"]), "page" in scope.get("state", {})
+        if text := shown_token(scope, headers):
+            if by_page and is_ticket(text):
+                return self._with_ticket(text, scope)
+            token = self.checked(text, source_of(scope, self._settings))
+            return self.holder(token, f"token {token.id}")
+        secret = session_secret(headers)
+        if secret and (found := self.access.session(secret, source_of(scope, self._settings))) is not None:
+            session, token = found
+            return self.holder(token, f"session {session.id}")
+        return PAGE if by_page else self._ambient(scope)
+
+    def _with_ticket(self, text: str, scope: Scope) -> Caller:
+        claim = self.tickets.read(text)
+        if claim is None:  # it is of a former daemon's life; nobody but the page's process can try it out
+            raise LoggedOut
+        scope["state"]["address"] = claim.address
+        return self.claimed(claim)
+
+    def claimed(self, claim: TicketClaim) -> Caller:
+        """Who a ticket is of, as things are now."""
+        kind, _, id = claim.via.partition(" ")
+        if kind == "session":
+            found = self.access.session_with(id)
+            if found is None:
+                raise LoggedOut
+            return replace(self.holder(found[1], claim.via), by_page=True)
+        if kind == "token":
+            try:
+                token = self.access.use(self.access.token(id))
+            except NoSuchToken:
+                token = None
+            if token is None:
+                raise LoggedOut
+            return replace(self.holder(token, claim.via), by_page=True)
+        if kind == "nobody":
+            return replace(ANONYMOUS, by_page=True)
+        return replace(self._served(claim.uid, claim.via), by_page=True, limits=claim.limits)
+
+    def checked(self, text: str, place: str) -> Token:
+        """The token that somebody shows, if it is good."""
+        token = self.access.with_text(text)
+        if token is None:
+            if wait := self.failures.wait(place):
+                raise TooManyFailures(wait)
+            self.failures.add(place)
+            raise Unauthenticated("there is no such token")
+        if (used := self.access.use(token)) is None:
+            state = token.state(time.time())
+            raise Unauthenticated(f"token {token.id} {'has expired' if state == 'expired' else 'was revoked'}")
+        return used
+
+    def holder(self, token: Token, via: str) -> Caller:
+        """Whoever has a token: its user, with its role."""
+        role = Role(token.role)
+        uid, groups = self._account(token.user)
+        if self._settings.shared and role is not Role.VIEWER and (uid == NO_ACCOUNT or token.uid not in (None, uid)):
+            raise Forbidden(
+                f"token {token.id} is for {token.user}, who has no account on this machine any more; "
+                "ask an admin for another token"
+            )
+        return Caller(uid, token.user, role is Role.ADMIN, groups, role, via, tuple(token.limits.split()))
+
+    def _account(self, user: str) -> tuple[int, tuple[str, ...]]:
+        """The number and the groups of an account that counts: each on a shared machine, else our own alone."""
+        if not self._settings.shared and user != name_of(os.geteuid()):
+            return NO_ACCOUNT, ()
+        until, uid, groups = self._accounts.get(user, (0.0, NO_ACCOUNT, ()))
+        if until < time.monotonic():
+            found = uid_of(user)
+            uid, groups = (NO_ACCOUNT, ()) if found is None else (found, group_names(found))
+            if len(self._accounts) > _MOST:
+                self._accounts.clear()
+            self._accounts[user] = time.monotonic() + _KEEP, uid, groups
+        return uid, groups
+
+    def _ambient(self, scope: Scope) -> Caller:
+        """Who asks, if they show nothing: whom the kernel names, unless they ask for somebody else, as a proxy does."""
+        state, settings = scope.get("state", {}), self._settings
+        peer, far = state.get("peer"), state.get("far")
+        if not is_forwarded(scope["headers"]):
+            if isinstance(peer, Peer):
+                return self._served(peer.uid, "socket")
+            trusts = settings.local and settings.tokens != "required" and not settings.allowed_hosts
+            if (
+                isinstance(far, RemoteSocket)
+                and trusts
+                and (settings.tokens != "none" or self._permissions.serves(far.uid))
+            ):
+                return self._served(far.uid, "loopback")
+        if settings.tokens == "none":
+            return ANONYMOUS
+        raise Unauthenticated
+
+    def _served(self, uid: int, via: str) -> Caller:
+        if not self._permissions.serves(uid):
+            raise Forbidden(f"this daemon serves {name_of(os.geteuid())} only; start one of your own")
+        return self._permissions.known(uid, via)
+
+
+def shown_token(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
+    """The token that comes with a request; empty if there is none. Only watchmen's paths have it anywhere else."""
+    scheme, _, text = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer" and text.strip():
+        return text.strip().decode("latin-1")
+    if not is_watchmen(scope["path"]):
+        return ""
+    if text := headers.get(b"x-auth-token", b"").strip():
+        return text.decode("latin-1")
+    query = scope.get("query_string", b"")
+    return parse_qs(query.decode("latin-1")).get("token", [""])[-1] if b"token=" in query else ""
+
+
+def session_secret(headers: Mapping[bytes, bytes]) -> str:
+    """What the cookie says; empty if there is none."""
+    for part in headers.get(b"cookie", b"").split(b";"):
+        name, _, value = part.strip().partition(b"=")
+        if name.decode("latin-1") == COOKIE:
+            return value.decode("latin-1")
+    return ""
+
+
+def source_of(scope: Scope, settings: Settings) -> str:
+    """Where somebody asks from: whose process it is, where the kernel tells, else the address."""
+    state = scope.get("state", {})
+    peer, far = state.get("peer"), state.get("far")
+    if "page" in state:
+        return "page"
+    if isinstance(peer, Peer):
+        return f"uid {peer.uid}"
+    if isinstance(far, RemoteSocket) and not settings.allowed_hosts:
+        return f"uid {far.uid}"
+    return network_of(address_of(scope, settings))

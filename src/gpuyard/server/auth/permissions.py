@@ -1,0 +1,201 @@
+"""What a caller may do, and the resource limits (ulimit) that their jobs get."""
+
+from __future__ import annotations
+
+import grp
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from fastapi import Request
+from starlette.datastructures import State
+
+from gpuyard.config import Settings
+from gpuyard.core.model import Rules
+from gpuyard.core.policy import LEARNED, parse_spec
+from gpuyard.engines.local.accounts import group_names, groups_of, name_of
+from gpuyard.engines.local.privileges import limits_of
+from gpuyard.errors import GpuyardError, UserError
+from gpuyard.policies.trained_policy import shipped
+from gpuyard.server.sockets import Peer, RemoteSocket, process_with
+
+_KEEP = 2.0  # seconds for which it is remembered who somebody is
+_MOST_CALLERS = 1000
+
+
+class Forbidden(GpuyardError):
+    """You may not do that."""
+
+
+class Permission(Enum):
+    """Who may use a route."""
+
+    EVERYBODY = "everybody"
+    OWNER = "the job's owner and admins"
+    ADMIN = "admins"
+
+
+class Role(Enum):
+    """What somebody may do at most."""
+
+    VIEWER = "viewer"
+    """Look, and change nothing."""
+    USER = "user"
+    ADMIN = "admin"
+
+
+NO_ACCOUNT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    uid: int
+    """Their number on this machine; `NO_ACCOUNT` if they have none."""
+    name: str
+    admin: bool
+    groups: tuple[str, ...] = ()
+    """Their Unix groups, the main one first; not one that is theirs alone."""
+    role: Role = Role.USER
+    via: str = "socket"
+    """How it is known who they are: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: it is not."""
+    limits: tuple[str, ...] | None = ()
+    """Limits (ulimit) for the jobs of whoever has a token, or asks by the page; None: they could not be told."""
+    by_page: bool = False
+    """Whether the page's process asks for them, with a ticket; all else is as if they asked themselves."""
+
+    @property
+    def way(self) -> str:
+        """How they came, for the audit trail."""
+        return f"{self.via}, page" if self.by_page else self.via
+
+    def group(self, rules: Rules | None) -> str:
+        """The group that counts for quotas and shares: the first that rules name, else the main one."""
+        named = {name for name, _ in (*rules.quotas, *rules.weights)} if rules is not None else set()
+        return next((group for group in self.groups if f"@{group}" in named), next(iter(self.groups), ""))
+
+
+class Permissions:
+    """Tells who asks, and whether they may."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known: dict[int, tuple[float, Caller]] = {}
+
+    def caller(self, request: Request) -> Caller:
+        """Who asks."""
+        caller = getattr(request.state, "caller", None)
+        if not isinstance(caller, Caller):
+            raise Forbidden("it cannot be told who you are; use the daemon's Unix socket")
+        return caller
+
+    def known(self, uid: int, via: str) -> Caller:
+        """Somebody who has an account, as the system knows them now."""
+        until, known = self._known.get(uid, (0.0, None))
+        if known is None or until < time.monotonic():
+            if len(self._known) > _MOST_CALLERS:
+                self._known.clear()
+            admin = self._is_admin(uid)
+            known = Caller(uid, name_of(uid), admin, group_names(uid), Role.ADMIN if admin else Role.USER)
+            self._known[uid] = time.monotonic() + _KEEP, known
+        return known if known.via == via else replace(known, via=via)
+
+    def name(self, request: Request) -> str:
+        """What they are called."""
+        return self.caller(request).name
+
+    def _is_admin(self, uid: int) -> bool:
+        if uid in (0, os.geteuid()):
+            return True
+        try:
+            group = grp.getgrnam(self._settings.admin_group).gr_gid
+        except KeyError:
+            return False
+        return group in groups_of(uid)
+
+    def serves(self, uid: int) -> bool:
+        """Whether somebody is answered at all."""
+        return self._settings.shared or uid in (0, os.geteuid())
+
+    def check(self, may: Permission, caller: Caller, what: str, owner: Callable[[], str]) -> None:
+        """Refuse who may not; the owner is asked for only where it matters."""
+        if may is Permission.EVERYBODY or caller.admin:
+            return
+        members = f"a member of the group {self._settings.admin_group}"
+        if may is Permission.ADMIN:
+            raise Forbidden(f"only an admin may {what}: ask root, or {members}")
+        if (whose := owner()) != caller.name:
+            others = members if whose == "root" else f"root, or {members}"
+            raise Forbidden(f"only {whose} may {what}, since the job is {whose}'s; ask {whose}, or {others}")
+
+    def check_priority(self, caller: Caller, priority: float) -> None:
+        """Refuse a priority that is for admins."""
+        most = self._settings.max_priority
+        if most is not None and priority > most and not caller.admin:
+            raise UserError(f"priority {priority:g} is more than you may ask for; {most:g} is the highest")
+
+    def check_policy(self, caller: Caller, policy: str) -> None:
+        """Refuse to load a file for somebody: it would run as the daemon, with all that it may do."""
+        named = caller.via in ("socket", "loopback")  # who comes from elsewhere has their files elsewhere
+        if _names_file(policy) and not (named and caller.uid in (0, os.geteuid())):
+            me = name_of(os.geteuid())
+            raise Forbidden(
+                f"only {me} may set a policy from a file, and not by a token, since it becomes part of {me}'s daemon"
+            )
+
+
+def _names_file(policy: str) -> bool:
+    """Whether a policy's text has the daemon open a file; trained policies that come with gpuyard are everybody's."""
+    trained = policy.strip().startswith(LEARNED)
+    return ".py" in policy or (trained and parse_spec(policy).name.removeprefix(LEARNED) not in shipped())
+
+
+_KEPT = 1.0  # seconds for which a process's limits are remembered: it may submit by the hundred
+_MOST_KNOWN = 1000
+
+
+class SubmitterLimits:
+    """Knows the limits of those who submitted lately."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._shared = settings.shared
+        self._known: dict[Peer | RemoteSocket, tuple[float, tuple[str, ...]]] = {}
+
+    def limits(self, request: Request, caller: Caller) -> tuple[str, ...]:
+        """The limits for the jobs of whoever asks, where they are not ours."""
+        if caller.via in ("socket", "loopback") and not caller.by_page:
+            return self._of(request.state, caller.via)
+        if caller.limits is None:
+            raise UserError("the limits (ulimit) of your browser could not be read; reload the page, and try again")
+        return caller.limits
+
+    def of_viewer(self, state: State, via: str) -> tuple[str, ...] | None:
+        """The limits of the browser of somebody whom the kernel names; None if they cannot be told."""
+        try:
+            return self._of(state, via)
+        except UserError:
+            return None
+
+    def _of(self, state: State, via: str) -> tuple[str, ...]:
+        who: Peer | RemoteSocket = state.peer if via == "socket" else state.far
+        asked, limits = self._known.get(who, (0.0, ()))
+        if time.monotonic() - asked < _KEPT:
+            return limits
+        found = _read_limits(who)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        if found is not None:
+            self._known[who] = time.monotonic(), found
+        if found is None and self._shared:  # who ends before they are read must not get away with ours
+            raise UserError("whoever submits a job must live until it is answered")
+        return found or ()
+
+
+def _read_limits(who: Peer | RemoteSocket) -> tuple[str, ...] | None:
+    if isinstance(who, RemoteSocket):
+        pid = process_with(who)
+        return limits_of(pid, who.uid) if pid is not None else None
+    return limits_of(who.pid, who.uid) if who.pid else ()

@@ -1,0 +1,1 @@
+"""The web page behind the API's authentication: its process, its requests, its websockets."""

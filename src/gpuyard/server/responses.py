@@ -1,0 +1,378 @@
+"""Jobs, reasons, events and times as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from fastapi import Response
+from pydantic_core import to_json
+
+from gpuyard.core.reasons import BeginTime, Reason, Reservation, Reserved, Resources
+from gpuyard.daemon.commands import Why
+from gpuyard.daemon.jobs.launch import named
+from gpuyard.daemon.jobs.progress_reader import Progress
+from gpuyard.daemon.store.records import UNSAID, Row
+from gpuyard.daemon.store.views import TOTALS, JobView, energy_spent
+from gpuyard.spec.notation import AFTER
+from gpuyard.units import format_duration
+
+_EXACT: ContextVar[bool] = ContextVar("exact", default=False)
+"""Whether who asks wants times in sentences as programs read them, to write them as the clock of its user has them."""
+
+
+def set_time_format(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Tell times in the sentences of this answer as its head asks for it: `Prefer: times=iso`."""
+    _EXACT.set(any(name == b"prefer" and b"times=iso" in value.replace(b" ", b"") for name, value in headers))
+
+
+def iso(at: float | None) -> str | None:
+    """A time as people and programs read it: ISO-8601 with the zone, down to the millisecond."""
+    if at is None:
+        return None
+    seconds, milliseconds = divmod(int(at * 1000), 1000)
+    begin, zone = _second(seconds)
+    return f"{begin}.{milliseconds:03d}{zone}"
+
+
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> tuple[str, str]:
+    """A second in ISO-8601, and the zone; kept, because a long listing has many times of few seconds."""
+    text = datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    return text[:19], text[19:]
+
+
+def clock(at: float) -> str:
+    """A time in a sentence."""
+    try:
+        if _EXACT.get():
+            return iso(at) or ""
+        return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError):
+        return "no time that can be told"
+
+
+def sentence(reason: Reason, times: bool = True) -> str:
+    """A reason in words; whether the times that running jobs gave can be told."""
+    if isinstance(reason, Resources):
+        text = str(replace(reason, expected_at=None))
+        if times and reason.expected_at is not None:
+            text += f"; expected to fit at {clock(reason.expected_at)}"
+        return text
+    if isinstance(reason, Reserved):
+        due = f", due at {clock(reason.until)}" if times else ", which has waited longer"
+        return f"would fit, but could delay job {reason.behind}{due}"
+    if isinstance(reason, BeginTime):
+        return f"is not to start before {clock(reason.at)}"
+    if isinstance(reason, Reservation):
+        indices = ", ".join(map(str, reason.gpus))
+        gpus = f"GPUs {indices} are" if len(reason.gpus) > 1 else f"GPU {indices} is"
+        rest = ", and it has no time limit" if reason.unlimited else ""
+        return f"would fit, but {gpus} reserved ({reason.name}) from {clock(reason.begin)} to {clock(reason.end)}{rest}"
+    return str(reason)
+
+
+def details(reason: Reason, times: bool) -> dict[str, Any]:
+    """The numbers of a reason, as JSON has them."""
+    found = asdict(reason)
+    if isinstance(reason, Resources):
+        found.pop("expected_at")
+        found |= {"withdrawn": dict(reason.withdrawn), "memory": reason.memory or None}
+    elif isinstance(reason, Reserved):
+        found["until"] = iso(reason.until) if times else None
+    elif isinstance(reason, BeginTime):
+        found["at"] = iso(reason.at)
+    elif isinstance(reason, Reservation):
+        found |= {"begin": iso(reason.begin), "end": iso(reason.end)}
+    return found
+
+
+def expected_at(reason: Reason) -> float | None:
+    """When the job is expected to start, where the reason says so."""
+    if isinstance(reason, Resources):
+        return reason.expected_at
+    return reason.at if isinstance(reason, BeginTime) else None
+
+
+class ReasonTexts:
+    """Reasons in words, each worked out once: in a long queue many jobs wait for the same one."""
+
+    def __init__(self, times: bool) -> None:
+        self._times, self._said = times, dict[int, str]()
+
+    def __call__(self, reason: Reason | None, view: JobView) -> str | None:
+        """The sentence of a job's reason, which outlives this object."""
+        if reason is None or _is_retry(view, reason):
+            return None  # how it stands says more
+        if id(reason) not in self._said:
+            self._said[id(reason)] = sentence(reason, self._times)
+        return self._said[id(reason)] + _preempted_by(view)
+
+
+def _preempted_by(view: JobView) -> str:
+    """For whom a job that waits again had to stop, or that it ran out of memory."""
+    said = view.message.removesuffix(", waits again")
+    stopped = view.preemptions and said.startswith("stopped for ")
+    return f" ({said})" if stopped or "GPU memory" in said else ""
+
+
+def _is_retry(view: JobView, reason: Reason) -> bool:
+    """Whether a job waits for the time of its next attempt, which its message tells, and why."""
+    return isinstance(reason, BeginTime) and view.failures > 0 and bool(view.message)
+
+
+def job_json(
+    view: JobView,
+    reason: str | None = None,
+    progress: Progress | None = None,
+    node: str = "",
+    measured: Mapping[str, Any] | None = None,
+    granted: Sequence[int] = (),
+) -> dict[str, Any]:
+    """A job, and why it waits if it does, or how far it is, what it uses, and what it has on loan."""
+    work = view.work
+    return {
+        "id": view.id,
+        "name": view.name,
+        "user": view.user,
+        "state": view.state,
+        "reason": reason or state_text(view),
+        "attempt": view.attempt,
+        "gpus": list(view.gpus),
+        "exit_code": view.exit_code,
+        "submitted_at": iso(view.submitted),
+        "started_at": iso(view.started),
+        "ended_at": iso(view.ended),
+        "expected_end_at": iso(expected_end(view)),
+        "gpu_count": work["gpu_count"],
+        "gpu_memory": work["gpu_memory"],
+        "priority": view.priority,
+        "command": work.get("command", []),
+        "directory": work.get("directory", ""),
+        "tags": work.get("tags", []),
+        "estimate": work["estimate"] if work.get("estimated", True) else None,
+        "time_limit": work.get("time_limit"),
+        "message": view.message or None,
+        "array": view.array or None,
+        "task": work.get("task"),
+        "begin_at": iso(work.get("begin")),
+        "deadline_at": iso(work.get("deadline")),
+        "dependency": dependency(work.get("after", ())),
+        "retries": work.get("retries", 0),
+        "retry_delay": work.get("retry_delay", 0.0),
+        "failures": view.failures,
+        "output": named(work, view, "output", node),
+        "error": named(work, view, "error", node),
+        "open_mode": work.get("open_mode") or None,
+        "among": work.get("from"),
+        "grace": work.get("grace", 10.0),
+        "requeue": work.get("requeue", False),
+        "signal": work.get("signal", "TERM"),
+        "notice": work.get("notice") or None,
+        "preemptible": work.get("preemptible", False),
+        "preemptions": view.preemptions,
+        "adaptive": work.get("adaptive", False),
+        "granted": list(granted),
+        "notify": ["url" if ref.startswith("#") else ref for ref in work.get("notify", ())],
+        "notify_on": work.get("notify_on", []),
+        **_sharing(view, measured),
+        "kind": view.kind,
+        **({"pid": work["holder"][0]} if work.get("holder") else {}),
+        "progress": progress,
+    }
+
+
+def _sharing(view: JobView, measured: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a job that may share GPUs asked for, what was expected of it, and what it used."""
+    work = view.work
+    memory, seconds, evidence = work.get("predicted") or (0.0, 0.0, "")
+    row = work.get("row")
+    live = measured if view.state == "running" else None
+    energy, hours = energy_spent(view.measured, live or _old_usage(view))
+    last = {name: value for name, value in view.measured.items() if name not in (*TOTALS, "admission")}
+    return {
+        "gpu_memory_asked": "auto" if work.get("auto_memory") else work.get("asked_memory") or work["gpu_memory"],
+        "measured": live if view.state == "running" else last or None,
+        "energy_wh": energy,
+        "gpu_hours": hours,
+        "admission": view.measured.get("admission"),
+        "prediction": {"memory": memory or None, "seconds": seconds or None, "evidence": evidence}
+        if evidence
+        else None,
+        "ooms": work.get("ooms", 0),
+        "oom_retries": work.get("oom_retries", 0),
+        "cap": work.get("cap", False),
+        "alone": work["gpu_memory"] is None or work.get("alone", False),
+        "mps": work.get("mps", False),
+        "thread_percentage": work.get("thread_percentage") or None,
+        "simulate_use": work.get("simulate_use") or None,
+        "profile": work.get("profile") or None,
+        "batch": (work.get("batch") or (None,))[0],
+        "row": dict(zip(("number", "wave", "epochs", "priority"), row, strict=True)) if row else None,
+    }
+
+
+def _old_usage(view: JobView) -> dict[str, float]:
+    """What a job of an older version had of GPUs, of which nothing was written down."""
+    if view.ended is None or view.started is None or set(view.measured) - {"admission"}:
+        return {}
+    return {"gpu_seconds": max(0.0, view.ended - view.started) * len(view.gpus)}
+
+
+def dependency(after: Iterable[str]) -> str | None:
+    """What a job had to follow when that was last said, as people write it."""
+    return ",".join(f"{AFTER[how]}:{job}" for how, _, job in (wish.partition(":") for wish in after)) or None
+
+
+def columns_json(
+    views: list[JobView], reasons: list[str | None], progress: list[Progress | None], since: list[float]
+) -> dict[str, list[Any]]:
+    """What a table shows of jobs, column by column, times in seconds: quick to make and to read for thousands."""
+    return {
+        "id": [view.id for view in views],
+        "name": [view.name for view in views],
+        "user": [view.user for view in views],
+        "state": [view.state for view in views],
+        "reason": [reason or state_text(view) for view, reason in zip(views, reasons, strict=True)],
+        "gpus": [list(view.gpus) for view in views],
+        "gpu_count": [view.work["gpu_count"] for view in views],
+        "gpu_memory": [view.work["gpu_memory"] for view in views],
+        "submitted": [view.submitted for view in views],
+        "waiting_since": since,
+        "started": [view.started for view in views],
+        "ended": [view.ended for view in views],
+        "expected_end": [expected_end(view) for view in views],
+        "priority": [view.priority for view in views],
+        "tags": [view.work.get("tags", []) for view in views],
+        "kind": [view.kind for view in views],
+        "progress": list(progress),
+    }
+
+
+def state_text(view: JobView) -> str | None:
+    """A sentence on a job that does not wait for its turn."""
+    if view.state == "held":
+        return f"held until it is released (gpuyard release {view.id})"
+    if view.state == "running" and view.recalled == "preempted":
+        return "stopping so that others can run, will wait again"
+    if view.state == "running" and view.recalled == "crowded":
+        return "stopping since others want the memory that it was given, will wait again"
+    if view.state == "running" and view.recalled:
+        return f"{_RECALLED.get(view.recalled, view.recalled)}, about to end"
+    if view.state == "timeout":
+        limit = view.work.get("time_limit")
+        return "ran out of time" + (f": its limit was {format_duration(limit)}" if limit else "")
+    if view.message:
+        return view.message
+    if view.state == "running" and view.kind == "lease":
+        return _held_by(view.work)
+    if view.state != "failed":
+        return None
+    if view.exit_code is None:
+        return "its exit code is not known"
+    number = view.exit_code - 128
+    if number > 0 and number in set(signal.Signals):
+        return f"exit code {view.exit_code} (signal {number}, {signal.Signals(number).name})"
+    return f"exit code {view.exit_code}"
+
+
+def _held_by(work: Mapping[str, Any]) -> str:
+    """What keeps a lease."""
+    if work.get("holder"):
+        return f"a lease, held by process {work['holder'][0]}"
+    if work.get("by_use"):
+        return "a lease, held from afar until its GPUs were used and are free again"
+    return f"a lease, held from afar by a sign of life every {format_duration(work.get('heartbeat', 0.0))}"
+
+
+_RECALLED = {"cancelled": "cancelled", "timeout": "out of time", "oom": "uses more GPU memory than it may"}
+
+
+def times_are_known(views: Iterable[JobView]) -> bool:
+    """Whether it is known of everybody who runs how long that will take: they said so, or their like tells."""
+    return all(_is_estimated(view.work) for view in views if view.state == "running")
+
+
+def _is_estimated(work: Mapping[str, Any]) -> bool:
+    return bool(work.get("estimated", True) or (work.get("predicted") or (0, 0))[1])
+
+
+def expected_end(view: JobView) -> float | None:
+    """When a job that runs should be over, by its estimate or what its like took; None if nothing tells."""
+    seconds = view.work.get("estimate") if _is_estimated(view.work) else None
+    if not seconds or seconds == view.work.get("time_limit"):
+        return None  # a limit is what the queue plans by, but nobody said that it takes so long
+    if view.state != "running" or view.started is None or view.kind == "lease" or view.preemptions:
+        return None  # of one that was stopped nobody knows how much is left
+    return view.started + float(seconds)
+
+
+def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) -> dict[str, Any]:
+    """Why a job waits, with numbers, and what would have to end first."""
+    times = times_are_known(others.values())
+    found: dict[str, Any] = {
+        "id": view.id,
+        "state": view.state,
+        "reason": ReasonTexts(times)(why.reason if why else None, view) or state_text(view),
+        "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
+        "details": {},
+        "expected_at": None,
+        "ahead": [],
+        "must_end_first": [],
+        "gpus": list(view.gpus),
+    }
+    if why is None:
+        return found
+    found["code"] = type(why.reason).__name__
+    found["ahead"] = why.ahead
+    found["details"] = details(why.reason, times)
+    found["expected_at"] = iso(expected_at(why.reason)) if times or not isinstance(why.reason, Resources) else None
+    for job, until in why.blockers:
+        other = others.get(job)
+        if other is not None:
+            known = _is_estimated(other.work) and math.isfinite(until)
+            found["must_end_first"].append(_blocker(other, iso(until) if known else None))
+    if view.kind == "lease":
+        found["holds"] = [_blocker(other, None) for other in others.values() if _is_of_the_same(view, other)]
+    return found
+
+
+def _blocker(view: JobView, until: str | None) -> dict[str, Any]:
+    gpus = list(view.gpus)
+    return {"id": view.id, "name": view.name, "user": view.user, "gpus": gpus, "expected_at": until}
+
+
+def _is_of_the_same(view: JobView, other: JobView) -> bool:
+    """Whether the process that waits for a lease holds the other already."""
+    running = other.kind == "lease" and other.state == "running"
+    holder = list(view.work.get("holder") or ())
+    return running and bool(holder) and list(other.work.get("holder") or ()) == holder
+
+
+def event_json(seq: int, row: Row) -> dict[str, Any]:
+    """An event of the log."""
+    data = json.loads(row.data) if row.data else {}
+    details = data.pop("details", {})
+    details.get("work", {}).pop("environment", None)
+    told = {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt}
+    return {**UNSAID.get(row.kind, {}), **told, **data, **details}
+
+
+def encoded(value: Any) -> bytes:
+    """A value as JSON, on one line."""
+    try:
+        return to_json(value, inf_nan_mode="null")
+    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """An answer."""
+    return Response(encoded(value), status, media_type="application/json")

@@ -1,0 +1,217 @@
+"""Routes of GPUs: their state, their processes and recent samples."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from fastapi import Path, Query, Response
+
+from gpuyard.core.limits.withdrawal import SHARED
+from gpuyard.core.loops.pool import Flags
+from gpuyard.core.state import State
+from gpuyard.daemon.devices.machine import Machine, Occupant
+from gpuyard.daemon.devices.samples import COLUMNS, Part, Span
+from gpuyard.daemon.devices.simulation import memory_of
+from gpuyard.daemon.devices.simulation import promised as promised_to
+from gpuyard.daemon.store.views import JobView
+from gpuyard.errors import UserError
+from gpuyard.gpus.base import Device
+from gpuyard.server.auth.permissions import Permission
+from gpuyard.server.request_fields import MOST_INDEX
+from gpuyard.server.responses import encoded, iso, reply
+from gpuyard.server.stream.streams import Wait
+
+if TYPE_CHECKING:
+    from gpuyard.server.api import Api
+
+SAMPLES = "/samples"
+"""What those wait for who want to see the next look at the GPUs; no job is called that."""
+_INDICES = re.compile(r"[0-9]{1,7}(,[0-9]{1,7})*")
+_MOST_AFTER = 2e10  # seconds since the epoch
+
+
+class NoSuchGpu(UserError):
+    """There is no such GPU."""
+
+
+class GpuRoutes:
+    """Handlers; `add_to` makes them known."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def add_to(self, add: Callable[..., None]) -> None:
+        """Make the routes known."""
+        add("/gpus", self.gpus, "GET", Permission.EVERYBODY)
+        add("/gpus/samples", self.samples, "GET", Permission.EVERYBODY)
+        add("/gpus/{index:int}", self.gpu, "GET", Permission.EVERYBODY)
+
+    async def gpus(self) -> Response:
+        """The GPUs, and who is on them."""
+        return reply({"simulated": self._api.yard.machine.gpus.simulated, "gpus": self.listed()})
+
+    async def gpu(self, index: Annotated[int, Path(ge=0, le=MOST_INDEX, description="Its number.")]) -> Response:
+        """One GPU, and who is on it."""
+        self._check((index,))
+        return reply(self.listed()[index])
+
+    async def samples(
+        self,
+        after: Annotated[
+            float, Query(ge=0, le=_MOST_AFTER, description="Only those after this time, in seconds since the epoch.")
+        ] = 0.0,
+        wait: Wait = 0.0,
+        span: Annotated[
+            Span, Query(description="`fine`: the last ten minutes; `coarse`: means of the minutes of the last day.")
+        ] = "fine",
+        gpus: Annotated[str, Query(description="Only of these GPUs, with commas between them.")] = "",
+    ) -> Response:
+        """What the GPUs did lately; with `wait`, once there is a sample after `after`, or the seconds are over."""
+        chosen = self.chosen(gpus)
+        kept, watch = self._api.yard.machine.samples, self._api.watch
+        end = time.monotonic() + wait
+        while True:
+            kept.watched()
+            newest = kept.newest if span == "fine" else kept.newest_minute
+            left = end - time.monotonic()
+            if newest > after or left <= 0 or watch.over:
+                return await asyncio.to_thread(lambda: _json(samples_json(kept.part(after, span, chosen))))
+            await watch.wait(left, SAMPLES)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """All GPUs as they stand."""
+        yard = self._api.yard
+        return gpus_json(yard.machine, list(yard.store.open.values()), yard.state)
+
+    def chosen(self, text: str) -> list[int] | None:
+        """The GPUs that a text names; None: all."""
+        if not text:
+            return None
+        if not _INDICES.fullmatch(text):
+            raise UserError(f"gpus: '{text[:80]}' names no GPUs; write their numbers with commas between them: 0,1,3")
+        indices = sorted({int(index) for index in text.split(",")})
+        self._check(indices)
+        return indices
+
+    def _check(self, indices: Iterable[int]) -> None:
+        count = len(self._api.yard.machine.gpus.devices)
+        for index in indices:
+            if index >= count:
+                there = f"{count} GPU{'s' * (count != 1)}"
+                raise NoSuchGpu(f"there is no GPU {index} here: this machine has {there} (gpuyard gpus lists them)")
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def samples_json(part: Part) -> bytes:
+    """Samples as JSON, in whole numbers, which are half the work to write; null where nothing is known.
+
+    GPU by GPU, so that no other thread waits for long: the whole may be megabytes.
+    """
+    unknown: Flags = np.isnan(part.values)
+    gaps: list[bool] = np.any(unknown, axis=(0, 2)).tolist()
+    whole = np.rint(np.where(unknown, 0.0, part.values)).astype(np.int64)
+    gpus = []
+    for n, index in enumerate(part.gpus):
+        columns = whole[:, n].tolist()
+        if gaps[n]:
+            columns = [_with_gaps(column, unknown[c, n]) for c, column in enumerate(columns)]
+        gpus.append(encoded({"index": index, **dict(zip(COLUMNS, columns, strict=True))}))
+    head = encoded({"period": part.period, "at": part.at.tolist()})
+    return b'%s,"gpus":[%s]}' % (head[:-1], b",".join(gpus))
+
+
+def _with_gaps(column: list[int], unknown: Flags) -> list[int | None]:
+    return [None if missing else value for value, missing in zip(column, unknown.tolist(), strict=True)]
+
+
+def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
+    """The GPUs, and who is on them."""
+    found = []
+    drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
+    now = time.time()
+    running = [view for view in views if view.state == "running"]
+    bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
+    lent = state.lent  # likewise
+    for device, reading, verdict, occupants in machine.readings():
+        borrower = lent.get(device.index)
+        tenants = [view for view in running if device.index in view.gpus or view.id == borrower]
+        jobs = [view.id for view in tenants]
+        booking = next((booking for booking in bookings if device.index in booking.gpus), None)
+        used = reading.memory_used
+        if device.simulated and device.memory:  # nothing is ever on it: this is what is said, or was asked for
+            used = sum(memory_of(view, device, machine.uses) for view in tenants)
+        standing: str = verdict.state
+        why = verdict.why
+        # Simulated GPUs are never looked at, and others may have been before the job came.
+        if device.simulated or (jobs and standing == "free"):
+            standing, why = ("ours", "a job of ours is placed here") if jobs else ("free", "no job is on it")
+        if borrower and standing == "ours":
+            why = f"lent to job {borrower}, which adapts, until somebody needs it"
+        if standing == "free" and device.index in drained:
+            standing, why = "drained", f"drained (gpuyard resume gpu {device.index} lets jobs in again)"
+        found.append(
+            {
+                "index": device.index, "uuid": device.uuid, "name": device.name, "state": standing,
+                "memory_total": device.memory, "memory_used": used, "utilization": reading.utilization,
+                "jobs": jobs, "temperature": reading.temperature, "power": reading.power, "why": why,
+                "processes": _as_processes(machine, device, tenants) if device.simulated else _processes(occupants),
+                "simulated": device.simulated, "drained": device.index in drained,
+                "reservation": booking.name if booking else None,
+                "reserved_from": iso(booking.begin) if booking else None,
+                "reserved_until": iso(booking.end) if booking else None,
+                **_for_shares(device, tenants, state), "granted": borrower,
+            }
+        )  # fmt: skip
+    return found
+
+
+def _for_shares(device: Device, tenants: list[JobView], state: State) -> dict[str, Any]:
+    """What of a GPU was promised, what is kept free or used by others, and what is left for those who share it."""
+    taken, gpu = state.taken, device.index
+    beyond = taken[gpu] if gpu < len(taken) else 0.0
+    buffer = min(beyond, state.buffer)
+    promised = sum(promised_to(view, device) for view in tenants)
+    alone = any(view.work["gpu_memory"] is None or view.work.get("alone") for view in tenants)
+    closed = alone or gpu in state.drained or state.withdrawn.get(gpu, SHARED) != SHARED
+    counted = promised - sum(_uncounted(view, state) for view in tenants) if state.charges else promised
+    left = 0 if closed else max(0, int(device.memory - beyond) - counted)
+    return {
+        "memory_promised": promised, "memory_buffer": int(buffer), "memory_others": int(beyond - buffer),
+        "memory_left": left,
+    }  # fmt: skip
+
+
+def _uncounted(view: JobView, state: State) -> int:
+    """Bytes that a job was promised and does not count with, since it is expected to use less."""
+    charge = state.charges.get(state.row_of.get(view.id, -1))
+    return 0 if charge is None else max(0, int((view.work["gpu_memory"] or 0) - charge))
+
+
+def _processes(occupants: Iterable[Occupant]) -> list[dict[str, Any]]:
+    """Who is on a GPU, the largest first."""
+    return [
+        {
+            "pid": one.pid, "user": one.who.user if one.who else None, "name": one.who.name if one.who else None,
+            "memory": one.memory, "job": one.job or None, "graphics": one.graphics,
+        }
+        for one in sorted(occupants, key=lambda one: -one.memory)
+    ]  # fmt: skip
+
+
+def _as_processes(machine: Machine, device: Device, tenants: Iterable[JobView]) -> list[dict[str, Any]]:
+    """Nobody is ever on a simulated GPU; jobs stand for their processes."""
+    return [
+        {
+            "pid": None, "user": view.user, "name": view.name or None, "memory": memory_of(view, device, machine.uses),
+            "job": view.id, "graphics": False,
+        }
+        for view in tenants
+    ]  # fmt: skip

@@ -1,0 +1,295 @@
+"""Routes that list jobs, leases and the history: filter, order and pages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import urlencode
+
+from fastapi import Query, Request, Response
+
+from gpuyard.client.client import OVER
+from gpuyard.core.limits.loans import loans
+from gpuyard.core.reasons import Reason
+from gpuyard.daemon.jobs.progress_reader import ProgressReader
+from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.store.reader import Cursor, Reader
+from gpuyard.daemon.store.views import JobView
+from gpuyard.errors import UserError
+from gpuyard.server import tasks
+from gpuyard.server.request_fields import Since
+from gpuyard.server.requests import check_states
+from gpuyard.server.responses import ReasonTexts, columns_json, job_json, reply, times_are_known
+from gpuyard.spec.notation import task_id
+
+if TYPE_CHECKING:
+    from gpuyard.server.api import Api
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs somebody wants to see."""
+
+    over: bool | None
+    """Those that are over (True), or not; None: both."""
+    wanted: Mapping[str, str]
+    """What columns must say."""
+    states: frozenset[str]
+    """Any of these; empty: all."""
+    text: str
+    """What must be somewhere, in lower case."""
+    tag: str
+    page: slice
+    fold: bool
+    """Whether the waiting tasks of an array are one entry."""
+
+    def found(self, opened: list[JobView], reader: Reader) -> list[JobView]:
+        """The jobs: out of memory if they are open, so that a long queue is quick to list."""
+        if self.over is None:
+            found = reader.jobs(over=None, wanted=self.wanted, tag=self.tag)
+        else:
+            found = opened
+            for name, value in self.wanted.items():
+                found = [v for v in found if getattr(v, name) == value]
+            found = [v for v in found if self.tag in v.work.get("tags", ())] if self.tag else found
+        if len(self.states) > 1:
+            found = [v for v in found if v.state in self.states]
+        if self.text:
+            found = [v for v in found if self.text in _searched_text(v).casefold()]
+        return found
+
+
+def _searched_text(view: JobView) -> str:
+    """Where a text is looked for: line by line, so that nothing is found across two of them."""
+    work = view.work
+    command = " ".join(work.get("command", ()))
+    return "\n".join((view.id, view.name, view.user, view.state, command, *work.get("tags", ())))
+
+
+class JobPage(NamedTuple):
+    """A page of jobs."""
+
+    answer: dict[str, Any]
+    more: bool
+    """Whether there are others behind it."""
+    known: bool
+    """Whether the reason of everybody who is shown waiting is known: reasons may be a moment old."""
+
+
+class JobListing:
+    """Answers for many jobs at once."""
+
+    def __init__(self, yard: Yard, progress: ProgressReader) -> None:
+        self._yard, self._progress = yard, progress
+
+    def of(self, choice: JobFilter, reader: Reader, reasons: Mapping[str, Reason], columns: bool) -> JobPage:
+        """Who runs first, then who waits, in the order of the policy; column by column, or job by job."""
+        yard = self._yard
+        opened = list(yard.store.open.values())
+        found = _in_order(choice.found(opened, reader), reasons)
+        say = ReasonTexts(times=times_are_known(opened))
+        rows = tasks.fold(found) if choice.fold else found
+        shown, now = rows[choice.page], yard.clock.now()
+        whys = [reasons.get(_first_id(view)) if view.state == "queued" else None for view in shown]
+        known = all(why or view.state != "queued" for view, why in zip(shown, whys, strict=True))
+        said = [say(why, view) for view, why in zip(shown, whys, strict=True)]
+        far = [self._progress.of(view, now) for view in shown]
+        more = len(rows) > choice.page.stop
+        counts: dict[str, Any] = {"total": len(found), "rows": len(rows), "states": tasks.counts_of(found)}
+        if columns:
+            answer = {"now": now, **counts, "last": yard.store.last}
+            return JobPage({**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}, more, known)
+        node = yard.machine.node
+        live = yard.measures.live
+        state = yard.state
+        jobs = [
+            job_json(*one, node, live(one[0]), loans(state, one[0].id)) for one in zip(shown, said, far, strict=True)
+        ]
+        return JobPage({**counts, "jobs": jobs}, more, known)
+
+
+def _in_order(views: list[JobView], reasons: Mapping[str, Reason]) -> list[JobView]:
+    """Who runs, who waits as the policy has it, who is held, who is over; else in the order of submission."""
+    views.sort(key=_NUMBER)
+    groups: tuple[list[JobView], ...] = ([], [], [], [])
+    for view in views:
+        groups[3 if view.ended is not None else _GROUPS.get(view.state, 1)].append(view)
+    waiting = groups[1]
+    ids = {view.id: view for view in waiting}
+    ranked = [ids.pop(job) for job in reasons if job in ids]
+    return [*groups[0], *ranked, *ids.values(), *groups[2], *groups[3]]
+
+
+_NUMBER = attrgetter("number")
+_GROUPS = {"running": 0, "queued": 1, "held": 2}
+
+
+def _since(views: list[JobView], reader: Reader) -> list[float]:
+    """When each began to wait, the last time."""
+    again = [_first_id(view) for view in views if view.attempt > (view.state not in ("queued", "held"))]
+    requeued = reader.requeued(again) if again else {}
+    return [requeued.get(_first_id(view), view.submitted) for view in views]
+
+
+def _first_id(view: JobView) -> str:
+    """Its id; of folded tasks, the first one's."""
+    return task_id(view.array, view.work["task"]) if view.array else view.id
+
+
+PAGE = 1000
+"""Jobs on a page, if nobody says how many."""
+MOST = 10_000
+"""Jobs on a page at most, but for those of a table."""
+MOST_ROWS = 1_000_000
+_FARTHEST = 2**53
+_LONGEST = 1000  # characters to look for; SQLite refuses far longer ones
+_CURSOR = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})_([0-9]{1,18})")
+
+Limit = Annotated[int, Query(ge=1, le=MOST, description="At most so many.")]
+Offset = Annotated[int, Query(ge=0, le=_FARTHEST, description="Leave out so many of the first.")]
+States = Annotated[str, Query(description="Only those in this state, or in one of several: `queued,held`.")]
+Of = Annotated[str, Query(description="Only those of this user.")]
+Name = Annotated[str, Query(description="Only those of this name.")]
+Tag = Annotated[str, Query(description="Only those with this tag.")]
+
+
+class ListRoutes:
+    """Handlers; the API adds them to its routes."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._searching = asyncio.Lock()
+
+    async def jobs(
+        self,
+        request: Request,
+        all: Annotated[bool, Query(description="Also those that are over.")] = False,
+        state: States = "",
+        user: Of = "",
+        name: Name = "",
+        tag: Tag = "",
+        array: Annotated[str, Query(description="Only the tasks of this array.")] = "",
+        text: Annotated[
+            str, Query(description="Only those with this in their id, name, user, state, command or tags.")
+        ] = "",
+        offset: Offset = 0,
+        limit: Annotated[
+            int | None,
+            Query(
+                ge=1,
+                le=MOST_ROWS,
+                description=f"At most so many: {PAGE}, and up to {MOST}; of `columns` all, if not said.",
+            ),
+        ] = None,
+        columns: Annotated[bool, Query(description="Column by column, as a table has them.")] = False,
+        fold: Annotated[bool, Query(description="One entry for all waiting tasks of an array.")] = False,
+    ) -> Response:
+        """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
+        if not columns and limit is not None and limit > MOST:
+            raise UserError(f"limit is {MOST} at most: a page says where the next one is; or ask for columns=true")
+        states = frozenset(state.split(",")) if state else frozenset()
+        check_states(states)
+        wanted = {key: value for key, value in (("user", user), ("name", name), ("array", array)) if value}
+        if len(states) == 1:
+            wanted["state"] = state
+        over = None if all or states & OVER else False
+        page = slice(offset, offset + (limit or (MOST_ROWS if columns else PAGE)))
+        return await self._page(request, JobFilter(over, wanted, states, text.casefold(), tag, page, fold), columns)
+
+    async def leases(self, request: Request, user: Of = "", offset: Offset = 0, limit: Limit = PAGE) -> Response:
+        """Leases that are not over, those that have their GPUs first."""
+        wanted = {"kind": "lease", **({"user": user} if user else {})}
+        choice = JobFilter(False, wanted, frozenset(), "", "", slice(offset, offset + limit), False)
+        return await self._page(request, choice, columns=False)
+
+    async def lease(self, job: str) -> Response:
+        """One lease, also if it is over."""
+        api = self._api
+        view = api.reader.job(job)
+        if view is None or view.kind != "lease":
+            raise tasks.unknown(job, "lease")
+        return await api.one(job)
+
+    async def _page(self, request: Request, choice: JobFilter, columns: bool) -> Response:
+        listed = await self._listed(choice, columns)
+        following = {"offset": choice.page.stop} if listed.more else None
+        return await asyncio.to_thread(lambda: paged(request, listed.answer, following))
+
+    async def _listed(self, choice: JobFilter, columns: bool) -> JobPage:
+        """The page, with the latest reasons if they will do: to rank a long queue for everybody who asks takes long."""
+        api = self._api
+        if (recent := api.desk.recent_reasons()) is not None:
+            found = await asyncio.to_thread(lambda: api.listing.of(choice, api.reader, recent, columns))
+            if found.known:
+                return found
+        reasons = await api.look(api.desk.reasons)
+        return await asyncio.to_thread(lambda: api.listing.of(choice, api.reader, reasons, columns))
+
+    async def history(
+        self,
+        request: Request,
+        limit: Limit = PAGE,
+        user: Of = "",
+        state: Annotated[str, Query(description="Only those in this state.")] = "",
+        name: Name = "",
+        tag: Tag = "",
+        since: Annotated[Since, Query(description="Only those that ended then or later.")] = None,
+        until: Annotated[Since, Query(description="Only those that ended before then.")] = None,
+        text: Annotated[
+            str, Query(max_length=_LONGEST, description="Only those with this in their id, name, user or command.")
+        ] = "",
+        cursor: Annotated[str, Query(description="Where to go on, as the `next` of the page before has it.")] = "",
+    ) -> Response:
+        """Jobs that are over, the latest first."""
+        wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
+        check_states({state} - {""})
+        after, before, where = _instant(since), _instant(until), _cursor(cursor)
+
+        def found() -> Response:
+            api = self._api
+            views = api.reader.jobs(
+                over=True, wanted=wanted, limit=limit + 1, ended_after=after, ended_before=before, tag=tag, text=text,
+                behind=where,
+            )  # fmt: skip
+            jobs = [job_json(view, node=api.yard.machine.node) for view in views[:limit]]
+            there_is_more = len(views) > limit
+            return paged(request, {"jobs": jobs}, {"cursor": _behind(views[limit - 1])} if there_is_more else None)
+
+        if not text:
+            return await asyncio.to_thread(found)
+        async with self._searching:  # it may have to look at everything
+            return await asyncio.to_thread(found)
+
+
+def paged(request: Request, answer: dict[str, Any], further: dict[str, Any] | None) -> Response:
+    """A page, and where the next one is: at the same address, but for what is said."""
+    if further is None:
+        return reply({**answer, "next": None})
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in further]
+    address = f"{request.url.path}?{urlencode([*kept, *further.items()])}"
+    response = reply({**answer, "next": address})
+    response.headers["Link"] = f'<{address}>; rel="next"'
+    return response
+
+
+def _behind(view: JobView) -> str:
+    """A cursor behind a job that is over: when it ended, exactly, and its number."""
+    return f"{float(view.ended or 0.0).hex()}_{view.number}"
+
+
+def _cursor(text: str) -> Cursor | None:
+    if not text:
+        return None
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise UserError(f"'{text[:80]}' is no cursor; take the one in `next` of the page before")
+    return Cursor(float.fromhex(found[1]), int(found[2]))
+
+
+def _instant(when: datetime | None) -> float | None:
+    return when.timestamp() if when else None

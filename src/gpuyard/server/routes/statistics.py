@@ -1,0 +1,146 @@
+"""Routes of statistics over a span of time: jobs, GPU usage by user, interference between jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Query, Response
+
+from gpuyard.core.colocation import AVOIDED, NEVER
+from gpuyard.core.policy import CONSIDERATE
+from gpuyard.daemon.store.statistics import HOUR, Window, statistics, usage
+from gpuyard.daemon.store.views import JobView
+from gpuyard.errors import UserError
+from gpuyard.predict.slowdowns import Finding
+from gpuyard.server.request_fields import Since
+from gpuyard.server.responses import iso, reply
+
+if TYPE_CHECKING:
+    from gpuyard.server.api import Api
+
+
+_STATS_SPAN = 24 * HOUR
+_STATES = ("queued", "held", "running")
+
+
+class StatsRoute:
+    """Numbers of jobs, of GPU-hours, and how long things took."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._one_at_a_time = asyncio.Lock()
+
+    async def stats(
+        self,
+        since: Annotated[Since, Query(description="From then on; a day before the end unless given.")] = None,
+        until: Annotated[Since, Query(description="Until then; until now unless given.")] = None,
+    ) -> Response:
+        """What happened in a span of time, and how the queue stands now."""
+        begin, end = span_of(since, until, time.time())
+        devices = self._api.yard.machine.gpus.devices
+        window = Window(begin, end, len(devices), max((float(d.memory) for d in devices), default=0.0) or 1.0)
+        async with self._one_at_a_time:  # it may look at a hundred thousand jobs
+            found = await asyncio.to_thread(statistics, self._api.settings.database, window)
+        views = list(self._api.yard.store.open.values())
+        for user in found["users"]:
+            user["energy_wh"] = self._energy(user, views, begin, end)
+        states = Counter(view.state for view in views)
+        wanted = sum(view.work["gpu_count"] for view in views if view.state == "queued")
+        queue = {**{state: states[state] for state in _STATES}, "gpus_wanted": wanted}
+        return reply({"since": iso(begin), "until": iso(end), "gpus": len(devices), **found, "queue": queue})
+
+    def _energy(self, user: dict[str, Any], views: list[JobView], begin: float, end: float) -> float | None:
+        """What a user's jobs took of energy in a span of time: of those that are over, and of those that run."""
+        known = [] if user["energy_wh"] is None else [user["energy_wh"]]
+        for view in views:
+            live = self._api.yard.measures.live(view) if view.user == user["user"] else None
+            if live and live["energy_wh"] is not None and view.started is not None and live["seconds"] > 0:
+                inside = min(end, view.started + live["seconds"]) - max(begin, view.started)
+                known.append(live["energy_wh"] * min(1.0, max(0.0, inside / live["seconds"])))
+        return round(sum(known), 3) if known else None
+
+
+def span_of(
+    since: datetime | None, until: datetime | None, now: float, usual: float = _STATS_SPAN
+) -> tuple[float, float]:
+    """The span of time that somebody means: the day (or so) before its end, and until now, if not said."""
+    end = min(now, _seconds(until, now))
+    begin = _seconds(since, end - usual)
+    if begin >= end:
+        raise UserError(f"the span is empty: since ({iso(begin)}) must be before until ({iso(end)}) and before now")
+    return begin, end
+
+
+def _seconds(given: datetime | None, usual: float) -> float:
+    try:
+        return usual if given is None else given.timestamp()
+    except (OverflowError, ValueError, OSError):
+        raise UserError(f"{given} is no time that can be told; write for example 2026-11-20T08:00:00Z") from None
+
+
+_USAGE_SPAN, _MOST_USAGE = 5_000, 20_000
+
+
+class UsageRoute:
+    """The handler; the API adds it to its routes."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._one_at_a_time = asyncio.Lock()
+
+    async def usage(
+        self,
+        since: Annotated[Since, Query(description="From then on; a day before the end unless given.")] = None,
+        until: Annotated[Since, Query(description="Until then; until now unless given.")] = None,
+        limit: Annotated[
+            int, Query(ge=1, le=_MOST_USAGE, description="At most so many, the latest of them.")
+        ] = _USAGE_SPAN,
+    ) -> Response:
+        """Who was on which GPU when: every attempt of every job in a span of time, those that began last first."""
+        begin, end = span_of(since, until, time.time())
+        gpus = len(self._api.yard.machine.gpus.devices)
+
+        def look() -> Response:
+            columns, more = usage(self._api.settings.database, begin, end, limit)
+            return reply({"since": begin, "until": end, "gpus": gpus, "more": more, "columns": columns})
+
+        async with self._one_at_a_time:  # it may look at a hundred thousand jobs
+            return await asyncio.to_thread(look)
+
+
+class InterferenceRoute:
+    """The handler; the API adds it to its routes."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def interference(self) -> Response:
+        """What jobs of each kind suffer beside those of another on one GPU, as far as it was seen; the worst first."""
+        api = self._api
+        known = sorted(api.interference.known.values(), key=lambda one: (-one.slowdown, one.sufferer, one.beside))
+        considered = api.yard.planner.placement == CONSIDERATE
+        return reply({"considered": considered, "pairs": [_pair(one) for one in known]})
+
+
+def _pair(one: Finding) -> dict[str, Any]:
+    return {
+        "sufferer": _kind(one, 0), "beside": _kind(one, 1), "slowdown": round(one.slowdown, 3),
+        "verdict": verdict(one.slowdown), "evidence": one.evidence, "seconds": round(one.seconds, 1), "at": iso(one.at),
+    }  # fmt: skip
+
+
+def _kind(one: Finding, which: int) -> dict[str, str]:
+    """A kind of jobs: what tells it, what they are called, and the last of them that this was seen at."""
+    signature = (one.sufferer, one.beside)[which]
+    return {"signature": signature, "name": one.names[which], "job": one.jobs[which]}
+
+
+def verdict(slowdown: float) -> str:
+    """What placement `considerate` makes of it."""
+    if slowdown >= NEVER:
+        return "apart"
+    return "avoided" if slowdown >= AVOIDED else "together"

@@ -1,0 +1,425 @@
+"""Bodies of requests for jobs: submissions, batches, changes and copies."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
+
+from gpuyard.config import Settings
+from gpuyard.core.model import Request
+from gpuyard.daemon.jobs.intake import JobRequest
+from gpuyard.daemon.jobs.profiles import check_profile
+from gpuyard.errors import Bug, UserError
+from gpuyard.gpus.simulated import said_use
+from gpuyard.notify.subscriptions import is_url
+from gpuyard.predict.signatures import reads_text
+from gpuyard.server.request_fields import (
+    WHOLE,
+    Adaptive,
+    ArrayWish,
+    Begin,
+    Command,
+    Deadline,
+    Dependency,
+    Directory,
+    Environment,
+    Estimate,
+    File,
+    From,
+    GpuMemory,
+    Gpus,
+    GpuShare,
+    Grace,
+    Name,
+    Notice,
+    Notify,
+    NotifyOn,
+    OomRetries,
+    OpenMode,
+    Preemptible,
+    Priority,
+    Profile,
+    Retries,
+    RetryDelay,
+    Signal,
+    SimulateUse,
+    Tags,
+    Text,
+    ThreadPercentage,
+    TimeLimit,
+    Word,
+)
+from gpuyard.spec.notation import parse_array
+from gpuyard.spec.work import Work
+from gpuyard.units import check_signal
+
+RETRY_DELAY = 30.0
+"""Seconds before the first retry, if nobody says otherwise."""
+MOST_SCRIPT = 2**22
+
+
+def program(command: Sequence[str]) -> str:
+    """What a command is called, with a mark in place of every byte that is no UTF-8: SQLite takes none of those."""
+    return os.fsencode(command[0].rpartition("/")[2]).decode(errors="replace")
+
+
+def check_command(command: list[str], directory: str) -> None:
+    if not directory.startswith("/"):
+        raise UserError(f"directory must be an absolute path, not '{directory}'")
+    if not command[0]:
+        raise UserError("the command is empty")
+
+
+class Asked(BaseModel):
+    """What is asked for jobs and leases alike."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    gpus: Gpus = None
+    from_: From = None
+    gpu_memory: GpuMemory = None
+    priority: Priority = 0.0
+    estimate: Estimate = None
+    time_limit: TimeLimit = None
+
+    @property
+    def estimated(self) -> bool:
+        """Whether anybody said how long it takes."""
+        return self.estimate is not None or self.time_limit is not None
+
+    def request(self, settings: Settings) -> Request:
+        """What a policy may know of it."""
+        return self._request_with(settings, preemptible=False)
+
+    def _request_with(self, settings: Settings, **more: Any) -> Request:
+        estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
+        return Request(
+            gpus=self.gpus or len(self.from_ or ()) or 1,
+            estimate=min(estimate, self.time_limit or math.inf),
+            **share(self.gpu_memory),
+            priority=self.priority,
+            scope=tuple(self.from_ or ()),
+            limit=self.time_limit or math.inf,
+            **more,
+        )
+
+
+def share(memory: float | str | None) -> dict[str, Any]:
+    """What a request says of a share of GPUs; what is to be found out is a whole one until then."""
+    return {"memory": memory, "compute": 0.0} if isinstance(memory, float | int) else {"memory": 0.0, "compute": 100.0}
+
+
+class AskedForJob(Asked):
+    """What is asked for jobs, and may change while they wait."""
+
+    gpu_memory: GpuShare = None  # type: ignore[assignment]  # of a lease nothing can be found out
+    oom_retries: OomRetries = None
+    cap: Annotated[bool, Field(description="Whether its framework is told to keep to its share.")] = False
+    simulate_use: SimulateUse = None
+    mps: Annotated[bool, Field(description="Whether it is a client of MPS.")] = False
+    thread_percentage: ThreadPercentage = None
+    profile: Profile = None
+    name: Name = None
+    grace: Grace = None
+    requeue: bool = False
+    begin: Begin = None
+    deadline: Deadline = None
+    dependency: Dependency = None
+    retries: Retries = 0
+    retry_delay: RetryDelay = None
+    output: File = None
+    error: File = None
+    open_mode: OpenMode = None
+    slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
+    preemptible: Preemptible = False
+    adaptive: Adaptive = False
+    signal: Signal = "TERM"
+    notice: Notice = None
+    notify: Notify = None
+    notify_on: NotifyOn = None
+
+
+class BatchRow(BaseModel):
+    """Where a job of a batch stands in its file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    number: Annotated[int, Field(ge=1, le=10**9, description="1, 2, 3 ..."), WHOLE]
+    wave: Annotated[int, Field(ge=1, le=10**9, description="The wave that it starts with."), WHOLE] = 1
+    epochs: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    priority: Annotated[float, Field(allow_inf_nan=False, description="As the file says it.")] = 0.0
+
+
+class Submission(AskedForJob):
+    """A job as its submitter describes it."""
+
+    command: Command
+    directory: Annotated[
+        Text | None, Field(description="Where it runs: an absolute path, or ~/PATH; the home directory if not said.")
+    ] = None
+    environment: Annotated[
+        Environment | None, Field(description="All of its environment; if not said, that of a login.")
+    ] = None
+    variables: Annotated[Environment, Field(description="What comes on top of its environment.")] = {}
+    tags: Tags = []
+    umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit."), WHOLE] = 0o022
+    hold: bool = False
+    array: ArrayWish = None
+    script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
+    own_id: Annotated[bool, Field(description="Whether `{id}` in its command is its id.")] = False
+    row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
+
+    def wanted(self, settings: Settings) -> JobRequest:
+        """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
+        return JobRequest(
+            self.work(settings), self.request(settings), self.environment or {}, self.hold, self.dependency or "",
+            self.array or "", self.script or "", self.own_id,
+        )  # fmt: skip
+
+    def work(self, settings: Settings) -> Work:
+        """What it is to run."""
+        directory, row = self.directory or "", self.row
+        check_command(self.command, directory)
+        _check_script(self.script)
+        if self.profile is not None and not check_profile(self.profile) and reads_text(self.command):
+            raise UserError(
+                "a shell's text has no place for other arguments: give a time to try it out for, as in --profile 30s, "
+                "or put it into a script"
+            )
+        if self.thread_percentage and not self.mps:
+            raise UserError("a thread percentage is for clients of MPS: give --mps as well, or leave it out")
+        if self.notice and self.notice >= (self.time_limit or math.inf):
+            raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
+        return Work(
+            command=tuple(self.command),
+            directory=directory,
+            name=self.name or program(self.command),
+            tags=tuple(self.tags),
+            time_limit=self.time_limit,
+            grace=settings.grace if self.grace is None else self.grace,
+            requeue=self.requeue,
+            output_limit=settings.output_limit,
+            umask=self.umask,
+            estimated=self.estimated,
+            retries=self.retries,
+            retry_delay=RETRY_DELAY if self.retries and self.retry_delay is None else self.retry_delay or 0.0,
+            output=self.output or "",
+            error=self.error or "",
+            open_mode=self.open_mode or "",
+            slurm=self.slurm,
+            signal=check_signal(self.signal),
+            notice=self.notice or 0.0,
+            notify=checked_refs(self.notify or ()),
+            notify_on=tuple(self.notify_on or ()),
+            simulate_use=said_use(
+                self.simulate_use, self.environment or {}, self.command, simulated=bool(settings.simulate_gpus)
+            ),
+            auto_memory=self.gpu_memory == "auto" or (self.gpu_memory is None and bool(self.profile)),
+            oom_retries=settings.oom_retries if self.oom_retries is None else self.oom_retries,
+            cap=self.cap,
+            adaptive=self.adaptive,
+            mps=self.mps,
+            thread_percentage=self.thread_percentage or 0.0,
+            profile=self.profile or "",
+            row=None if row is None else (row.number, row.wave, row.epochs, row.priority),
+        )
+
+    def _notice(self, settings: Settings) -> float:
+        """Seconds that it may take to stop."""
+        return self.notice or (settings.grace if self.grace is None else self.grace)
+
+    def request(self, settings: Settings) -> Request:
+        """What a policy may know of it."""
+        return self._request_with(
+            settings,
+            preemptible=self.preemptible,
+            notice=self._notice(settings) if self.preemptible else 0.0,
+            begin=self.begin.timestamp() if self.begin else 0.0,
+            deadline=self.deadline.timestamp() if self.deadline else math.inf,
+        )
+
+
+class BatchName(BaseModel):
+    """What jobs that belong together are called."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: Annotated[Word, Field(min_length=1, max_length=200)]
+    key: Annotated[Word, Field(max_length=200, description="What tells that a file is the same.")] = ""
+    waves: Annotated[
+        bool, Field(description="Whether they start in their order, and a wave when the one before is over.")
+    ] = False
+    again: Annotated[bool, Field(description="Whether it is taken though a batch of yours with this key is open.")] = (
+        False
+    )
+
+
+class Batch(BaseModel):
+    """Jobs that are taken in together, or not at all; `@0` in a dependency is the first of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    jobs: Annotated[list[Submission], Field(min_length=1)]
+    environment: Annotated[Environment | None, Field(description="Of those jobs that have none of their own.")] = None
+    batch: Annotated[BatchName | None, Field(description="What they are called together.")] = None
+    skip_refused: Annotated[
+        StrictBool, Field(description="Whether those that can never run here are left out, and the others taken.")
+    ] = False
+
+    def complete(self) -> list[Submission]:
+        """The jobs, each with its environment."""
+        return [self._complete(number, one) for number, one in enumerate(self.jobs, 1)]
+
+    def _complete(self, number: int, one: Submission) -> Submission:
+        more: dict[str, Any] = {}
+        if "environment" not in one.model_fields_set:
+            more["environment"] = self.environment
+        if self.batch is not None and one.row is None:
+            more["row"] = BatchRow(number=number, priority=one.priority)
+        return one.model_copy(update=more) if more else one
+
+
+def checked_refs(refs: Sequence[str]) -> tuple[str, ...]:
+    """Who is to be told of a job, as the log may have it: a URL, which is a secret, has been replaced by then."""
+    if any(is_url(ref) for ref in refs):
+        raise Bug("a URL to send notifications to would have come into the log; please report this")
+    return tuple(refs)
+
+
+def _check_script(script: str | None) -> None:
+    if script is not None and len(script) > MOST_SCRIPT:
+        raise UserError(f"the script has more than {MOST_SCRIPT // 2**20} MiB; let it be short, and call the rest")
+    if script is not None and not script.startswith("#!"):
+        raise UserError("the script does not say what runs it; begin it with a line like #!/bin/bash")
+
+
+class Cancellation(BaseModel):
+    """How to end a job."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    grace: Grace = None
+
+
+class PolicyChoice(BaseModel):
+    """How to plan from now on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    policy: Annotated[Word, Field(description="`NAME[:SETTING=VALUE,...][@DISCIPLINE[@PLACEMENT]]`.")]
+    discipline: Annotated[Word | None, Field(description="As before, if not said.")] = None
+    placement: Annotated[Word | None, Field(description="As before, if not said.")] = None
+    force: Annotated[
+        bool, Field(description="Also a trained policy that has not passed its gate; who did so is remembered.")
+    ] = False
+
+
+_EMPTY: dict[str, Any] = {
+    "tags": (), "time_limit": None, "requeue": False, "retries": 0, "retry_delay": RETRY_DELAY, "output": "",
+    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0, "notify": (), "notify_on": (),
+    "cap": False, "adaptive": False, "simulate_use": "", "mps": False, "thread_percentage": 0.0, "profile": "",
+}  # fmt: skip
+"""What work is like where a wish is taken back; its grace is then that of the settings."""
+
+
+class Changes(AskedForJob):
+    """What a job is to ask for instead; what is left out stays, and null takes it back."""
+
+    tags: Tags | None = None
+
+    @property
+    def given(self) -> set[str]:
+        """What is to change, as JSON calls it."""
+        return {name.rstrip("_") for name in self.model_fields_set}
+
+    def applied(self, work: Work, request: Request, settings: Settings) -> tuple[Work, Request]:
+        """Work and request as they are to be."""
+        changed = self._work(work, settings)
+        told = self._estimate_told(work, request) is not None or changed.time_limit is not None
+        return replace(changed, estimated=told), self._request(work, changed, request, settings)
+
+    def _work(self, work: Work, settings: Settings) -> Work:
+        empty = {**_EMPTY, "grace": settings.grace}
+        given = {name: getattr(self, name) for name in empty.keys() & self.model_fields_set}
+        found = {name: empty[name] if value is None else value for name, value in given.items()}
+        found |= {name: tuple(found[name]) for name in ("tags", "notify_on") if name in found}
+        if "notify" in found:
+            found["notify"] = checked_refs(found["notify"])
+        if "gpu_memory" in self.model_fields_set:
+            found |= {"auto_memory": self.gpu_memory == "auto", "asked_memory": 0.0}
+        if "oom_retries" in self.model_fields_set:
+            found["oom_retries"] = settings.oom_retries if self.oom_retries is None else self.oom_retries
+        if "name" in self.model_fields_set:
+            found["name"] = self.name or program(work.command)
+        if "signal" in found:
+            found["signal"] = check_signal(self.signal)
+        if found.get("retries") and not work.retry_delay and "retry_delay" not in found:
+            found["retry_delay"] = RETRY_DELAY
+        return replace(work, **found)
+
+    def _request(self, before: Work, after: Work, request: Request, settings: Settings) -> Request:
+        given = self.model_fields_set
+        found: dict[str, Any] = {}
+        if "priority" in given:
+            found["priority"] = self.priority
+        if given & {"gpus", "from_"}:
+            scope = tuple(self.from_ or ()) if "from_" in given else request.scope
+            found["scope"] = scope
+            found["gpus"] = self.gpus or (len(scope) if "from_" in given else 0) or 1
+        if "gpu_memory" in given:
+            found |= share(self.gpu_memory)
+        if "begin" in given:
+            found["begin"] = self.begin.timestamp() if self.begin else 0.0
+        if "deadline" in given:
+            found["deadline"] = self.deadline.timestamp() if self.deadline else math.inf
+        if "preemptible" in given:
+            found["preemptible"] = self.preemptible
+        if given & {"preemptible", "notice", "grace"}:
+            may_stop = found.get("preemptible", request.preemptible)
+            found["notice"] = (after.notice or after.grace) if may_stop else 0.0
+        if given & {"estimate", "time_limit", "grace"}:
+            limit = after.time_limit or math.inf
+            found["limit"] = limit
+            found["estimate"] = min(self._estimate(before, request, settings), limit)
+        return replace(request, **found)
+
+    def _estimate(self, before: Work, request: Request, settings: Settings) -> float:
+        """Seconds that it should take; without an estimate of its own, its limit, or what is usual."""
+        usual = settings.default_estimate or math.inf
+        limit = self.time_limit if "time_limit" in self.model_fields_set else before.time_limit
+        return self._estimate_told(before, request) or limit or usual
+
+    def _estimate_told(self, before: Work, request: Request) -> float | None:
+        """Its estimate, if there is one of its own."""
+        if "estimate" in self.model_fields_set:
+            return self.estimate
+        return request.estimate if before.estimated and request.estimate != before.time_limit else None
+
+
+class Copy(Changes):
+    """How a new job is to differ from the one that it is a copy of."""
+
+    command: Command | None = None
+    directory: Directory | None = None
+    hold: bool = False
+    array: ArrayWish = None
+
+    def copied(self, work: Work, request: Request, settings: Settings) -> JobRequest:
+        """The new job; whom the old one had to follow, and when it was to begin, was for the old one."""
+        fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
+        new = replace(work, task=None, tasks=None, predicted=None, profiles="", ooms=0, blameless=0)
+        work, request = self.applied(new, fresh, settings)
+        if self.command is not None:
+            is_usual = work.name == program(work.command) and self.name is None
+            name = program(self.command) if is_usual else work.name
+            work = replace(work, command=tuple(self.command), script="", name=name)
+        work = replace(work, directory=self.directory or work.directory)
+        check_command(list(work.command), work.directory)
+        if self.array:
+            parse_array(self.array)
+        return JobRequest(work, request, {}, self.hold, self.dependency or "", self.array or "")

@@ -1,0 +1,166 @@
+"""Routes of tokens and of the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpuyard.engines.local.accounts import name_of, uid_of
+from gpuyard.errors import UserError
+from gpuyard.server.auth.audit import AuditEntry
+from gpuyard.server.auth.authentication import ANONYMOUS
+from gpuyard.server.auth.credentials import NoSuchToken, Token
+from gpuyard.server.auth.middleware import Auth
+from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permissions, Role
+from gpuyard.server.request_fields import Since
+from gpuyard.server.responses import iso, reply
+
+_NAME = re.compile(r"[^\W_-][\w.@\\+-]{0,63}|_[\w.@\\+-]{1,63}")
+_MOST = 200  # tokens of one user that are not over
+_LONGEST = 100 * 365 * 86400.0
+
+
+class TokenWish(BaseModel):
+    """A token as it is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user: Annotated[str | None, Field(max_length=64, description="Whose; who asks, if not said.")] = None
+    role: Annotated[Role, Field(description="What it allows at most.")] = Role.USER
+    expires: Annotated[
+        float | None, Field(gt=0, le=_LONGEST, allow_inf_nan=False, description="Seconds from now; never, if not said.")
+    ] = None
+    label: Annotated[str, Field(max_length=200, description="What it is for.")] = ""
+
+
+class TokenRoutes:
+    """Handlers; `add_to` makes them known."""
+
+    def __init__(self, doors: Auth, permissions: Permissions) -> None:
+        self._doors, self._permissions = doors, permissions
+
+    def add_to(self, add: Callable[..., None]) -> None:
+        """Make the routes known."""
+        add("/tokens", self.tokens, "GET", Permission.EVERYBODY)
+        add("/tokens", self.make, "POST", Permission.EVERYBODY, status_code=201)
+        add("/tokens/{id}", self.revoke, "DELETE", Permission.EVERYBODY)
+        add("/audit", self.audit, "GET", Permission.ADMIN, "read the audit trail")
+
+    async def tokens(self, request: Request, user: str = "") -> Response:
+        """Tokens, the newest first: one's own, or everybody's for admins. Their secrets are nowhere."""
+        caller = self._permissions.caller(request)
+        found = [
+            self._json(token)
+            for token in self._doors.access.tokens()
+            if (caller.admin or _is_theirs(caller, token)) and user in ("", token.user)
+        ]
+        return reply({"tokens": found})
+
+    async def make(self, request: Request, given: TokenWish) -> Response:
+        """Make a token. This answer is the only place where it can be seen."""
+        caller = self._permissions.caller(request)
+        user = caller.name if given.user is None else given.user
+        self._check(caller, user, given.role)
+        uid = self._uid(user, given.role)
+        access = self._doors.access
+        if sum(token.user == user and token.state(time.time()) == "active" for token in access.tokens()) >= _MOST:
+            raise UserError(f"{user} has {_MOST} tokens already; revoke some with gpuyard token revoke")
+        expires = None if given.expires is None else time.time() + given.expires
+        limits = self._doors.submitters.limits(request, caller) if uid is not None and user == caller.name else ()
+        token, text = await asyncio.to_thread(
+            access.make, user, given.role.value, uid=uid, label=given.label, made_by=caller.name,
+            limits=" ".join(limits), expires=expires,
+        )  # fmt: skip
+        return reply({**self._json(token), "token": text, "runs_as": self._runs_as(token)}, 201)
+
+    async def revoke(self, request: Request, id: str) -> Response:
+        """Let a token be good for nothing from now on, and what was opened with it neither."""
+        caller, access = self._permissions.caller(request), self._doors.access
+        token = access.token(id)
+        if not caller.admin and not _is_theirs(caller, token):
+            raise NoSuchToken
+        return reply(self._json(await asyncio.to_thread(access.revoke, id)))
+
+    async def audit(
+        self,
+        user: str = "",
+        since: Since = None,
+        limit: Annotated[int, Query(ge=1, le=100_000)] = 100,
+        before: Annotated[
+            int | None, Query(ge=1, le=2**63 - 1, description="Only entries with a smaller number.")
+        ] = None,
+    ) -> Response:
+        """Who changed what, and who was refused, the latest first."""
+        after = since.timestamp() if since else 0.0
+        found = await asyncio.to_thread(self._doors.trail.find, user, after, limit, before)
+        return reply({"entries": [entry_json(seq, entry) for seq, entry in found]})
+
+    def _check(self, caller: Caller, user: str, role: Role) -> None:
+        """Refuse a token that would let somebody do more than they may."""
+        if caller.via not in ("socket", "loopback") and not caller.admin:
+            raise Forbidden("a token cannot make tokens, unless it is an admin's; do it on the daemon's machine")
+        if not _NAME.fullmatch(user) or user == ANONYMOUS.name:
+            raise UserError(f"'{user}' cannot be a user's name; write letters, digits, and _ . - in between")
+        if not caller.admin and (user != caller.name or role is Role.ADMIN):
+            what = f"{_an(role)} token" if user == caller.name else f"a token for {user}"
+            raise Forbidden(f"only an admin may make {what}; you may make viewer and user tokens for yourself")
+        runs_jobs = self._doors.settings.shared and role is not Role.VIEWER
+        if runs_jobs and user != caller.name and caller.uid not in (0, os.geteuid()):
+            root = name_of(os.geteuid())
+            raise Forbidden(
+                f"only {root} may make a token that runs jobs as {user}; make a viewer token, or let {user} make it"
+            )
+
+    def _uid(self, user: str, role: Role) -> int | None:
+        """The account whose jobs a token runs; None where they all run as the daemon."""
+        if not self._doors.settings.shared or role is Role.VIEWER:
+            return None
+        if (uid := uid_of(user)) is None:
+            raise UserError(
+                f"there is no account {user} on this machine, and jobs run as their owner; make one with "
+                f"useradd {user}, or a token that may only look, with --role viewer"
+            )
+        return uid
+
+    def _runs_as(self, token: Token) -> str | None:
+        """The account that jobs of a token run as; None if it runs none."""
+        if token.role == Role.VIEWER.value:
+            return None
+        return token.user if self._doors.settings.shared else name_of(os.geteuid())
+
+    def _json(self, token: Token) -> dict[str, Any]:
+        return {
+            "id": token.id, "user": token.user, "role": token.role, "label": token.label, "made_by": token.made_by,
+            "state": token.state(time.time()), "sessions": len(self._doors.access.sessions_of(token.id)),
+            "created_at": iso(token.created), "expires_at": _iso(token.expires), "last_used_at": _iso(token.used),
+            "revoked_at": _iso(token.revoked),
+        }  # fmt: skip
+
+
+def entry_json(seq: int, entry: AuditEntry) -> dict[str, Any]:
+    """An entry of the audit trail."""
+    return {
+        "id": seq, "at": iso(entry.at), "user": entry.user or None, "via": entry.via, "address": entry.address or None,
+        "method": entry.method or None, "path": entry.path, "status": entry.status, "job": entry.job or None,
+        "times": entry.times,
+    }  # fmt: skip
+
+
+def _is_theirs(caller: Caller, token: Token) -> bool:
+    """Whether a token is of whoever asks, who is known."""
+    return token.user == caller.name and caller.via != "nobody"
+
+
+def _iso(at: float | None) -> str | None:
+    return None if at is None else iso(at)
+
+
+def _an(role: Role) -> str:
+    return f"{'an' if role is Role.ADMIN else 'a'} {role.value}"

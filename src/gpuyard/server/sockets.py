@@ -1,0 +1,350 @@
+"""The listening sockets, and which process is at the other end of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gpuyard.client.transport import reachable
+from gpuyard.engines.local.processes import look
+from gpuyard.errors import UserError
+from gpuyard.server.auth.hosts import is_loopback, network_of
+
+_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_REQUEST = 1
+_HEADER = struct.Struct("=IHHII")
+_QUESTION = struct.Struct("=BBBxI")
+_ENDS = struct.Struct("!HH")
+_REST = struct.Struct("=I8s")
+_ANSWER = struct.Struct("=4B")
+_OWNER = struct.Struct("=5I")
+_ANY_COOKIE = b"\xff" * 8
+_CONNECTED = (1, 4, 5)  # states in which one can have sent us something: established, or done with that
+_ID = 48  # bytes of the two ends, as the kernel writes them
+
+
+class RemoteSocket(NamedTuple):
+    """The socket at the other end."""
+
+    uid: int
+    inode: int
+
+
+def far_end(connection: socket.socket) -> RemoteSocket | None:
+    """Who owns the other end of a connection within this machine; None if that cannot be told."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    try:
+        here, there = connection.getsockname()[:2], connection.getpeername()[:2]
+        found = _query_kernel(connection.family, there, here)
+        connection.getpeername()  # fails if it was reset meanwhile: then another may have got the same port
+    except (OSError, struct.error):
+        return None
+    return found if found is not None and _is_own_request(found) else None
+
+
+def _is_own_request(far: RemoteSocket) -> bool:
+    """Whether the other end is what its user wants: not ourselves, sent here by somebody's wish (a notification, say).
+
+    And if it is root's, and we are, not out of a container: root there should not be root here.
+    """
+    if far.uid != os.geteuid():
+        return True
+    if far.uid != 0:
+        return not _has_open("self", f"socket:[{far.inode}]")
+    pid = process_with(far)
+    return pid is not None and pid != os.getpid() and _namespace(pid) == _namespace(os.getpid())
+
+
+def _namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
+
+
+def process_with(far: RemoteSocket) -> int | None:
+    """A process that has this socket open; None if there is none that we may see."""
+    target = f"socket:[{far.inode}]"
+    pids = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
+    return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: who asks often is
+
+
+def opener_of(far: RemoteSocket) -> int | None:
+    """The process that has this socket open, and not one that it forked meanwhile, which has it as well."""
+    pid = process_with(far)
+    while pid is not None and (process := look(pid)) is not None:
+        if not _has_open(str(process.parent), f"socket:[{far.inode}]"):
+            break
+        pid = process.parent
+    return pid
+
+
+def _has_open(pid: str, target: str) -> bool:
+    folder = f"/proc/{pid}/fd"
+    try:
+        numbers = os.listdir(folder)
+    except OSError:  # it has ended, or is somebody's whose files we may not see
+        return False
+    return any(_link(f"{folder}/{number}") == target for number in numbers)
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed meanwhile, by another thread say
+        return ""
+
+
+def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int]) -> RemoteSocket | None:
+    """Look a socket up by its own end and the other."""
+    ends = _ENDS.pack(source[1], target[1])
+    for address in (source[0], target[0]):
+        ends += socket.inet_pton(family, address).ljust(16, b"\0")
+    every_state = 0xFFFFFFFF
+    body = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, every_state) + ends + _REST.pack(0, _ANY_COOKIE)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(1.0)
+        kernel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + body)
+        answer = kernel.recv(4096)
+    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:  # an error: there is no such socket
+        return None
+    if _ANSWER.unpack_from(answer, _HEADER.size)[1] not in _CONNECTED:  # another's, on the way to the same ends
+        return None
+    *_, uid, inode = _OWNER.unpack_from(answer, _HEADER.size + _ANSWER.size + _ID)
+    return RemoteSocket(uid, inode) if inode else None
+
+
+_CREDENTIALS = struct.Struct("3i")
+_MOST_EACH = 250  # connections of one user
+_PAGE_USER = -1  # stands for a user's number
+_MOST_HEAD = 2**17  # bytes of a request without its body
+_HEAD_TIME, _BODY_TIME = 30.0, 300.0  # seconds in which a request's head, and then its body, must have come, on TCP
+
+
+class Peer(NamedTuple):
+    """The process at the other end, as the kernel says."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+class AcceptedSocket(socket.socket):
+    """A connection that was taken, whose TLS may still have to be set up; nobody else counts it until then."""
+
+    waiting: ClassVar[dict[int, str]] = {}
+    """Where those come from that have not got that far, by their file descriptors."""
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.waiting.pop(self.fileno(), None)
+        super().close()
+
+    @classmethod
+    def is_too_much(cls, whose: str) -> bool:
+        """Whether an address has begun too many of them, or all together have."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return len(cls.waiting) > most // 4 or sum(one == whose for one in cls.waiting.values()) > most // 8
+
+
+class TlsListener(socket.socket):
+    """A listening socket that hangs up on who connects again and again without going on to speak."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection."""
+        taken, address = super().accept()
+        connection = AcceptedSocket(self.family, self.type, self.proto, fileno=taken.detach())
+        whose = network_of(str(address[0]))
+        AcceptedSocket.waiting[connection.fileno()] = whose
+        if AcceptedSocket.is_too_much(whose):
+            connection.close()
+            raise ConnectionAbortedError("too many connections from there are being set up")
+        return connection, address
+
+
+class PeerProtocol(HttpToolsProtocol):
+    """HTTP, with the peer's credentials in the state of every request, and no more connections than are good for all.
+
+    Each takes a file descriptor, and without any left the daemon could not even look after jobs.
+    """
+
+    proxied: ClassVar[bool] = False
+    """Whether a proxy of this machine connects for everybody."""
+    is_page: ClassVar[Callable[[int], bool]] = staticmethod(lambda pid: False)
+    """Whether a process is the page's, which asks for everybody who looks."""
+    _open: ClassVar[Counter[int | str]] = Counter()
+    """How many connections each user has, and each address beyond this machine."""
+    _whose: int | str | None = None
+    _most = _MOST_EACH
+    _timer: asyncio.TimerHandle | None = None
+    _pump: Any = None
+    """What the connection was handed over to."""
+    _head: int | None = None
+    """How much of a request's head has come; None when it is complete."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Ask the kernel who it is."""
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family == socket.AF_UNIX:
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            peer = Peer(*_CREDENTIALS.unpack(raw))
+            self.app_state: dict[str, Any] = {**self.app_state, "peer": peer}
+            self._whose = peer.uid
+            if type(self).is_page(peer.pid):
+                self.app_state = {**self.app_state, "page": True}
+                self._whose, self._most = _PAGE_USER, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        elif connection is not None:
+            AcceptedSocket.waiting.pop(connection.fileno(), None)
+            self._look_at(connection, transport.get_extra_info("peername"))
+            self._hurry(_HEAD_TIME, transport)
+        if self._whose is not None:
+            self._open[self._whose] += 1
+        self.app_state = {**self.app_state, "abort": transport.abort}
+        super().connection_made(transport)
+        if self._whose and self._is_too_much(self._whose):
+            transport.abort()
+
+    def _look_at(self, connection: socket.socket, peer: tuple[Any, ...] | None) -> None:
+        """Find out who is at the other end of TCP: somebody of this machine, or an address."""
+        address = str(peer[0]) if peer else ""
+        within = is_loopback(address)
+        far = far_end(connection) if within else None
+        self.app_state = {**self.app_state, "far": far}
+        self._whose = network_of(address) if far is None else far.uid
+        if self.proxied and within:  # whoever that is may have many
+            self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count it no longer."""
+        super().connection_lost(exc)
+        self._stop_timer()
+        if self._whose is not None:
+            self._open[self._whose] -= 1
+            if not self._open[self._whose]:
+                del self._open[self._whose]
+
+    def _hurry(self, seconds: float, transport: asyncio.Transport) -> None:
+        """Hang up if what is to come has not come by then; on TCP, since on the socket it is known who is so slow."""
+        self._stop_timer()
+        if "far" in self.app_state:
+            self._timer = asyncio.get_running_loop().call_later(seconds, transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._head = 0
+        self._hurry(_HEAD_TIME, self.transport)
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its head is over."""
+        self._head = None
+        self._hurry(_BODY_TIME, self.transport)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of it has come; the answer may take its time."""
+        self._stop_timer()
+        super().on_message_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on, unless its head never ends: that would be kept in memory until it does."""
+        super().data_received(data)
+        if self._head is not None:
+            self._head += len(data)
+            if self._head > _MOST_HEAD:
+                self.transport.abort()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over, for good; it is counted until it ends."""
+        self._stop_timer()
+        self.connections.discard(self)
+        switchboard: Any = self.ws_protocol_class
+        self._pump = switchboard.take(self.scope, self.url, self.transport, self._handed_back)
+        self.connections.add(self._pump)
+        self.transport.set_protocol(self._pump)
+
+    def _handed_back(self, error: Exception | None) -> None:
+        self.connections.discard(self._pump)
+        self.connection_lost(error)
+
+    def _is_too_much(self, whose: int | str) -> bool:
+        """Whether a user or an address has taken a fair part of what there is, or all together half of it.
+
+        Strangers together get a quarter, so that there is always some for this machine's users; root may go on.
+        """
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if self._open[whose] > min(self._most, most // 4) or self._open.total() > most // 2:
+            return True
+        return isinstance(whose, str) and sum(n for who, n in self._open.items() if isinstance(who, str)) > most // 4
+
+
+def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
+    """A listening socket on TCP."""
+    family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    kind = TlsListener if tls else socket.socket
+    listener = kind(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed
+        listener.bind(where)
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
+
+
+def listen(path: Path, mode: int) -> socket.socket:
+    """A listening socket at a path; one that a former daemon left behind is replaced."""
+    with _passable(mode):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o007 else 0o700)
+    with reachable(str(path)) as address:
+        if _answers(address):
+            raise UserError(f"something listens at {path} already; choose another place with --socket")
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        former = os.umask(0o777 & ~mode)
+        try:
+            listener.bind(address)
+        finally:
+            os.umask(former)
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
+
+
+@contextmanager
+def _passable(mode: int) -> Iterator[None]:
+    """Where others may connect, they may also pass through the directories that are made for that."""
+    former = os.umask(0o022 if mode & 0o007 else 0o077)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
+def _answers(address: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(address)
+        except OSError:
+            return False
+    return True

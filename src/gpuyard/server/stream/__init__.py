@@ -1,0 +1,1 @@
+"""Answers that go on: events and logs as they come."""

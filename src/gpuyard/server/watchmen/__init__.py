@@ -1,0 +1,1 @@
+"""The API of watchmen, on top of leases."""

@@ -1,0 +1,313 @@
+"""The routes of watchmen's API, on top of leases."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from fastapi import Depends, FastAPI, Request, Response
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, ValidationError
+
+from gpuyard.core.events import Submitted
+from gpuyard.core.reasons import Reason
+from gpuyard.daemon.commands import NotNow
+from gpuyard.daemon.jobs.intake import JobRequest
+from gpuyard.daemon.store.log import NoSuchJob
+from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.leases.holders import find_holder
+from gpuyard.engines.local import processes
+from gpuyard.errors import UserError
+from gpuyard.server.auth.permissions import Permission
+from gpuyard.server.problems import error_location, error_message
+from gpuyard.server.responses import ReasonTexts, reply, times_are_known
+from gpuyard.server.routes.gpus import gpus_json
+from gpuyard.server.routes.leases import LeaseRoutes, peer_of
+from gpuyard.server.routes.submissions import Asked
+from gpuyard.server.sockets import Peer
+from gpuyard.server.watchmen.replies import CANCELLED, Ahead, client_json, collection_json, status_of
+from gpuyard.spec.work import Work
+
+if TYPE_CHECKING:
+    from gpuyard.server.api import Api
+
+CLIENTS_KEPT = 48 * 3600.0
+"""Seconds for which watchmen tells of clients that have finished."""
+_MOMENT = 1.0
+_MOST_GPUS = 2**31
+_MOST_FINISHED = 1000
+_MOST_KNOWN = 10_000
+MODES = ("queue", "schedule")
+M = TypeVar("M", bound=BaseModel)
+
+
+class NoSuchGpu(NoSuchJob):
+    """There is no such GPU."""
+
+
+def _plain(text: str) -> str:
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError("must not hold control characters")
+    return text
+
+
+ClientId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
+
+
+class Named(BaseModel):
+    """Which client is meant."""
+
+    id: ClientId
+
+
+class Registration(Named):
+    """A client that wants GPUs."""
+
+    gpus: list[StrictInt] | None = None
+    mode: str | None = "queue"
+    req_gpu_num: Annotated[StrictInt, Field(ge=-_MOST_GPUS, le=_MOST_GPUS)] | None = 0
+
+    def asked(self, count: int) -> Asked:
+        """What it asks for, on a machine of so many GPUs."""
+        gpus, number = self.gpus or [], self.req_gpu_num or 0
+        if not gpus:
+            raise UserError("gpus must not be empty: list those that will do, as in [0, 1]")
+        if missing := [gpu for gpu in gpus if not 0 <= gpu < count]:
+            raise UserError(f"check the gpus existence: there is no GPU {missing[0]}; they are called {_names(count)}")
+        if len(set(gpus)) < len(gpus):
+            raise UserError("gpus must not hold a GPU twice")
+        if self.mode not in MODES:
+            raise UserError(f"mode {self.mode} is not supported: it is queue (all of gpus) or schedule (some of them)")
+        if self.mode == "queue":
+            return Asked(gpus=len(gpus), from_=gpus)
+        if not 1 <= number <= len(gpus):
+            raise UserError(f"`req_gpu_num` is not valid: it must be from 1 to {len(gpus)}, as many as gpus has")
+        return Asked(gpus=number, from_=gpus)
+
+
+class WatchmenRoutes:
+    """watchmen's routes."""
+
+    def __init__(self, api: Api, leases: LeaseRoutes) -> None:
+        self._api, self._leases = api, leases
+        self._jobs: dict[str, str] = {}
+        """The lease of each client, as far as is known."""
+
+    def add_to(self, app: FastAPI) -> None:
+        """Make the routes known."""
+
+        def add(path: str, handler: Callable[..., Any], method: str, guard: Callable[..., Any] | None = None) -> None:
+            may = Permission.EVERYBODY if guard is None else Permission.OWNER
+            app.add_api_route(
+                path, handler, methods=[method], include_in_schema=False, openapi_extra={"x-may": may.value},
+                dependencies=[] if guard is None else [Depends(guard)],
+            )  # fmt: skip
+
+        add("/client/register", self.register, "POST")
+        add("/client/ping", self.ping, "POST", self._guard("ping"))
+        add("/client/cancel", self.cancel, "POST", self._guard("cancel"))
+        add("/show/work", self.show_work, "GET")
+        add("/show/finished", self.show_finished, "GET")
+        add("/show/gpus", self.show_gpus, "GET")
+        add("/gpu/{gpu}", self.gpu, "GET")
+        add("/gpus/{gpus}", self.gpus, "GET")
+        add("/api", self.all, "GET")
+
+    # -- clients ----------------------------------------------------------------------------------
+
+    async def register(self, request: Request) -> Response:
+        """Let a client wait for GPUs."""
+        given, api = _read(Registration, await request.body()), self._api
+        asked = given.asked(len(api.yard.machine.gpus.devices))
+        work = Work(
+            command=(), directory="", kind="lease", name=given.id, estimated=False,
+            watchmen=(given.mode or "", given.req_gpu_num or 0),
+        )  # fmt: skip
+        work = await self._held(request, work)
+        wanted = api.owned(request, JobRequest(work, asked.request(api.settings)))
+
+        def take() -> list[str]:
+            if self._is_open(given.id):
+                raise NotNow(f"client_id: {given.id} has been registered! Choose another id, or cancel that one")
+            return api.desk.submit_all([wanted])
+
+        [job] = await api.ask(take)
+        self._know(given.id, job)
+        request.state.about = job
+        return reply({"status": "ok", "msg": ""})
+
+    async def ping(self, request: Request) -> Response:
+        """A sign of life of a client; whether it has its GPUs."""
+        view: JobView = request.state.client
+        self._api.signs.note(view.id)
+        if view.state == "running" and view.started is None:  # it begins at this moment; it would ask again in 10 s
+            await self._api.watch.wait(_MOMENT, view.id)
+            view = self._api.yard.store.open.get(view.id, view)
+        status = status_of(view)
+        gpus = [] if status == "waiting" else list(view.gpus)
+        return reply({"status": "ok", "available_gpus": gpus, "msg": status})
+
+    async def cancel(self, request: Request) -> Response:
+        """Give a client up, whether it waits or has its GPUs. Its process goes on, and is told if it pings."""
+        view: JobView = request.state.client
+        if view.over:
+            raise NotNow(f"Client {view.name} is not waiting: it has finished ({status_of(view)})")
+        if status_of(view) != CANCELLED:
+            user = self._api.permissions.name(request)
+            await self._api.ask(lambda: self._api.desk.cancel(view.id, None, user))
+        return reply({"status": "ok", "msg": f"Client {view.name} cancelled successfully"})
+
+    def _guard(self, what: str) -> Callable[[Request], Any]:
+        """What stands before routes that are for the client's owner; it finds the client, too."""
+
+        async def guard(request: Request) -> None:
+            id = _read(Named, await request.body()).id
+            view = await self._find(id)
+            if view is None:
+                raise NoSuchJob(f"client not registered or has been cancelled: nothing is known of {id}")
+            permissions = self._api.permissions
+            permissions.check(Permission.OWNER, permissions.caller(request), f"{what} client {id}", lambda: view.user)
+            request.state.client, request.state.about = view, view.id
+
+        return guard
+
+    async def _held(self, request: Request, work: Work) -> Work:
+        """The lease, with what keeps it: a process of this machine, or pings and then the use of its GPUs."""
+        peer = await peer_of(request, self._api.settings)
+        if peer is None:
+            return replace(work, heartbeat=self._api.settings.queue_timeout, by_use=True)
+        requester = self._leases.identify(peer.pid)
+        if not _prints_gpus(peer.pid):
+            return replace(work, holder=requester)
+        found = find_holder(asker=peer.pid)  # this process ends as soon as it has its GPUs
+        try:
+            holder = self._leases.named(found.pid, Peer(*peer))
+        except UserError:  # it is somebody else's: a service that runs commands for people, say
+            return replace(work, heartbeat=self._api.settings.queue_timeout, by_use=True)
+        return replace(work, holder=holder, requester=requester, interactive=found.interactive)
+
+    def _is_open(self, id: str) -> bool:
+        """Whether a client waits or has GPUs, by the yard's own state; for the yard's thread."""
+        yard = self._api.yard
+        said = (record for record in yard.unwritten if isinstance(record.event, Submitted))
+        new = [record.job for record in said if _is_client(record.details["work"], id)]
+        known = [view.id for view in yard.store.open.values() if _is_client(view.work, id)]
+        rows = (yard.state.row_of.get(job) for job in (*new, *known) if job)
+        return any(row is not None and not yard.state.phase[row].over for row in rows)
+
+    async def _find(self, id: str) -> JobView | None:
+        """The latest client of this id: one that is open, or that finished lately."""
+        known = self._open_lease(id)
+        return known or await asyncio.to_thread(self._finished, id)
+
+    def _open_lease(self, id: str) -> JobView | None:
+        opened = self._api.yard.store.open
+        if (view := opened.get(self._jobs.get(id, ""))) is not None:
+            return view
+        found = [view for view in list(opened.values()) if _is_client(view.work, id)]
+        if found:
+            self._know(id, found[-1].id)
+        return found[-1] if found else None
+
+    def _finished(self, id: str) -> JobView | None:
+        since = time.time() - CLIENTS_KEPT
+        wanted = {"name": id, "kind": "lease"}
+        found = self._api.reader.jobs(over=None, wanted=wanted, ended_after=since)
+        return next((view for view in reversed(found) if _is_client(view.work, id)), None)
+
+    def _know(self, id: str, job: str) -> None:
+        if len(self._jobs) > _MOST_KNOWN:
+            self._jobs.clear()
+        self._jobs[id] = job
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    async def show_work(self) -> Response:
+        """Clients that wait, or have their GPUs."""
+        return reply({"status": "ok", "msg": await self._work()})
+
+    async def show_finished(self) -> Response:
+        """Clients that finished lately."""
+        return reply({"status": "ok", "msg": await asyncio.to_thread(self._all_finished)})
+
+    async def show_gpus(self) -> Response:
+        """The GPUs, as gpustat shows them."""
+        return reply({"status": "ok", "msg": await asyncio.to_thread(collection_json, self._api.yard.machine)})
+
+    async def all(self) -> Response:
+        """All three."""
+        found = {
+            "gpu": await asyncio.to_thread(collection_json, self._api.yard.machine),
+            "work_queue": await self._work(),
+            "finished_queue": await asyncio.to_thread(self._all_finished),
+        }
+        return reply(found)
+
+    async def gpu(self, gpu: str) -> Response:
+        """Whether a GPU is free: nobody of ours has it, and nobody else is on it."""
+        return reply({"status": "ok", "msg": self._free()[self._index(gpu)]})
+
+    async def gpus(self, gpus: str) -> Response:
+        """Whether all of these GPUs are free, and each of them."""
+        free = self._free()
+        detail = [{"gpu": gpu, "status": free[gpu]} for gpu in sorted(map(self._index, gpus.split(",")))]
+        return reply({"status": "ok", "msg": all(entry["status"] for entry in detail), "detail": detail})
+
+    async def _work(self) -> list[dict[str, Any]]:
+        reasons = await self._leases.reasons()
+        return await asyncio.to_thread(self._all_open, reasons)
+
+    def _all_open(self, reasons: Mapping[str, Reason]) -> list[dict[str, Any]]:
+        views = list(self._api.yard.store.open.values())
+        ahead = Ahead(views, list(reasons), len(self._api.yard.machine.gpus.devices))
+        say, signs = ReasonTexts(times_are_known(views)), self._api.signs
+        clients = sorted((view for view in views if view.work.get("watchmen")), key=lambda view: view.number)
+        return [
+            client_json(view, ahead(view), say(reasons.get(view.id), view) or "", signs.last(view.id))
+            for view in clients
+        ]
+
+    def _all_finished(self) -> list[dict[str, Any]]:
+        wanted, since = {"kind": "lease"}, time.time() - CLIENTS_KEPT
+        views = self._api.reader.jobs(over=True, wanted=wanted, limit=_MOST_FINISHED, ended_after=since)
+        clients = (view for view in reversed(views) if view.work.get("watchmen"))
+        return [client_json(view, -1, view.message, view.ended) for view in clients]
+
+    def _free(self) -> list[bool]:
+        yard = self._api.yard
+        return [gpu["state"] == "free" for gpu in gpus_json(yard.machine, list(yard.store.open.values()), yard.state)]
+
+    def _index(self, text: str) -> int:
+        count = len(self._api.yard.machine.gpus.devices)
+        digits = text.strip()
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 9 and int(digits) < count):
+            raise NoSuchGpu(f"there is no GPU '{text[:100]}': they are called {_names(count)}")
+        return int(digits)
+
+
+def _names(count: int) -> str:
+    return "0" if count == 1 else f"0 to {count - 1}"
+
+
+def _is_client(work: Any, id: str) -> bool:
+    return bool(work.get("watchmen")) and work.get("name") == id
+
+
+def _prints_gpus(pid: int) -> bool:
+    """Whether a process is `python -m watchmen.wait`, which ends when it has told a shell which GPUs to use."""
+    words = (processes.read_proc(pid, "cmdline") or b"").split(b"\0")
+    module = any(words[n : n + 2] == [b"-m", b"watchmen.wait"] for n in range(len(words)))
+    return module or any(word.endswith(b"watchmen/wait.py") for word in words[:3])
+
+
+def _read(model: type[M], body: bytes) -> M:
+    try:
+        return model.model_validate_json(body or b"null")
+    except ValidationError as error:
+        parts = (
+            f"{error_location(part)}: {error_message(part, model)}".removeprefix("body: ")
+            for part in error.errors()[:5]
+        )
+        raise UserError("; ".join(parts)) from error

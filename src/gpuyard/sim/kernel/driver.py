@@ -1,0 +1,405 @@
+"""From a trace to a schedule with the compiled drivers:
+
+what they can do, how they are fed, and reruns for training.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gpuyard.core.columns import ALWAYS, COLUMNS
+from gpuyard.core.loops import backfill, conservative, formulas, nodes, placement, pool, victims
+from gpuyard.core.loops.pool import PACKING, Flags, Floats, Ints, Site
+from gpuyard.core.model import Cluster, Request
+from gpuyard.core.planner import OrderedPlanner
+from gpuyard.core.policy import Policy, PolicyError
+from gpuyard.core.queue_features import length_of
+from gpuyard.core.state import State
+from gpuyard.errors import Bug, UserError
+from gpuyard.sim.kernel import (
+    clock,
+    compiler,
+    dynamic_priority,
+    job_columns,
+    preemption_driver,
+    preemption_state,
+    queue_scoring,
+    schedule,
+    static_priority,
+)
+from gpuyard.sim.replay import Progress, check_timing
+from gpuyard.sim.result import Placements, Result, Segments
+from gpuyard.sim.trace import Trace
+
+MODULES = (
+    pool, nodes, placement, formulas, backfill, victims, conservative, schedule, clock, static_priority,
+    preemption_state,
+    job_columns, dynamic_priority, preemption_driver,
+)  # fmt: skip
+JUDGING = (
+    pool, nodes, placement, formulas, backfill, conservative, schedule, clock, static_priority, job_columns,
+    dynamic_priority, queue_scoring,
+)  # fmt: skip
+"""Of a module of its own: what trained policies need is not compiled with the rest."""
+JUDGED = "run_judged"
+ENTRIES = ("run_in_order", "run_backfilling", "run_scored", "run_preempting")
+_UNKNOWN_BEFOREHAND = frozenset({"virtual_finish", "turn", "requeued"})
+_USAGE = frozenset({"user_usage", "usage_share"})
+_DISCIPLINES = {
+    "strict": static_priority.STRICT,
+    "commit": static_priority.COMMIT,
+    "skip": static_priority.SKIP,
+    "easy": static_priority.EASY,
+    "easy-shadow": static_priority.EASY_SHADOW,
+    "conservative": static_priority.CONSERVATIVE,
+}
+
+
+def why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner) -> str | None:
+    """Why a simulation is not one for the compiled drivers; None if it is."""
+    policy = planner.policy
+    if planner.code >= PACKING:
+        return f"placement {planner.placement} looks at single GPUs"
+    if len(trace) and trace.compute.min() < 100:
+        return "jobs share GPUs"
+    if (cluster.cpus and trace.cpus.any()) or (cluster.host_memory and trace.host_memory.any()):
+        return "CPUs or host memory of nodes count"
+    if cluster.models and any(trace.gpu_types):
+        return "GPU models count"
+    if policy.preemptive and policy.changes == ALWAYS:
+        return f"ranks of policy {policy.name} change at any time, and it preempts"
+    return None
+
+
+def entry_for(planner: OrderedPlanner) -> str:
+    """Which of the compiled drivers a planner is for."""
+    policy = planner.policy
+    if policy.preemptive:
+        return "run_preempting"
+    if policy.looks_around:
+        return JUDGED
+    if not policy.static or _UNKNOWN_BEFOREHAND.intersection(policy.columns):
+        return "run_scored" if planner.discipline in ("strict", "skip") else JUDGED
+    return "run_in_order" if planner.discipline in ("strict", "skip", "commit") else "run_backfilling"
+
+
+def _source(entry: str) -> tuple[str, str]:
+    """The module that an entry is in: its name and source."""
+    if entry == JUDGED:
+        return "judging", compiler.merged_source(JUDGING, (JUDGED,))
+    return "loops", compiler.merged_source(MODULES, ENTRIES)
+
+
+@cache
+def loop(entry: str) -> Any:
+    """One of the compiled drivers; imports numba."""
+    return getattr(compiler.load(*_source(entry)), entry)
+
+
+_ON_DISK: set[str] = set()
+
+
+def is_compiled(planner: OrderedPlanner) -> bool:
+    """Whether the driver for this planner is on disk, from this version of the source."""
+    entry = entry_for(planner)
+    if entry not in _ON_DISK and compiler.is_compiled(*_source(entry), entry):
+        _ON_DISK.add(entry)
+    return entry in _ON_DISK
+
+
+def drive(
+    trace: Trace,
+    cluster: Cluster,
+    planner: OrderedPlanner,
+    *,
+    estimates: Floats,
+    restart_cost: Floats,
+    round_length: float = 0.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Simulate a trace, as `replay` does."""
+    check_timing(planner, restart_cost, round_length)
+    trace.check()
+    if not trace.in_order:
+        by_arrival = trace.arrival_order()
+        trace, estimates, restart_cost = trace.take(by_arrival), estimates[by_arrival], restart_cost[by_arrival]
+    run = Run(trace, cluster, planner, estimates, restart_cost, round_length, seed)
+    with nullcontext() if is_compiled(planner) else compiler.alone():
+        watched(run.call, run.yard.done, len(trace), progress)
+    return run.result()
+
+
+def watched(call: Callable[[], None], done: Ints, total: int, progress: Progress | None) -> None:
+    """Run a compiled loop beside this thread, so that progress can be told and Ctrl-C is heard."""
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:  # to be raised where somebody is listening
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+        if progress is not None:
+            progress(int(done[0]), total)
+    if failed:
+        raise failed[0]
+
+
+def _only(record: Any, *names: str) -> Any:
+    """A named tuple with everything left out but these fields: the compiled loops never look at the others."""
+    return type(record)(*(value if name in names else None for name, value in record._asdict().items()))
+
+
+class Run:
+    """One simulation: its arrays, and which driver is called with them."""
+
+    def __init__(
+        self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats, restart: Floats,
+        every: float, seed: int,
+    ) -> None:  # fmt: skip
+        self.trace, self.cluster, self.planner = trace, cluster, planner
+        self.every, self.seed = every, seed
+        self.state = State(cluster, seed)
+        self.users: dict[str, int] = {}
+        self._load(estimates)
+        self.rejected = self._rejected()
+        n, gpus, full = len(trace), cluster.gpus, self.state.pool
+        refused = np.zeros(n, dtype=np.bool_)
+        refused[list(self.rejected)] = True
+        offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.where(refused, 0, trace.gpus))))
+        self.work = schedule.Work(trace.submit, trace.run, restart, refused)
+        self.site = Site(
+            _only(self.state.table.demand, "gpus", "estimate"), _only(full, "size", "idle"), planner.code, 0, False,
+            None,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.clock = clock.new_clock(gpus + 1)
+        self.pieces: schedule.Pieces | None = None
+        self.yard = schedule.Schedule(
+            pool=_only(full, "first", "node", "tenants"),
+            lowest=full.first[:-1].copy(),
+            free=np.array([gpus]),
+            ends=schedule.new_ends(gpus + 1, n),
+            start=np.full(n, np.nan),
+            end=np.full(n, np.nan),
+            preemptions=np.zeros(n, dtype=np.int64),
+            offset=offset,
+            gpus=np.empty(int(offset[-1]), dtype=np.int64),
+            nodes=np.empty(int(offset[-1]), dtype=np.int64),
+            done=np.zeros(1, dtype=np.int64),
+        )
+
+    def _load(self, estimates: Floats) -> None:
+        """Fill the table of columns."""
+        trace = self.trace
+        columns: dict[str, Floats | Ints | Flags] = {
+            name: getattr(trace, name)
+            for name in ("submit", "gpus", "memory", "compute", "priority", "weight", "tickets", "deadline",
+                         "preemptible", "cpus", "host_memory")
+        }  # fmt: skip
+        columns["estimate"] = estimates
+        if {*_USAGE, "virtual_finish"}.intersection(self.planner.policy.columns):
+            codes = self.users
+            columns["user"] = np.array([codes.setdefault(u, len(codes)) for u in trace.users], dtype=np.int64)
+        else:
+            self.users[""] = 0
+        self.state.table.load(columns)
+
+    def _rejected(self) -> dict[int, str]:
+        """Jobs that can never run on this cluster, and why."""
+        trace = self.trace
+        wishes = np.stack((trace.gpus.astype(np.float64), trace.memory)) if trace.memory.any() else trace.gpus[None, :]
+        kinds, kind = np.unique(wishes, axis=1, return_inverse=True) if len(wishes) > 1 else _kinds(trace.gpus)
+        found: dict[int, str] = {}
+        for i in range(kinds.shape[1]):
+            memory = float(kinds[1, i]) if len(kinds) > 1 else 0.0
+            reason = self.planner.refuses(self.state, Request(gpus=int(kinds[0, i]), memory=memory))
+            if reason is not None:
+                found |= dict.fromkeys(np.flatnonzero(kind.ravel() == i).tolist(), reason)
+        return dict(sorted(found.items()))
+
+    def call(self) -> None:
+        """Let the driver run."""
+        entry = entry_for(self.planner)
+        wrong = -1
+        if entry == "run_preempting":
+            wrong, self.pieces = self._preempting(loop(entry))
+        elif entry == "run_scored":
+            wrong = self._scored(loop(entry))
+        elif entry == JUDGED:
+            wrong = loop(entry)(*self.judged_arguments())
+        else:
+            kind = _DISCIPLINES[self.planner.discipline]
+            loop(entry)(self.work, self._order(), self.site, self.yard, self.clock, kind, self.seed, self.every)
+        if wrong >= 0:
+            name = self.planner.policy.name
+            raise PolicyError(f"policy {name} returned 'not a number' for job {self.trace.ids[wrong]}")
+        if self.yard.done[0] < len(self.trace):
+            raise Bug("the simulation came to a halt with jobs waiting")
+
+    def _order(self) -> static_priority.Order:
+        rows = np.arange(len(self.trace))
+        keys = self.planner.policy.rank(self.state, rows, 0.0)
+        rank = np.empty(len(rows), dtype=np.int64)
+        rank[np.argsort(keys, kind="stable")] = rows
+        return static_priority.new_order(rank, self.trace.gpus)
+
+    def _facts(self) -> job_columns.JobColumns:
+        table, n = self.state.table, len(self.trace)
+        return job_columns.JobColumns(
+            **{name: getattr(table, name)[:n] for name in job_columns.JobColumns._fields if hasattr(table, name)},
+            asked=np.stack([getattr(table, name)[:n].astype(np.float64, copy=False) for name in job_columns.ASKED]),
+            named=np.array([user != "" for user in self.users]),
+            usage=np.zeros(len(self.users)),
+            last_finish=np.zeros(len(self.users)),
+            numbers=np.array([0, 0, self.seed]),
+            virtual_time=np.zeros(1),
+        )
+
+    def _scored(self, entry: Callable[..., int]) -> int:
+        policy = self.planner.policy
+        crowd = dynamic_priority.new_crowd(len(self.trace), len(policy.columns), self.cluster.gpus, len(self.users))
+        return entry(
+            self.work, self.site, self.yard, self.clock, self._facts(), crowd, _codes(policy), _when(policy),
+            "user_usage" in policy.columns, self.planner.discipline == "strict", self.every,
+            compiler.compile_policy(policy),
+        )  # fmt: skip
+
+    def judged_arguments(self) -> tuple[Any, ...]:
+        """What `run_judged` is called with; a trained policy's weights come last."""
+        policy, gpus = self.planner.policy, self.cluster.gpus
+        crowd = dynamic_priority.new_crowd(len(self.trace), len(policy.columns), gpus, len(self.users))
+        length = length_of(self.state.table.estimate[: len(self.trace)])
+        return (
+            self.work, self.site, self.yard, self.clock, self._facts(), crowd, queue_scoring.new_around(length, gpus),
+            _codes(policy), _DISCIPLINES[self.planner.discipline], bool(_USAGE.intersection(policy.columns)),
+            self.every, compiler.compile_scorer(policy), np.empty(0) if policy.weights is None else policy.weights,
+        )  # fmt: skip
+
+    def _preempting(self, entry: Callable[..., tuple[int, schedule.Pieces]]) -> tuple[int, schedule.Pieces]:
+        policy, n, gpus = self.planner.policy, len(self.trace), self.cluster.gpus
+        change = policy.next_change
+        any_fixed = not bool(self.trace.preemptible.all())
+        rank = compiler.compile_policy(policy)
+        rules = preemption_state.PreemptionRules(
+            columns=_codes(policy),
+            change_columns=_codes(change) if change else np.empty(0, dtype=np.int64),
+            changes=change is not None,
+            standing=_stands(policy),
+            quantum=policy.quantum,
+            sliced=policy.sliced,
+            strict=self.planner.discipline == "strict",
+            any_fixed=any_fixed,
+            improves=policy.improves and change is None and policy.quantum == 0 and not any_fixed,
+            seed=self.seed,
+            every=self.every,
+        )
+        most = max(len(rules.columns), len(rules.change_columns))
+        return entry(
+            self.work, self.site, self.yard, self.clock, self._facts(), preemption_state.new_line(n),
+            schedule.new_pieces(n + gpus + 1, int(self.yard.offset[-1]) + gpus + 1),
+            preemption_state.new_desk(gpus, len(self.cluster.nodes), n, most), rules, rank,
+            compiler.compile_policy(change) if change else rank,
+        )  # fmt: skip
+
+    def result(self) -> Result:
+        """What came of it."""
+        of = self.yard
+        if self.pieces is None:
+            rows = np.arange(len(self.trace))
+            job = np.repeat(rows, np.diff(of.offset))
+            segments = Segments(job, of.gpus, of.start[job], of.end[job])
+        else:
+            count, total = self.pieces.sizes
+            rows = self.pieces.row[:count]
+            sizes = self.trace.gpus[rows]
+            times = (np.repeat(values[:count], sizes) for values in (self.pieces.start, self.pieces.end))
+            segments = Segments(np.repeat(rows, sizes), self.pieces.gpus[:total], *times)
+        return Result(
+            trace=self.trace,
+            cluster=self.cluster,
+            policy=self.planner.text,
+            start=of.start,
+            end=of.end,
+            preemptions=of.preemptions,
+            placements=Placements(of.gpus, of.offset[1:]),
+            rejected=self.rejected,
+            segments=segments,
+        )
+
+
+def _kinds(gpus: Ints) -> tuple[Ints, Ints]:
+    sizes = np.flatnonzero(np.bincount(gpus)).astype(np.int64)
+    return sizes[None, :], np.searchsorted(sizes, gpus)
+
+
+def _codes(policy: Policy) -> Ints:
+    return np.array([queue_scoring.CODES[name] for name in policy.columns], dtype=np.int64)
+
+
+def _stands(policy: Policy) -> bool:
+    """Whether a running job's number stands until a time that the policy tells, whatever happens to others."""
+    change = policy.next_change
+    if change is None or policy.quantum > 0:
+        return False
+    columns = {*policy.columns, *change.columns}
+    return "requeued" not in columns and all(COLUMNS[name].changes != ALWAYS for name in columns)
+
+
+def _when(policy: Policy) -> int:
+    """How often a policy's numbers have to be worked out anew."""
+    moving = {name for name in policy.columns if COLUMNS[name].changes == ALWAYS}
+    if not moving:
+        return dynamic_priority.ONCE
+    if moving == {"draw"}:
+        return dynamic_priority.AT_STARTS
+    return dynamic_priority.ONE_WAY if policy.one_way and moving == {"wait"} else dynamic_priority.ALWAYS_ANEW
+
+
+_KEPT = frozenset({"asked", "values", "near", "near_keys", "keys", "rows", "gpus", "nodes", "submit", "run"})
+"""Arrays that nobody writes, or that are written before they are read: these need not be made anew."""
+
+
+class Rerun:
+    """A simulation whose arrays are laid out once and made new before every run."""
+
+    def __init__(self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats) -> None:
+        if entry_for(planner) != JUDGED:
+            raise Bug(f"policy {planner.policy.name} is not judged anew at every plan")
+        if reason := why_not(trace, cluster, planner):
+            raise UserError(f"this cannot be learned on: {reason}, which the compiled simulator does not do")
+        run = Run(trace, cluster, planner, estimates, np.zeros(len(trace)), 0.0, 0)
+        self._entry, self._arguments = loop(JUDGED), run.judged_arguments()
+        self._start, self._done, self._jobs = run.yard.start, run.yard.done, len(trace)
+        self._fresh = [(array, array.copy()) for array in _written(self._arguments)]
+
+    def starts(self, weights: Floats) -> Floats:
+        """When each job starts under these weights, NaN if it never can; to be read before the next run."""
+        for array, fresh in self._fresh:
+            array[...] = fresh
+        wrong = self._entry(*self._arguments[:-1], weights)
+        if wrong >= 0:
+            self._start[:] = np.nan  # a policy without a number for a job is no policy
+        elif self._done[0] < self._jobs:
+            raise Bug("the simulation came to a halt with jobs waiting")
+        return self._start
+
+
+def _written(value: Any, name: str = "") -> list[np.ndarray[Any, Any]]:
+    """The arrays within that a run writes to."""
+    if isinstance(value, np.ndarray):
+        return [] if name in _KEPT else [value]
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", [""] * len(value))
+        return [array for part, called in zip(value, names, strict=True) for array in _written(part, called)]
+    return []

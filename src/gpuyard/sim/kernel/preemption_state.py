@@ -1,0 +1,243 @@
+"""Arrays of the compiled driver for preemptive policies:
+
+the sorted queue, and what every plan needs. Loops in numba's subset.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.loops.backfill import Holders, Starts
+from gpuyard.core.loops.pool import Floats, Ints, Site
+from gpuyard.core.loops.victims import before, displace
+from gpuyard.sim.kernel.job_columns import JobColumns, Rank, gather
+from gpuyard.sim.kernel.schedule import Ends, Schedule, asks_for_at_most, new_ends
+
+
+class SortedQueue(NamedTuple):
+    """The queue is what stands from the first to the second number of `span`."""
+
+    keys: Floats
+    rows: Ints
+    span: Ints
+
+
+def new_line(most: int) -> SortedQueue:
+    """Room for so many to wait."""
+    middle = most // 2 + 1
+    return SortedQueue(np.empty(2 * most + 4), np.empty(2 * most + 4, np.int64), np.array([middle, middle]))
+
+
+def line_length(line: SortedQueue) -> int:
+    """How many wait."""
+    return int(line.span[1] - line.span[0])
+
+
+def _find(line: SortedQueue, key: float, row: int) -> int:
+    low, high = line.span[0], line.span[1]
+    while low < high:
+        middle = (low + high) >> 1
+        other = line.keys[middle]
+        if other < key or (other == key and line.rows[middle] < row):
+            low = middle + 1
+        else:
+            high = middle
+    return int(low)
+
+
+def _move(line: SortedQueue, begin: int, end: int, by: int) -> None:
+    """Shift what stands from begin to end."""
+    if by > 0:
+        for i in range(end - 1, begin - 1, -1):
+            line.keys[i + by] = line.keys[i]
+            line.rows[i + by] = line.rows[i]
+    else:
+        for i in range(begin, end):
+            line.keys[i + by] = line.keys[i]
+            line.rows[i + by] = line.rows[i]
+
+
+def _to_the_middle(line: SortedQueue) -> None:
+    begin, size = line.span[0], line.span[1] - line.span[0]
+    middle = (len(line.rows) - size) // 2
+    if middle != begin:
+        _move(line, begin, begin + size, middle - begin)
+        line.span[0] = middle
+        line.span[1] = middle + size
+
+
+def join(line: SortedQueue, key: float, row: int) -> None:
+    """A job joins the queue."""
+    if line.span[0] == 0 or line.span[1] == len(line.rows):
+        _to_the_middle(line)
+    at = _find(line, key, row)
+    if at - line.span[0] < line.span[1] - at:
+        _move(line, line.span[0], at, -1)
+        line.span[0] -= 1
+        at -= 1
+    else:
+        _move(line, at, line.span[1], 1)
+        line.span[1] += 1
+    line.keys[at] = key
+    line.rows[at] = row
+
+
+def leave(line: SortedQueue, key: float, row: int) -> None:
+    """A job leaves the queue; it must be there with that key."""
+    at = _find(line, key, row)
+    if at - line.span[0] < line.span[1] - at - 1:
+        _move(line, line.span[0], at, 1)
+        line.span[0] += 1
+    else:
+        _move(line, at + 1, line.span[1], -1)
+        line.span[1] -= 1
+
+
+class PreemptionRules(NamedTuple):
+    """How a preemptive policy is to be obeyed."""
+
+    columns: Ints
+    """Codes of the columns that ranks depend on."""
+    change_columns: Ints
+    """The same for the seconds until a rank changes by itself."""
+    changes: bool
+    """Whether there are such."""
+    standing: bool
+    """Whether a running job's number stands until then, so that it need not be worked out at every plan."""
+    quantum: float
+    sliced: bool
+    strict: bool
+    any_fixed: bool
+    """Whether some jobs may not be stopped."""
+    improves: bool
+    """Whether the number of a running job never grows and nothing else counts, so that an old one may do."""
+    seed: int
+    every: float
+
+
+class PreemptionState(NamedTuple):
+    """Arrays to work with, so that plans allocate nothing."""
+
+    running: Ints
+    """Rows that run, nearly by rank, and some that have ended; not used where numbers stand."""
+    loose: Ints
+    """Those of them that may be stopped now, by rank."""
+    runners: SortedQueue
+    """Where numbers stand: the running jobs that may be stopped, by rank."""
+    drops: Ends
+    """Of those: no later than when their numbers change."""
+    keys: Floats
+    others: Ints
+    begins: Ints
+    ends: Ints
+    bins: Ints
+    victim: Ints
+    stopped: Ints
+    """Rows that a plan stops, by rank."""
+    held: Ints
+    idle: Ints
+    values: Floats
+    key: Floats
+    """Of every row: its number in the queue, or its last one since."""
+    counts: Ints
+    """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all who wait; what
+    has happened at this instant; how many rows are in `stopped`; GPUs that the jobs in `runners` have."""
+    waiting_of: Ints
+    """How many wait for one GPU, two, and so on."""
+    over: Floats
+    """Of every row: when its present slice is over, as far as that was worked out."""
+    worst: Floats
+    """The number that no running job's exceeds, and the row behind whom none with that number is."""
+
+
+def new_desk(gpus: int, nodes: int, rows: int, columns: int) -> PreemptionState:
+    """Arrays for so many GPUs, nodes and jobs, and policies of so many columns."""
+    most = gpus + 1
+    return PreemptionState(
+        running=np.empty(2 * most, np.int64),
+        loose=np.empty(most, np.int64),
+        runners=new_line(most),
+        drops=new_ends(most, rows),
+        keys=np.empty(most),
+        others=np.empty(most, np.int64),
+        begins=np.empty(most, np.int64),
+        ends=np.empty(most, np.int64),
+        bins=np.empty(most, np.int64),
+        victim=np.zeros(most, np.int64),
+        stopped=np.empty(most, np.int64),
+        held=np.zeros(nodes, np.int64),
+        idle=np.zeros(nodes, np.int64),
+        values=np.empty((max(columns, 1), most)),
+        key=np.empty(rows),
+        counts=np.zeros(6, np.int64),
+        waiting_of=np.zeros(most, np.int64),
+        over=np.full(rows, -np.inf),
+        worst=np.array([-np.inf, -1.0]),
+    )
+
+
+def take_from(
+    rows: Ints,
+    keys: Floats,
+    site: Site,
+    yard: Schedule,
+    line: SortedQueue,
+    starts: Starts,
+    desk: PreemptionState,
+    strict: bool,
+) -> None:
+    """Let the queue take what it needs from what is idle and from these running jobs, which are in rank order."""
+    first, last, n = line.span[0], line.span[1], len(rows)
+    ahead = before(line.keys[first], line.rows[first], keys, rows)  # of everybody who waits: they are left alone
+    for h in range(ahead):
+        desk.victim[h] = 0
+    end = 0
+    for h in range(ahead, n):
+        desk.victim[h] = 0
+        desk.begins[h] = end
+        for i in range(yard.offset[rows[h]], yard.offset[rows[h] + 1]):
+            desk.bins[end] = yard.nodes[i]
+            end += 1
+        desk.ends[h] = end
+    for b in range(len(desk.held)):
+        desk.held[b] = 0
+    holders = Holders(rows[ahead:], desk.begins[ahead:n], desk.ends[ahead:n], desk.bins, desk.over[:0])
+    displace(
+        line.rows[first:last], line.keys[first:last], holders, keys[ahead:], strict, site, starts, desk.victim[ahead:n],
+        desk.held, desk.bins[:end],
+    )  # fmt: skip
+
+
+def anybody_fits(
+    rows: Ints, keys: Floats, behind: int, free: int, line: SortedQueue, waiting_of: Ints, facts: JobColumns
+) -> bool:
+    """Whether any waiting job could find room in what is idle and what those behind it have (all: `behind`)."""
+    if asks_for_at_most(free, waiting_of):
+        return True
+    if not asks_for_at_most(free + behind, waiting_of):
+        return False
+    h, n = 0, len(rows)
+    for i in range(line.span[0], line.span[1]):
+        while h < n and keys[h] < line.keys[i]:
+            behind -= facts.gpus[rows[h]]
+            h += 1
+        if h == n:
+            return False
+        if facts.gpus[line.rows[i]] <= free + behind:
+            return True
+    return False
+
+
+def change_times(
+    n: int, facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, change: Rank, now: float
+) -> None:
+    """Write into `keys` when the numbers of the first n rows in `others` change by themselves."""
+    gather(facts, rules.change_columns, desk.others[:n], now, facts.usage, desk.values)
+    change(desk.values, n, desk.keys)
+    for i in range(n):
+        row = desk.others[i]
+        # A job that is still restarting makes no progress yet.
+        restarting = facts.started[row] + facts.overhead[row] - now if facts.started[row] < np.inf else 0.0
+        desk.keys[i] = now + (desk.keys[i] + max(restarting, 0.0))

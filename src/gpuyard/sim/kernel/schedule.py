@@ -1,0 +1,376 @@
+"""What the compiled drivers share:
+
+a heap of ends, jobs as arrays, GPUs that are given and taken, and the schedule. Loops in numba's subset.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.loops.backfill import Holders
+from gpuyard.core.loops.placement import pick
+from gpuyard.core.loops.pool import RANDOM, Flags, Floats, Ints, Pool, Site, salted
+
+
+class Ends(NamedTuple):
+    """Running jobs, the next to end first."""
+
+    time: Floats
+    row: Ints
+    place: Ints
+    """Where each row stands in the heap, -1 if it does not."""
+    size: Ints
+    """One number."""
+
+
+def new_ends(most: int, rows: int) -> Ends:
+    """Room for so many running jobs out of so many rows."""
+    return Ends(np.empty(most), np.empty(most, np.int64), np.full(rows, -1, np.int64), np.zeros(1, np.int64))
+
+
+def next_end(ends: Ends) -> float:
+    """When the next job ends; infinite if none runs."""
+    return ends.time[0] if ends.size[0] > 0 else np.inf
+
+
+def ends_by(ends: Ends, time: float, rows: Ints) -> int:
+    """Write the rows that end by then, in no particular order; returns how many."""
+    n = 0
+    if next_end(ends) <= time and ends.size[0] > 0:
+        rows[0] = 0
+        n = 1
+    i = 0
+    while i < n:  # places first: those below one that is later are later, too
+        for child in range(2 * rows[i] + 1, min(2 * rows[i] + 3, ends.size[0])):
+            if ends.time[child] <= time:
+                rows[n] = child
+                n += 1
+        i += 1
+    for i in range(n):
+        rows[i] = ends.row[rows[i]]
+    return n
+
+
+def add_end(ends: Ends, time: float, row: int) -> None:
+    """A job runs until then."""
+    ends.size[0] += 1
+    _rise(ends, ends.size[0] - 1, time, row)
+
+
+def remove_end(ends: Ends, row: int) -> None:
+    """A job runs no longer."""
+    i = ends.place[row]
+    ends.place[row] = -1
+    last = ends.size[0] - 1
+    ends.size[0] = last
+    if i == last:
+        return
+    time, other = ends.time[last], ends.row[last]
+    parent = (i - 1) >> 1
+    if i > 0 and _before(time, other, ends.time[parent], ends.row[parent]):
+        _rise(ends, i, time, other)
+    else:
+        _sink(ends, i, time, other)
+
+
+def _before(time: float, row: int, other_time: float, other: int) -> bool:
+    return time < other_time or (time == other_time and row < other)
+
+
+def _stand(ends: Ends, i: int, time: float, row: int) -> None:
+    ends.time[i] = time
+    ends.row[i] = row
+    ends.place[row] = i
+
+
+def _rise(ends: Ends, i: int, time: float, row: int) -> None:
+    while i > 0:
+        parent = (i - 1) >> 1
+        if not _before(time, row, ends.time[parent], ends.row[parent]):
+            break
+        _stand(ends, i, ends.time[parent], ends.row[parent])
+        i = parent
+    _stand(ends, i, time, row)
+
+
+def _sink(ends: Ends, i: int, time: float, row: int) -> None:
+    n = ends.size[0]
+    while 2 * i + 1 < n:
+        child = 2 * i + 1
+        if child + 1 < n and _before(ends.time[child + 1], ends.row[child + 1], ends.time[child], ends.row[child]):
+            child += 1
+        if not _before(ends.time[child], ends.row[child], time, row):
+            break
+        _stand(ends, i, ends.time[child], ends.row[child])
+        i = child
+    _stand(ends, i, time, row)
+
+
+class Work(NamedTuple):
+    """The jobs, by row, in the order of arrival."""
+
+    submit: Floats
+    run: Floats
+    restart: Floats
+    """Seconds that a job loses whenever it is started again."""
+    rejected: Flags
+    """Jobs that can never run here: they arrive, and that is all."""
+
+
+class Schedule(NamedTuple):
+    """Who is where, as the simulation goes."""
+
+    pool: Pool
+    """Only `first` and `tenants` count here; what is idle on each node is the site's business."""
+    lowest: Ints
+    """On each node, no GPU before this one is idle."""
+    free: Ints
+    """One number: idle GPUs in all."""
+    ends: Ends
+    start: Floats
+    """First start of each row, NaN before."""
+    end: Floats
+    preemptions: Ints
+    offset: Ints
+    """Where each row's GPUs are in `gpus` and `nodes`; one more at the end."""
+    gpus: Ints
+    nodes: Ints
+    done: Ints
+    """One number: jobs that are through, for whoever watches."""
+
+
+class Expected(NamedTuple):
+    """Running jobs by their expected end, ties by row, in parallel arrays.
+
+    They are what stands from the first to the second number of `span`: the next to end leaves without moving others.
+    """
+
+    rows: Ints
+    begins: Ints
+    ends: Ints
+    until: Floats
+    late: Floats
+    """The same where some have outlived their estimates, which are expected to end next."""
+    span: Ints
+
+
+def new_expected(most: int) -> Expected:
+    """Room for so many running jobs."""
+    size = 2 * most + 4
+    return Expected(
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size),
+        np.empty(size),
+        np.full(2, most, np.int64),
+    )
+
+
+def _place_in(expected: Expected, until: float, row: int) -> int:
+    low, high = expected.span[0], expected.span[1]
+    while low < high:
+        middle = (low + high) >> 1
+        other = expected.until[middle]
+        if other < until or (other == until and expected.rows[middle] < row):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _copy_to(expected: Expected, i: int, j: int) -> None:
+    expected.rows[j] = expected.rows[i]
+    expected.begins[j] = expected.begins[i]
+    expected.ends[j] = expected.ends[i]
+    expected.until[j] = expected.until[i]
+
+
+def _slide(expected: Expected, begin: int, end: int, by: int) -> None:
+    """Shift what stands from begin to end."""
+    if by > 0:
+        for i in range(end - 1, begin - 1, -1):
+            _copy_to(expected, i, i + by)
+    else:
+        for i in range(begin, end):
+            _copy_to(expected, i, i + by)
+
+
+def expect(expected: Expected, until: float, row: int, begin: int, end: int) -> None:
+    """A job is expected to run until then; its spot is at begin to end."""
+    first, last = expected.span[0], expected.span[1]
+    if first == 0 or last == len(expected.rows):
+        middle = (len(expected.rows) - (last - first)) // 2
+        _slide(expected, first, last, middle - first)
+        first, last = middle, middle + (last - first)
+        expected.span[0] = first
+        expected.span[1] = last
+    i = _place_in(expected, until, row)
+    if i - first < last - i:
+        _slide(expected, first, i, -1)
+        expected.span[0] -= 1
+        i -= 1
+    else:
+        _slide(expected, i, last, 1)
+        expected.span[1] += 1
+    expected.rows[i] = row
+    expected.begins[i] = begin
+    expected.ends[i] = end
+    expected.until[i] = until
+
+
+def expect_no_more(expected: Expected, until: float, row: int) -> None:
+    """A job has ended."""
+    i = _place_in(expected, until, row)
+    if i - expected.span[0] < expected.span[1] - i:
+        _slide(expected, expected.span[0], i, 1)
+        expected.span[0] += 1
+    else:
+        _slide(expected, i + 1, expected.span[1], -1)
+        expected.span[1] -= 1
+
+
+def is_any_late(expected: Expected, now: float) -> bool:
+    """Whether a job has outlived its estimate."""
+    return expected.span[0] < expected.span[1] and expected.until[expected.span[0]] <= now
+
+
+def put_off(expected: Expected, now: float) -> None:
+    """Expect those who should have ended to end next: write `late`."""
+    for i in range(expected.span[0], expected.span[1]):
+        expected.late[i] = max(expected.until[i], np.nextafter(now, np.inf))
+
+
+def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
+    """The running jobs for a discipline."""
+    first, last = expected.span[0], expected.span[1]
+    until = expected.until[first:last]
+    if is_any_late(expected, now):
+        put_off(expected, now)
+        until = expected.late[first:last]
+    return Holders(expected.rows[first:last], expected.begins[first:last], expected.ends[first:last], nodes, until)
+
+
+def give_gpus(yard: Schedule, row: int, spot: Ints, code: int, salt: int) -> None:
+    """Settle which GPUs of its nodes a job gets: the lowest idle ones, as `pick` would, but knowing where to look."""
+    begin, end = yard.offset[row], yard.offset[row + 1]
+    one_node = True  # as nearly all are
+    for n in spot:
+        one_node = one_node and n == spot[0]
+    if code == RANDOM:
+        _give_random(yard, begin, end, spot, salt)
+    elif one_node:
+        yard.lowest[spot[0]] = _give_lowest(yard, begin, end, spot[0])
+    else:
+        _give_on_many(yard, begin, spot)
+    for i in range(begin, end):
+        yard.pool.tenants[yard.gpus[i]] = 1
+        yard.nodes[i] = yard.pool.node[yard.gpus[i]]
+    yard.free[0] -= end - begin
+
+
+def _give_lowest(yard: Schedule, begin: int, end: int, node: int) -> int:
+    """The lowest idle GPUs of one node; returns where the next idle one may be."""
+    g = yard.lowest[node]
+    for i in range(begin, end):
+        while yard.pool.tenants[g] != 0:
+            g += 1
+        yard.gpus[i] = g
+        g += 1
+    return g
+
+
+def _give_on_many(yard: Schedule, begin: int, nodes: Ints) -> None:
+    """The lowest idle GPUs of several nodes, in the order of the nodes."""
+    nodes = np.sort(nodes)
+    i = 0
+    while i < len(nodes):
+        j = i + 1
+        while j < len(nodes) and nodes[j] == nodes[i]:
+            j += 1
+        yard.lowest[nodes[i]] = _give_lowest(yard, begin + i, begin + j, nodes[i])
+        i = j
+
+
+def _give_random(yard: Schedule, begin: int, end: int, spot: Ints, salt: int) -> None:
+    yard.gpus[begin:end] = pick(RANDOM, yard.pool, spot, salt)
+
+
+def take_gpus(yard: Schedule, row: int) -> None:
+    """A job leaves its GPUs."""
+    for i in range(yard.offset[row], yard.offset[row + 1]):
+        gpu, node = yard.gpus[i], yard.nodes[i]
+        yard.pool.tenants[gpu] = 0
+        yard.lowest[node] = min(yard.lowest[node], gpu)
+    yard.free[0] += yard.offset[row + 1] - yard.offset[row]
+    if yard.ends.place[row] >= 0:
+        remove_end(yard.ends, row)
+
+
+def run_from(yard: Schedule, row: int, now: float, until: float) -> None:
+    """A job runs from now on until then."""
+    if np.isnan(yard.start[row]):
+        yard.start[row] = now
+    add_end(yard.ends, until, row)
+
+
+def asks_for_at_most(most: int, waiting_of: Ints) -> bool:
+    """Whether anybody waits for no more GPUs than that; `waiting_of` counts who waits for one GPU, two, and so on."""
+    k = 1
+    while k <= most and k < len(waiting_of) and waiting_of[k] == 0:
+        k += 1
+    return k <= most and k < len(waiting_of)
+
+
+def plan_salt(site: Site, seed: int, begun: int) -> int:
+    """What random placement depends on in one plan: it draws anew after every start."""
+    return salted(seed, begun) if site.code == RANDOM else 0
+
+
+class Pieces(NamedTuple):
+    """Every stretch of time that a job ran, its GPUs laid end to end."""
+
+    row: Ints
+    start: Floats
+    end: Floats
+    gpus: Ints
+    sizes: Ints
+    """How many stretches there are, with how many GPUs in all."""
+
+
+def new_pieces(most: int, gpus: int) -> Pieces:
+    """Room to begin with."""
+    return Pieces(
+        np.empty(most, np.int64), np.empty(most), np.empty(most), np.empty(gpus, np.int64), np.zeros(2, np.int64)
+    )
+
+
+def is_full(pieces: Pieces, gpus: int) -> bool:
+    """Whether there may be no room if all of so many GPUs are left at once."""
+    return pieces.sizes[0] + gpus > len(pieces.row) or pieces.sizes[1] + gpus > len(pieces.gpus)
+
+
+def add_piece(pieces: Pieces, yard: Schedule, row: int, start: float, end: float) -> None:
+    """Note a stretch of time."""
+    i, g = pieces.sizes[0], pieces.sizes[1]
+    k = yard.offset[row + 1] - yard.offset[row]
+    pieces.row[i] = row
+    pieces.start[i] = start
+    pieces.end[i] = end
+    for j in range(k):
+        pieces.gpus[g + j] = yard.gpus[yard.offset[row] + j]
+    pieces.sizes[0] = i + 1
+    pieces.sizes[1] = g + k
+
+
+def longer(pieces: Pieces) -> Pieces:
+    """The same with twice the room."""
+    return Pieces(
+        np.concatenate((pieces.row, pieces.row)),
+        np.concatenate((pieces.start, pieces.start)),
+        np.concatenate((pieces.end, pieces.end)),
+        np.concatenate((pieces.gpus, pieces.gpus)),
+        pieces.sizes,
+    )

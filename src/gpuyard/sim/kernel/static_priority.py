@@ -1,0 +1,433 @@
+"""The compiled driver for policies that rank a job once, and preempt no job; and the ranked queue it reads.
+
+Loops in numba's subset.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, backfill, fill, new_starts, shadow_time, wait_for
+from gpuyard.core.loops.conservative import conserve
+from gpuyard.core.loops.pool import Demand, Floats, Ints, Site, on_copy
+from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
+from gpuyard.sim.kernel.schedule import (
+    Expected,
+    Schedule,
+    Work,
+    as_holders,
+    expect,
+    expect_no_more,
+    give_gpus,
+    is_any_late,
+    new_expected,
+    plan_salt,
+    put_off,
+    run_from,
+)
+
+_LOWEST = np.array(
+    [
+        0,
+        1,
+        28,
+        2,
+        29,
+        14,
+        24,
+        3,
+        30,
+        22,
+        20,
+        15,
+        25,
+        17,
+        4,
+        8,
+        31,
+        27,
+        13,
+        23,
+        21,
+        19,
+        16,
+        7,
+        26,
+        12,
+        18,
+        6,
+        11,
+        5,
+        10,
+        9,
+    ],
+    dtype=np.int64,
+)
+"""The lowest bit of a word, by a product with a de Bruijn number (Leiserson, Prokop & Randall 1998)."""
+
+
+class Order(NamedTuple):
+    """The waiting jobs, by number of GPUs and rank."""
+
+    size: Ints
+    """GPUs that the jobs of each set ask for, ascending."""
+    set_of: Ints
+    """Each row's set."""
+    at: Ints
+    """Each row's place in its set."""
+    rank: Ints
+    """Each row's place among all."""
+    row_at: Ints
+    """The rows of one set after another, by rank."""
+    begin: Ints
+    """Where each set begins in `row_at`."""
+    words: Ints
+    level: Ints
+    """Where each level of each set's tree begins in `words`, the lowest level first."""
+    front: Ints
+    """The first waiting row of each set, -1 if there is none."""
+    front_rank: Ints
+    """Its rank; a very large number if there is none."""
+    waiting: Ints
+    """One number: how many wait."""
+
+
+NONE = 2**62
+
+
+def new_order(rank: Ints, gpus: Ints) -> Order:
+    """An empty queue for jobs with these ranks."""
+    size, set_of = np.unique(gpus, return_inverse=True)
+    row_at = np.lexsort((rank, set_of))
+    counts = np.bincount(set_of, minlength=len(size))
+    begin = np.cumsum(counts) - counts
+    at = np.empty(len(rank), dtype=np.int64)
+    at[row_at] = np.arange(len(rank)) - begin[set_of[row_at]]
+    depth = 1
+    while 32**depth < len(rank):
+        depth += 1
+    widths = -(-counts[:, None] // 32 ** np.arange(1, depth + 1)[None, :])
+    level = np.cumsum(widths.ravel()).reshape(widths.shape) - widths
+    return Order(
+        size.astype(np.int64), set_of.astype(np.int64), at, rank, row_at.astype(np.int64), begin.astype(np.int64),
+        np.zeros(int(widths.sum()), dtype=np.int64), level.astype(np.int64),
+        np.full(len(size), -1, dtype=np.int64), np.full(len(size), NONE, dtype=np.int64), np.zeros(1, dtype=np.int64),
+    )  # fmt: skip
+
+
+def _lowest_bit(word: int) -> int:
+    return _LOWEST[(((word & -word) * 0x077CB531) & 0xFFFFFFFF) >> 27]
+
+
+def _down(order: Order, s: int, level: int, i: int) -> int:
+    """The first place below the i-th bit of a level."""
+    while level > 0:
+        level -= 1
+        i = i * 32 + _lowest_bit(order.words[order.level[s, level] + i])
+    return i
+
+
+def next_row(order: Order, s: int, row: int) -> int:
+    """The waiting row after this one in its set; -1 if there is none."""
+    i = order.at[row]
+    for level in range(order.level.shape[1]):
+        above = order.words[order.level[s, level] + (i >> 5)] & ~((2 << (i & 31)) - 1)
+        if above != 0:
+            return order.row_at[order.begin[s] + _down(order, s, level, (i & ~31) + _lowest_bit(above))]
+        i >>= 5
+    return -1
+
+
+def _set_front(order: Order, s: int, row: int) -> None:
+    order.front[s] = row
+    order.front_rank[s] = order.rank[row] if row >= 0 else NONE
+
+
+def put_in(order: Order, row: int) -> None:
+    """A job joins the queue."""
+    s, i = order.set_of[row], order.at[row]
+    for level in range(order.level.shape[1]):
+        w = order.level[s, level] + (i >> 5)
+        before = order.words[w]
+        order.words[w] = before | (1 << (i & 31))
+        if before != 0:
+            break
+        i >>= 5
+    if order.rank[row] < order.front_rank[s]:
+        _set_front(order, s, row)
+    order.waiting[0] += 1
+
+
+def take_out(order: Order, row: int) -> None:
+    """A job leaves the queue."""
+    s, i = order.set_of[row], order.at[row]
+    if order.front[s] == row:
+        _set_front(order, s, next_row(order, s, row))
+    for level in range(order.level.shape[1]):
+        w = order.level[s, level] + (i >> 5)
+        order.words[w] &= ~(1 << (i & 31))
+        if order.words[w] != 0:
+            break
+        i >>= 5
+    order.waiting[0] -= 1
+
+
+def first_row(order: Order, most: int) -> int:
+    """The best waiting row that asks for at most so many GPUs; -1 if there is none."""
+    best = -1
+    rank = NONE
+    for s in range(len(order.size)):
+        if order.size[s] > most:
+            break
+        if order.front_rank[s] < rank:
+            rank = order.front_rank[s]
+            best = order.front[s]
+    return best
+
+
+def smallest(order: Order) -> int:
+    """How many GPUs the smallest waiting job asks for; a very large number if nobody waits."""
+    for s in range(len(order.size)):
+        if order.front[s] >= 0:
+            return order.size[s]
+    return NONE
+
+
+STRICT, COMMIT, SKIP, EASY, EASY_SHADOW, CONSERVATIVE = range(6)
+
+
+class Notes(NamedTuple):
+    """What a driver remembers from plan to plan, one number each."""
+
+    begun: Ints
+    """Starts so far."""
+    head: Ints
+    """The row that was chosen and is kept until it fits, -1 if there is none."""
+    stuck: Ints
+    """The first of the queue, where it did not fit and nothing has been given back since; -1 otherwise."""
+
+
+def new_notes() -> Notes:
+    """At the beginning."""
+    return Notes(np.zeros(1, np.int64), np.full(1, -1, np.int64), np.full(1, -1, np.int64))
+
+
+def run_in_order(
+    work: Work, order: Order, site: Site, yard: Schedule, clock: Clock, discipline: int, seed: int, every: float
+) -> None:
+    """Simulate strict, skip or commit."""
+    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
+    notes = new_notes()
+    idle, counts, stuck = site.pool.idle, clock.counts, notes.stuck
+    while True:
+        now = next_instant(clock, work, yard, idle, discipline == COMMIT)
+        if now == np.inf:
+            return
+        if counts[0] > 0:
+            stuck[0] = -1
+        eventful = _arrived(clock, work, order, yard) or counts[0] > 0
+        if is_time_to_plan(clock, now, eventful, every):
+            _plan_in_order(work, order, site, yard, starts, notes, discipline, seed, now)
+
+
+def _plan_in_order(
+    work: Work, order: Order, site: Site, yard: Schedule, starts: Starts, notes: Notes, discipline: int, seed: int,
+    now: float,
+) -> None:  # fmt: skip
+    site = Site(
+        site.demand, site.pool, site.code, plan_salt(site, seed, notes.begun[0]), site.fine, site.tasks, site.parts
+    )
+    limit = NO_LIMIT
+    while order.waiting[0] > 0:
+        most = min(limit - 1, yard.free[0]) if discipline == SKIP else NONE
+        row = notes.head[0] if notes.head[0] >= 0 else first_row(order, most)
+        if row < 0 or row == notes.stuck[0]:
+            break
+        if site.demand.gpus[row] <= yard.free[0]:
+            starts.size[0] = 0
+            at = order.begin[order.set_of[row]] + order.at[row]
+            limit = fill(order.row_at[at : at + 1], discipline != SKIP, limit, site, starts)
+            if starts.size[0] > 0:
+                notes.begun[0] += 1
+                notes.head[0] = -1
+                take_out(order, row)
+                give_gpus(yard, row, starts.bins[: starts.ends[0]], site.code, site.salt)
+                run_from(yard, row, now, now + work.run[row])
+                continue
+        if discipline == COMMIT:
+            notes.head[0] = row
+        if discipline != SKIP:
+            notes.stuck[0] = row
+            break
+
+
+def _arrived(clock: Clock, work: Work, order: Order, yard: Schedule) -> bool:
+    """Put those who have arrived into the queue; whether there was anybody."""
+    some = False
+    for row in range(clock.counts[1], clock.counts[2]):
+        if work.rejected[row]:
+            yard.done[0] += 1
+        else:
+            put_in(order, row)
+            some = True
+    return some
+
+
+def _begin(
+    starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Schedule, now: float
+) -> None:
+    """Let everybody begin whom a loop has started."""
+    begin = 0
+    for i in range(starts.size[0]):
+        row = starts.rows[i]
+        take_out(order, row)
+        give_gpus(yard, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)
+        begin = starts.ends[i]
+        run_from(yard, row, now, now + work.run[row])
+        if len(expected.rows) > 0:
+            expect(expected, now + site.demand.estimate[row], row, yard.offset[row], yard.offset[row + 1])
+    starts.size[0] = 0
+
+
+def run_backfilling(
+    work: Work, order: Order, site: Site, yard: Schedule, clock: Clock, discipline: int, seed: int, every: float
+) -> None:
+    """Simulate easy, easy-shadow or conservative."""
+    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
+    expected = new_expected(yard.free[0] + 1)
+    by_rank = np.empty(len(order.rank), dtype=np.int64)
+    by_rank[order.rank] = np.arange(len(order.rank))
+    found = np.empty(len(order.rank), dtype=np.int64)
+    begun, head, stuck, shadow, extra = 0, -1, -1, np.inf, 0
+    later = on_copy(site)
+    known = 0  # rows before this one were refused under the present reservation, and would be if nobody starts
+    while True:
+        now = next_instant(clock, work, yard, site.pool.idle, discipline == EASY_SHADOW)
+        if now == np.inf:
+            return
+        for i in range(clock.counts[0]):
+            row = clock.finished[i]
+            expect_no_more(expected, yard.start[row] + site.demand.estimate[row], row)
+            known, stuck = 0, -1
+        eventful = _arrived(clock, work, order, yard) or clock.counts[0] > 0
+        if not is_time_to_plan(clock, now, eventful, every):
+            continue
+        site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, begun), site.fine, site.tasks, site.parts)
+        if discipline != CONSERVATIVE:
+            kept = head if discipline == EASY_SHADOW else -1
+            top = _start_heads(kept, stuck, starts, order, expected, work, site, yard, now)
+            begun += starts.size[0]
+            if starts.size[0] > 0:
+                known = 0
+                starts.size[0] = 0
+            if discipline == EASY_SHADOW and top >= 0 and top != kept:
+                shadow = shadow_time(top, as_holders(expected, yard.nodes, -np.inf), site.demand, yard.free[0])
+            known = known if top == head else 0
+            head = stuck = top
+        if yard.free[0] < smallest(order) or (order.waiting[0] < 2 and discipline != CONSERVATIVE):
+            continue
+        if discipline == CONSERVATIVE:
+            n = _candidates(order, NONE, -1, 0.0, np.inf, NONE, site.demand.estimate, by_rank, found)
+            conserve(found[:n], now, as_holders(expected, yard.nodes, now), site, starts)
+        elif discipline == EASY_SHADOW:
+            latest = np.nextafter(shadow, -np.inf)  # done before the shadow time, not at it
+            n = _candidates(order, yard.free[0], head, now, latest, 0, site.demand.estimate, by_rank, found)
+            fill(np.sort(found[:n]), False, NO_LIMIT, site, starts)
+        else:
+            if known == 0 or is_any_late(expected, now):
+                shadow = reserve_for(head, expected, yard.nodes, now, site, later)
+                extra = sum(later.pool.idle) - site.demand.gpus[head]
+                known = 0
+            if known > 0 and not _may_be_new(known, clock.counts[2], work, yard, now, shadow, extra, site.demand):
+                continue
+            n = _candidates(order, yard.free[0], head, now, shadow, extra, site.demand.estimate, by_rank, found)
+            known = clock.counts[2]
+            backfill(found[:n], head, shadow, later, now, site, starts)
+        if starts.size[0] > 0:
+            begun += starts.size[0]
+            known = 0
+            _begin(starts, order, expected, work, site, yard, now)
+
+
+def _start_heads(
+    kept: int, stuck: int, starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Schedule,
+    now: float,
+) -> int:  # fmt: skip
+    """Start the first of the queue while it fits; returns the one that does not, -1 if all did. Counts in `starts`.
+
+    The one that is stuck did not fit, and nothing has been given back since.
+    """
+    begun = 0
+    head = -1
+    while order.waiting[0] > 0:
+        row = kept if kept >= 0 else first_row(order, NONE)
+        kept = -1
+        if site.demand.gpus[row] <= yard.free[0] and row != stuck:
+            at = order.begin[order.set_of[row]] + order.at[row]
+            fill(order.row_at[at : at + 1], True, NO_LIMIT, site, starts)
+        if starts.size[0] == 0:
+            head = row
+            break
+        begun += 1
+        _begin(starts, order, expected, work, site, yard, now)
+    starts.size[0] = begun
+    return head
+
+
+def reserve_for(head: int, expected: Expected, nodes: Ints, now: float, site: Site, later: Site) -> float:
+    """What `core.discipline.reserve` does, on a site that is there already."""
+    for n in range(len(site.pool.idle)):
+        later.pool.idle[n] = site.pool.idle[n]
+    first, last = expected.span[0], expected.span[1]
+    until = expected.until[first:last]
+    if is_any_late(expected, now):
+        put_off(expected, now)
+        until = expected.late[first:last]
+    rows, begins, ends = expected.rows[first:last], expected.begins[first:last], expected.ends[first:last]
+    return wait_for(head, Holders(rows, begins, ends, nodes, until), later)
+
+
+def _candidates(
+    order: Order, most: int, head: int, now: float, shadow: float, extra: int, estimate: Floats, by_rank: Ints,
+    found: Ints,
+) -> int:  # fmt: skip
+    """Write, by rank, the waiting rows of at most so many GPUs that are done by the shadow time, or are small enough
+    to stay beside it; returns how many."""
+    size = 0
+    last = -1
+    sorted_already = True
+    for s in range(len(order.size)):
+        if order.size[s] > most:
+            break
+        small = order.size[s] <= extra
+        row = order.front[s]
+        while row >= 0:
+            if (small or now + estimate[row] <= shadow) and row != head:
+                sorted_already = sorted_already and order.rank[row] > last
+                last = order.rank[row]
+                found[size] = last
+                size += 1
+            row = next_row(order, s, row)
+    if not sorted_already:
+        _sort_numbers(found, size)
+    for i in range(size):
+        found[i] = by_rank[found[i]]
+    return size
+
+
+def _sort_numbers(numbers: Ints, n: int) -> None:
+    numbers[:n].sort()
+
+
+def _may_be_new(
+    begin: int, end: int, work: Work, yard: Schedule, now: float, shadow: float, extra: int, demand: Demand
+) -> bool:
+    """Whether any row that arrived since the last plan is such a candidate; one that starts makes others move."""
+    for row in range(begin, end):
+        if demand.gpus[row] > yard.free[0] or work.rejected[row] or not np.isnan(yard.start[row]):
+            continue
+        if demand.gpus[row] <= extra or now + demand.estimate[row] <= shadow:
+            return True
+    return False

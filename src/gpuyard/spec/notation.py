@@ -1,0 +1,186 @@
+"""Texts that people write: arrays (0-99%4), dependencies (afterok:12), policies from files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gpuyard.errors import UserError, suggest
+
+MOST_TASKS = 100_000
+MOST_NUMBER = 2**31 - 1
+_RANGE = re.compile(r"(\d{1,20})(?:-(\d{1,20})(?::(\d{1,20}))?)?")
+_TASK = re.compile(r"(\d+)_(\d+)")
+_SOME = re.compile(r"(\d+)_\[([^\]%]*)(?:%\d+)?\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """The numbers of an array's tasks, ascending, and how many may run at once (0: any number)."""
+
+    tasks: tuple[int, ...]
+    at_most: int = 0
+
+
+def parse_array(text: str) -> Array:
+    """`0-99%4`: a hundred tasks, four at once; `1,3,7`; `0-20:5` is 0, 5, 10, 15, 20."""
+    numbers, percent, most = text.replace(" ", "").partition("%")
+    if percent and not (most.isdecimal() and len(most) <= 20 and int(most) >= 1):
+        raise UserError(f"'{_short(text)}': after % stands how many tasks may run at once, 1 or more")
+    return Array(_numbers(numbers, text), int(most) if percent else 0)
+
+
+def _numbers(text: str, whole: str) -> tuple[int, ...]:
+    found: set[int] = set()
+    named = 0  # also those that were named before, or a short text would mean endless work
+    whole = _short(whole)
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None or (match[3] is not None and int(match[3]) < 1):
+            raise UserError(
+                f"'{whole}' is not an array; write for example 0-99, 0-99%4 (four at once), 1,3,7 or 0-20:5"
+            )
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first:
+            raise UserError(f"'{whole}': {first}-{last} goes backwards; write {last}-{first}")
+        if last > MOST_NUMBER:
+            raise UserError(f"'{whole}': the number of a task is at most {MOST_NUMBER}")
+        named += (last - first) // step + 1
+        if named > MOST_TASKS:
+            raise UserError(f"'{whole}' has more than {MOST_TASKS:,} tasks, which is the most; use several arrays")
+        found.update(range(first, last + 1, step))
+    return tuple(sorted(found))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+def task_id(array: str, task: int) -> str:
+    """`12_3`."""
+    return f"{array}_{task}"
+
+
+def number_of(id: str) -> int:
+    """The number that an id begins with, 0 if none: 12 of `12` and of `12_3`."""
+    first = id.partition("_")[0]
+    return int(first) if first.isdecimal() else 0
+
+
+def some_of(text: str) -> tuple[str, tuple[int, ...]] | None:
+    """The array and the tasks of `12_[3-5]`; None if it is nothing of the kind."""
+    match = _SOME.fullmatch(text)
+    return (match[1], _numbers(match[2], text)) if match else None
+
+
+def array_of(id: str) -> str:
+    """The array of a task's id; empty if it is no such id."""
+    match = _TASK.fullmatch(id)
+    return match[1] if match else ""
+
+
+def ranges(tasks: Iterable[int]) -> str:
+    """`0-3,7` for 0, 1, 2, 3, 7."""
+    runs: list[list[int]] = []
+    for task in sorted(tasks):
+        if runs and task == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], task]
+        else:
+            runs.append([task, task])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def folded(array: str, tasks: Sequence[int], at_most: int = 0) -> str:
+    """`12_[7-99%4]`: many tasks in one word."""
+    if len(tasks) == 1:
+        return task_id(array, tasks[0])
+    return f"{array}_[{ranges(tasks)}{f'%{at_most}' if at_most else ''}]"
+
+
+_HOW = {"afterok": "ok", "afterany": "any", "afternotok": "notok", "after": "begun"}
+_KINDS = (*_HOW, "singleton")
+AFTER = {short: long for long, short in _HOW.items()}
+"""What people call a kind of dependency, by what the core calls it."""
+
+
+class Dependency(NamedTuple):
+    """One job, or several under one name, that must end first, or begin (`begun`)."""
+
+    how: str
+    who: str
+
+
+def parse_dependency(text: str) -> list[Dependency]:
+    """`afterok:12:13,afterany:prepare`: all of them must hold."""
+    if "?" in text:
+        raise UserError(f"'{text}': ? (any of these) is not supported; with commas, all must hold")
+    found: list[Dependency] = []
+    for part in filter(None, text.replace(" ", "").split(",")):
+        kind, *who = part.split(":")
+        if kind == "singleton" and not who:
+            found.append(Dependency(kind, ""))
+        elif kind in _HOW and who and all(who):
+            found += [Dependency(_HOW[kind], one) for one in who]
+        else:
+            raise UserError(_complaint(part, kind))
+    return found
+
+
+def _complaint(part: str, kind: str) -> str:
+    if kind in _HOW:
+        return f"'{part}' does not say which job; write for example {kind}:12"
+    return f"'{part}' is not a dependency{suggest(kind, _KINDS)}; write for example afterok:12, or afterany:12:13"
+
+
+LEARNED = "learned:"
+"""Before the file that a trained policy is in, or the name of one that comes with gpuyard."""
+
+
+def absolute(text: str) -> str:
+    """The policy's text with the whole path of its file, if it has one: the daemon is somewhere else."""
+    if text.strip().startswith(LEARNED):
+        name, at, rest = text.strip().removeprefix(LEARNED).partition("@")
+        return LEARNED + _whole(name) + at + rest
+    path, ending, rest = text.partition(".py:")
+    return os.path.abspath(os.path.expanduser(path)) + ending + rest if ending else text
+
+
+def _whole(name: str) -> str:
+    """A file's whole path; a bare word that is no file is the name of a policy that the daemon has."""
+    path = os.path.expanduser(name)
+    is_path = os.sep in path or path.endswith(".json") or os.path.isfile(path)
+    return os.path.abspath(path) if name and is_path else name
+
+
+def describe_gate(gate: Mapping[str, Any] | None) -> str:
+    """How a trained policy fared against the best heuristic, in a few words."""
+    if gate is None:
+        return "nobody has evaluated it"
+    found = "its gate is passed" if gate["passed"] else "its gate is not passed"
+    if gate["ratio"] is None:
+        return found
+    bounds = ""
+    if gate["ratio_low"] is not None and gate["ratio_high"] is not None:
+        bounds = f", {gate['ratio_low']:.3g} to {gate['ratio_high']:.3g}"
+    return f"{found} ({gate['ratio']:.3g} times {gate['best_heuristic'] or 'the best heuristic'}{bounds})"
+
+
+def describe_learned(learned: Mapping[str, Any]) -> str:
+    """What the daemon tells of the trained policy that decides, as a line."""
+    base, fallbacks = learned["base"], {kind: n for kind, n in learned["fallbacks"].items() if n}
+    plans = f"{learned['plans']:,} plan{'s' * (learned['plans'] != 1)}"
+    if fallbacks:
+        kinds = ", ".join(f"{kind} {n:,}" for kind, n in fallbacks.items())
+        plans += f", {sum(fallbacks.values()):,} of them by {base} ({kinds})"
+    starved = learned["starved"]
+    ahead = f"{starved:,} job{'s' * (starved != 1)} put ahead for having waited too long" if starved else ""
+    parts = (
+        f"{learned['hash']}, on top of {base}",
+        describe_gate(learned["gate"]) + (", and it was forced" if learned["forced"] else ""),
+        plans,
+        ahead,
+    )
+    return "; ".join(part for part in parts if part)
