@@ -34,7 +34,8 @@ from websockets.exceptions import ConnectionClosed
 
 from bench.month import MOST, month
 from bench.server import Address, Filled, Results, _load, beside, quantile
-from gpuyard.client.client import Client, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Refused
 
 GPUS = 64
 LOG = 100 * 2**20

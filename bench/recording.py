@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from tests.fake_nvml import FakeNvml, build
 
-from gpuyard.client.client import Client, NoDaemon
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
 from gpuyard.recordings.chunks import AT, COVERED, HIGH, HOURS, LOW, MINUTES, Level, encode
 from gpuyard.recordings.database import KEPT_OF_GPUS as KEPT_OF_GPUS
 from gpuyard.recordings.database import Chunk, RecordingFile, Who, Writer

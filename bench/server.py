@@ -27,7 +27,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from gpuyard.client.client import Client, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Refused
 
 GPUS = 16
 ID = re.compile(rb"^id: (\d+)\nevent: ", re.MULTILINE)

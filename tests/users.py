@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from gpuyard.client.client import Client, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Refused
 from tests.yard import Done, Yard
 
 PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from gpuyard.api.types import Job
 from gpuyard.cli import main
-from gpuyard.client.client import Client, Job, NoDaemon
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import GpuyardError
 
 PATIENCE = 60.0

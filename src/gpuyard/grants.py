@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Unpack, cast
 
-from gpuyard.client.client import Client, NoDaemon, Refused
+from gpuyard.client.client import Client
 from gpuyard.client.retry import to_stderr
+from gpuyard.client.transport import NoDaemon, Refused
 from gpuyard.errors import GpuyardError
 
 if TYPE_CHECKING:

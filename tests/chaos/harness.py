@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuyard
-from gpuyard.client.client import Client, NoDaemon
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
 from gpuyard.engines.local import processes
 
 SOURCES = Path(gpuyard.__file__).parents[1]

@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuyard.client.client import Client, NoDaemon, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon, Refused
 from tests.chaos.harness import job_command, stoppable_command
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.client.client import Refused
-from gpuyard.client.transport import Request, UnixWay, send
+from gpuyard.client.transport import Refused, Request, UnixWay, send
 from tests.chaos.checks import check_projections, check_starts, check_times
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 from tests.contract.engine import alive

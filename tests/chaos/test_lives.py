@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.client.client import NoDaemon, Refused
-from gpuyard.client.transport import Request, UnixWay, send
+from gpuyard.client.transport import NoDaemon, Refused, Request, UnixWay, send
 from tests.chaos.checks import check_projections, check_times, jobs_of
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 

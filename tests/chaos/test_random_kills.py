@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.client.client import Refused
+from gpuyard.client.transport import Refused
 from tests.chaos.checks import check_all, jobs_of
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 from tests.chaos.load import Clients, Told

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.yard import Yard, until
 
-from gpuyard.client.client import Refused
+from gpuyard.client.transport import Refused
 from gpuyard.errors import UserError
 
 JOB = """

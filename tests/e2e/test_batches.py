@@ -12,7 +12,8 @@ import pytest
 from tests.users import Desk
 from tests.yard import Done, Yard, finish, until
 
-from gpuyard.client.client import Client, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Refused
 
 HEAD = "Directory,Executable,Filename,Epochs,Priority\n"
 SCRIPT = """#GPUYARD --gpu-memory 2G

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from tests.yard import until
 
+from gpuyard.api.types import Job
 from gpuyard.cli.simulator.demo import CROWD, PEOPLE, stream
 from gpuyard.cli.simulator.demo_view import PLAN
-from gpuyard.client.client import Job
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHARE = 5 * 2**30

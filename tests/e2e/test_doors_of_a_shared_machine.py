@@ -12,7 +12,7 @@ from tests.users import User, made, reachable_folder, require_root
 from tests.web import Reply, ask
 from tests.yard import Yard, opened, until
 
-from gpuyard.client.client import Refused
+from gpuyard.client.transport import Refused
 
 
 @pytest.fixture(scope="module")

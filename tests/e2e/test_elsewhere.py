@@ -13,7 +13,8 @@ import pytest
 from tests.certificates import certificate
 from tests.yard import PATIENCE, Done, Yard, finish, opened, until
 
-from gpuyard.client.client import Client, Invalid, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Invalid, Refused
 
 
 class Far:

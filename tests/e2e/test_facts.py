@@ -8,7 +8,7 @@ import time
 import pytest
 from tests.yard import Yard, until
 
-from gpuyard.client.client import Invalid, Refused
+from gpuyard.client.transport import Invalid, Refused
 
 GIB = 2**30
 

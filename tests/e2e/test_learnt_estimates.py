@@ -14,7 +14,9 @@ from tests.users import Desk, User
 from tests.yard import Yard, until
 
 from gpuyard.api.access_types import PastRun
-from gpuyard.client.client import Job, Refused, description
+from gpuyard.api.types import Job
+from gpuyard.client.connection import description
+from gpuyard.client.transport import Refused
 
 SCRIPT = """\
 import argparse, os, pathlib, time

@@ -18,7 +18,7 @@ from tests.fake_nvml import FakeNvml
 from tests.yard import PATIENCE, Yard, until
 
 import gpuyard
-from gpuyard.client.client import Job
+from gpuyard.api.types import Job
 
 SCRIPT = """
 import os, sys, gpuyard

@@ -13,7 +13,7 @@ from tests.post import Hook, Post
 from tests.users import Desk
 from tests.yard import Yard, opened, until
 
-from gpuyard.client.client import Invalid, Refused
+from gpuyard.client.transport import Invalid, Refused
 
 ENDLESS = ("sleep", "1000")
 SECRET = "s3cret-t0ken"

@@ -11,7 +11,9 @@ import pytest
 from tests.yard import Yard, finish
 
 import gpuyard
-from gpuyard.client.client import Client, Invalid, Job
+from gpuyard.api.types import Job
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Invalid
 from gpuyard.errors import UserError
 
 JOB_KEYS = [

@@ -15,7 +15,7 @@ from tests.fake_nvml import FakeNvml
 from tests.sse import get
 from tests.yard import Yard, until
 
-from gpuyard.client.client import Refused
+from gpuyard.client.transport import Refused
 
 GIB = 2**30
 

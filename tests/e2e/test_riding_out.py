@@ -12,7 +12,8 @@ import pytest
 from tests.bareserver import Listener
 from tests.yard import PATIENCE, Yard, until
 
-from gpuyard.client.client import Client, Event
+from gpuyard.api.types import Event
+from gpuyard.client.client import Client
 
 
 class Doing:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.users import Desk
 
-from gpuyard.client.client import Client, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Refused
 
 
 def _batch(client: Client) -> Any:

@@ -19,8 +19,8 @@ from tests.users import PATH, Desk, User, made
 from tests.yard import Yard, opened, until
 
 from gpuyard import config
-from gpuyard.client.client import Client, Refused
-from gpuyard.client.transport import Request, UnixWay, send
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Refused, Request, UnixWay, send
 from gpuyard.engines.local.processes import MARK, read_proc
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server.security import prepare_data_dir

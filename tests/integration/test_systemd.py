@@ -14,7 +14,8 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.yard import Done, until
 
-from gpuyard.client.client import Client, NoDaemon
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
 
 PROGRAM = next((path for path in ("/usr/lib/systemd/systemd", "/lib/systemd/systemd") if os.access(path, os.X_OK)), "")
 BEGIN = f"mount -t tmpfs none /run && mkdir -p /run/systemd/system /run/user/0 && exec {PROGRAM} --user"

@@ -12,7 +12,8 @@ import pytest
 from tests.standin import StandIn, answer_once, listen
 
 import gpuyard
-from gpuyard.client.client import Client, Invalid, NoDaemon, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Invalid, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 
 

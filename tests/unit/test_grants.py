@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuyard.client.client import NoDaemon, Refused
+from gpuyard.client.transport import NoDaemon, Refused
 from gpuyard.grants import GrantEvent, Grants, client_of
 
 VARIABLES = {

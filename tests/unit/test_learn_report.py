@@ -18,7 +18,7 @@ from gpuyard.learn import policy_figures
 from gpuyard.learn.arena import Stats
 from gpuyard.learn.evaluation import LEARNED, Evaluation, evaluate, judge
 from gpuyard.learn.evaluation_summary import losses, rows, verdict_lines, windows_csv
-from gpuyard.learn.learning_report import lead, write_report
+from gpuyard.learn.report import lead, write_report
 from gpuyard.learn.trace_windows import Problem, make_problem
 from gpuyard.learn.training import Recipe, train
 from gpuyard.policies.network import BASES

@@ -11,12 +11,14 @@ from typing import Any, cast
 import pytest
 from tests.standin import StandIn
 
+from gpuyard.api.types import Columns, Job, LogPart
 from gpuyard.cli.app import Commands
 from gpuyard.cli.jobs import job_lists
 from gpuyard.cli.jobs.logs import exit_code, follow
 from gpuyard.cli.parser import LazyCommand
 from gpuyard.cli.terminal.text_table import cut, lines
-from gpuyard.client.client import Client, Columns, Job, LogPart, NoDaemon
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
 
 
 def test_tables_fit_the_terminal_and_align_wide_letters() -> None:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuyard.api.types import Gpu, Progress
 from gpuyard.cli.jobs.top import frames
 from gpuyard.cli.jobs.top.curses_screen import set_priority, toggle_hold
 from gpuyard.cli.jobs.top.daemon_feed import _has
 from gpuyard.cli.jobs.top.keys import Command, press
 from gpuyard.cli.jobs.top.view_state import Model, Panel, Part, Picture, Row, lay_out, settle
 from gpuyard.cli.terminal.text_table import columns
-from gpuyard.client.client import Client, Gpu, Progress
+from gpuyard.client.client import Client
 
 GIB = 2**30
 NONE = Part()

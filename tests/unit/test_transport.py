@@ -9,7 +9,8 @@ import pytest
 from tests.bareserver import answering
 from tests.certificates import certificate
 
-from gpuyard.client.client import Client, HungUp, Invalid, NoDaemon, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import HungUp, Invalid, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 
 OK = b"HTTP/1.1 200 OK\r\n"

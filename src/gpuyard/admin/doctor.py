@@ -16,7 +16,7 @@ from gpuyard import __version__
 from gpuyard.admin import checks
 from gpuyard.admin.backup import integrity, read_only, stored_jobs
 from gpuyard.admin.findings import Finding, Installation, bad, find_installation, ok, warn
-from gpuyard.client.client import Refused
+from gpuyard.client.transport import Refused
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.store.log import VERSION
 from gpuyard.engines.local import stored_attempts

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from gpuyard.client.client import Client, NoDaemon
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
 from gpuyard.config import Settings, settings
 from gpuyard.errors import GpuyardError, UserError
 

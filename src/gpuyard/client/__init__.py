@@ -1,7 +1,52 @@
 """Clients of the daemon: `Client` and its transports, leases, and progress reports. Standard library only."""
 
-from gpuyard.client.client import Client as Client
-from gpuyard.client.transport import HungUp as HungUp
-from gpuyard.client.transport import Invalid as Invalid
-from gpuyard.client.transport import NoDaemon as NoDaemon
-from gpuyard.client.transport import Refused as Refused
+from gpuyard.api.grant_types import Recorded
+from gpuyard.api.types import (
+    OVER,
+    Blocker,
+    Columns,
+    Event,
+    Explanation,
+    Gpu,
+    Job,
+    LeaseWishes,
+    LogPart,
+    Machine,
+    Page,
+    PolicyPreview,
+    Progress,
+    Samples,
+    Usage,
+    Wishes,
+)
+from gpuyard.client.client import Client
+from gpuyard.client.connection import description, encode, remote_description
+from gpuyard.client.transport import HungUp, Invalid, NoDaemon, Refused
+
+__all__ = [
+    "OVER",
+    "Blocker",
+    "Client",
+    "Columns",
+    "Event",
+    "Explanation",
+    "Gpu",
+    "HungUp",
+    "Invalid",
+    "Job",
+    "LeaseWishes",
+    "LogPart",
+    "Machine",
+    "NoDaemon",
+    "Page",
+    "PolicyPreview",
+    "Progress",
+    "Recorded",
+    "Refused",
+    "Samples",
+    "Usage",
+    "Wishes",
+    "description",
+    "encode",
+    "remote_description",
+]

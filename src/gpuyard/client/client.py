@@ -15,26 +15,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 from urllib.parse import quote
 
-from gpuyard.api.grant_types import Recorded
 from gpuyard.api.types import (
     OVER,
-    Blocker,
     Columns,
-    Event,
     Explanation,
-    Gpu,
     Job,
     LeaseWishes,
     LogPart,
     Machine,
     Page,
     PolicyPreview,
-    Progress,
     Samples,
     Usage,
     Wishes,
 )
-from gpuyard.client.connection import description, encode, query_of, remote_description, wanted
+from gpuyard.client.connection import description, query_of, remote_description, wanted
 from gpuyard.client.endpoints import (
     AccessCalls,
     BatchCalls,
@@ -46,39 +41,10 @@ from gpuyard.client.endpoints import (
 )
 from gpuyard.client.follow import POLL, Following, output_of
 from gpuyard.client.retry import PATIENCE
-from gpuyard.client.transport import HungUp, Invalid, NoDaemon, Refused
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
     from gpuyard.client.leases import Lease, Terms
-
-__all__ = [
-    "OVER",
-    "Blocker",
-    "Client",
-    "Columns",
-    "Event",
-    "Explanation",
-    "Gpu",
-    "HungUp",
-    "Invalid",
-    "Job",
-    "LeaseWishes",
-    "LogPart",
-    "Machine",
-    "NoDaemon",
-    "Page",
-    "PolicyPreview",
-    "Progress",
-    "Recorded",
-    "Refused",
-    "Samples",
-    "Usage",
-    "Wishes",
-    "description",
-    "encode",
-    "remote_description",
-]
 
 
 class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, BatchCalls, RecordingCalls, GrantCalls):

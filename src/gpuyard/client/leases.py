@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, TypedDict, Unpack, overload
 
-from gpuyard.client.client import OVER, Blocker, Client, Invalid, Job, LeaseWishes
+from gpuyard.api.types import OVER, Blocker, Job, LeaseWishes
+from gpuyard.client.client import Client
 from gpuyard.client.retry import PATIENCE, patiently, to_stderr
-from gpuyard.client.transport import NoDaemon, Refused
+from gpuyard.client.transport import Invalid, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import check_share, format_duration, parse_duration, parse_share
 

@@ -11,7 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuyard.client.client import Client, Job
+from gpuyard.api.types import Job
+from gpuyard.client.client import Client
 from gpuyard.config import Settings
 from gpuyard.errors import UserError, suggest
 from gpuyard.experiments.design import Arrival, Experiment, JobResult, RunResult, Scheduler, Workload, arrivals, asked

@@ -24,7 +24,7 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.experiments.design import LAYOUTS, Experiment, RunResult
 from gpuyard.experiments.measures import jobs_csv, lines, speedups, summary_csv
 from gpuyard.experiments.results_folder import Results, Run
-from gpuyard.figures.panels import Axis, NamedRecordings, axis_of, highest, panels, scale_of
+from gpuyard.figures.panels import Axis, Named, axis_of, highest, panels, scale_of
 from gpuyard.figures.style import clean, label_x, new_figure, png_bytes, shorten, styled, write_atomically
 from gpuyard.figures.time_axis import label_time
 from gpuyard.monitor.plots import draw_line, heading, legend, value_axis, write_plots
@@ -93,7 +93,7 @@ _POINTS_WIDE = 620.0
 """Points of paper that the panels of a row have together."""
 
 
-def draw_beside(groups: Sequence[tuple[str, NamedRecordings]], metric: str, title: str = "") -> Figure | None:
+def draw_beside(groups: Sequence[tuple[str, Named]], metric: str, title: str = "") -> Figure | None:
     """One metric of several groups, each with its name; None where nobody knows anything of it, or it has no lines.
 
     A recording has the same colour in all groups, by its place in them.

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuyard.figures.decimation import decimate, smooth
 from gpuyard.figures.html_page import page
-from gpuyard.figures.panels import COLOURS, Axis, Line, NamedRecordings, Panel, axis_of, highest, panels, scale_of
+from gpuyard.figures.panels import COLOURS, Axis, Line, Named, Panel, axis_of, highest, panels, scale_of
 from gpuyard.figures.strips import SHADES, note_text
 from gpuyard.recordings.series import METRICS, Floats, energy
 from gpuyard.recordings.throttling import error_text, throttled
@@ -28,7 +28,7 @@ _ALL = 400_000
 _FAINT = 600
 
 
-def plots_page(recordings: NamedRecordings, metrics: Sequence[str], *, layout: str = "overlay", title: str = "") -> str:
+def plots_page(recordings: Named, metrics: Sequence[str], *, layout: str = "overlay", title: str = "") -> str:
     """The whole page."""
     heading = title or (recordings[0][0] if len(recordings) == 1 else ", ".join(name for name, _ in recordings))
     heading = heading or "What the GPUs did"
@@ -60,7 +60,7 @@ def _script() -> str:
     return files("gpuyard.figures").joinpath("charts.js").read_text("utf-8")
 
 
-def warnings_of(recordings: NamedRecordings) -> str:
+def warnings_of(recordings: Named) -> str:
     """What could not be had."""
     several = len(recordings) > 1
     said = [f"{name}: {text}" if several else text for name, recording in recordings for text in recording.warnings]
@@ -68,7 +68,7 @@ def warnings_of(recordings: NamedRecordings) -> str:
     return f'<div class="warned">{items}</div>' if items else ""
 
 
-def charts(recordings: NamedRecordings, metrics: Sequence[str], *, layout: str = "overlay") -> str:
+def charts(recordings: Named, metrics: Sequence[str], *, layout: str = "overlay") -> str:
     """The charts, with all that they need but `style`."""
     return (
         '<p class="soft no-print">Point at a chart for its values; drag across it to zoom, double-click to see all. '
@@ -101,7 +101,7 @@ class _Shared:
         return self._places[key]
 
 
-def chart_data(recordings: NamedRecordings, metrics: Sequence[str], layout: str) -> dict[str, Any]:
+def chart_data(recordings: Named, metrics: Sequence[str], layout: str) -> dict[str, Any]:
     """What the script draws."""
     axis = axis_of(recordings)
     found = [(metric, panels(recordings, metric, layout)) for metric in metrics]
@@ -201,7 +201,7 @@ def _colour(colour: str) -> str:
     return _NAMES.get(colour, "grey")
 
 
-def numbers_table(recordings: NamedRecordings, metrics: Sequence[str]) -> str:
+def numbers_table(recordings: Named, metrics: Sequence[str]) -> str:
     """The least, the mean and the most of every line, as a table for those who want numbers."""
     rows = [
         row
@@ -238,7 +238,7 @@ def _numbers(panel: Panel) -> list[tuple[str, ...]]:
     return found
 
 
-def _energy(recordings: NamedRecordings) -> str:
+def _energy(recordings: Named) -> str:
     """What the power adds up to."""
     several = len(recordings) > 1
     told_each = [

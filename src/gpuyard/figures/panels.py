@@ -16,7 +16,7 @@ from gpuyard.figures.style import shorten
 from gpuyard.recordings.series import METRICS, Floats, Mark, Metric, Recording, Series, Subject
 from gpuyard.recordings.throttling import Error, errors
 
-NamedRecordings = Sequence[tuple[str, Recording]]
+Named = Sequence[tuple[str, Recording]]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8508e", "#b87d00", "#2f9bd8", "#7a4a2b", "#5b5b5b")
 """Told apart also by those who see fewer colours (after Okabe and Ito, darker where that is too faint for a line)."""
 GREY, RED = "#9aa1aa", "#b3261e"
@@ -84,7 +84,7 @@ class Axis(NamedTuple):
     right: float
 
 
-def axis_of(recordings: NamedRecordings) -> Axis:
+def axis_of(recordings: Named) -> Axis:
     """One axis for all recordings, wide enough for every value."""
     left, right = 0.0, 0.0
     for _, recording in recordings:
@@ -95,7 +95,7 @@ def axis_of(recordings: NamedRecordings) -> Axis:
     return Axis(len(recordings) == 1, recordings[0][1].start, left, right if right > left else left + 1.0)
 
 
-def panels(recordings: NamedRecordings, metric: str, layout: str) -> list[Panel]:
+def panels(recordings: Named, metric: str, layout: str) -> list[Panel]:
     """The panels of one metric; none where nobody knows anything of it."""
     found = [(place, name, recording) for place, (name, recording) in enumerate(recordings) if recording.of(metric)]
     if not found:

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpuyard.errors import UserError
 from gpuyard.figures.decimation import decimate, smooth
-from gpuyard.figures.panels import Axis, Line, NamedRecordings, Panel, Scale, axis_of, highest, lowest, panels, scale_of
+from gpuyard.figures.panels import Axis, Line, Named, Panel, Scale, axis_of, highest, lowest, panels, scale_of
 from gpuyard.figures.strips import draw_errors, draw_notes, draw_throttling, lanes_of
 from gpuyard.figures.style import (
     clean,
@@ -49,7 +49,7 @@ _COLUMN = 16
 
 
 def write_plots(
-    recordings: NamedRecordings,
+    recordings: Named,
     metrics: Sequence[str] = USUAL,
     out: str | Path = ".",
     *,
@@ -93,7 +93,7 @@ def _check(layout: str, formats: Sequence[str]) -> None:
         raise UserError(f"no format is named; write some of {', '.join(FORMATS)}")
 
 
-def known(recordings: NamedRecordings, metrics: Sequence[str]) -> list[str]:
+def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
     """The metrics of which there is at least one value, in the order given."""
     return [
         metric
@@ -102,7 +102,7 @@ def known(recordings: NamedRecordings, metrics: Sequence[str]) -> list[str]:
     ]
 
 
-def nothing(recordings: NamedRecordings, metrics: Sequence[str]) -> str:
+def nothing(recordings: Named, metrics: Sequence[str]) -> str:
     """What to say where there is nothing to draw."""
     there = [name for name in METRICS if known(recordings, [name])]
     asked = ", ".join(metrics) or "no metric"
@@ -111,7 +111,7 @@ def nothing(recordings: NamedRecordings, metrics: Sequence[str]) -> str:
     return f"there is nothing to draw: no value of {asked} is known for that time"
 
 
-def draw(recordings: NamedRecordings, metric: str, *, layout: str = "overlay", title: str = "") -> Figure:
+def draw(recordings: Named, metric: str, *, layout: str = "overlay", title: str = "") -> Figure:
     """The figure of one metric."""
     found = panels(recordings, metric, layout)
     axis = axis_of(recordings)
@@ -121,14 +121,14 @@ def draw(recordings: NamedRecordings, metric: str, *, layout: str = "overlay", t
         return _curves(recordings, found, axis, title)
 
 
-def heading(recordings: NamedRecordings, metric: Metric, title: str) -> str:
+def heading(recordings: Named, metric: Metric, title: str) -> str:
     """What a figure is called."""
     told = [metric.title, title or (recordings[0][0] if len(recordings) == 1 else "")]
     made_up = " (simulated GPUs)" if any(recording.simulated for _, recording in recordings) else ""
     return clean(shorten(": ".join(part for part in told if part), 110)) + made_up
 
 
-def _curves(recordings: NamedRecordings, found: list[Panel], axis: Axis, title: str) -> Figure:
+def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Figure:
     metric = found[0].metric
     scale = scale_of(metric, highest(found))
     columns = -(-len(found) // _COLUMN)
@@ -240,7 +240,7 @@ def _value_label(metric: Metric, scale: Scale) -> str:
     return f"{metric.title} ({scale.unit})" if scale.unit else metric.title
 
 
-def legend(figure: Figure, recordings: NamedRecordings, found: Sequence[Panel]) -> None:
+def legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
     """Names of lines beside the figure."""
     groups: dict[str, Line] = {}
     for panel in found:
@@ -263,7 +263,7 @@ def legend(figure: Figure, recordings: NamedRecordings, found: Sequence[Panel]) 
     )  # fmt: skip
 
 
-def _strips(recordings: NamedRecordings, found: list[Panel], axis: Axis, metric: str, title: str) -> Figure:
+def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, title: str) -> Figure:
     pairs = [pair for panel in found for pair in panel.series]
     origins = {key: start for panel in found for key, start in panel.origins.items()}
     if metric == "throttle":

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from gpuyard.client.client import Client, Job
+from gpuyard.api.types import Job
+from gpuyard.client.client import Client
 from gpuyard.recordings.series import Floats, Recording, Series, Subject, energy
 
 if TYPE_CHECKING:

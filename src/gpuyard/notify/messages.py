@@ -15,7 +15,7 @@ from string import Formatter
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from gpuyard.client.client import OVER
+from gpuyard.api.types import OVER
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError, suggest

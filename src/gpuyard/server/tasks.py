@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from gpuyard.client.client import OVER
+from gpuyard.api.types import OVER
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.reader import Reader

@@ -21,8 +21,8 @@ from pathlib import Path
 from gpuyard.adapt.agent.decision_trees import FORMAT, VERSION
 from gpuyard.adapt.training.run_trees import Actions, Row, Tree, word_of
 from gpuyard.adapt.training_job import Job, read_text
-from gpuyard.api.types import Wishes
-from gpuyard.client.client import OVER, Client
+from gpuyard.api.types import OVER, Wishes
+from gpuyard.client.client import Client
 from gpuyard.errors import UserError
 
 HEADER = {"format": FORMAT, "version": VERSION}

@@ -13,7 +13,8 @@ from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
 from gpuyard.cli.jobs.job_lists import instant_of
 from gpuyard.cli.parser import QuickCommand, QuickGroup
 from gpuyard.cli.terminal import output
-from gpuyard.client.client import Client, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
 
 token_app = typer.Typer(

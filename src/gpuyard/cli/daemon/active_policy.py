@@ -12,7 +12,7 @@ from gpuyard.cli.terminal import output
 from gpuyard.spec.notation import absolute, describe_learned
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import PolicyPreview
+    from gpuyard.api.types import PolicyPreview
 
 app = typer.Typer(
     cls=QuickGroup,

@@ -17,7 +17,8 @@ import typer
 
 from gpuyard.cli.common_options import Json, LocalOnlyOptions, option_groups
 from gpuyard.cli.terminal import output
-from gpuyard.client.client import Client, NoDaemon
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from gpuyard.cli.terminal import output
 from gpuyard.spec.notation import describe_learned
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Gpu
+    from gpuyard.api.types import Gpu
 
 
 @option_groups

@@ -15,7 +15,8 @@ import typer
 
 from gpuyard.cli.common_options import LocalOnlyOptions, LocalOptions, option_groups
 from gpuyard.cli.terminal import output
-from gpuyard.client.client import Client, NoDaemon
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
 from gpuyard.config import FLAGS
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.spec.notation import absolute

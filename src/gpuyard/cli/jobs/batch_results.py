@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gpuyard.api.batch_types import BatchReport, BatchStanding, RowOutcome
-    from gpuyard.client.client import Client, Job
+    from gpuyard.api.types import Job
+    from gpuyard.client.client import Client
     from gpuyard.monitor.summaries import JobRun
     from gpuyard.recordings.series import Recording
 
@@ -50,7 +51,7 @@ def follow(client: Client, id: str, quiet: bool = False) -> None:
 
 
 def _over(standing: BatchStanding) -> int:
-    from gpuyard.client.client import OVER
+    from gpuyard.api.types import OVER
 
     return sum(count for state, count in standing["states"].items() if state in OVER)
 

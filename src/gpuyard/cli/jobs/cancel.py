@@ -13,12 +13,13 @@ from gpuyard.cli.common_options import DaemonOptions, option_groups
 from gpuyard.cli.common_options import SomeJobIds as JobIds
 from gpuyard.cli.jobs.job_lists import Name, State, Tag, check_state
 from gpuyard.cli.terminal import output
-from gpuyard.client.client import NoDaemon, Refused
+from gpuyard.client.transport import NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.spec.notation import folded
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Client, Job
+    from gpuyard.api.types import Job
+    from gpuyard.client.client import Client
 
 
 _AT_ONCE = 500

@@ -12,7 +12,7 @@ from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Wishes
+    from gpuyard.api.types import Wishes
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NONE = "none"

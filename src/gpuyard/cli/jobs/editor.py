@@ -17,8 +17,8 @@ from gpuyard.errors import GpuyardError, UserError, suggest
 from gpuyard.units import format_number
 
 if TYPE_CHECKING:
+    from gpuyard.api.types import Job, Wishes
     from gpuyard.cli.jobs.job_options import Edits
-    from gpuyard.client.client import Job, Wishes
 
 T = TypeVar("T")
 _SWITCHES = ("adaptive", "preemptible", "requeue")

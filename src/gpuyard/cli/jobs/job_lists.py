@@ -13,7 +13,8 @@ from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Client, Columns, Job
+    from gpuyard.api.types import Columns, Job
+    from gpuyard.client.client import Client
 
 
 _SHOWN = 40

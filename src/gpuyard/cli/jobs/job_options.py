@@ -17,7 +17,7 @@ from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_indices, parse_share, parse_signal
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Wishes
+    from gpuyard.api.types import Wishes
 
 T = TypeVar("T", bound="Edits")
 

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from gpuyard.api.types import OVER, Job, LogPart
 from gpuyard.cli.common_options import DaemonOptions, JobId, JobIds, option_groups
 from gpuyard.cli.terminal import output
-from gpuyard.client.client import OVER, Client, Job, LogPart
+from gpuyard.client.client import Client
 from gpuyard.client.follow import Log, output_of
 from gpuyard.errors import UserError
 
@@ -185,7 +186,7 @@ def wait(
 
 def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) -> tuple[list[Job], bool]:
     """The jobs as they are at the end, and whether all were over in time."""
-    from gpuyard.client.client import OVER
+    from gpuyard.api.types import OVER
     from gpuyard.client.retry import patiently
 
     end = None if timeout is None else time.monotonic() + timeout

@@ -14,8 +14,9 @@ from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Ta
 from gpuyard.cli.jobs.logs import exit_code, follow, log_of, told
 from gpuyard.cli.jobs.submit import Request, send
 from gpuyard.cli.terminal import output
-from gpuyard.client.client import Client, Refused
+from gpuyard.client.client import Client
 from gpuyard.client.retry import patiently
+from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import parse_indices, parse_share
 

@@ -13,8 +13,8 @@ from gpuyard.units import format_duration, format_plain, format_size
 
 if TYPE_CHECKING:
     from gpuyard.api.grant_types import Adaptation
-    from gpuyard.api.types import Blocker
-    from gpuyard.client.client import Client, Explanation, Job
+    from gpuyard.api.types import Blocker, Explanation, Job
+    from gpuyard.client.client import Client
 
 
 _LISTED = 30
@@ -56,7 +56,7 @@ def _events(client: Client, id: str) -> Iterator[dict[str, Any]]:
 
 def _notices(client: Client, id: str) -> list[dict[str, Any]]:
     """What you were told of the job; nothing where that cannot be said."""
-    from gpuyard.client.client import Refused
+    from gpuyard.client.transport import Refused
 
     try:
         return client.notifications(job=id, limit=_TOLD)

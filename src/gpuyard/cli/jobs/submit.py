@@ -19,7 +19,8 @@ from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Client, Wishes
+    from gpuyard.api.types import Wishes
+    from gpuyard.client.client import Client
 
 
 _SHIMS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "shims")
@@ -163,7 +164,7 @@ class Request(Options):
 
 def _for_here(options: Options, words: list[str], wishes: Wishes, more: dict[str, str], check: bool) -> dict[str, Any]:
     """A job of this directory and environment; whether the command is there is checked."""
-    from gpuyard.client.client import description
+    from gpuyard.client.connection import description
 
     directory, environment = options.directory(), options.environment()
     if wishes.get("slurm"):  # those of a job of Slurm's that this may be sent from are not this job's
@@ -179,7 +180,7 @@ def _for_elsewhere(
     options: Options, words: list[str], wishes: Wishes, more: dict[str, str], check: bool
 ) -> dict[str, Any]:
     """A job of a directory and an environment elsewhere; a name that may be mistyped is told."""
-    from gpuyard.client.client import remote_description
+    from gpuyard.client.connection import remote_description
 
     if options.chdir and not options.chdir.startswith(("/", "~")):
         raise UserError(

@@ -164,7 +164,7 @@ def _check_torch() -> None:
 
 def _queue(yard: LocalOnlyOptions) -> Client | None:
     """The queue of this machine, if it runs."""
-    from gpuyard.client.client import NoDaemon
+    from gpuyard.client.transport import NoDaemon
 
     client = yard.client()
     try:

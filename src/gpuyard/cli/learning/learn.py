@@ -297,7 +297,7 @@ def evaluate(
         learned = learned.with_gate(_gate(verdicts))
         learned.save(Path(name))
     if out is not None:
-        from gpuyard.learn.learning_report import write_report
+        from gpuyard.learn.report import write_report
 
         output.say(f"wrote {write_report(learned, name, found, verdicts, out, o.command_line())}")
     if json:

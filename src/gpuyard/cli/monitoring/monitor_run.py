@@ -15,9 +15,10 @@ from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
+    from gpuyard.api.types import Job
     from gpuyard.cli.common_options import DaemonOptions
     from gpuyard.cli.monitoring.monitor import Target
-    from gpuyard.client.client import Client, Job
+    from gpuyard.client.client import Client
     from gpuyard.gpus.base import Gpus
     from gpuyard.monitor.live import GpuWatch
     from gpuyard.monitor.output_folder import UsageCsv
@@ -282,7 +283,7 @@ def _summary(seen: Seen) -> dict[str, Any]:
 
 def _followed(client: Client, id: str) -> Job:
     """A job when it is over, or when whoever follows it has had enough."""
-    from gpuyard.client.client import OVER
+    from gpuyard.api.types import OVER
     from gpuyard.client.retry import patiently
 
     job = client.job(id)

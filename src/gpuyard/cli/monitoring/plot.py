@@ -14,7 +14,8 @@ from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Client, Job
+    from gpuyard.api.types import Job
+    from gpuyard.client.client import Client
     from gpuyard.monitor.job_report import JobRecord
 
 

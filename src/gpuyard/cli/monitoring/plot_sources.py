@@ -16,7 +16,8 @@ from gpuyard.monitor.sources import open_source
 from gpuyard.recordings.series import METRICS, USUAL, Mark, Recording, Subject
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Client, Job
+    from gpuyard.api.types import Job
+    from gpuyard.client.client import Client
     from gpuyard.monitor.sources.source import Source
 
 Span = tuple[float, float]

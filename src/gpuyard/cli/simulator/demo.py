@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from gpuyard.api.types import OVER
 from gpuyard.cli.simulator import demo_training
 from gpuyard.cli.simulator.simulation_options import Seed
 from gpuyard.cli.terminal import output
-from gpuyard.client.client import OVER, Client, NoDaemon, Refused
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon, Refused
 from gpuyard.errors import GpuyardError
 from gpuyard.units import parse_size
 
 if TYPE_CHECKING:
+    from gpuyard.api.types import Job, Wishes
     from gpuyard.cli.simulator.demo_view import Planned, Show
-    from gpuyard.client.client import Job, Wishes
 
 
 GPUS = 8
@@ -69,7 +71,7 @@ def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
 def _stop_all(client: Client) -> None:
     """End what still runs, and the daemon."""
     from gpuyard.cli.daemon.up import stop
-    from gpuyard.client.client import NoDaemon, Refused
+    from gpuyard.client.transport import NoDaemon, Refused
 
     with suppress(GpuyardError, TimeoutError):  # whatever becomes of the jobs, the daemon has to go
         left = client.jobs()
@@ -314,8 +316,8 @@ def _run(
     client: Client, folder: Path, plan: Sequence[Planned], seed: int, show: Show
 ) -> tuple[list[Job], dict[str, str]]:
     """Submit the jobs as their time comes, and show the queue until all are over; the last line of each, by its id."""
+    from gpuyard.api.types import OVER
     from gpuyard.cli.simulator.demo_view import Scene
-    from gpuyard.client.client import OVER
 
     began = time.monotonic()
     ids: list[str] = []

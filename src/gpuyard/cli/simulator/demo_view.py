@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpuyard
+from gpuyard.api.types import OVER
 from gpuyard.cli.terminal.text_table import indices, instant, print_table
-from gpuyard.client.client import OVER
 from gpuyard.errors import GpuyardError
 from gpuyard.units import format_duration, format_size, parse_size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gpuyard.client.client import Client, Job, Wishes
+    from gpuyard.api.types import Job, Wishes
+    from gpuyard.client.client import Client
     from gpuyard.sim.compare import Comparison
     from gpuyard.sim.result import Result
 

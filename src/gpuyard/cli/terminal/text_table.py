@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Progress
+    from gpuyard.api.types import Progress
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -12,7 +12,7 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
-from gpuyard.client.client import OVER
+from gpuyard.api.types import OVER
 from gpuyard.errors import UserError
 from gpuyard.page.api import Unavailable
 from gpuyard.page.parts import STATES, button, empty, heading, span

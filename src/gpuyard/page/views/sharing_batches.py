@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
-from gpuyard.client.client import OVER
+from gpuyard.api.types import OVER
 from gpuyard.page.feed import Feed
 from gpuyard.page.parts import STATES, confirm, size, span
 from gpuyard.page.views.overview import VersionedParts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Query, Request, Response
 
 from gpuyard.api.batch_types import Cost, Span, achieved, by_themselves
-from gpuyard.client.client import OVER
+from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.jobs.intake import BatchOptions, JobRequest, open_batch

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
 
-from gpuyard.client.client import OVER
+from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
 from gpuyard.core.reasons import Reason
 from gpuyard.daemon.jobs.progress_reader import ProgressReader

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpuyard.client.client import OVER
+from gpuyard.api.types import OVER
 from gpuyard.config import Settings
 from gpuyard.daemon.commands import NotNow, over
 from gpuyard.daemon.jobs.fingerprints import Fingerprints, digest_of

@@ -12,7 +12,8 @@ from gpuyard.cli.jobs.top.view_state import Part, Picture, Row, row_of, rows_of
 from gpuyard.errors import GpuyardError
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Client, LogPart
+    from gpuyard.api.types import LogPart
+    from gpuyard.client.client import Client
 
 _RUNNING = 500
 """Running jobs that are asked for at least: they tell what is booked on simulated GPUs."""

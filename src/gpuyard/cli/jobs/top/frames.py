@@ -6,17 +6,17 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuyard.api.types import OVER
 from gpuyard.cli.daemon.status import marks
 from gpuyard.cli.jobs.top.view_state import MESSAGE_TIME, Layout, LogView, Model, Row, fold, lay_out
 from gpuyard.cli.terminal.output import many
 from gpuyard.cli.terminal.styled_lines import Cell, Column, Line, Piece, clip, table
 from gpuyard.cli.terminal.text_table import columns, cut, how_far, indices, instant, share, span, visible
 from gpuyard.cli.terminal.text_table import columns as columns_of
-from gpuyard.client.client import OVER
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Gpu
+    from gpuyard.api.types import Gpu
 
 
 STATES = {

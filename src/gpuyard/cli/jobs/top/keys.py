@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gpuyard.api.types import OVER
 from gpuyard.cli.jobs.top.frames import HELP
 from gpuyard.cli.jobs.top.view_state import LISTS, LogView, Model, Panel, lay_out
-from gpuyard.client.client import OVER
 
 
 class Command(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpuyard.cli.terminal.text_table import columns, instant, visible
 
 if TYPE_CHECKING:
-    from gpuyard.client.client import Columns, Gpu, Job, Progress
+    from gpuyard.api.types import Columns, Gpu, Job, Progress
 
 
 PIECE = 2**18
