@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.test_offers import Lending
+from tests.unit.daemon.test_offers import Lending
 
 from gpuyard.core.model import Phase, Request
 from gpuyard.core.plan import Snapshot

@@ -309,7 +309,7 @@ def _schema(path: Path) -> set[tuple[str, str]]:
 def test_an_older_store_is_brought_up_to_date(version: int, tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     old = sqlite3.connect(path)
-    old.executescript((Path(__file__).parents[1] / "stores" / f"version-{version}.sql").read_text())
+    old.executescript((Path(__file__).parents[2] / "stores" / f"version-{version}.sql").read_text())
     old.close()
     store = Store(path)
     assert {job: view.state for job, view in store.open.items()} == {"2": "queued", "4": "held"}

@@ -29,7 +29,7 @@ from gpuyard.kubernetes.experiment.manifests import (
 
 MIB, GIB = 2.0**20, 2.0**30
 V100 = 32510 * MIB
-EXAMPLE = Path(__file__).parents[2] / "examples" / "kubernetes" / "kube-knots.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "kubernetes" / "kube-knots.yaml"
 GOOD: dict[str, Any] = {
     "arrivals": {"process": "fixed", "every": 30},
     "over_provisioning": [0, 250],

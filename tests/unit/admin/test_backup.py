@@ -246,7 +246,7 @@ def test_a_damaged_store_is_moved_away_whole(settings: Settings, tmp_path: Path)
 
 def test_a_backup_of_an_older_version_is_put_back(settings: Settings, tmp_path: Path) -> None:
     old = sqlite3.connect(settings.database)
-    old.executescript((Path(__file__).parents[1] / "stores" / "version-1.sql").read_text())
+    old.executescript((Path(__file__).parents[2] / "stores" / "version-1.sql").read_text())
     old.close()
     assert make_backup(settings, tmp_path / "b.tar").schema == 1
     settings.database.unlink()
