@@ -16,6 +16,20 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
+_NEEDS = {"browser": "browser", "kube": "kube", "chaos": "slow", "fuzzing": "slow"}
+"""Markers of all tests in a folder; others stand at the tests."""
+_ROOT_FIXTURES = {"groups", "ann", "disk", "systemd"}
+"""Fixtures that make users, mount file systems or start systemd."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parts = item.path.relative_to(REPOSITORY).parts
+        if len(parts) > 1 and parts[1] in _NEEDS:
+            item.add_marker(_NEEDS[parts[1]])
+        if _ROOT_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("root")
+
 
 @pytest.fixture(scope="session")
 def traces() -> Path:

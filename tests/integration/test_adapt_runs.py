@@ -20,6 +20,8 @@ from gpuyard.adapt.training.networks import make_network
 from gpuyard.cli.learning.adapt import app
 from gpuyard.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 DATA = """
 import time
 import torch

@@ -25,6 +25,8 @@ from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, choose_engine, simulate
 from gpuyard.sim.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 drive = pytest.importorskip("gpuyard.sim.kernel.driver", reason="numba is not installed, so there is no kernel")
 
 PLACEMENTS = ("first", "pack", "spread", "consolidate", "random")

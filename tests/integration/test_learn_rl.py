@@ -21,6 +21,8 @@ from gpuyard.sim.simulate import simulate
 from gpuyard.sim.traces import read
 from gpuyard.sim.workload import generate_poisson
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {"gpus": 8, "window": 30, "max_queue": 8}
 
 

@@ -25,6 +25,8 @@ from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces.native import write as write_trace
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("numba", reason="numba is not installed, so there is no kernel to train on")
 
 SMALL = Recipe(generations=4, population=6, windows=8, window=60, warm=10, check_every=2, seed=3)

@@ -91,6 +91,7 @@ def test_who_is_at_the_other_end() -> None:
             there.close()
 
 
+@pytest.mark.root
 def test_root_of_a_container_is_nobody_here() -> None:
     if os.geteuid() != 0 or subprocess.run(["unshare", "-p", "-f", "true"], check=False).returncode:
         pytest.skip("only root can make a namespace for processes, and not in every container; run as root")

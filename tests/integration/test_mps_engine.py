@@ -335,6 +335,7 @@ def test_where_the_path_is_too_long_for_sockets_they_go_elsewhere(start: Start, 
     assert (fake.names, living(place)) == (["start", "quit"], {})
 
 
+@pytest.mark.root
 def test_each_user_has_one_of_their_own(start: Start, fake: FakeMps, place: Path) -> None:
     require_root()
     users: list[User] = []
@@ -365,6 +366,7 @@ def test_each_user_has_one_of_their_own(start: Start, fake: FakeMps, place: Path
         watch.engine.close()
 
 
+@pytest.mark.root
 def test_a_mark_that_somebody_else_puts_on_means_nothing(start: Start, fake: FakeMps, place: Path) -> None:
     require_root()
     with made(place, f"gymps{UID}c") as eve:

@@ -17,6 +17,8 @@ from gpuyard.sim.simulate import Options, simulate
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces import read
 
+pytestmark = pytest.mark.slow
+
 NASA, THETA, RICC = "NASA-iPSC-1993-3.1-cln.swf.gz", "theta_argonne.swf.gz", "RICC-2010-2.swf.gz"
 SEQUENCES = (1981, 2756, 4299, 8850, 3316, 2714, 5228, 7762, 4022, 7085)
 

@@ -10,6 +10,8 @@ import pytest
 from gpuyard.errors import UserError
 from gpuyard.sim.traces import describe, read, write
 
+pytestmark = pytest.mark.slow
+
 NO_RUN = "run time 0 or unknown"
 
 

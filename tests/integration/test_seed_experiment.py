@@ -12,6 +12,8 @@ from gpuyard.experiments.experiment_file import read_experiment
 from gpuyard.experiments.simulated_backend import MOST_RESTARTS, run
 from gpuyard.recordings.series import energy
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
 MIB, GIB = 2.0**20, 2.0**30
 PERCENTS = (0, 50, 100, 150, 200, 250)

@@ -19,6 +19,8 @@ from gpuyard.engines.local.cgroups import find_cgroups
 from gpuyard.engines.local.local_engine import LocalEngine
 from gpuyard.engines.local.processes import MARK, look
 
+pytestmark = pytest.mark.root
+
 PLACE = Placement("here", ())
 VARIABLES = {"PATH": PATH}
 

@@ -26,6 +26,8 @@ from gpuyard.sim.simulate import simulate
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.workload import generate_poisson
 
+pytestmark = pytest.mark.slow
+
 
 def test_registered_by_import_and_by_name() -> None:
     """Either import the module, or let gymnasium do so."""

@@ -40,6 +40,8 @@ from gpuyard.learn.place.placer import (
 )
 from gpuyard.learn.place.qlearning import Process
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def course() -> Course:

@@ -32,6 +32,7 @@ def _after_dropping() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.root
 def test_root_becomes_nobody_if_nobody_can_read_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_root()
     as_before = {"uids": [0, 0, 0], "gids": list(os.getresgid())}
