@@ -26,7 +26,7 @@ _COLUMNS = (*Table._FLOATS, "gpus", "user", "preemptible")
 
 
 def dump(state: State) -> dict[str, Any]:
-    """All that matters of a state, as values that JSON can hold (infinities are texts)."""
+    """The state as values that JSON can hold (infinities as text)."""
     rows = [row for row, phase in enumerate(state.phase) if not phase.over]
     wishes = {row: key for key, row in state.table.scope_rows.items()}
     new_row = {row: n for n, row in enumerate(rows)}
@@ -71,7 +71,6 @@ def dump(state: State) -> dict[str, Any]:
 
 
 def load(cluster: Cluster, data: dict[str, Any]) -> State:
-    """The state that was dumped, on these GPUs."""
     state = State(cluster, data["seed"])
     for name in _NUMBERS:
         kind = type(getattr(state, name))
@@ -109,7 +108,6 @@ def load(cluster: Cluster, data: dict[str, Any]) -> State:
 
 
 def _load_sharing(state: State, data: dict[str, Any]) -> None:
-    """Who waits for whom, and how people share."""
     state.group_of = list(data["groups"])
     state.after = {row: dict.fromkeys(left) for row, left in data["after"]}
     for row, left in state.after.items():
@@ -163,12 +161,11 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
 
 
 def compact(state: State) -> None:
-    """Forget the rows of jobs that are over."""
     _become(state, load(state.cluster, dump(state)))
 
 
 def move_to(state: State, cluster: Cluster) -> None:
-    """Carry a yard over to other GPUs; nothing may run on the former ones."""
+    """Move the state to other GPUs; no job may be running."""
     if len(state.running):
         raise Bug(f"the GPUs changed while job {state.ids[state.running.array[0]]} holds some")
     state.withdrawn.clear()
@@ -181,7 +178,7 @@ def _become(state: State, other: State) -> None:
 
 
 def rules_of(data: Mapping[str, Any]) -> Rules:
-    """Rules out of the plain values of `dataclasses.asdict`, with an infinite half-life as a text."""
+    """Rules from the plain values of `dataclasses.asdict`, with an infinite half-life as text."""
     return Rules(
         float(data["half_life"]),
         tuple((name, float(weight)) for name, weight in data["weights"]),
@@ -192,17 +189,15 @@ def rules_of(data: Mapping[str, Any]) -> Rules:
 
 
 def booking_of(data: Mapping[str, Any]) -> Booking:
-    """A booking out of its plain values."""
     return Booking(data["name"], tuple(data["gpus"]), data["begin"], data["end"], tuple(data["users"]))
 
 
 def plain_rules(rules: Rules) -> dict[str, Any]:
-    """Rules as plain values."""
     return {**asdict(rules), "half_life": _plain(rules.half_life)}
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity: it is kept as a text that `float` reads."""
+    """JSON has no infinity: it is stored as text that `float` reads."""
     if isinstance(value, float) and not np.isfinite(value):
         return str(float(value))
     return value

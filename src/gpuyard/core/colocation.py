@@ -41,7 +41,8 @@ _APART, _TOGETHER, _ALONE = range(3)
 def considerate(
     state: State, base: Demand | None, draft_of: Callable[[Demand | None], Draft], discipline: str
 ) -> Draft:
-    """The draft in which nobody starts beside whom they hurt; `base`: what jobs ask for, if reservations limit it."""
+    """The draft in which no job starts beside one that it slows down too much; `base`: demand restricted by
+    reservations."""
     reserves = discipline in ("easy", "conservative")
     company = CoLocation(state, base)
     rounds = 0
@@ -57,7 +58,7 @@ def considerate(
 
 
 class CoLocation:
-    """Who would hurt whom where, and what that leaves to waiting jobs."""
+    """Which jobs would slow down which, on which GPUs, and what that leaves to waiting jobs."""
 
     def __init__(self, state: State, base: Demand | None) -> None:
         self._state = state
@@ -73,13 +74,13 @@ class CoLocation:
         self._set_out()
 
     def demand(self) -> Demand | None:
-        """What jobs ask for, less GPUs where they would hurt or be hurt; None where that is all that they ask for."""
+        """Demand less the GPUs where jobs would slow down each other; None where that restricts nothing."""
         if not self._mode:
             return self._base if self._limited else None
         return self._demand(self._mode)
 
     def why(self, site: Site, row: int) -> Harm | None:
-        """Beside whom a waiting row would fit now, but must not be; None if that is not what it waits for."""
+        """The neighbour that keeps a waiting row out although it would fit now; None if it waits for another reason."""
         site = site._replace(demand=self._base)
         if self._mode.get(row) is None or not fits(site, row):
             return None
@@ -95,7 +96,7 @@ class CoLocation:
         return Harm(gpu, self._state.ids[other], max(own, others), suffers=own >= others)
 
     def separate(self, draft: Draft, rounds: int) -> bool:
-        """Whether some would start together who should not; from now on, the later one starts elsewhere."""
+        """Whether two jobs would start together that should not; from now on, the later one starts elsewhere."""
         found = False
         for row, gpu, other, level in self._meetings(draft):
             mode = self._mode.get(row, _APART)
@@ -109,7 +110,7 @@ class CoLocation:
         return found
 
     def relax(self, draft: Draft) -> bool:
-        """Whether some wait although they would only be a little slower; from now on, they may be."""
+        """Whether jobs wait although they would only be a little slower; from now on, they may start."""
         rows = draft.snapshot.waiting
         rows = rows[~np.isin(rows, draft.found_rows)]
         waits = [row for row in rows.tolist() if self._mode.get(row) == _APART]
@@ -121,7 +122,7 @@ class CoLocation:
         return bool(late)
 
     def set_apart(self, draft: Draft) -> bool:
-        """Whether the first who still waits could wait for ever, since others keep coming whom it must not meet."""
+        """Whether the first waiting job could wait for ever, because jobs keep coming that it must not meet."""
         rows = draft.snapshot.waiting
         rows = rows[~np.isin(rows, draft.found_rows)]
         if not len(rows):
@@ -133,9 +134,11 @@ class CoLocation:
         return True
 
     def let_in(self, draft: Draft) -> None:
-        """Start who cannot delay the first that waits for better company: harmless to it, and leaving it its memory.
+        """Start jobs that cannot delay the first one that waits for a better neighbour: harmless to it, and leaving it
+        its memory.
 
-        It is taken to ask for a GPU of its own, so that backfilling lets nobody in who outlives those it must not meet.
+        The first one is taken to ask for a GPU of its own, so that backfilling lets in no job that outlives those it
+        must not meet.
         """
         rows = draft.snapshot.waiting
         rows = rows[~np.isin(rows, draft.found_rows)]
@@ -158,7 +161,8 @@ class CoLocation:
                 draft.plan.starts.append(Start(self._state.ids[row], tuple(spot.tolist())))
 
     def drop_the_moved(self, draft: Draft) -> None:
-        """Who was to be stopped only to go on beside somebody it hurts just waits: it is planned anew."""
+        """A job that would be stopped only to continue beside one it slows down waits instead: the next plan decides
+        about it."""
         bad = {row for row, _, _, level in self._meetings(draft) if level >= NEVER}
         if bad:
             names = {self._state.ids[row] for row in bad}
@@ -166,7 +170,7 @@ class CoLocation:
             draft.found = [(row, spot) for row, spot in draft.found if row not in bad]
 
     def _set_out(self) -> None:
-        """How each waiting row begins, by what has room for it now."""
+        """The mode in which each waiting row begins, by what has room for it now."""
         table, rows = self._state.table, self._state.waiting.array
         touchy = {kind for pair in self._harms for kind in pair}
         touchy = {kind for kind in touchy if self._level_of(kind).max() >= AVOIDED}
@@ -202,9 +206,9 @@ class CoLocation:
 
     @staticmethod
     def _scope(scopes: list[Flags], was: int, off: Flags, anew: bool) -> int:
-        """Where in `scopes` is what some GPUs less leave of one; `anew`: in any case a new one.
+        """The row of `scopes` that is scope `was` without the GPUs `off`; a new row in any case if `anew`.
 
-        Who is to be alone has a scope of its own, so that too small GPUs are looked at, and reasons are its own.
+        A job that must be alone has a scope of its own, so that too small GPUs are looked at, and reasons are its own.
         """
         if not anew and not off.any():
             return was
@@ -212,7 +216,7 @@ class CoLocation:
         return len(scopes) - 1
 
     def _all_of_one(self, row: int) -> tuple[float, float]:
-        """What to ask for so as to be alone: whole GPUs, or where others than ours are on all of them, the memory."""
+        """What to ask for so as to be alone: whole GPUs, or their memory where foreign processes are on all."""
         state, base = self._state, self._base
         reach = np.flatnonzero(base.scopes[base.scope[row]])
         if any(state.withdrawn.get(gpu) != SHARED for gpu in reach.tolist()):
@@ -220,14 +224,13 @@ class CoLocation:
         return float(base.compute[row]), float(state.pool.total[reach].max(initial=base.memory[row]))
 
     def _off(self, row: int, mode: int) -> Flags:
-        """GPUs that a row stays away from."""
         return _beyond(self._level(row), mode)
 
     def _off_of(self, kind: int, mode: int) -> Flags:
         return _beyond(self._level_of(kind), mode)
 
     def _level(self, row: int) -> Floats:
-        """How much somebody would be slowed down on each GPU if a row started there."""
+        """How much some job would be slowed down on each GPU if a row started there."""
         kind = int(self._state.table.kind[row])
         if row not in self._beside:
             return self._level_of(kind)
@@ -237,7 +240,6 @@ class CoLocation:
         return level
 
     def _level_of(self, kind: int) -> Floats:
-        """The same, by those who run there."""
         if kind not in self._levels:
             worst = [max((self._worst(kind, tenant) for tenant in there), default=1.0) for there in self._there]
             self._levels[kind] = np.array(worst)
@@ -249,7 +251,7 @@ class CoLocation:
         return max(self._harms.get((kind, theirs), 1.0), self._harms.get((theirs, kind), 1.0))
 
     def _meetings(self, draft: Draft) -> Iterator[tuple[int, int, int, float]]:
-        """Who starts beside whom: the row, the GPU, the other row, and how much they hurt each other."""
+        """Which jobs start side by side: the row, the GPU, the other row, and how much they slow each other down."""
         state = self._state
         there = [[row for row in tenants if row not in draft.victims] for tenants in self._there]
         for start in draft.plan.starts:
@@ -266,14 +268,14 @@ class CoLocation:
 
 
 def _beyond(level: Floats, mode: int) -> Flags:
-    """GPUs where it is worse than a job of a mode puts up with."""
+    """GPUs where the slowdown is more than a job of a mode accepts."""
     limit = {_APART: AVOIDED, _TOGETHER: NEVER, _ALONE: np.inf}[mode]
     off: Flags = level >= limit
     return off
 
 
 def _have_room(site: Site, rows: list[int]) -> Flags:
-    """Which rows have room now; of those who ask for the same, one is asked about."""
+    """Which rows have room now; of rows with the same demand, one is tried."""
     demand = site.demand
     firsts, which = _alike(
         *(w[rows] for w in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host))
@@ -284,7 +286,7 @@ def _have_room(site: Site, rows: list[int]) -> Flags:
 
 
 def _alike(*columns: Ints | Floats) -> tuple[Ints, Ints]:
-    """Where the first of each kind of rows is, and of which kind each is; rows that are alike in all columns are."""
+    """Position of the first row of each kind, and the kind of each row; rows with equal columns are of one kind."""
     kinds = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         if len(column) and (column != column[0]).any():
@@ -295,7 +297,6 @@ def _alike(*columns: Ints | Floats) -> tuple[Ints, Ints]:
 
 
 def _by_number(state: State) -> dict[tuple[int, int], float]:
-    """The harms that matter, among kinds of jobs that are here."""
     numbers = state.kinds
     return {
         (numbers[mine], numbers[theirs]): slowdown
@@ -305,7 +306,6 @@ def _by_number(state: State) -> dict[tuple[int, int], float]:
 
 
 def _tenants(state: State) -> list[list[int]]:
-    """The rows on each GPU."""
     found: list[list[int]] = [[] for _ in range(state.cluster.gpus)]
     for row in state.running.array.tolist():
         for gpu in state.spot[row].tolist():

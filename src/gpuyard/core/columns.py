@@ -108,7 +108,6 @@ class Table:
         )  # fmt: skip
 
     def add(self, submit: float, request: Request, user: int) -> int:
-        """A new row for a submitted job."""
         row = self.size
         if row == len(self.submit):
             self._resize(2 * row)
@@ -120,7 +119,6 @@ class Table:
         return row
 
     def put(self, row: int, request: Request) -> None:
-        """Let a row say what its job asks for."""
         self.gpus[row] = request.gpus
         self.estimate[row] = request.estimate
         self.memory[row] = request.memory
@@ -139,7 +137,7 @@ class Table:
         self.scope[row] = self.scope_row(request.scope, request.gpu_types, request.memory if request.whole else 0.0)
 
     def load(self, columns: Mapping[str, Floats | Ints | Flags]) -> None:
-        """Rows for many jobs at once, into an empty table; columns that are left out are 0."""
+        """Add rows for many jobs at once to an empty table; columns that are left out are 0."""
         self._resize(max(64, len(next(iter(columns.values())))))
         for name, values in columns.items():
             getattr(self, name)[: len(values)] = values
@@ -150,7 +148,7 @@ class Table:
         self.footprint[:] = np.where(self.compute < 100, self.memory, 0.0)
 
     def scope_row(self, scope: tuple[int, ...], gpu_types: str, least: float = 0.0) -> int:
-        """Where in `scopes` a wish for certain GPUs or models is, or for GPUs with so many bytes at least."""
+        """The row of `scopes` for certain GPUs, models, or GPUs with at least `least` bytes."""
         if not (self._gpu_memory < least).any():
             least = 0.0
         if not scope and not (gpu_types and self._models) and not least:
@@ -169,7 +167,7 @@ class Table:
         return self.scope_rows[key]
 
     def tasks(self) -> Tasks:
-        """The usual jobs, judging by those submitted so far."""
+        """The typical jobs, judging by those submitted so far."""
         if self._counted < self.size:
             for row in range(self._counted, self.size):
                 kind = kind_of(self.demand, row, self._memory)
@@ -179,7 +177,6 @@ class Table:
         return self._tasks
 
     def attained(self, rows: Ints, now: float) -> Floats:
-        """Seconds of progress so far, the present attempt included."""
         done: Floats = attained(self.progress[rows], self.started[rows], self.overhead[rows], now)
         return done
 
@@ -189,8 +186,6 @@ NEVER, RUNNING, ALWAYS = "never", "while running", "at any time"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One thing that a policy may know."""
-
     name: str
     changes: str
     """When its values change: tells how often a queue must be ranked again."""
@@ -230,7 +225,6 @@ def _draw(state: State, rows: Ints, now: float) -> Floats:
 
 
 def _pooled(name: str, doc: str, number: Callable[[State, float], float]) -> Column:
-    """A column that is the same for every job of the queue."""
     return Column(name, ALWAYS, doc, lambda state, rows, now: np.full(len(rows), float(number(state, now))))
 
 

@@ -31,24 +31,20 @@ class DraftSite:
         """Nodes on which somebody was placed, in order; boards of one pool share it."""
 
     def spot(self, row: int) -> Ints:
-        """Where a job would be placed; empty where there is no room."""
         if self._is_scored(row):
             return self._scores(row).spot()
         return place(self.site, row)
 
     def fits(self, row: int) -> bool:
-        """Whether there is room for a job."""
         if self._is_scored(row):
             return self._scores(row).fits
         return fits(self.site, row)
 
     def claim(self, row: int, spot: Ints) -> None:
-        """Let a job have its spot."""
         claim(self.site, row, spot)
         self._note(spot)
 
     def release(self, row: int, spot: Ints) -> None:
-        """Take it away again."""
         release(self.site, row, spot)
         self._note(spot)
 
@@ -60,7 +56,6 @@ class DraftSite:
         return not (self.site.parts and row in self.site.parts) and goes_by_node(self.site, row)
 
     def _scores(self, row: int) -> NodeScores:
-        """The scores for jobs of a kind, as they are now."""
         wish = wish_of(self.site.demand, row)
         known = self._known.get(wish)
         if known is None:
@@ -72,9 +67,9 @@ class DraftSite:
 
 
 def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
-    """`discipline.reserve` for many holders: when the head is expected to fit, and the site at that instant without it.
+    """`backfill.reserve` for many holders: when the head is expected to fit, and the site at that instant without it.
 
-    Room only grows while holders leave, so the instant is found by trying a few, in place of one after another.
+    Room only grows while holders leave, so a search by halves finds the instant.
     """
     until = holders.until
     last = np.flatnonzero(np.append(until[1:] != until[:-1], [True] * bool(len(until))))
@@ -83,7 +78,7 @@ def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
 
 
 def fewest_gone(row: int, holders: Holders, site: Site, counts: Ints) -> int:
-    """The least of some numbers of holders, ascending, after whose leaving a job fits; -1 if it never does."""
+    """The least of some ascending numbers of holders after whose end a job fits; -1 if it never does."""
     low, high, step = -1, len(counts), 1  # it does not fit after `low`, and does after `high`
     while high - low > 1:
         probe = min(low + step, high - 1) if high == len(counts) else (low + high) // 2
@@ -95,7 +90,6 @@ def fewest_gone(row: int, holders: Holders, site: Site, counts: Ints) -> int:
 
 
 def without(site: Site, holders: Holders, gone: int) -> Site:
-    """A copy of a site that the first so many holders have left; -1: all of them."""
     site = on_copy(site)
     gone = len(holders.rows) if gone < 0 else gone
     if not gone:
@@ -117,7 +111,7 @@ def without(site: Site, holders: Holders, gone: int) -> Site:
 
 
 def _give_host_back(pool: Pool, cpus: Floats, host: Floats, sizes: Ints, bins: Ints) -> None:
-    """CPUs and host memory, so much for each GPU of those who left; an empty node is exactly empty."""
+    """Give back CPUs and host memory for each GPU that was left; an empty node is exactly empty."""
     nodes, count = pool.node[bins], len(pool.idle)
     pool.cpus[:] += np.bincount(nodes, weights=np.repeat(cpus, sizes), minlength=count)
     pool.host[:] += np.bincount(nodes, weights=np.repeat(host, sizes), minlength=count)
@@ -147,15 +141,14 @@ class Draft:
 
     @property
     def fine(self) -> bool:
-        """Whether bins are GPUs: somebody shares them, or names them, or the placement looks at each of them; or who
-        leaves one may leave it to nobody, since it is withdrawn or drained."""
+        """Whether bins are GPUs: a job shares or names them, the placement looks at each of them, or a GPU that becomes
+        free may stay unused because it is withdrawn or drained."""
         state = self.snapshot.state
         closed = bool(state.withdrawn or state.drained)
         return state.shares or closed or self.code >= PACKING or self.restricted is not None
 
     @property
     def demand(self) -> Demand:
-        """What jobs ask for, by row, where reservations allow it."""
         return self.snapshot.state.table.demand if self.restricted is None else self.restricted
 
     @property
@@ -174,24 +167,22 @@ class Draft:
 
     @property
     def board(self) -> DraftSite:
-        """The same, with what is known of where jobs would sit best."""
         if self._board is None:
             self._board = DraftSite(self.site)
         return self._board
 
     @property
     def is_long(self) -> bool:
-        """Whether as many jobs start as may."""
+        """Whether the plan has as many starts as one plan may."""
         return len(self.found) >= self.snapshot.most
 
     @property
     def idle(self) -> int:
-        """How many GPUs are idle and not given away yet."""
         pool = self._site.pool if self._site else self.snapshot.state.pool
         return int(sum(pool.idle))
 
     def rank(self, rows: Ints) -> Floats:
-        """The policy's numbers for these rows, once what was found so far has begun; the smallest goes first."""
+        """The policy's numbers for these rows, as if the jobs found so far had started; the smallest goes first."""
         state, now = self.snapshot.state, self.snapshot.now
         if not self.found or not self.policy.looks_around:
             return self.policy.rank(state, rows, now)
@@ -199,7 +190,6 @@ class Draft:
             return self.policy.rank(state, rows, now)
 
     def run(self, loop: Callable[[Starts], int | None], *orders: Ints) -> int | None:
-        """Let a discipline's loop decide on rows, and keep what it starts."""
         starts = new_starts(sum(map(len, orders)), sum(int(self.demand.gpus[rows].sum()) for rows in orders))
         result = loop(starts)
         begin = 0
@@ -209,7 +199,6 @@ class Draft:
         return result
 
     def start(self, row: int) -> bool:
-        """Start a job if it fits now."""
         spot = self.board.spot(row)
         if not len(spot):
             return False
@@ -217,22 +206,18 @@ class Draft:
         return True
 
     def take(self, row: int, spot: Ints) -> None:
-        """Start a job on a spot that is free for it."""
         self.board.claim(row, spot)
         self.found.append((row, spot))
 
     def start_over(self) -> None:
-        """Forget what was started."""
         self.found.clear()
         self._site = self._board = None
 
     @property
     def found_rows(self) -> Ints:
-        """The rows that start."""
         return np.array([row for row, _ in self.found], dtype=np.int64)
 
     def bins(self, gpus: Ints) -> Ints:
-        """GPUs in this draft's kind of bins."""
         return gpus if self.fine else self.snapshot.state.pool.node[gpus]
 
     def holders(self, rows: Ints, until: Floats) -> Holders:
@@ -254,7 +239,7 @@ class Draft:
         return Holders(rows, ends - gpus, ends, state.pool.node[held], until)
 
     def holders_by_end(self) -> Holders:
-        """Running jobs by their expected end, those that start in this very plan included, and without who stops."""
+        """Running jobs by expected end, with those that start in this plan and without those that stop."""
         table, now = self.snapshot.state.table, self.snapshot.now
         rows = self.snapshot.running
         if self.victims:
@@ -272,7 +257,7 @@ class Draft:
         return _in_order(order, np.concatenate((rows, new)), until, old, spots)
 
     def finish(self) -> Plan:
-        """Settle who gets which GPU, now that it is known who keeps theirs."""
+        """Decide which job gets which GPU, once it is known which jobs keep theirs."""
         state = self.snapshot.state
         self.plan.stops = [state.ids[row] for row in self.victims]
         placed = list(self.found)
@@ -292,7 +277,6 @@ class Draft:
 
 
 def laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
-    """Running jobs with these spots."""
     bins = np.concatenate(spots) if spots else NOBODY
     sizes = np.array([len(spot) for spot in spots], dtype=np.int64)
     ends = np.cumsum(sizes)
@@ -300,7 +284,6 @@ def laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
 
 
 def _in_order(order: Ints, rows: Ints, until: Floats, old: Holders, new: Holders) -> Holders:
-    """Holders, those of two lists one behind the other, in another order."""
     bins = np.concatenate((np.asarray(old.bins, dtype=np.int64), new.bins))
     begins = np.concatenate((old.begins, np.asarray(new.begins) + len(old.bins)))[order]
     sizes = np.concatenate((np.subtract(old.ends, old.begins), np.subtract(new.ends, new.begins)))[order]

@@ -29,7 +29,7 @@ def explain(
 ) -> dict[str, Reason]:
     """The reason of every waiting job that a finished draft does not start, in the policy's order.
 
-    `refused` are those whom usage did not let in, either.
+    `refused` are jobs that admission by usage refused as well.
     """
     state = draft.snapshot.state
     if state.version != version:
@@ -55,8 +55,8 @@ def explain(
 def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
     """Running jobs that would have to end before a waiting one fits, and when each is expected to.
 
-    As few as will do, by expected end; all of them, if even that is not enough; none, if it could not start then since
-    GPUs are withdrawn or drained.
+    As few as are enough, by expected end; all of them, if even that is not enough; none, if it could not start then
+    since GPUs are withdrawn or drained.
     """
     holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
     site = on_copy(draft.site)
@@ -79,7 +79,6 @@ def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
 
 
 def ends_at(state: State, job: str) -> float:
-    """When a job is expected to end; never, as far as is known, if it does not run."""
     row = state.row_of[job]
     return float(state.table.started[row] + state.table.estimate[row])
 
@@ -92,7 +91,7 @@ def _kept_head(draft: Draft) -> int:
 
 
 def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[Reason]:
-    """Reasons of many jobs: those who ask for the same wait for the same reason, which is found once."""
+    """Reasons of many jobs: jobs with the same demand wait for the same reason, which is found once."""
     if not len(rows):
         return []
     demand = draft.demand
@@ -154,7 +153,6 @@ def _around_head(draft: Draft, order: Ints) -> list[Reason]:
 
 
 def _by_reservation(draft: Draft, order: Ints) -> list[Reason]:
-    """Conservative: everybody has an expected time."""
     profile = new_profile(draft.snapshot.now, overdue_end_soon(draft.holders_by_end(), draft.snapshot.now), draft.site)
     head, due = draft.snapshot.job(int(order[0])), np.inf
     reasons: list[Reason] = []

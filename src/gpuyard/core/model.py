@@ -15,7 +15,7 @@ MOST_GPUS = 1_000_000
 
 
 class Phase(StrEnum):
-    """Where a job stands. The transition table in `state` says how it moves on."""
+    """Where a job stands. The transition table in `transitions` says how it moves on."""
 
     QUEUED = "queued"
     HELD = "held"
@@ -33,7 +33,6 @@ class Phase(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing can happen to the job any more."""
         return self not in (Phase.QUEUED, Phase.HELD, Phase.PLACED, Phase.RUNNING)
 
 
@@ -116,7 +115,6 @@ class Request:
 
     @property
     def whole(self) -> bool:
-        """Whether the job wants its GPUs for itself."""
         return self.compute >= 100
 
 
@@ -152,12 +150,10 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
         return sum(self.nodes)
 
     @property
     def most_memory(self) -> float:
-        """Bytes of the largest GPU."""
         return max(self.gpu_memory, default=self.memory)
 
     @classmethod
@@ -174,7 +170,6 @@ class Cluster:
         return cls(tuple(nodes), memory)
 
     def label(self, gpu: int) -> str:
-        """`node:index` of a GPU."""
         for node, size in enumerate(self.nodes):
             if gpu < size:
                 return f"{node}:{gpu}"
@@ -182,7 +177,6 @@ class Cluster:
         raise IndexError("no such GPU")
 
     def labels(self) -> list[str]:
-        """`node:index` of every GPU, by number."""
         return [f"{node}:{index}" for node, size in enumerate(self.nodes) for index in range(size)]
 
 

@@ -20,8 +20,6 @@ from gpuyard.core.usage.percentiles import Usage
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Run a waiting job on these GPUs."""
-
     job: str
     gpus: tuple[int, ...]
     admission: Decision | None = None
@@ -31,14 +29,14 @@ class Start:
 
     @property
     def by(self) -> str:
-        """The rule that gives it memory which others asked for; empty: nobody did."""
+        """The admission rule that gives it memory which others asked for; empty: none."""
         found = "" if self.admission is None else self.admission.by
         return found if found in OVERCOMMITTED else ""
 
 
 @dataclass(slots=True)
 class Plan:
-    """What should happen now. Stops come before starts; whoever is not named goes on as it is."""
+    """What should happen now. Stops come before starts; jobs that are not named go on as they are."""
 
     starts: list[Start] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
@@ -77,30 +75,24 @@ class Snapshot:
 
     @property
     def running(self) -> Ints:
-        """Rows of the jobs that hold GPUs."""
         return self.state.running.array
 
     def column(self, name: str, rows: Ints) -> Floats:
-        """A column of the queue, for these rows."""
         return COLUMNS[name].values(self.state, rows, self.now)
 
     def job(self, row: int) -> str:
-        """The id of the job in a row."""
         return self.state.ids[row]
 
     def gpus_of(self, row: int) -> Ints:
-        """The GPUs that a running job holds."""
         return self.state.spot[row]
 
     @property
     def free(self) -> Pool:
-        """What is free, as a copy to plan on."""
+        """A copy of the free capacity, to plan on."""
         return copy_pool(self.state.pool)
 
 
 class Planner(Protocol):
-    """Anything that can make a plan."""
-
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide what should happen at the snapshot's instant."""
         ...

@@ -34,7 +34,7 @@ def ordered(policy: Policy, discipline: str | None = None, placement: str = "fir
 
 
 class OrderedPlanner:
-    """Rank the queue by a policy, let a discipline walk it, and place what may start."""
+    """Rank the queue by a policy, let a discipline choose from it, and place what may start."""
 
     def __init__(self, policy: Policy, discipline: str, placement: str) -> None:
         if policy.preemptive and discipline not in ("strict", "skip"):
@@ -64,7 +64,6 @@ class OrderedPlanner:
         return self.discipline in ("commit", "easy-shadow")
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Decide who starts, who stops, and when to look again."""
         state, now = snapshot.state, snapshot.now
         if not len(state.waiting) and not state.bookings:
             return Plan()
@@ -85,7 +84,6 @@ class OrderedPlanner:
         return plan
 
     def _drafted(self, snapshot: Snapshot) -> Draft:
-        """What the policy and the discipline make of those who may be chosen."""
         state = snapshot.state
         limits = restricted(state, snapshot.now) if state.bookings else None
         if self.placement != CONSIDERATE or not state.harms:
@@ -94,7 +92,6 @@ class OrderedPlanner:
         return considerate(state, limits, lambda demand: self._walked(snapshot, demand), discipline)
 
     def _walked(self, snapshot: Snapshot, restricted_to: Demand | None) -> Draft:
-        """The same, if jobs may only use some GPUs."""
         state = snapshot.state
         salt = salted(state.seed, state.starts) if self.code == RANDOM else 0
         draft = Draft(snapshot, self.policy, self.code, salt, restricted_to)
@@ -147,7 +144,7 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
 
 
 def _large_enough(cluster: Cluster, request: Request) -> int:
-    """How many of the GPUs that will do have as much memory as a request wants."""
+    """How many of the suitable GPUs have as much memory as a request wants."""
     return sum(cluster.gpu_memory[gpu] >= request.memory for gpu in request.scope or range(cluster.gpus))
 
 

@@ -73,17 +73,15 @@ class Policy:
 
     @property
     def doc(self) -> str:
-        """What the function's docstring says, on one line."""
         return " ".join((self.function.__doc__ or "").split())
 
     @property
     def static(self) -> bool:
-        """Whether a job's rank never changes while it waits."""
         return all(COLUMNS[c].changes != ALWAYS for c in self.columns)
 
     @property
     def looks_around(self) -> bool:
-        """Whether a job's rank depends on who else waits or runs: then every start changes it."""
+        """Whether a job's rank depends on which other jobs wait or run: then every start changes it."""
         return not QUEUE_FEATURES.isdisjoint(self.columns)
 
     @property
@@ -94,7 +92,6 @@ class Policy:
 
     @property
     def text(self) -> str:
-        """As a user would write it."""
         settings = dict(self.settings)
         if self.quantum != self.default_quantum:
             settings["quantum"] = f"{self.quantum:g}"
@@ -102,7 +99,7 @@ class Policy:
         return name + (":" + ",".join(f"{k}={_written(v)}" for k, v in settings.items()) if settings else "")
 
     def with_settings(self, given: Mapping[str, Any]) -> Policy:
-        """The same policy with other settings; text is read as the kind of value that the default is."""
+        """The same policy with other settings; text is read as the type of the default."""
         policy, settings = self, dict(self.settings)
         for key, value in given.items():
             if key == "quantum" and self.preemptive:
@@ -162,7 +159,7 @@ def define(
     one_way: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Policy:
-    """Make a policy of a function, or say what is wrong with its signature."""
+    """Make a policy from a function, or say what is wrong with its signature."""
     title = name or getattr(function, "__name__", "policy").replace("_", "-")
     if not 0 <= quantum < math.inf:
         raise PolicyError(f"policy {title}: a quantum is a number of seconds, 0 or more, not {quantum}")
@@ -221,8 +218,6 @@ def policy(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A policy's text, taken apart."""
-
     name: str
     settings: dict[str, str]
     discipline: str | None
@@ -230,7 +225,7 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Take `name[:key=value,...][@discipline[@placement]]` apart; `path.py:function` and `learned:path` are names."""
+    """Split `name[:key=value,...][@discipline[@placement]]`; `path.py:function` and `learned:path` are names."""
     main, *rest = text.strip().split("@")
     if len(rest) > 2 or not main:
         raise UserError(f"'{text}' is not a policy; write name[:key=value,...][@discipline[@placement]]")
@@ -253,14 +248,12 @@ def parse_spec(text: str) -> Spec:
 
 
 def check_discipline(name: str | None) -> str | None:
-    """The name as given, if there is such a discipline."""
     if name is not None and name not in DISCIPLINES:
         raise UserError(f"unknown discipline '{name}'{suggest(name, DISCIPLINES)} ({', '.join(DISCIPLINES)})")
     return name
 
 
 def check_placement(name: str | None) -> str | None:
-    """The name as given, if there is such a placement."""
     if name is not None and name not in PLACEMENTS:
         raise UserError(f"unknown placement '{name}'{suggest(name, PLACEMENTS)} ({', '.join(PLACEMENTS)})")
     return name
@@ -280,7 +273,7 @@ def _written(value: Any) -> str:
 
 
 def _read(name: str, key: str, value: Any, default: Any) -> Any:
-    """A setting's value from text, of the kind that its default is."""
+    """A setting's value from text, of the type of its default."""
     if not isinstance(value, str):
         return value
     try:

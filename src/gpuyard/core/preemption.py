@@ -21,7 +21,7 @@ from gpuyard.core.state import State
 
 
 def preempt(draft: Draft, stop: bool) -> None:
-    """Re-decide over running and waiting jobs together; jobs within their quantum are left alone."""
+    """Decide again over running and waiting jobs together; jobs within their quantum are left alone."""
     state, policy = draft.snapshot.state, draft.policy
     if not policy.sliced and _everybody_starts(draft):
         return
@@ -42,7 +42,7 @@ def preempt(draft: Draft, stop: bool) -> None:
 
 
 def _everybody_starts(draft: Draft) -> bool:
-    """Start all that waits, if there is room without stopping anybody: the usual case on a machine that is not full."""
+    """Start all waiting jobs, if there is room without a stop: the usual case on a machine that is not full."""
     rows = draft.snapshot.waiting
     if draft.fine or draft.demand.gpus[rows].sum() > draft.idle:
         return False
@@ -67,7 +67,7 @@ def _loose(draft: Draft) -> tuple[Ints, Floats]:
 
 
 def may_stop(state: State, running: Ints) -> Flags:
-    """Which running jobs may be stopped: they said so, have begun, are not about to end, and others could follow."""
+    """Which running jobs may be stopped: preemptible, started, not about to end, on GPUs where others could follow."""
     table = state.table
     may: Flags = table.preemptible[running] & (table.started[running] < np.inf)
     if state.recalled:
@@ -78,7 +78,7 @@ def may_stop(state: State, running: Ints) -> Flags:
 
 
 def _out_of_use(state: State) -> set[int]:
-    """GPUs on which nobody else could start if those who run there were stopped."""
+    """GPUs on which no other job could start if those that run there were stopped."""
     return {*state.withdrawn, *state.drained, *(gpu for gpus in state.promises.values() for gpu in gpus)}
 
 
@@ -155,7 +155,7 @@ _MOST = 32
 def reclaim(draft: Draft, keeps_idle: bool) -> None:
     """Let waiting jobs take GPUs from running ones that must give way to them; the draft must be finished.
 
-    With `keeps_idle`, what is idle is left to whom the discipline keeps it for: the first who waits.
+    With `keeps_idle`, idle GPUs are left to the first waiting job, for which the discipline keeps them.
     """
     state = draft.snapshot.state
     if state.rules is None or not state.rules.preempts or not {"priority", "user_usage"} & set(draft.policy.columns):
@@ -196,7 +196,6 @@ def reclaim(draft: Draft, keeps_idle: bool) -> None:
 
 
 def _what_is_left(draft: Draft) -> Site:
-    """What the plan so far leaves, GPU by GPU."""
     state = draft.snapshot.state
     tasks = state.table.tasks() if draft.code == FGD else NO_TASKS
     site = Site(draft.demand, copy_pool(state.pool), draft.code, draft.salt, True, tasks, state.parts)
@@ -206,7 +205,7 @@ def _what_is_left(draft: Draft) -> Site:
 
 
 def _victims(state: State, row: int, others: list[int], site: Site, keeps_idle: bool) -> tuple[list[int], Ints] | None:
-    """Whom to stop for a job, and where it goes then; as few as will do, the least urgent and youngest first."""
+    """Jobs to stop for a job, and its spot then; as few as possible, the least urgent and youngest first."""
     most = sum(len(state.spot[other]) for other in others) + (0 if keeps_idle else (site.pool.tenants == 0).sum())
     if site.demand.compute[row] >= 100 and most < site.demand.gpus[row]:
         return None
@@ -229,7 +228,7 @@ def _victims(state: State, row: int, others: list[int], site: Site, keeps_idle: 
 
 
 def _enough(state: State, row: int, others: list[int], site: Site) -> list[int]:
-    """The first of those who may be stopped, as many as make room; of many, those alone who are where it would go."""
+    """The first of those that may be stopped, as many as make room; of many, only those on GPUs where it would go."""
     rows = np.array(others, dtype=np.int64)
     holders = laid_out(rows, [state.spot[other] for other in others], np.zeros(len(others)))
     gone = fewest_gone(row, holders, site, np.arange(len(others) + 1))
@@ -244,7 +243,6 @@ def _enough(state: State, row: int, others: list[int], site: Site) -> list[int]:
 
 
 def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
-    """Add it to the plan."""
     state, plan = draft.snapshot.state, draft.plan
     for victim in victims:  # what is free must agree with who holds what: reasons are told by both
         release(draft.site, victim, draft.bins(state.spot[victim]))
@@ -259,7 +257,7 @@ def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
 
 @dataclass(slots=True)
 class _Claims:
-    """Who must give way to whom, as things stand."""
+    """Which jobs must give way to which."""
 
     state: State
     draft: Draft
@@ -271,7 +269,6 @@ class _Claims:
 
     @classmethod
     def of(cls, draft: Draft, waiting: Ints, loose: Ints) -> _Claims:
-        """As things stand when the plan has been made so far."""
         state, columns = draft.snapshot.state, draft.policy.columns
         share, holds = np.empty(0), np.empty(0)
         if "user_usage" in columns and state.rules is not None and state.rules.for_shares:
@@ -284,7 +281,6 @@ class _Claims:
         return cls(state, draft, "priority" in columns, share, holds)
 
     def might(self, waiting: Ints, loose: Ints) -> Flags:
-        """Which waiting jobs are worth a closer look."""
         table = self.state.table
         some = np.zeros(len(waiting), dtype=np.bool_)
         if self.by_priority:
@@ -322,7 +318,6 @@ class _Claims:
         return found
 
     def move(self, row: int, victims: list[int]) -> None:
-        """Let a job have what others had."""
         if len(self.holds):
             users, sizes = self.state.table.user, _sizes(self.state, np.array([row, *victims]))
             self.holds[users[row]] += sizes[0]
@@ -330,7 +325,6 @@ class _Claims:
 
 
 def _sizes(state: State, rows: Ints) -> Floats:
-    """GPUs that jobs take, or parts of them."""
     table = state.table
     part = np.where(
         table.compute[rows] >= 100,
@@ -342,7 +336,7 @@ def _sizes(state: State, rows: Ints) -> Floats:
 
 
 def _shares(state: State, active: Ints) -> Floats:
-    """GPUs that each user deserves: those that can be used, divided among users who run or want to."""
+    """GPUs that each user deserves: the usable ones, divided among users with running or waiting jobs."""
     assert state.rules is not None
     weights = np.array([weight_of(state.rules, name) for name in state.user_of])
     usable = state.cluster.gpus - len({*state.withdrawn, *state.drained})

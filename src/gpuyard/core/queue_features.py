@@ -25,7 +25,7 @@ QUEUE_FEATURES = frozenset(
 
 
 class QueueFeatures(NamedTuple):
-    """A yard at one instant, in a few numbers."""
+    """The queue and the cluster at one instant, in a few numbers."""
 
     idle: int
     """GPUs without anybody on them, and that something may be started on."""
@@ -46,12 +46,12 @@ class QueueFeatures(NamedTuple):
 
 
 def length_of(estimate: Floats) -> Ints:
-    """Which power of two, of seconds, an estimate is below."""
+    """The power of two, of seconds, that an estimate is below."""
     return np.clip(np.frexp(np.minimum(estimate, ENDLESS))[1], 0, LENGTHS - 1).astype(np.int64)
 
 
 def measure_queue(state: State, now: float) -> QueueFeatures:
-    """The surroundings at this instant; kept until something happens or time goes on."""
+    """The features at this instant; kept until an event happens or time goes on."""
     seen = state.seen
     if seen is None or seen[0] != state.version or seen[1] != now:
         seen = state.seen = (state.version, now, _surveyed(state, now, state.pool.idle, NOBODY))
@@ -61,7 +61,7 @@ def measure_queue(state: State, now: float) -> QueueFeatures:
 
 @contextmanager
 def foreseen(state: State, now: float, idle: Counts, begun: Ints) -> Iterator[None]:
-    """Let the surroundings be, for a while, as if these rows had begun, which leaves so many GPUs of each node idle."""
+    """For a while, let the features be as if these rows had started, which leaves `idle` GPUs of each node."""
     before = state.seen
     state.seen = (state.version, now, _surveyed(state, now, idle, begun))
     try:
@@ -84,7 +84,7 @@ def _surveyed(state: State, now: float, idle: Counts, begun: Ints) -> QueueFeatu
 
 
 def _expected(state: State, now: float, idle: int, begun: Ints) -> tuple[Ints, Floats]:
-    """How many GPUs are idle after each expected end of a job that has some for itself, and in how many seconds."""
+    """How many GPUs are idle after each expected end of a job with whole GPUs, and in how many seconds."""
     table, rows = state.table, state.running.array
     if len(begun):
         rows = np.concatenate((rows, begun))
@@ -117,7 +117,6 @@ def _has_room(state: State, rows: Ints) -> Flags:
 
 
 def suitable(state: State, rows: Ints, now: float) -> Floats:
-    """Idle GPUs that a job may use: of a model that will do, or that it named."""
     scope = state.table.scope[rows]
     if not scope.any():
         return np.full(len(rows), float(measure_queue(state, now).idle))
@@ -132,7 +131,7 @@ def shadow(state: State, now: float) -> float:
 
 
 def shorter(state: State, rows: Ints, now: float) -> Floats:
-    """The share of the queue that is expected to be shorter than a job; of those as long, half are counted."""
+    """The share of the queue that is expected to be shorter than a job; of equally long ones, half are counted."""
     around = measure_queue(state, now)
     length = length_of(state.table.estimate[rows])
     below = around.lengths.cumsum() - around.lengths
@@ -140,11 +139,9 @@ def shorter(state: State, rows: Ints, now: float) -> Floats:
 
 
 def usage_share(state: State, rows: Ints, now: float) -> Floats:
-    """The share of all GPU time so far that a job's user has had."""
     usage = state.usage(now)
     return usage[state.table.user[rows]] / max(float(usage.sum()), 1.0)
 
 
 def capacity(state: State, rows: Ints, now: float) -> Floats:
-    """GPUs of the cluster."""
     return np.full(len(rows), float(state.cluster.gpus))

@@ -13,7 +13,7 @@ from gpuyard.core.model import Booking, Cluster, Phase, Rules
 
 
 class Rows:
-    """A sorted set of rows that is always at hand as an array."""
+    """A sorted set of rows, always available as an array."""
 
     __slots__ = ("_array", "_size")
 
@@ -30,7 +30,6 @@ class Rows:
         return self._array[: self._size]
 
     def add(self, row: int) -> None:
-        """Put a row in its place."""
         if self._size == len(self._array):
             self._array = np.concatenate((self._array, np.zeros_like(self._array)))
         at = self._size
@@ -41,15 +40,13 @@ class Rows:
         self._size += 1
 
     def remove(self, row: int) -> None:
-        """Take a row out; it must be there."""
+        """Remove a row that must be there."""
         at = int(self.array.searchsorted(row))
         self._array[at : self._size - 1] = self._array[at + 1 : self._size]
         self._size -= 1
 
 
 class State:
-    """Everything that is known of a yard at one instant."""
-
     def __init__(self, cluster: Cluster, seed: int = 0) -> None:
         self.cluster = cluster
         self.seed = seed
@@ -146,16 +143,14 @@ class State:
         return totals + np.bincount(self.table.user[rows], weights=held, minlength=len(totals))
 
     def site(self) -> Site:
-        """The cluster as it is, GPU by GPU."""
         return Site(self.table.demand, self.pool, FIRST, 0, True, parts=self.parts)
 
     def next_number(self) -> int:
-        """Draw a number to take turns by."""
         self.numbers += 1
         return self.numbers
 
     def facts(self) -> dict[str, Any]:
-        """All that is known, as plain values: two states are the same if their facts are."""
+        """The state as plain values: two states are the same if their facts are."""
         table, size = self.table, self.table.size
         columns = {n: getattr(table, n)[:size].tolist() for n in (*Table._FLOATS, *Table._INTS, "preemptible")}
         return {

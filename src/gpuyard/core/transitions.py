@@ -111,7 +111,7 @@ TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
 
 
 def apply(state: State, event: Event) -> State:
-    """Let one event happen. The state is changed in place and returned."""
+    """Apply one event. The state is changed in place and returned."""
     kind = type(event)
     if kind in _YARD_EFFECTS:
         _YARD_EFFECTS[kind](state, event)
@@ -152,7 +152,6 @@ def apply(state: State, event: Event) -> State:
 
 
 def fold(cluster: Cluster, events: Iterable[Event], seed: int = 0) -> State:
-    """The state that a log of events leads to."""
     state = State(cluster, seed)
     for event in events:
         apply(state, event)
@@ -181,7 +180,6 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
 
 
 def _user(state: State, request: Request) -> int:
-    """The number of a request's user, who may be new here."""
     user = state.user_of.setdefault(request.user, len(state.user_of))
     if user == len(state.used):
         state.used.append(0.0)
@@ -194,7 +192,7 @@ def _user(state: State, request: Request) -> int:
 
 
 def _note_wishes(state: State, row: int, request: Request) -> None:
-    """What a request says beyond the columns that a policy knows."""
+    """Store what a request says beyond the columns that a policy knows."""
     state.shares = state.shares or not takes_any(state.table.demand, row)
     state.latest_begin = max(state.latest_begin, request.begin)
     if request.parts:
@@ -266,7 +264,7 @@ def _unpromised(state: State, row: int, event: Unpromised) -> None:
 
 
 def _may_be_stopped(state: State, row: int) -> bool:
-    """Whether a running job may be preempted: it said so, it has begun, and nobody told it to end."""
+    """Whether a running job may be preempted: preemptible, started, and not told to end."""
     table = state.table
     return bool(table.preemptible[row]) and float(table.started[row]) < np.inf and row not in state.recalled
 

@@ -54,7 +54,6 @@ def features(
     estimate: A, gpus: A, submit: A, wait: A, memory: A, usage_share: A, attained: A, opening: A, suitable: A,
     shorter: A, idle: A, hole: A, queue: A, queue_work: A, shadow: A, capacity: A,
 ) -> tuple[A, ...]:  # fmt: skip
-    """The features by `NAMES`, from the columns by `COLUMNS`."""
     length = np.minimum(estimate, ENDLESS)
     drain = queue_work / capacity
     area = length * gpus

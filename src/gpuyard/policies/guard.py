@@ -65,7 +65,7 @@ class NotPassed(UserError):
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the rankings so far."""
+    """Outcomes of the rankings so far."""
 
     plans: int = 0
     """Instants for which the queue was ranked, to plan or to tell why jobs wait."""
@@ -75,7 +75,6 @@ class Counts:
     """Jobs that were put ahead since they had waited too long, each once."""
 
     def add(self, other: Counts) -> None:
-        """Count what another counted as well."""
         self.plans += other.plans
         self.starved += other.starved
         for kind, count in other.fallbacks.items():
@@ -109,7 +108,6 @@ class Guard:
         np.empty(_LARGE, dtype=np.uint8)
 
     def rank(self, state: State, rows: Ints, now: float) -> Floats:
-        """A number for each row; the smallest runs first."""
         if (state.version, now) != self._instant:
             self._instant, self._kind = (state.version, now), ""
             self.counts.plans += 1
@@ -125,7 +123,7 @@ class Guard:
         return self._base.rank(state, rows, now)
 
     def _scored(self, state: State, rows: Ints, now: float) -> tuple[Floats, str]:
-        """The network's numbers, and what speaks against them."""
+        """The network's numbers, and the objection to them, if any."""
         values = [COLUMNS[name].values(state, rows, now) for name in features.COLUMNS]
         with np.errstate(all="ignore"):
             found = features.features(*values)
@@ -157,7 +155,7 @@ class Guard:
         return LATE
 
     def _fall_back(self, kind: str) -> None:
-        """Let the base heuristic rank at this instant; the first time, say so."""
+        """Let the base heuristic rank at this instant; log it the first time."""
         self._kind = kind
         self.counts.fallbacks[kind] += 1
         if kind not in self._told:
@@ -169,7 +167,7 @@ class Guard:
             )  # fmt: skip
 
     def _count_starving(self, state: State, rows: Ints, of: Mapping[str, Floats]) -> None:
-        """Count who is ahead of all for having waited too long."""
+        """Count jobs that are ahead of all for having waited too long."""
         length = np.minimum(of["estimate"], ENDLESS)
         bound = self.learned.network.starvation
         starving = starves(length, of["wait"], of["opening"], of["queue_work"], of["capacity"], bound)
@@ -182,7 +180,7 @@ class Guard:
             self._starving = {job for job in self._starving if job in state.row_of}
 
     def told(self) -> dict[str, Any]:
-        """What people are told of it, as plain values."""
+        """The guard's report for users, as plain values."""
         return {
             "file": self.name.removeprefix(LEARNED),
             "hash": self.hash,
@@ -195,25 +193,21 @@ class Guard:
         }
 
     def details(self) -> dict[str, Any]:
-        """What the log keeps of it."""
         return {"hash": self.hash, "base": self._base.name, "forced": self.forced}
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded(Policy):
-    """A trained policy whose rankings are watched."""
-
     guard: Guard = field(kw_only=True)
 
     def rank(self, state: State, rows: Ints, now: float) -> Floats:
-        """As the network has it, or the base heuristic where that cannot be trusted."""
         return self.guard.rank(state, rows, now)
 
 
 def guarded(
     name: str, learned: Learned, clock: Callable[[], float], *, limit: float = LIMIT, forced: bool = False
 ) -> Guarded:
-    """The policy with a guard of its own; `limit`: seconds that a ranking may take, 0: as long as it likes."""
+    """The policy with a guard of its own; `limit`: seconds that a ranking may take, 0: no limit."""
     policy = learned.policy(name)
     guard = Guard(name, learned, clock, limit=limit, forced=forced)
     return Guarded(**{one.name: getattr(policy, one.name) for one in fields(Policy)}, guard=guard)
@@ -234,7 +228,7 @@ def check_gate(name: str, learned: Learned) -> None:
 
 
 def gate_of(learned: Learned) -> dict[str, Any] | None:
-    """How it fared where it was held out, as far as people are told; None: nobody has looked."""
+    """The held-out evaluation, as far as users see it; None: there was none."""
     gate = learned.gate
     if not gate:
         return None
@@ -249,7 +243,7 @@ def gate_of(learned: Learned) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float | None:
-    """A finite number, if it is one."""
+    """The value, if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

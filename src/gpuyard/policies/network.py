@@ -41,7 +41,7 @@ FAR_AHEAD = 1e6
 
 
 def key(base: float, estimate: A, gpus: A, submit: A, wait: A) -> A:
-    """A heuristic's own number, stretched so that jobs of one queue are some ones apart; their order is unchanged."""
+    """A heuristic's own number, stretched so that jobs of one queue are about one apart; their order is unchanged."""
     if base == 0:
         return -wait / 3600.0
     if base == 1:
@@ -62,7 +62,7 @@ def key(base: float, estimate: A, gpus: A, submit: A, wait: A) -> A:
 
 
 def starves(estimate: A, wait: A, opening: A, queue_work: A, capacity: A, bound: float) -> A:
-    """Whether a job has waited so long, as the work that waits and its own length go, that it goes ahead of all."""
+    """Whether a job has waited so long, relative to the waiting work and its own length, that it goes ahead of all."""
     return wait > bound * (queue_work / capacity + opening + estimate + HOUR)
 
 
@@ -101,8 +101,8 @@ def score(
 def score_queue(columns: Sequence[Floats], found: Sequence[Floats], weights: Floats) -> Floats:
     """The same as `score`, to the last digit, for a whole queue whose features are known: units side by side.
 
-    For the daemon, which has no compiler: it takes little more than half as long. What is added up, in which order, is
-    as there; features that are the same for all jobs are multiplied once.
+    For the daemon, which has no compiler: it takes little more than half as long. The order of additions is the same;
+    features that are the same for all jobs are multiplied once.
     """
     of = dict(zip(COLUMNS, columns, strict=True))
     length = np.minimum(of["estimate"], ENDLESS)
@@ -133,8 +133,6 @@ def score_queue(columns: Sequence[Floats], found: Sequence[Floats], weights: Flo
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The heuristic, the size and the weights of a trained policy."""
-
     base: str
     hidden: int
     starvation: float
@@ -150,7 +148,7 @@ class Network:
 
     @property
     def weights(self) -> Floats:
-        """All of it in one array, as `score` takes it."""
+        """All parameters in one array, as `score` takes it."""
         settings = (float(BASES.index(self.base)), float(self.hidden), self.starvation)
         return np.concatenate((np.array(settings), self.parameters))
 
@@ -165,7 +163,7 @@ def parameter_count(hidden: int) -> int:
 
 
 def untrained(base: str, hidden: int, starvation: float, rng: np.random.Generator) -> Network:
-    """A network that is its heuristic, to the letter: what its units say does not count yet."""
+    """A network that ranks exactly as its heuristic: its units do not count yet."""
     parameters = np.zeros(parameter_count(hidden))
     for k in range(hidden):
         at = JOB_FEATURES + k * UNIT

@@ -30,7 +30,7 @@ _REQUIRED = (
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is in the file of a trained policy."""
+    """The content of a trained policy's file."""
 
     network: Network
     low: Floats
@@ -44,11 +44,9 @@ class Learned:
 
     @property
     def deployable(self) -> bool:
-        """Whether it was shown to be better than the best heuristic."""
         return bool(self.gate.get("passed"))
 
     def policy(self, source: str) -> Policy:
-        """As an ordinary policy, called by that name."""
         return self.network.policy(source, self.discipline)
 
     def facts(self) -> dict[str, Any]:
@@ -70,15 +68,13 @@ class Learned:
 
     @property
     def hash(self) -> str:
-        """Of everything that is in the file."""
         return _hash(self.facts())
 
     def with_gate(self, gate: dict[str, Any]) -> Learned:
-        """The same with the outcome of an evaluation."""
         return replace(self, gate=gate)
 
     def save(self, path: Path) -> None:
-        """Write it, all of it or nothing."""
+        """Write the file, all of it or nothing."""
         text = json.dumps({**self.facts(), "hash": self.hash}, indent=1, allow_nan=False) + "\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -136,7 +132,6 @@ def _advice() -> str:
 
 
 def shipped() -> list[str]:
-    """Names of the trained policies that come with gpuyard."""
     folder = resources.files("gpuyard.policies") / "trained"
     if not folder.is_dir():
         return []
@@ -144,7 +139,6 @@ def shipped() -> list[str]:
 
 
 def _find(name: str) -> Path:
-    """The file that a name stands for."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -158,5 +152,4 @@ def _find(name: str) -> Path:
 
 
 def learned_policy(name: str) -> Policy:
-    """The policy that `learned:FILE` stands for."""
     return load(name.removeprefix(LEARNED)).policy(name)

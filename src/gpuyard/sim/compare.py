@@ -36,7 +36,6 @@ class Interval(NamedTuple):
 
     @property
     def half(self) -> float:
-        """Half of its width: the number after the plus-minus."""
         return (self.high - self.low) / 2.0
 
 
@@ -80,8 +79,6 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of each policy."""
-
     cluster: Cluster
     summaries: list[Summary]
     """The best mean completion time first."""
@@ -99,7 +96,6 @@ class Comparison:
 
     @property
     def repeated(self) -> bool:
-        """Whether there is more than one run to learn from."""
         return self.seeds > 1 or len(self.windows) > 1
 
 
@@ -119,8 +115,7 @@ def compare(
     """Simulate all policies with `jobs` processes; with `schedules`, write each schedule to a folder in there.
 
     `seeds` repeats what is random with that many seeds; `windows` cuts the trace into that many equal stretches of
-    time, each simulated by itself from an empty cluster. `keep` makes the summary of a schedule, if it is to do more
-    than that with it.
+    time, each simulated by itself from an empty cluster. `keep` makes the summary of a schedule.
     """
     options = options or Options()
     parts = split(trace, windows)
@@ -158,12 +153,11 @@ def _check_repeats(seeds: int, windows: int, schedules: Path | None) -> None:
 
 
 def summary_of(task: Task, result: Result, metrics: dict[str, Any]) -> Summary:
-    """What a worker sends back."""
     return summarise(result, metrics)
 
 
 def written_summary(directory: Path, task: Task, result: Result, metrics: dict[str, Any]) -> Summary:
-    """Likewise, with the schedule in a folder named after the policy."""
+    """`summary_of`, with the schedule in a folder named after the policy."""
     from gpuyard.sim.result_files import folder, write_schedule
 
     write_schedule(result, metrics, directory / folder(task.policy))
@@ -171,7 +165,7 @@ def written_summary(directory: Path, task: Task, result: Result, metrics: dict[s
 
 
 def is_random(policy: str, options: Options) -> bool:
-    """Whether the seed makes a difference: to the order, to the placement, or to what is known of run times."""
+    """Whether the seed makes a difference: to the order, to the placement, or to the estimates."""
     planner = make_planner(
         policy, discipline=options.discipline, placement=options.placement, quantum=options.quantum, lenient=True
     )
@@ -180,7 +174,7 @@ def is_random(policy: str, options: Options) -> bool:
 
 
 def split(trace: Trace, windows: int) -> tuple[Window, ...]:
-    """Equal stretches of the time in which jobs are submitted; those in which none is are left out."""
+    """Equal stretches of the time in which jobs are submitted, without empty ones."""
     if windows < 1:
         raise UserError(f"--windows must be at least 1, not {windows}")
     if windows == 1 or not len(trace):

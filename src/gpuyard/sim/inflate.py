@@ -100,7 +100,7 @@ def _shuffled(cluster: Cluster, order: Ints) -> Cluster:
 
 
 class _Filling:
-    """A cluster that is being filled. Scores of nodes are kept for each kind of job, and renewed where nodes change."""
+    """A cluster that is being filled. Scores of nodes are kept for each kind of job, and updated where nodes change."""
 
     def __init__(self, trace: Trace, cluster: Cluster, placement: str, seed: int) -> None:
         self.demand = _demand(trace, cluster)
@@ -119,7 +119,6 @@ class _Filling:
         """GPUs, CPUs and host memory that were given away."""
 
     def take(self, row: int, number: int) -> bool:
-        """Start a job if it fits."""
         if self.site.code == RANDOM:
             self.site = self.site._replace(salt=salted(self.seed, number))
         demand, pool = self.demand, self.site.pool
@@ -167,15 +166,13 @@ class _Filling:
         return best if known[best] < np.inf else -1
 
     def allocation(self) -> float:
-        """Percent of the GPUs that jobs have."""
         return 100.0 * float(self.had[0]) / len(self.site.pool.tenants)
 
     def fragmentation(self) -> float:
-        """Percent of the GPUs that are free, and of no use to the usual jobs."""
+        """Percent of the GPUs that are free, and of no use to the typical jobs."""
         return 100.0 * float(fragments(self.site.pool, self.tasks).sum()) / len(self.site.pool.tenants)
 
     def measures(self) -> dict[str, float | None]:
-        """What has come of it."""
         return {
             "allocation": self.allocation(),
             "fragmentation": self.fragmentation(),
@@ -205,7 +202,7 @@ def _demand(trace: Trace, cluster: Cluster) -> Demand:
 
 
 def _scopes(trace: Trace, cluster: Cluster) -> tuple[Ints, Flags]:
-    """The row of allowed GPUs for each job, by the models it will do with, and those rows; the first is all GPUs."""
+    """The row of allowed GPUs for each job, by suitable models, and those rows; the first is all GPUs."""
     rows = {"": 0}
     scope = np.zeros(len(trace), dtype=np.int64)
     if cluster.models:
@@ -215,7 +212,7 @@ def _scopes(trace: Trace, cluster: Cluster) -> tuple[Ints, Flags]:
 
 
 def _tasks(demand: Demand, memory: float) -> Tasks:
-    """The usual jobs of the whole trace: the published experiment knows them in advance."""
+    """The typical jobs of the whole trace: the published experiment knows them in advance."""
     counts: dict[Kind, int] = {}
     for row in range(len(demand.gpus)):
         kind = kind_of(demand, row, memory)
@@ -224,7 +221,6 @@ def _tasks(demand: Demand, memory: float) -> Tasks:
 
 
 def _kinds(demand: Demand) -> Ints:
-    """A number for each job, the same for jobs that ask for the same."""
     columns = (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host)
     found: dict[tuple[float, ...], int] = {}
     rows = zip(*(column.tolist() for column in columns), strict=True)

@@ -32,7 +32,7 @@ DEFINITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """A simple model of a GPU's power draw, in watts: so much when idle, so much when held by a job."""
+    """A simple model of a GPU's power draw, in watts: when idle, and when held by a job."""
 
     idle: float = 50.0
     busy: float = 300.0
@@ -112,7 +112,6 @@ def _held(result: Result) -> float:
 
 
 def by_user(users: list[str], values: Floats) -> Floats:
-    """The mean of each user's values."""
     names, index = np.unique(np.array(users, dtype=object).astype(str), return_inverse=True)
     if not len(names):
         return np.empty(0)

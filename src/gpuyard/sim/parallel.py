@@ -48,7 +48,6 @@ class Task:
     """Jobs arrive so many times faster than in the trace."""
 
     def trace(self, whole: Trace) -> Trace:
-        """The jobs to simulate."""
         part = whole
         if self.since > -np.inf or self.until < np.inf:
             part = whole.take(np.flatnonzero((whole.submit >= self.since) & (whole.submit < self.until)))
@@ -57,8 +56,6 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A simulation that came to nothing, and why."""
-
     message: str
 
 
@@ -67,13 +64,11 @@ Keep = Callable[[Task, Result, dict[str, Any]], T]
 
 
 class _Worker(Generic[T]):
-    """What a process needs to run any of the tasks."""
-
     def __init__(self, trace: Trace, tasks: Sequence[Task], keep: Keep[T], done: Any) -> None:
         self.trace, self.tasks, self.keep, self.done = trace, tasks, keep, done
 
     def run(self, number: int) -> T | Failure:
-        """One task; whatever goes wrong is an answer like any other, so that the others go on."""
+        """Run one task; an error is an answer like any other, so that the others go on."""
         task = self.tasks[number]
         try:
             trace = task.trace(self.trace)
@@ -143,12 +138,11 @@ def _submit(pool: ProcessPoolExecutor, tasks: Sequence[Task]) -> dict[int, Futur
 
 
 def start_method() -> str:
-    """How processes come to be: forked on Linux; elsewhere that is not safe, and they start from nothing."""
+    """Fork on Linux; elsewhere that is not safe, and processes start from nothing."""
     return "fork" if sys.platform == "linux" else "spawn"
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -162,7 +156,7 @@ def _run_here(trace: Trace, tasks: Sequence[Task], keep: Keep[T], progress: Watc
 
 
 class _Shown:
-    """Takes the place of the shared array where there is one process only."""
+    """Takes the place of the shared array in a single process."""
 
     def __init__(self, before: int, count: int, progress: Watch | None) -> None:
         self.before, self.count, self.progress = before, count, progress

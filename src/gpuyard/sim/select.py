@@ -63,7 +63,7 @@ def matching(trace: Trace, condition: str) -> Flags:
 
 
 def names(trace: Trace) -> list[str]:
-    """What conditions may speak of: the labels of this trace, and the columns of every trace."""
+    """Names that conditions may use: the labels of this trace, and the columns of every trace."""
     return [*trace.labels, "id", "user", "gpu_type", *RULES]
 
 

@@ -25,7 +25,6 @@ from gpuyard.units import format_number, parse_duration
 
 
 def default_estimate(trace: Trace) -> str:
-    """`requested` where the trace has it, else `actual`."""
     return "actual" if np.isnan(trace.requested).all() else "requested"
 
 
@@ -71,7 +70,6 @@ def parse_restart_cost(text: str) -> RestartCost:
 
 
 def format_restart_cost(cost: RestartCost) -> str:
-    """As the command line takes it."""
     return "/".join(format_number(part) for part in (cost if isinstance(cost, tuple) else (cost,)))
 
 
@@ -94,7 +92,6 @@ VERY_MANY = 20_000
 
 
 def check_engine(name: str) -> str:
-    """The name as given, if there is such an engine."""
     if name not in ENGINES:
         raise UserError(f"unknown engine '{name}'{suggest(name, ENGINES)} ({', '.join(ENGINES)})")
     return name
@@ -103,7 +100,7 @@ def check_engine(name: str) -> str:
 def choose_engine(
     engine: str, trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None = None
 ) -> str:
-    """Which engine runs this, ready to run; says so where the kernel was asked for and will not do it."""
+    """The engine for this simulation, ready to run; logs a message where the kernel was asked for and cannot do it."""
     if check_engine(engine) == "replay" or (engine == "auto" and (len(trace) < MANY or log is not None)):
         return "replay"
     reason = _why_not(trace, cluster, planner, log)
@@ -131,7 +128,6 @@ def run_engine(
     log: list[Event] | None,
     progress: Progress | None,
 ) -> Result:
-    """Simulate a trace with the engine that was chosen."""
     if engine == "replay":
         return replay(
             trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
@@ -195,8 +191,6 @@ def _say(message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What, besides the trace, the cluster and the policy, decides a schedule."""
-
     discipline: str | None = None
     placement: str = "first"
     estimate: str | None = None
@@ -268,7 +262,7 @@ def _schedule(
     log: list[Event] | None,
     progress: Progress | None,
 ) -> tuple[Result, dict[str, Result]]:
-    """The schedule and, where there are pools, that of each."""
+    """The schedule and, where there are virtual clusters, that of each."""
 
     def run(jobs: Trace, where: Cluster, known: Floats, costs: Floats, report: Progress | None) -> Result:
         # A planner of its own for each pool: what can never fit is remembered, and differs from cluster to cluster.

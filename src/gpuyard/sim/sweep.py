@@ -44,8 +44,6 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The metrics of every policy at every value."""
-
     axis: Axis
     policies: list[str]
     rows: list[dict[str, Any]]
@@ -115,12 +113,10 @@ def sweep(
 
 
 def metrics_of(task: Task, result: Result, metrics: dict[str, Any]) -> dict[str, Any]:
-    """What a worker sends back."""
     return metrics
 
 
 def check_metric(name: str) -> str:
-    """The name as given, if simulations have such a number."""
     none = simulate(Trace.of([], [], []), Cluster((1,)))[1]
     known = [
         key for key, value in none.items() if not isinstance(value, str) and key not in ("gpus", "quantum", "seed")
@@ -192,7 +188,6 @@ def _setting(name: str, policy: Policy, spec: Spec) -> str | None:
 
 
 def _with_setting(text: str, key: str, value: str) -> str:
-    """The policy's text with one setting more, or another value of it."""
     main, at, rest = text.strip().partition("@")
     _, spec = resolve(text)
     settings = {**spec.settings, key: value}
@@ -202,7 +197,7 @@ def _with_setting(text: str, key: str, value: str) -> str:
 
 
 def _check_axis(axis: Axis, policies: Sequence[str], options: Options) -> None:
-    """Refuse what varies nothing, before anything is simulated."""
+    """Refuse an axis that varies nothing, before anything is simulated."""
     if options.pools is not None and axis.name in ("gpus", "nodes"):
         raise UserError(f"--vary {axis.name} needs one cluster, and --pools has several; vary something else")
     task = Task("fcfs", Cluster((1,)), options)

@@ -131,7 +131,6 @@ class Trace:
                 raise UserError(f"job {self.ids[bad]}: {name} must be {rule}, not {getattr(self, name)[bad]:g}")
 
     def take(self, index: npt.NDArray[np.intp] | slice) -> Trace:
-        """The jobs at these positions, in that order; times stay as they are."""
         positions = np.arange(len(self))[index]
         kept = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in _COLUMNS:
@@ -176,7 +175,6 @@ class Trace:
         return replace(self, submit=submit, deadline=self.deadline + (submit - self.submit))
 
     def by_arrival(self) -> Trace:
-        """The same jobs in the order of arrival."""
         return self if self.in_order else replace(self.take(self.arrival_order()), in_order=True)
 
     def arrival_order(self) -> npt.NDArray[np.intp]:

@@ -39,8 +39,6 @@ class Range(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What a range in the file may span."""
-
     low: float
     high: float
     words: str
@@ -66,7 +64,7 @@ _WEIGHT = Limit(0, MOST_GPUS, "above 0", above=True)
 
 @dataclass(frozen=True, slots=True)
 class TaskType:
-    """One kind of task: its ranges by column, how often it occurs, and whose it is."""
+    """One kind of task: its ranges by column, its frequency, and its user."""
 
     name: str
     ranges: dict[str, Range]
@@ -76,8 +74,6 @@ class TaskType:
 
 @dataclass(frozen=True, slots=True)
 class TaskMix:
-    """The content of a task file."""
-
     tasks: Range
     arrival: Range
     types: tuple[TaskType, ...]
@@ -121,7 +117,6 @@ def generate_tasks(
 
 
 def _draw(mix: TaskMix, kinds: Any, chance: Floats) -> tuple[dict[str, Floats], list[str]]:
-    """Every task's values, from its own kind's ranges."""
     neutral = {
         "compute": math.nan,
         "memory": 0.0,

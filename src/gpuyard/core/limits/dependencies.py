@@ -11,7 +11,7 @@ _KINDS = ("ok", "notok", "any", "begun")
 
 
 def wait_for(state: State, row: int, after: Iterable[str]) -> None:
-    """Let a row wait for jobs, in place of those it waited for so far; what has happened already counts as done."""
+    """Make a row wait for jobs, in place of those it waited for so far; what has happened already counts as done."""
     state.doomed.pop(row, None)
     left = {still: None for wish in after for still in _left_of(state, row, wish)}
     if left:
@@ -22,7 +22,7 @@ def wait_for(state: State, row: int, after: Iterable[str]) -> None:
 
 
 def _left_of(state: State, row: int, wish: str) -> Iterator[str]:
-    """A wish that is not fulfilled yet, or what was handed on in its place; that may have gone far."""
+    """The part of a dependency that is not fulfilled yet, or what replaced it; the chain may be long."""
     handed, wishes = state.handed.get(row, {}), [wish]
     while wishes:
         wish = wishes.pop()
@@ -32,7 +32,6 @@ def _left_of(state: State, row: int, wish: str) -> Iterator[str]:
 
 
 def begin(state: State, job: str) -> None:
-    """A job has begun: who waits for that waits no longer."""
     for row in state.followers.get(job, ()):
         left = state.after.get(row)
         if left is not None and left.pop(f"begun:{job}", _ABSENT) is not _ABSENT and not left:
@@ -40,9 +39,10 @@ def begin(state: State, job: str) -> None:
 
 
 def settle(state: State, job: str, phase: Phase, waited: Iterable[str] = ()) -> None:
-    """A job is over: who waits for it waits no longer, or can never start.
+    """A job is over: jobs that wait for it wait no longer, or can never start.
 
-    If it never began, those who wait for its start wait for what it waited for: so an order holds, whoever drops out.
+    If it never began, those that wait for its start wait for what it waited for: so an order holds when a job drops
+    out.
     """
     for row in sorted(set(state.followers.pop(job, ()))):
         left = state.after.get(row)
@@ -61,7 +61,7 @@ def settle(state: State, job: str, phase: Phase, waited: Iterable[str] = ()) -> 
 
 
 def _hand_on(state: State, row: int, wish: str, waited: Iterable[str]) -> None:
-    """Let a row wait for what one waited for that it was to follow, also after its request is edited."""
+    """Make a row wait for what a job waited for that it was to follow, also after its request is edited."""
     handed = [w for w in waited if _is_ahead(state, w) and w.partition(":")[2] != state.ids[row]]
     if handed:
         state.handed.setdefault(row, {})[wish] = handed
@@ -82,7 +82,6 @@ def _is_met(how: str, phase: Phase) -> bool:
 
 
 def _is_ahead(state: State, wish: str) -> bool:
-    """Whether what is waited for is still to come."""
     how, _, job = wish.partition(":")
     row = state.row_of.get(job)
     if row is None or state.phase[row].over:
@@ -91,5 +90,5 @@ def _is_ahead(state: State, wish: str) -> bool:
 
 
 def has_begun(state: State, row: int) -> bool:
-    """Whether a job that is not over runs, or did before it came to wait again."""
+    """Whether a job that is not over runs, or ran before it was queued again."""
     return state.attempt[row] > (state.phase[row] is Phase.PLACED) or state.phase[row] is Phase.RUNNING

@@ -35,7 +35,6 @@ class Room(NamedTuple):
 
 
 def gated(state: State, now: float) -> bool:
-    """Whether anybody may be kept from being chosen."""
     return bool(
         state.after or state.promises or state.at_most or state.latest_begin > now
         or (state.rules is not None and state.rules.quotas)
@@ -43,8 +42,6 @@ def gated(state: State, now: float) -> bool:
 
 
 class Gates:
-    """Who may be chosen at an instant."""
-
     def __init__(self, state: State, now: float) -> None:
         self._state, self._now = state, now
         self._rows = state.waiting.array
@@ -68,7 +65,7 @@ class Gates:
         self.may[at[self._rows[at] == rows]] = False  # the others are held
 
     def too_many(self, starts: Sequence[int]) -> bool:
-        """Whether some of those who would start, in this order, go too far together; then they may not be chosen."""
+        """Whether some of the starts, in this order, exceed a limit together; these may then not be chosen."""
         accepted: list[int] = []
         left = [room.left.copy() for room in self._rooms]
         for row in starts:
@@ -85,7 +82,6 @@ class Gates:
         return True
 
     def has_room(self, starts: Sequence[int], row: int) -> bool:
-        """Whether one more may start beside those who do."""
         return all(
             room.left[room.account[row]]
             - sum(room.cost[one] for one in starts if room.account[one] == room.account[row])
@@ -94,7 +90,7 @@ class Gates:
         )
 
     def reasons(self) -> dict[str, Reason]:
-        """Why those who may not be chosen may not, in the order of submission."""
+        """Why jobs may not be chosen, in the order of submission."""
         return {self._state.ids[row]: self._why(row) for row in self._rows[~self.may].tolist()}
 
     def _why(self, row: int) -> Reason:
@@ -113,7 +109,6 @@ class Gates:
 
 
 def _spoken_for(state: State) -> Ints:
-    """Rows that have GPUs, or have been promised some."""
     return np.concatenate((state.running.array, np.array(list(state.promises), dtype=np.int64)))
 
 
@@ -134,7 +129,6 @@ def _array_rooms(state: State) -> list[Room]:
 
 
 def quota_rooms(state: State, now: float) -> list[Room]:
-    """How much users and groups may still have, where there are quotas."""
     if state.rules is None or not state.rules.quotas or not state.user_of:
         return []
     quotas = dict(state.rules.quotas)
@@ -150,7 +144,7 @@ def quota_rooms(state: State, now: float) -> list[Room]:
 
 
 def _rooms_of(state: State, names: list[str], quotas: list[Quota], account_of: list[str], now: float) -> list[Room]:
-    """Rooms of users, or of groups: `account_of` says by user whose account counts."""
+    """Rooms of users, or of groups: `account_of` maps each user to the account that counts."""
     table, rows = state.table, _spoken_for(state)
     number = {name: n for n, name in enumerate(names)}
     account = np.array([number[name] for name in account_of], dtype=np.int64)[table.user]

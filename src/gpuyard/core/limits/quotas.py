@@ -35,13 +35,11 @@ class Ledger:
         """GPU-seconds by the hour since the epoch."""
 
     def grow(self, users: int) -> None:
-        """Have room for so many users."""
         while len(self.faded) < users:
             self.faded.append(0.0)
             self.hours.append({})
 
     def fade(self, half_life: float, now: float) -> None:
-        """Let what users have had count for less."""
         factor = faded_to(half_life, now - self.at)
         self.faded = [had * factor for had in self.faded]
         self.at = max(self.at, now)
@@ -58,12 +56,10 @@ class Ledger:
             self.hours[user] = {hour: had for hour, had in hours.items() if hour >= oldest}
 
     def facts(self) -> dict[str, Any]:
-        """All that it says, as plain values."""
         return {"at": self.at, "faded": list(self.faded), "hours": [sorted(hours.items()) for hours in self.hours]}
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Ledger:
-        """The ledger that said so."""
         ledger = cls()
         ledger.at, ledger.faded = float(facts["at"]), [float(had) for had in facts["faded"]]
         ledger.hours = [{int(hour): float(had) for hour, had in hours} for hours in facts["hours"]]
@@ -71,19 +67,19 @@ class Ledger:
 
 
 def faded_to(half_life: float, seconds: float) -> float:
-    """What is left of a GPU-second after so many seconds."""
+    """What is left of a GPU-second after `seconds`."""
     return 1.0 if half_life == math.inf else float(2.0 ** (-max(seconds, 0.0) / half_life))
 
 
 def _worth(half_life: float, seconds: float) -> float:
-    """What a GPU that was had for the last seconds counts now."""
+    """What a GPU held for the last `seconds` counts now."""
     if half_life == math.inf:
         return max(seconds, 0.0)
     return half_life / math.log(2.0) * (1.0 - faded_to(half_life, seconds))
 
 
 def _worth_now(half_life: float, seconds: Floats) -> Floats:
-    """The same for many GPUs, of which none was had for less than nothing."""
+    """`_worth` for many GPUs, with seconds >= 0."""
     return seconds if half_life == math.inf else half_life / math.log(2.0) * (1.0 - 2.0 ** (-seconds / half_life))
 
 
@@ -105,7 +101,7 @@ def weight_of(rules: Rules, name: str) -> float:
 
 
 def quota_of(rules: Rules, name: str) -> Quota:
-    """What a user, or a group with an @ before it, may have; what a user's own quota leaves open, everybody's says."""
+    """What a user, or a group with an @ before it, may have; `*` fills what a user's own quota leaves open."""
     quotas = dict(rules.quotas)
     own = quotas.get(name, Quota())
     others = Quota() if name.startswith("@") or not name else quotas.get("*", Quota())
@@ -135,7 +131,6 @@ def standing(state: State, rules: Rules, now: float) -> Floats:
 
 
 def in_week(state: State, user: int, now: float) -> float:
-    """GPU-seconds that a user has had in the last seven days."""
     oldest = int(now // HOUR) - WEEK
     had = sum(seconds for hour, seconds in state.ledger.hours[user].items() if hour > oldest)
     rows = state.running.array

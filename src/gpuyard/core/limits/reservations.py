@@ -19,7 +19,7 @@ def _ahead(state: State, now: float) -> list[Booking]:
 
 
 def restricted(state: State, now: float) -> Demand | None:
-    """What waiting jobs ask for, less the GPUs that are reserved for others; None where that changes nothing."""
+    """Demand of waiting jobs, less the GPUs that are reserved for others; None where that changes nothing."""
     bookings = _ahead(state, now)
     rows = state.waiting.array
     if not bookings or not len(rows):
@@ -65,7 +65,7 @@ def in_the_way(state: State, now: float) -> list[int]:
 
 
 def next_change(state: State, now: float) -> float:
-    """When a reservation begins or ends, or somebody has to be told that one will begin."""
+    """When a reservation begins or ends, or a job has to be told that one will begin."""
     times = [time for booking in _ahead(state, now) for time in (booking.begin, booking.end)]
     rows = state.running.array
     notices = state.table.notice[rows[state.table.preemptible[rows]]].tolist() if times else []
@@ -74,7 +74,7 @@ def next_change(state: State, now: float) -> float:
 
 
 def until_taken(state: State, row: int, now: float) -> float:
-    """Seconds until somebody else has reserved a GPU that a running row is on."""
+    """Seconds until another user's reservation begins on a GPU of a running row."""
     spot = set(state.spot[row].tolist())
     name = _name(state, row)
     others = [b for b in _ahead(state, now) if name not in b.users and not spot.isdisjoint(b.gpus)]

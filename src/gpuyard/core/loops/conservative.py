@@ -60,7 +60,6 @@ def new_profile(now: float, holders: Holders, site: Site) -> Profile:
 
 
 def _site_at(profile: Profile, site: Site, i: int) -> Site:
-    """The i-th row of a profile as a site that can be written to."""
     fixed = site.pool
     pool = Pool(
         fixed.first, fixed.size, fixed.node,
@@ -73,7 +72,6 @@ def _site_at(profile: Profile, site: Site, i: int) -> Site:
 
 
 def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:
-    """What stays free throughout rows begin to end of a profile."""
     pool = copy_pool(_site_at(profile, site, begin).pool)
     for j in range(begin + 1, end):
         pool.idle[:] = np.minimum(pool.idle, profile.idle[j])
@@ -126,7 +124,7 @@ def book(profile: Profile, i: int, row: int, spot: Ints, site: Site) -> Profile:
 
 
 def conserve(order: Ints, now: float, holders: Holders, site: Site, starts: Starts) -> None:
-    """Give every job the earliest reservation that delays nobody ahead; those that are due now start."""
+    """Give every job the earliest reservation that delays no job ahead; those that are due now start."""
     demand = site.demand
     profile = new_profile(now, holders, site)
     least = np.empty(len(order), dtype=np.int64)

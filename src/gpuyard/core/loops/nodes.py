@@ -47,13 +47,11 @@ def choose_nodes(code: int, size: Counts, idle: Counts, k: int, salt: int, nodes
 
 
 def nodes_for(code: int, size: Counts, idle: Counts, k: int, salt: int) -> Ints:
-    """The same as an array of its own, empty where they do not fit."""
     nodes = np.empty(k, dtype=np.int64)
     return nodes if choose_nodes(code, size, idle, k, salt, nodes) else NOBODY
 
 
 def has_room(code: int, size: Counts, idle: Counts, k: int) -> bool:
-    """Whether there are nodes for k whole GPUs."""
     if code != CONSOLIDATE:
         return bool(sum(idle) >= k)
     if needs_one_node(code, size, k):
@@ -73,7 +71,6 @@ def best_fit(idle: Counts, k: int) -> int:
 
 
 def most_idle(idle: Counts) -> int:
-    """The first of the nodes with the most idle GPUs."""
     best = 0
     for n in range(len(idle)):
         if idle[n] > idle[best]:
@@ -153,7 +150,6 @@ def needs_one_node(code: int, size: Counts, k: int) -> bool:
 
 
 def some_node_has(idle: Counts, nodes: Ints, k: int) -> bool:
-    """Whether any of these nodes has k idle GPUs."""
     most = 0
     for n in nodes:
         most = max(most, idle[n])
@@ -161,7 +157,7 @@ def some_node_has(idle: Counts, nodes: Ints, k: int) -> bool:
 
 
 def add_gpus(idle: Counts, nodes: Ints, sign: int) -> None:
-    """Count GPUs of these nodes as idle, or no longer."""
+    """Count GPUs of these nodes as idle (sign 1), or no longer (-1)."""
     if len(idle) == 1:
         idle[0] += sign * len(nodes)
     else:

@@ -49,7 +49,7 @@ def _consolidated(pool: Pool, usable: Flags, k: int) -> Ints:
 
 
 def place(site: Site, row: int) -> Ints:
-    """A spot for a job: its bins, or an empty array where it does not fit now."""
+    """The bins of a job's spot, or an empty array where it does not fit now."""
     if INTERPRETED and site.parts and row in site.parts:
         return place_parts(site, row)
     k = site.demand.gpus[row]
@@ -106,7 +106,7 @@ def _parts_fit(site: Site, row: int, spot: Ints) -> bool:
 
 
 def settle(site: Site, row: int, spot: Ints) -> bool:
-    """Write a job's spot where it is wanted; false where it does not fit now."""
+    """Write a job's spot into `spot`; false where it does not fit now."""
     if not site.fine:
         return choose_nodes(site.code, site.pool.size, site.pool.idle, site.demand.gpus[row], site.salt, spot)
     found = place(site, row)
@@ -116,7 +116,6 @@ def settle(site: Site, row: int, spot: Ints) -> bool:
 
 
 def fits(site: Site, row: int) -> bool:
-    """Whether there is a spot for a job now."""
     if not site.fine:
         return has_room(site.code, site.pool.size, site.pool.idle, site.demand.gpus[row])
     return len(place(site, row)) > 0
@@ -142,7 +141,6 @@ def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
 
 
 def claim(site: Site, row: int, spot: Ints) -> None:
-    """Take a job's spot out of the pool."""
     if INTERPRETED and site.parts and row in site.parts:
         for part, piece in pieces(site, row, spot):
             claim(part, 0, piece)
@@ -169,7 +167,6 @@ def claim(site: Site, row: int, spot: Ints) -> None:
 
 
 def release(site: Site, row: int, spot: Ints) -> None:
-    """Give a job's spot back to the pool."""
     if INTERPRETED and site.parts and row in site.parts:
         for part, piece in pieces(site, row, spot):
             release(part, 0, piece)
@@ -197,7 +194,7 @@ def release(site: Site, row: int, spot: Ints) -> None:
 
 
 def _add_host(site: Site, row: int, spot: Ints, sign: float) -> None:
-    """Give CPUs and host memory back to the nodes of a spot, or take them: every GPU brings its part of the job's."""
+    """Give CPUs and host memory back to the nodes of a spot, or take them: each GPU brings its part of the job's."""
     demand, pool = site.demand, site.pool
     cpus, host = sign * demand.cpus[row] / len(spot), sign * demand.host[row] / len(spot)
     for n in pool.node[spot]:
@@ -206,7 +203,6 @@ def _add_host(site: Site, row: int, spot: Ints, sign: float) -> None:
 
 
 def _host_fits(site: Site, row: int, spot: Ints) -> bool:
-    """Whether the nodes of a spot have CPUs and host memory enough."""
     demand, pool = site.demand, site.pool
     counts = np.bincount(pool.node[spot])
     enough = True
@@ -218,7 +214,6 @@ def _host_fits(site: Site, row: int, spot: Ints) -> bool:
 
 
 def fits_in_place(site: Site, row: int, spot: Ints) -> bool:
-    """Whether exactly this spot is free for a job."""
     if INTERPRETED and site.parts and row in site.parts:
         return _parts_fit(site, row, spot)
     if site.fine:

@@ -52,8 +52,6 @@ BYTE = 1e-3  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
 
 
 class Pool(NamedTuple):
-    """Free capacity of a cluster."""
-
     first: Ints
     """GPU number at which each node begins, and the number of GPUs at the end."""
     size: Counts
@@ -83,8 +81,6 @@ class Pool(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What jobs ask for, by row."""
-
     gpus: Ints
     memory: Floats
     compute: Floats
@@ -99,7 +95,7 @@ class Demand(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """The usual jobs of a workload, which fragmentation is measured by (`fragmentation`)."""
+    """The typical jobs of a workload, by which fragmentation is measured (`fragmentation`)."""
 
     gpus: Ints
     share: Floats
@@ -115,7 +111,7 @@ NO_TASKS = Tasks(NOBODY, np.empty(0), np.empty(0), np.empty((0, 0), dtype=np.boo
 
 
 class Site(NamedTuple):
-    """Everything it takes to place a job: what is asked, what is free, and how to choose."""
+    """What it takes to place a job: demand, free capacity, and the placement."""
 
     demand: Demand
     pool: Pool
@@ -132,7 +128,6 @@ class Site(NamedTuple):
 
 
 def on_copy(site: Site) -> Site:
-    """The same site with a pool of its own, to try things out on."""
     pool = site.pool
     if site.fine:
         pool = copy_pool(pool)
@@ -172,7 +167,6 @@ def _counted(amounts: tuple[float, ...], nodes: int) -> Floats:
 
 
 def copy_pool(pool: Pool) -> Pool:
-    """A pool to plan on; what never changes is shared."""
     return Pool(
         pool.first, pool.size, pool.node,
         pool.idle.copy(), pool.tenants.copy(), pool.memory.copy(), pool.compute.copy(),
@@ -182,7 +176,6 @@ def copy_pool(pool: Pool) -> Pool:
 
 
 def restore(pool: Pool, other: Pool) -> None:
-    """Make a pool, GPU by GPU, what another one is."""
     pool.idle[:] = other.idle
     pool.tenants[:] = other.tenants
     pool.memory[:] = other.memory
@@ -201,12 +194,10 @@ def mix(salt: int, index: Ints) -> npt.NDArray[np.uint64]:
 
 
 def shuffled(salt: int, n: int) -> Ints:
-    """The numbers below n in a pseudo-random order."""
     return np.argsort(mix(salt, np.arange(n)), kind="mergesort")
 
 
 def salted(seed: int, number: int) -> int:
-    """A salt for the n-th decision under a seed."""
     return int(np.int64(mix(seed & (2**62 - 1), np.array([number]))[0] >> np.uint64(2)))
 
 

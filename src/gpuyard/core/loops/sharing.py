@@ -47,7 +47,6 @@ class Slots(NamedTuple):
 
 
 def usable_gpus(site: Site, row: int) -> Flags:
-    """Which GPUs have room for a job, one by one."""
     demand, pool = site.demand, site.pool
     if demand.compute[row] >= 100:
         enough = pool.tenants == 0
@@ -58,7 +57,6 @@ def usable_gpus(site: Site, row: int) -> Flags:
 
 
 def room_at(site: Site, row: int, spot: Ints) -> Flags:
-    """Which of these GPUs have room for a job."""
     demand, pool = site.demand, site.pool
     if demand.compute[row] >= 100:
         enough = pool.tenants[spot] == 0
@@ -69,7 +67,6 @@ def room_at(site: Site, row: int, spot: Ints) -> Flags:
 
 
 def slots_of(site: Site, row: int, nodes: Ints) -> Slots:
-    """The GPUs of these nodes, as a job sees them."""
     demand, pool = site.demand, site.pool
     sizes = pool.first[nodes + 1] - pool.first[nodes]
     column = np.arange(np.diff(pool.first).max())
@@ -95,7 +92,6 @@ def hosts(site: Site, row: int, slots: Slots) -> Flags:
 
 
 def only(slots: Slots, chosen: Flags) -> Slots:
-    """Some of the nodes."""
     return Slots(slots.nodes[chosen], slots.gpus[chosen], slots.usable[chosen], slots.free[chosen])
 
 
@@ -117,7 +113,6 @@ def scores(site: Site, row: int, slots: Slots) -> Floats:
 
 
 def lots(salt: int, nodes: Ints) -> Floats:
-    """What random placement goes by."""
     return mix(salt, nodes).astype(np.float64)
 
 
@@ -135,7 +130,7 @@ def _left(site: Site, row: int, slots: Slots, with_cpus: bool) -> Floats:
 
 
 def _packing(site: Site, row: int, slots: Slots) -> Floats:
-    """Occupied GPUs with little room first, then as few idle GPUs as will do, then the smallest idle nodes."""
+    """Occupied GPUs with little room first, then as few idle GPUs as possible, then the smallest idle nodes."""
     pool, k = site.pool, site.demand.gpus[row]
     if k == 0:
         return np.zeros(len(slots.nodes))
@@ -168,7 +163,6 @@ def _clustering(site: Site, row: int, slots: Slots) -> Floats:
 
 
 def choose_node(site: Site, row: int) -> int:
-    """The best node that has room for a whole job; -1 if none has."""
     slots = slots_of(site, row, np.arange(len(site.pool.first) - 1))
     slots = only(slots, hosts(site, row, slots))
     if len(slots.nodes) == 0:
@@ -177,12 +171,10 @@ def choose_node(site: Site, row: int) -> int:
 
 
 def gpus_on(site: Site, row: int, node: int) -> Ints:
-    """A job's GPUs on a node that has room for it."""
     return picked(site, row, node, slots_of(site, row, np.array([node])))
 
 
 def picked(site: Site, row: int, node: int, slots: Slots) -> Ints:
-    """The same, if what is left on the node is known."""
     k = site.demand.gpus[row]
     if site.code == FGD and k == 1:
         best = grades(site.demand, site.pool, site.tasks, row, slots.nodes, slots.gpus, slots.usable)[1]
@@ -259,7 +251,7 @@ Wish = tuple[float, ...]
 
 
 def wish_of(demand: Demand, row: int) -> Wish:
-    """What a job asks for: those who ask for the same are placed alike."""
+    """A job's demand as a key: jobs with the same key are placed alike."""
     return (
         float(demand.gpus[row]), float(demand.memory[row]), float(demand.compute[row]), float(demand.scope[row]),
         float(demand.cpus[row]), float(demand.host[row]),
@@ -276,7 +268,7 @@ def goes_by_node(site: Site, row: int) -> bool:
 
 
 def part_of(site: Site, row: int, size: int) -> Site:
-    """A site on which row 0 is a part of a job, with so many of its GPUs."""
+    """A site on which row 0 is a part of a job, with `size` of its GPUs."""
     demand = site.demand
     one = np.array([row])
     share = size / demand.gpus[row]
@@ -294,7 +286,7 @@ _known: list[tuple[Ints, Ints, Flags]] = []
 
 
 def _seats(first: Ints) -> tuple[Ints, Flags]:
-    """The GPUs of each node, in rows as wide as the largest, and which of them are not only there to fill it."""
+    """The GPUs of each node, in rows as wide as the largest, and which entries are real and not padding."""
     for known, gpus, real in _known:
         if known is first:
             return gpus, real
@@ -317,27 +309,23 @@ class NodeScores:
 
     @property
     def fits(self) -> bool:
-        """Whether any node has room."""
         return bool(self._scores.min() < np.inf)
 
     def spot(self) -> Ints:
-        """The GPUs on the best node; empty where there is no room."""
         best = int(self._scores.argmin())
         if self._scores[best] == np.inf:
             return NOBODY
         return picked(self.site, self._row, best, self._slots(slice(best, best + 1), np.array([best])))
 
     def changed(self, spot: Ints) -> None:
-        """Somebody was placed on these GPUs, or left them."""
         self.look_at(np.unique(self.site.pool.node[spot]) if len(spot) > 1 else self.site.pool.node[spot])
 
     def look_at(self, nodes: Ints) -> None:
-        """Work out anew how these nodes are."""
         self._scores[nodes] = np.inf
         self._look(nodes)
 
     def _slots(self, at: Any, nodes: Ints) -> Slots:
-        """`sharing.slots_of`, with what is the same in every plan known already."""
+        """`slots_of`, with what is the same in every plan known already."""
         pool, demand, row = self.site.pool, self.site.demand, self._row
         gpus, real = self._gpus[at], self._real[at]
         memory, compute = pool.memory[gpus], pool.compute[gpus]

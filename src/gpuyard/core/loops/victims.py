@@ -23,9 +23,9 @@ def displace(
 ) -> None:  # fmt: skip
     """Decide which of `order` start and which holders stop (`victim` becomes 1); both are in rank order.
 
-    A victim is looked at again when its own rank comes up: it stays where it is if there is room after all, and
-    moves elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with,
-    and `flat` is the holders' bins as an array.
+    A victim is tried again when its own rank comes up: it stays where it is if there is room after all, and moves
+    elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with, and
+    `flat` is the holders' bins as an array.
     """
     demand, n = site.demand, len(holders.rows)
     limit, blocked, i = NO_LIMIT, False, 0
@@ -83,7 +83,7 @@ def _stays(again: int, holders: Holders, site: Site, victim: Counts) -> bool:
 
 
 def _limit_after(row: int, nobody_behind: bool, site: Site) -> int:
-    """From how many GPUs on jobs need not be looked at once this one did not fit."""
+    """From how many GPUs on jobs need not be tried once this one did not fit."""
     limit = int(site.demand.gpus[row])
     if nobody_behind and not site.fine:
         limit = min(limit, sum(site.pool.idle) + 1)  # all that is left is what is idle
@@ -91,7 +91,7 @@ def _limit_after(row: int, nobody_behind: bool, site: Site) -> int:
 
 
 def before(key: float, row: int, keys: Counts, rows: Ints) -> int:
-    """How many of those rows, which are in rank order, go before a job; among equals, the lower row goes first."""
+    """How many of those rows, which are in rank order, go before a job; ties go to the lower row."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2
@@ -103,7 +103,6 @@ def before(key: float, row: int, keys: Counts, rows: Ints) -> int:
 
 
 def _next_victim(victim: Counts, begin: int, end: int) -> int:
-    """The first victim from `begin` on, or `end`."""
     for h in range(begin, end):
         if victim[h] == 1:
             return h
@@ -126,7 +125,6 @@ def _count(begin: int, counted: int, holders: Holders, victim: Counts, flat: Int
 
 
 def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
-    """Add a holder's GPUs to the numbers of their nodes, or take them away."""
     begin, end = holders.begins[h], holders.ends[h]
     if len(counts) == 1:
         counts[0] += sign * (end - begin)
@@ -136,7 +134,7 @@ def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
 
 
 def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
-    """Room for a job at the cost of holders behind it, as few and as far behind as will do; false if none will."""
+    """Make room for a job by stopping holders behind it, as few and as far behind as possible; false if impossible."""
     pool, k = site.pool, site.demand.gpus[row]
     one_node = site.code == CONSOLIDATE
     if site.fine:
@@ -158,7 +156,7 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
 
 
 def _in_reach(k: int, held: Counts, site: Site) -> bool:
-    """Whether k GPUs could be had if all who may be stopped were."""
+    """Whether k GPUs would be free if all holders that may be stopped were."""
     pool = site.pool
     for n in range(len(held)):
         pool.idle[n] += held[n]
@@ -196,7 +194,7 @@ def _spare_by_count(
 
 
 def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
-    """The same where counting is not enough: take all holders away, and put back those who can stay."""
+    """`_make_room` where counting is not enough: release all holders, and put back those that can stay."""
     trial = on_copy(site)
     for h in range(behind, len(holders.rows)):
         if victim[h] == 0:

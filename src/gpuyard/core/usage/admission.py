@@ -26,7 +26,7 @@ NONE = Statistics()
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a job is let in on a GPU, by what, and the numbers that made it so (bytes)."""
+    """Whether admission lets a job onto a GPU, by which rule, and the numbers behind that (bytes)."""
 
     admitted: bool
     by: str
@@ -47,12 +47,11 @@ class Decision:
     """What the job is expected to need itself; None: not known."""
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers, by name."""
         return asdict(self)
 
 
 def need(request: float, predicted: float | None) -> float:
-    """What a job is counted with: what is expected of it, if anything is, and never more than it asked for."""
+    """What a job is charged: what it is expected to use, if that is known, and never more than it asked for."""
     return request if predicted is None or predicted <= 0 else min(request, predicted)
 
 
@@ -65,8 +64,8 @@ def decide(
     predicted: float | None = None,
     thresholds: Thresholds = USUAL,
 ) -> Decision:
-    """Whether a job that asks for so much may have it. `predicted` is what it is expected to need, where that is known,
-    and `bound` what would be left for it if all the others came to what is expected of them."""
+    """Whether a job may have `request` bytes. `predicted` is what it is expected to need, where that is known, and
+    `bound` what would be left for it if all the others came to what is expected of them."""
     seen, wanted = statistics or NONE, need(request, predicted)
     by, why = _rule(request, wanted, available, statistics, bound, predicted, thresholds)
     return Decision(
@@ -84,7 +83,6 @@ def _rule(
     predicted: float | None,
     thresholds: Thresholds,
 ) -> tuple[str, str]:
-    """Which rule lets a job in, if any, and why."""
     if request <= available:
         return FIT, f"{format_size(request)} asked for, {_size(available)} left"
     if bound is not None and wanted > bound:
@@ -98,7 +96,6 @@ def _rule(
 
 
 def _by_window(wanted: float, seen: Statistics, thresholds: Thresholds) -> tuple[str, str]:
-    """What the samples say."""
     steady = seen.variation < thresholds.variation
     if steady and wanted <= seen.harvested:
         often = f"{_size(seen.harvested)} free in {100 * thresholds.share:.0f} % of {seen.samples} samples"
@@ -113,5 +110,4 @@ def _by_window(wanted: float, seen: Statistics, thresholds: Thresholds) -> tuple
 
 
 def _size(size: float) -> str:
-    """Bytes, also fewer than none."""
     return format_size(size) if size >= 0 else f"-{format_size(-size)}"

@@ -25,7 +25,6 @@ NOTHING = Usage()
 
 
 def charge(state: State, row: int, event: Charged) -> None:
-    """Count a job with so much from now on."""
     table, memory = state.table, event.memory
     asked, whole = float(table.memory[row]), bool(table.compute[row] >= 100)
     if whole and memory == asked:
@@ -44,7 +43,7 @@ def charge(state: State, row: int, event: Charged) -> None:
 
 
 def keep_charge(state: State, row: int) -> None:
-    """After a row was told what its job asks for: a job on GPUs is counted there as before, and a waiting one anew."""
+    """After an edit: a job on GPUs is charged as before, and a waiting one again from what it asks for."""
     if row in state.charges and len(state.spot[row]):
         state.table.footprint[row] = state.charges[row]
     else:
@@ -54,9 +53,9 @@ def keep_charge(state: State, row: int) -> None:
 def settle(state: State, usage: Usage | None, now: float, most: int = 1000) -> list[Charged]:
     """What jobs should be charged from now on, if it is another amount than now; the most urgent first, if many.
 
-    Whoever is expected to need less than it asked for is charged that. Who outgrows what was expected of it, or of whom
-    nothing is known any more, is charged what it asked for again: at once if it waits, and as far as there is room if
-    it is on GPUs.
+    A job that is expected to need less than it asked for is charged that. A job that outgrows what was expected, or of
+    which nothing is known any more, is charged what it asked for again: at once if it waits, and as far as there is
+    room if it is on GPUs.
     """
     if usage is None and not state.charges:
         return []
@@ -85,7 +84,8 @@ def _settled(state: State, usage: Usage, now: float) -> Iterator[Charged]:
 
 
 def targets(state: State, usage: Usage) -> Floats:
-    """What jobs should be charged, by row, if there is room: what is expected of them, and at most what they asked."""
+    """What jobs should be charged, by row, if there is room: what they are expected to use, and at most what they asked
+    for."""
     table = state.table
     wanted = table.memory[: table.size].copy()
     known = [(row, peak.memory) for job, peak in usage.peaks.items() if (row := state.row_of.get(job)) is not None]

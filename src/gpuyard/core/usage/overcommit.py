@@ -29,7 +29,7 @@ _RESERVES = ("easy", "easy-shadow", "conservative")
 
 
 class _MemoryBooks:
-    """What everybody on each GPU asked for, and is expected to come to; those who start in this plan included."""
+    """What all jobs on each GPU asked for, and are expected to use; those that start in this plan included."""
 
     def __init__(self, state: State, usage: Usage) -> None:
         self._state, self._usage = state, usage
@@ -39,7 +39,6 @@ class _MemoryBooks:
             self.add(row, state.spot[row])
 
     def add(self, row: int, spot: Ints) -> None:
-        """One more on these GPUs."""
         state = self._state
         if state.table.compute[row] < 100:
             asked, peak = float(state.table.memory[row]), self._usage.peaks.get(state.ids[row])
@@ -47,16 +46,16 @@ class _MemoryBooks:
             self.least[spot] += asked if peak is None else min(asked, peak.least)
 
     def available(self, spot: Ints) -> float:
-        """What nobody asked for."""
         return float((self._state.pool.total[spot] - self.asked[spot]).min())
 
     def bound(self, gpu: int) -> float:
-        """What is left if everybody there comes to what is expected of them."""
+        """What is left if every job there uses what it is expected to."""
         return float(self._state.pool.total[gpu] - self.least[gpu])
 
 
 def admit(draft: Draft, usage: Usage, discipline: str, gates: Gates | None) -> dict[str, Decision]:
-    """Tell by what the starts of a draft are let in, and add those that windows allow; returns who was refused."""
+    """Note by which rule the starts of a draft are admitted, and add those that windows allow; returns the refused
+    ones."""
     books = _MemoryBooks(draft.snapshot.state, usage)
     _label(draft, usage, books)
     if not usage.statistics or draft.victims or draft.plan.stops:
@@ -65,7 +64,7 @@ def admit(draft: Draft, usage: Usage, discipline: str, gates: Gates | None) -> d
 
 
 def hopeful(state: State, usage: Usage) -> bool:
-    """Whether windows could let anybody in who waits: only then is it worth while to look at more samples."""
+    """Whether windows could admit any waiting job: only then is it worth reading more samples."""
     if not usage.guarded:
         return bool(len(state.waiting))
     books, table = _MemoryBooks(state, usage), state.table
@@ -92,7 +91,7 @@ def _label(draft: Draft, usage: Usage, books: _MemoryBooks) -> None:
 
 
 def _fitted(state: State, row: int, spot: Ints, usage: Usage, books: _MemoryBooks, left: float) -> Decision:
-    """By what a job is let in that fits beside what the others are charged."""
+    """The rule that admits a job that fits beside what the others are charged."""
     asked, available = float(state.table.memory[row]), books.available(spot)
     if asked <= available + BYTE:
         return replace(decide(asked, asked, None), available=available, why=_fits(asked, available))
@@ -137,14 +136,13 @@ def _harvested(
 
 
 def _wish(draft: Draft, usage: Usage, row: int) -> tuple[float, ...]:
-    """What a job wants: those who want the same are refused alike."""
+    """A job's demand as a key: jobs with the same key are refused alike."""
     demand, peak = draft.demand, usage.peaks.get(draft.snapshot.state.ids[row])
     asked = draft.snapshot.state.table.memory[row]
     return demand.gpus[row], asked, demand.compute[row], demand.scope[row], -1.0 if peak is None else peak.memory
 
 
 def _candidates(draft: Draft) -> list[int]:
-    """Those whom the plan leaves waiting, in the order of the policy."""
     rows = draft.snapshot.waiting
     rows = rows[~np.isin(rows, draft.found_rows)]
     found: list[int] = rows[np.argsort(draft.rank(rows), kind="stable")][:_TRIED].tolist()
@@ -152,7 +150,7 @@ def _candidates(draft: Draft) -> list[int]:
 
 
 def _spot(draft: Draft, usage: Usage, books: _MemoryBooks, row: int, used: set[int]) -> tuple[Ints, Decision | None]:
-    """GPUs whose windows let a job in, and a decision on one of them; none where windows have no say."""
+    """GPUs whose windows admit a job, and a decision on one of them; none where windows do not apply."""
     state, demand, pool = draft.snapshot.state, draft.demand, draft.site.pool
     if demand.compute[row] >= 100 or state.ids[row] in usage.exempt:
         return NOBODY, None
@@ -179,7 +177,6 @@ def _spot(draft: Draft, usage: Usage, books: _MemoryBooks, row: int, used: set[i
 
 
 def _start(draft: Draft, row: int, spot: Ints, decision: Decision) -> None:
-    """Let a job start, counted with what is left there."""
     pool, state = draft.site.pool, draft.snapshot.state
     charge = max(0.0, min(float(state.table.footprint[row]), float(pool.memory[spot].min())))
     pool.memory[spot] -= charge
@@ -190,6 +187,6 @@ def _start(draft: Draft, row: int, spot: Ints, decision: Decision) -> None:
 
 
 def _shadow(draft: Draft, head: int) -> float:
-    """When the first who has to wait is expected to fit: nobody may be let in who could still be there."""
+    """When the first waiting job is expected to fit: no job may be admitted that could still be there."""
     holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
     return float(reserve(head, holders, draft.site)[0])

@@ -19,7 +19,7 @@ _EVEN = 1e-12  # of the level: what varies by less is rounding, not variation
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When usage is taken to be known well enough to go by."""
+    """When usage is known well enough to decide by it."""
 
     variation: float = 0.5
     """Free memory that varies by less, relative to its mean, is steady."""
@@ -38,7 +38,7 @@ USUAL = Thresholds()
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was seen of a GPU's memory since somebody was last placed there: one value for each second."""
+    """Samples of a GPU's memory since a job was last placed there: one value for each second."""
 
     capacity: float
     used: Floats
@@ -47,8 +47,6 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a window tells."""
-
     samples: int = 0
     mean_free: float = 0.0
     variation: float = 0.0
@@ -66,7 +64,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a job will use of each of its GPUs at most, by what it and its like have used."""
+    """What a job will use of each of its GPUs at most, by what it and similar jobs have used."""
 
     memory: float
     """Bytes, with a margin."""
@@ -82,7 +80,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a driver knows of usage at one instant: windows by GPU, and what is expected of jobs that is less than they
+    """What a driver knows of usage at one instant: windows by GPU, and jobs that are expected to use less than they
     asked for."""
 
     statistics: Mapping[int, Statistics] = field(default_factory=dict)
@@ -150,12 +148,11 @@ def forecast(values: Sequence[float] | Floats, lag: int, capacity: float) -> flo
 
 
 def foreseen(model: tuple[float, float], last: float, capacity: float) -> float:
-    """What an AR(1) model makes of the last value: at least 0, at most the capacity."""
+    """The AR(1) model's next value after `last`: at least 0, at most the capacity."""
     return min(max(model[0] + model[1] * last, 0.0), capacity)
 
 
 def statistics_of(window: Window, thresholds: Thresholds = USUAL) -> Statistics:
-    """All that is decided by."""
     samples = min(len(window.used), len(window.free))
     if not samples:
         return Statistics()
@@ -175,7 +172,7 @@ def statistics_of(window: Window, thresholds: Thresholds = USUAL) -> Statistics:
 
 
 def _centred(series: Floats) -> Floats:
-    """A series without its mean; what is left of a constant one by rounding is nothing."""
+    """A series without its mean; rounding errors of a constant one become 0."""
     mean = series.mean()
     centred = series - mean
     return np.where(np.abs(centred) <= _EVEN * abs(mean), 0.0, centred)

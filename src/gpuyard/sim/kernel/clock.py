@@ -16,8 +16,6 @@ from gpuyard.sim.kernel.schedule import Schedule, Work, next_end, take_gpus
 
 
 class Clock(NamedTuple):
-    """Where a simulation stands."""
-
     finished: Ints
     """Rows that finished at this instant."""
     counts: Ints
@@ -27,12 +25,11 @@ class Clock(NamedTuple):
 
 
 def new_clock(most: int) -> Clock:
-    """At the beginning, with room for so many running jobs."""
     return Clock(np.empty(most, np.int64), np.zeros(3, np.int64), np.full(1, np.inf))
 
 
 def next_instant(clock: Clock, work: Work, yard: Schedule, idle: Ints, stepwise: bool) -> float:
-    """Let the next events happen, and say when they do; infinite if nothing will ever happen again."""
+    """Let the next events happen, and return when they do; infinite if nothing will ever happen again."""
     n, row = len(work.submit), clock.counts[2]
     arrives = work.submit[row] if row < n else np.inf
     now = min(arrives, next_end(yard.ends), clock.due[0])
@@ -68,7 +65,7 @@ def round_after(time: float, length: float) -> float:
 
 
 def is_time_to_plan(clock: Clock, now: float, eventful: bool, every: float) -> bool:
-    """Whether a plan is made at this instant; if so, the next wish is still to be made."""
+    """Whether a plan is made at this instant; if so, the plan sets the next wake-up."""
     eventful = eventful or clock.due[0] == now
     if every > 0 and eventful:
         clock.due[0] = min(clock.due[0] if clock.due[0] > now else np.inf, round_after(now, every))

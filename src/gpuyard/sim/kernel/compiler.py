@@ -24,7 +24,7 @@ from gpuyard.errors import Bug
 
 
 def cache_home() -> Path:
-    """Where compiled code is kept: GPUYARD_CACHE_DIR, or gpuyard/ in the user's cache directory."""
+    """The directory of compiled code: GPUYARD_CACHE_DIR, or gpuyard/ in the user's cache directory."""
     given = os.environ.get("GPUYARD_CACHE_DIR")
     if given:
         return Path(given)
@@ -32,9 +32,9 @@ def cache_home() -> Path:
 
 
 class _WholeGpus(ast.NodeTransformer):
-    """Leave out what only matters where GPUs are shared: `site.fine` is false, and all jobs take any GPU.
+    """Remove what only matters where GPUs are shared: `site.fine` is false, and all jobs take any GPU.
 
-    Code that is not there need not be compiled, and arrays that only it looks at need not be passed about.
+    Removed code is not compiled, and arrays that only it reads are not passed about.
     """
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -131,7 +131,7 @@ INLINED = frozenset(
 
 @cache
 def merged_source(modules: tuple[ModuleType, ...], entries: tuple[str, ...]) -> str:
-    """The modules in one, every function decorated; what is compiled for its own sake (`entries`) is kept on disk.
+    """The modules in one, every function decorated; machine code of `entries` is kept on disk.
 
     Named tuples stay those of the modules, since callers make them. Bins are nodes throughout.
     """
@@ -157,7 +157,7 @@ def merged_source(modules: tuple[ModuleType, ...], entries: tuple[str, ...]) -> 
 
 
 def load(name: str, source: str) -> ModuleType:
-    """The source as a module that lives in the cache directory, where numba finds what it compiled before."""
+    """The source as a module in the cache directory, where numba finds what it compiled before."""
     title = f"gpuyard_{name}_{_digest(source)}"
     if title in sys.modules:
         return sys.modules[title]
@@ -187,13 +187,12 @@ def _written(path: Path, source: str) -> Path:
 
 
 def is_compiled(name: str, source: str, entry: str) -> bool:
-    """Whether an entry's machine code is on disk already."""
     return any((_path(name, source).parent / "__pycache__").glob(f"{name}.{entry}-*.nbc"))
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Only one process compiles at a time; the others wait, and find it done."""
+    """One process compiles at a time; the others wait, and find it done."""
     try:
         cache_home().mkdir(parents=True, exist_ok=True)
         file = open(cache_home() / "compiling.lock", "w")  # noqa: SIM115
@@ -245,13 +244,13 @@ _AT_ONCE = "out[:n] = function({arguments})"
 
 
 def compile_policy(policy: Policy) -> Any:
-    """The policy as a compiled function of columns; raises what numba raises where that cannot be done."""
+    """The policy as a compiled function of columns; raises what numba raises."""
     arguments = ", ".join(_arguments(policy, ":n"))
     return load("policy", _SOURCE.format(key=_known(policy), arguments=arguments)).rank
 
 
 def compile_scorer(policy: Policy) -> Any:
-    """The same, of columns and of numbers of its own; one that has some is compiled once, whatever they are."""
+    """The policy as a compiled function of columns and weights; compiled once for all values of the weights."""
     if policy.weights is None:
         body = _AT_ONCE.format(arguments=", ".join(_arguments(policy, ":n")))
     else:
@@ -265,7 +264,7 @@ def _arguments(policy: Policy, index: str) -> list[str]:
 
 
 def _known(policy: Policy) -> str:
-    """The fingerprint under which a policy's function can be had."""
+    """The fingerprint under which `FUNCTIONS` has a policy's function."""
     key = _fingerprint(policy.function)
     if key not in FUNCTIONS:
         FUNCTIONS[key] = _for_numba(policy.function, {})
@@ -273,7 +272,7 @@ def _known(policy: Policy) -> str:
 
 
 def _for_numba(function: Callable[..., Any], seen: dict[Callable[..., Any], Any]) -> Any:
-    """A function with ordinary parameters only, which is all that numba takes, and so for the functions it calls."""
+    """A function with positional parameters only, which is all that numba takes, and so for the functions it calls."""
     import numba
 
     if function in seen:
@@ -289,7 +288,7 @@ def _for_numba(function: Callable[..., Any], seen: dict[Callable[..., Any], Any]
 
 
 def _fingerprint(function: Callable[..., Any]) -> str:
-    """What a function does, in a few letters: its code, and that of the functions it calls."""
+    """A hash of a function's code, and of the functions it calls."""
     digest = hashlib.sha256()
     seen: set[int] = set()
 

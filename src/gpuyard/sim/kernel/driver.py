@@ -62,7 +62,7 @@ _DISCIPLINES = {
 
 
 def why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner) -> str | None:
-    """Why a simulation is not one for the compiled drivers; None if it is."""
+    """Why the compiled drivers cannot run a simulation; None if they can."""
     policy = planner.policy
     if planner.code >= PACKING:
         return f"placement {planner.placement} looks at single GPUs"
@@ -78,7 +78,6 @@ def why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner) -> str | No
 
 
 def entry_for(planner: OrderedPlanner) -> str:
-    """Which of the compiled drivers a planner is for."""
     policy = planner.policy
     if policy.preemptive:
         return "run_preempting"
@@ -90,7 +89,6 @@ def entry_for(planner: OrderedPlanner) -> str:
 
 
 def _source(entry: str) -> tuple[str, str]:
-    """The module that an entry is in: its name and source."""
     if entry == JUDGED:
         return "judging", compiler.merged_source(JUDGING, (JUDGED,))
     return "loops", compiler.merged_source(MODULES, ENTRIES)
@@ -106,7 +104,6 @@ _ON_DISK: set[str] = set()
 
 
 def is_compiled(planner: OrderedPlanner) -> bool:
-    """Whether the driver for this planner is on disk, from this version of the source."""
     entry = entry_for(planner)
     if entry not in _ON_DISK and compiler.is_compiled(*_source(entry), entry):
         _ON_DISK.add(entry)
@@ -137,7 +134,7 @@ def drive(
 
 
 def watched(call: Callable[[], None], done: Ints, total: int, progress: Progress | None) -> None:
-    """Run a compiled loop beside this thread, so that progress can be told and Ctrl-C is heard."""
+    """Run a compiled loop beside this thread, which shows progress and handles Ctrl-C."""
     failed: list[BaseException] = []
 
     def work() -> None:
@@ -157,12 +154,12 @@ def watched(call: Callable[[], None], done: Ints, total: int, progress: Progress
 
 
 def _only(record: Any, *names: str) -> Any:
-    """A named tuple with everything left out but these fields: the compiled loops never look at the others."""
+    """A named tuple with only these fields: the compiled loops never look at the others."""
     return type(record)(*(value if name in names else None for name, value in record._asdict().items()))
 
 
 class Run:
-    """One simulation: its arrays, and which driver is called with them."""
+    """One simulation: its arrays, and the driver that is called with them."""
 
     def __init__(
         self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats, restart: Floats,
@@ -200,7 +197,6 @@ class Run:
         )
 
     def _load(self, estimates: Floats) -> None:
-        """Fill the table of columns."""
         trace = self.trace
         columns: dict[str, Floats | Ints | Flags] = {
             name: getattr(trace, name)
@@ -216,7 +212,6 @@ class Run:
         self.state.table.load(columns)
 
     def _rejected(self) -> dict[int, str]:
-        """Jobs that can never run on this cluster, and why."""
         trace = self.trace
         wishes = np.stack((trace.gpus.astype(np.float64), trace.memory)) if trace.memory.any() else trace.gpus[None, :]
         kinds, kind = np.unique(wishes, axis=1, return_inverse=True) if len(wishes) > 1 else _kinds(trace.gpus)
@@ -229,7 +224,6 @@ class Run:
         return dict(sorted(found.items()))
 
     def call(self) -> None:
-        """Let the driver run."""
         entry = entry_for(self.planner)
         wrong = -1
         if entry == "run_preempting":
@@ -276,7 +270,7 @@ class Run:
         )  # fmt: skip
 
     def judged_arguments(self) -> tuple[Any, ...]:
-        """What `run_judged` is called with; a trained policy's weights come last."""
+        """The arguments of `run_judged`; a trained policy's weights come last."""
         policy, gpus = self.planner.policy, self.cluster.gpus
         crowd = dynamic_priority.new_crowd(len(self.trace), len(policy.columns), gpus, len(self.users))
         length = length_of(self.state.table.estimate[: len(self.trace)])
@@ -313,7 +307,6 @@ class Run:
         )  # fmt: skip
 
     def result(self) -> Result:
-        """What came of it."""
         of = self.yard
         if self.pieces is None:
             rows = np.arange(len(self.trace))
@@ -348,7 +341,7 @@ def _codes(policy: Policy) -> Ints:
 
 
 def _stands(policy: Policy) -> bool:
-    """Whether a running job's number stands until a time that the policy tells, whatever happens to others."""
+    """Whether a running job's number stands until a time that the policy says, whatever happens to others."""
     change = policy.next_change
     if change is None or policy.quantum > 0:
         return False
@@ -357,7 +350,7 @@ def _stands(policy: Policy) -> bool:
 
 
 def _when(policy: Policy) -> int:
-    """How often a policy's numbers have to be worked out anew."""
+    """How often a policy's numbers have to be computed again."""
     moving = {name for name in policy.columns if COLUMNS[name].changes == ALWAYS}
     if not moving:
         return dynamic_priority.ONCE
@@ -371,7 +364,7 @@ _KEPT = frozenset({"asked", "values", "near", "near_keys", "keys", "rows", "gpus
 
 
 class Rerun:
-    """A simulation whose arrays are laid out once and made new before every run."""
+    """A simulation whose arrays are allocated once and reset before every run."""
 
     def __init__(self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats) -> None:
         if entry_for(planner) != JUDGED:

@@ -55,7 +55,6 @@ class WaitingJobs(NamedTuple):
 
 
 def new_crowd(rows: int, columns: int, gpus: int, users: int) -> WaitingJobs:
-    """Room for so many jobs to wait."""
     return WaitingJobs(
         np.empty(rows + 1, np.int64), np.empty(rows + 1), np.full(rows, -1, np.int64), np.empty(rows + 1, np.int64),
         np.empty(rows + 1), np.empty((max(columns, 1), rows + 1)), np.empty(gpus + 1, np.int64), np.zeros(users),
@@ -89,7 +88,6 @@ def run_scored(
 def book_events(
     work: Work, yard: Schedule, clock: Clock, facts: JobColumns, crowd: WaitingJobs, with_usage: bool, now: float
 ) -> None:
-    """Book who has finished and who has arrived."""
     for i in range(clock.counts[0]):
         row = clock.finished[i]
         note_finished(facts, row, now)
@@ -120,7 +118,7 @@ def without_number(crowd: WaitingJobs, begin: int) -> int:
 def _number(
     facts: JobColumns, crowd: WaitingJobs, columns: Ints, when: int, rank: Rank, now: float, begin: int, end: int
 ) -> None:
-    """Work out the numbers of some who wait, or bounds of them."""
+    """Compute the numbers of some waiting jobs, or bounds of them."""
     n = end - begin
     gather(facts, columns, crowd.rows[begin:end], now, crowd.usage, crowd.values)
     rank(crowd.values, n, crowd.keys[begin:])
@@ -138,7 +136,7 @@ def _plan_scored(
     when: int,
     with_usage: bool, strict: bool, rank: Rank, now: float,
 ) -> int:  # fmt: skip
-    """Start who may, the best first; returns a row without a number, or -1."""
+    """Start jobs, the best first; returns a row without a number, or -1."""
     if not asks_for_at_most(yard.free[0], crowd.waiting_of):
         return -1
     site = Site(
@@ -176,7 +174,7 @@ def _plan_scored(
 def _renumber(
     facts: JobColumns, crowd: WaitingJobs, columns: Ints, when: int, with_usage: bool, rank: Rank, now: float
 ) -> int:
-    """Bring numbers or bounds up to date where that is due; returns a row without a number, or -1."""
+    """Update numbers or bounds where that is due; returns a row without a number, or -1."""
     n = crowd.counts[0]
     if when == ONCE or (when == AT_STARTS and crowd.counts[2] == facts.numbers[1]):
         return -1
@@ -197,7 +195,7 @@ def _renumber(
 
 
 def best_of(facts: JobColumns, crowd: WaitingJobs, most: int) -> int:
-    """The waiting row with the smallest number, ties to the lower row, that asks for at most so many GPUs."""
+    """The waiting row with the smallest number, ties to the lower row, that asks for at most `most` GPUs."""
     best, key = -1, np.inf
     for i in range(crowd.counts[0]):
         row = crowd.rows[i]
@@ -207,7 +205,7 @@ def best_of(facts: JobColumns, crowd: WaitingJobs, most: int) -> int:
 
 
 def _best_by_bounds(facts: JobColumns, crowd: WaitingJobs, columns: Ints, rank: Rank, now: float, most: int) -> int:
-    """The same where bounds are known: first the number of the last best, then all that could be better."""
+    """`best_of` where bounds are known: first the number of the last best, then all that could be better."""
     last = crowd.counts[5]
     if last < 0 or crowd.place[last] < 0 or facts.gpus[last] > most:
         last = best_of(facts, crowd, most)
@@ -235,7 +233,7 @@ def _best_by_bounds(facts: JobColumns, crowd: WaitingJobs, columns: Ints, rank: 
 
 
 def leave_crowd(facts: JobColumns, crowd: WaitingJobs, row: int) -> None:
-    """A job waits no longer; the last one takes its place."""
+    """Remove a job; the last one takes its place."""
     i, last = crowd.place[row], crowd.counts[0] - 1
     crowd.rows[i] = crowd.rows[last]
     crowd.keys[i] = crowd.keys[last]
@@ -246,7 +244,6 @@ def leave_crowd(facts: JobColumns, crowd: WaitingJobs, row: int) -> None:
 
 
 def runs(crowd: WaitingJobs, row: int) -> None:
-    """Put a row among those that run."""
     i = crowd.counts[1]
     while i > 0 and crowd.running[i - 1] > row:
         crowd.running[i] = crowd.running[i - 1]
@@ -256,7 +253,6 @@ def runs(crowd: WaitingJobs, row: int) -> None:
 
 
 def runs_no_more(crowd: WaitingJobs, row: int) -> None:
-    """Take a row out of those that run."""
     n = crowd.counts[1] - 1
     i = 0
     while crowd.running[i] != row:

@@ -53,7 +53,7 @@ from gpuyard.sim.kernel.schedule import (
 
 
 def enlist(row: int, now: float, facts: JobColumns, desk: PreemptionState) -> None:
-    """A job begins to run; when its number changes is worked out once somebody waits."""
+    """A job begins to run; when its number changes is computed once a job waits."""
     if facts.preemptible[row]:
         join(desk.runners, desk.key[row], row)
         add_end(desk.drops, now, row)
@@ -61,7 +61,6 @@ def enlist(row: int, now: float, facts: JobColumns, desk: PreemptionState) -> No
 
 
 def dismiss(row: int, facts: JobColumns, desk: PreemptionState) -> None:
-    """A job runs no more."""
     if desk.drops.place[row] >= 0:
         leave(desk.runners, desk.key[row], row)
         remove_end(desk.drops, row)
@@ -73,7 +72,7 @@ def decide_standing(
     desk: PreemptionState, rules: PreemptionRules,
     rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
-    """Re-decide over running and waiting jobs together; returns a row without a number, or -1."""
+    """Decide again over running and waiting jobs together; returns a row without a number, or -1."""
     wrong = _rank_due(facts, desk, rules, rank, change, now)
     if wrong >= 0:
         return wrong
@@ -88,14 +87,14 @@ def decide_standing(
 
 
 def _near(time: float) -> float:
-    """How far a time may be from what it was worked out to be earlier: roundings, and what policies allow for them."""
+    """How far a time may be from its earlier value: rounding, and the tolerance of policies."""
     return 1e-5 + 1e-9 * abs(time)
 
 
 def _rank_due(
     facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, rank: Rank, change: Rank, now: float
 ) -> int:
-    """Work out the numbers that may have changed by now; returns a row without one, or -1."""
+    """Compute the numbers that may have changed by now; returns a row without one, or -1."""
     n = ends_by(desk.drops, now + _near(now), desk.others)
     if n == 0:
         return -1
@@ -120,7 +119,6 @@ def _rank_due(
 
 
 def _dismiss_victims(facts: JobColumns, desk: PreemptionState) -> None:
-    """Note who has to stop."""
     first, stops = desk.runners.span[0], 0
     for h in range(desk.runners.span[1] - first):
         if desk.victim[h] == 1:
@@ -134,7 +132,7 @@ def _dismiss_victims(facts: JobColumns, desk: PreemptionState) -> None:
 def _wake_for_drops(
     starts: Starts, facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, change: Rank, now: float
 ) -> float:
-    """When a rank changes by itself, to the last bit: worked out anew for all who could be the first."""
+    """When a rank changes by itself, to the last bit: computed again for all that could be the first."""
     n = starts.size[0]
     for i in range(n):
         desk.others[i] = starts.rows[i]
@@ -160,13 +158,12 @@ def _earliest(n: int, desk: PreemptionState) -> float:
 
 
 def nobody_stops(line: SortedQueue, desk: PreemptionState) -> bool:
-    """Whether old numbers will do to see that all running jobs go before all who wait."""
+    """Whether old numbers are enough to see that all running jobs go before all that wait."""
     key, row = line.keys[line.span[0]], line.rows[line.span[0]]
     return key > desk.worst[0] or (key == desk.worst[0] and row > desk.worst[1])
 
 
 def note_worst(desk: PreemptionState, key: float, row: int) -> None:
-    """A job runs with that number."""
     if key > desk.worst[0] or (key == desk.worst[0] and row > desk.worst[1]):
         desk.worst[0] = key
         desk.worst[1] = row
@@ -175,7 +172,7 @@ def note_worst(desk: PreemptionState, key: float, row: int) -> None:
 def fill_up(
     site: Site, yard: Schedule, line: SortedQueue, starts: Starts, desk: PreemptionState, rules: PreemptionRules
 ) -> None:
-    """Start who fits without anybody being stopped."""
+    """Start what fits without a stop."""
     if asks_for_at_most(yard.free[0], desk.waiting_of):
         take_from(desk.loose[:0], desk.keys[:0], site, yard, line, starts, desk, rules.strict)
 
@@ -185,7 +182,7 @@ def decide_anew(
     desk: PreemptionState, rules: PreemptionRules,
     rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
-    """Re-decide over running and waiting jobs together; returns a row without a number, or -1."""
+    """`decide_standing` for policies whose numbers can change at any time: all are computed again."""
     soon = _sort_out(facts, desk, rules, now)
     n = desk.counts[1]
     gather(facts, rules.columns, desk.loose[:n], now, facts.usage, desk.values)
@@ -206,7 +203,6 @@ def decide_anew(
 
 
 def forget_ended(facts: JobColumns, desk: PreemptionState) -> None:
-    """Keep only rows that run."""
     kept = 0
     for i in range(desk.counts[0]):
         if facts.started[desk.running[i]] < np.inf:
@@ -216,7 +212,7 @@ def forget_ended(facts: JobColumns, desk: PreemptionState) -> None:
 
 
 def _part_from_victims(desk: PreemptionState) -> None:
-    """Those who may be stopped stand at the end of `running`; keep who goes on, and note the last of them."""
+    """Jobs that may be stopped are at the end of `running`; keep those that go on, and note the last of them."""
     n, stops = desk.counts[1], 0
     kept = desk.counts[0] - n
     desk.worst[0] = -np.inf
@@ -233,7 +229,7 @@ def _part_from_victims(desk: PreemptionState) -> None:
 
 
 def _sort_out(facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, now: float) -> float:
-    """Who runs, and who of them may be stopped now; returns when the first of the others may be."""
+    """Which jobs run, and which of them may be stopped now; returns when the first of the others may be."""
     soon = np.inf
     slack = 1e-9 * max(1.0, abs(now))  # nearer than this, look exactly
     loose, others = 0, 0
@@ -266,7 +262,7 @@ def _sort_out(facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, 
 
 
 def _sort(keys: Floats, rows: Ints, n: int) -> None:
-    """By key, ties by row; quick where it is nearly so."""
+    """By key, ties by row; fast where it is nearly sorted."""
     for i in range(1, n):
         key, row = keys[i], rows[i]
         j = i
@@ -334,7 +330,7 @@ def _take_in(
     desk: PreemptionState, rules: PreemptionRules,
     rank: Rank, now: float,
 ) -> int:  # fmt: skip
-    """Book who has finished and who has arrived; returns a row without a number, or -1."""
+    """Book finished and arrived jobs; returns a row without a number, or -1."""
     for i in range(clock.counts[0]):
         row = clock.finished[i]
         add_piece(pieces, yard, row, facts.started[row], now)
@@ -422,7 +418,7 @@ def _stop(row: int, yard: Schedule, facts: JobColumns, now: float) -> None:
 
 
 def _everybody_starts(line: SortedQueue, starts: Starts, site: Site, yard: Schedule, desk: PreemptionState) -> bool:
-    """Start all that waits, if there is room without stopping anybody: the usual case on a machine that is not full."""
+    """Start all waiting jobs, if there is room without a stop: the usual case on a machine that is not full."""
     if desk.counts[2] > yard.free[0]:
         return False
     idle = site.pool.idle
@@ -452,7 +448,6 @@ def _begin_all(
     rules: PreemptionRules,
     now: float,
 ) -> None:
-    """Let everybody begin whom the plan starts."""
     begin = 0
     for i in range(starts.size[0]):
         row = starts.rows[i]

@@ -17,7 +17,7 @@ from gpuyard.sim.kernel.schedule import Ends, Schedule, asks_for_at_most, new_en
 
 
 class SortedQueue(NamedTuple):
-    """The queue is what stands from the first to the second number of `span`."""
+    """The queue is what is between the first and the second number of `span`."""
 
     keys: Floats
     rows: Ints
@@ -25,13 +25,11 @@ class SortedQueue(NamedTuple):
 
 
 def new_line(most: int) -> SortedQueue:
-    """Room for so many to wait."""
     middle = most // 2 + 1
     return SortedQueue(np.empty(2 * most + 4), np.empty(2 * most + 4, np.int64), np.array([middle, middle]))
 
 
 def line_length(line: SortedQueue) -> int:
-    """How many wait."""
     return int(line.span[1] - line.span[0])
 
 
@@ -48,7 +46,6 @@ def _find(line: SortedQueue, key: float, row: int) -> int:
 
 
 def _move(line: SortedQueue, begin: int, end: int, by: int) -> None:
-    """Shift what stands from begin to end."""
     if by > 0:
         for i in range(end - 1, begin - 1, -1):
             line.keys[i + by] = line.keys[i]
@@ -69,7 +66,6 @@ def _to_the_middle(line: SortedQueue) -> None:
 
 
 def join(line: SortedQueue, key: float, row: int) -> None:
-    """A job joins the queue."""
     if line.span[0] == 0 or line.span[1] == len(line.rows):
         _to_the_middle(line)
     at = _find(line, key, row)
@@ -96,7 +92,7 @@ def leave(line: SortedQueue, key: float, row: int) -> None:
 
 
 class PreemptionRules(NamedTuple):
-    """How a preemptive policy is to be obeyed."""
+    """The parameters of a preemptive policy."""
 
     columns: Ints
     """Codes of the columns that ranks depend on."""
@@ -118,7 +114,7 @@ class PreemptionRules(NamedTuple):
 
 
 class PreemptionState(NamedTuple):
-    """Arrays to work with, so that plans allocate nothing."""
+    """Work arrays, so that plans allocate nothing."""
 
     running: Ints
     """Rows that run, nearly by rank, and some that have ended; not used where numbers stand."""
@@ -153,7 +149,6 @@ class PreemptionState(NamedTuple):
 
 
 def new_desk(gpus: int, nodes: int, rows: int, columns: int) -> PreemptionState:
-    """Arrays for so many GPUs, nodes and jobs, and policies of so many columns."""
     most = gpus + 1
     return PreemptionState(
         running=np.empty(2 * most, np.int64),

@@ -49,7 +49,7 @@ USAGE_SHARE, OPENING, SUITABLE, SHORTER, IDLE, HOLE, QUEUE, QUEUE_WORK, SHADOW, 
 
 
 class FeatureArrays(NamedTuple):
-    """The same as `core.surroundings.Surroundings`, in arrays that are written anew at every plan."""
+    """`core.queue_features.QueueFeatures`, in arrays that every plan writes."""
 
     length: Ints
     """Of every row: which power of two its estimate is below."""
@@ -64,7 +64,6 @@ class FeatureArrays(NamedTuple):
 
 
 def new_around(length: Ints, gpus: int) -> FeatureArrays:
-    """Room for what is seen of so many GPUs."""
     numbers = np.zeros(8)
     numbers[5] = gpus
     return FeatureArrays(
@@ -86,7 +85,6 @@ def look_around(
     expected: Expected,
     now: float,
 ) -> None:
-    """Write down what surrounds those who wait at this instant."""
     numbers = around.numbers
     numbers[0] = yard.free[0]
     most = 0
@@ -107,7 +105,6 @@ def look_around(
 
 
 def _look_at_jobs(around: FeatureArrays, facts: JobColumns, crowd: WaitingJobs) -> None:
-    """How long those are who wait, and what they ask for."""
     n, work, first = crowd.counts[0], 0.0, -1
     for b in range(len(around.lengths)):
         around.lengths[b] = 0
@@ -149,7 +146,7 @@ def _shorter(around: FeatureArrays, row: int) -> float:
 
 
 def gather_around(around: FeatureArrays, facts: JobColumns, crowd: WaitingJobs, column: int, out: Floats) -> None:
-    """Write one of these columns for everybody who waits."""
+    """Write one of these columns for all waiting jobs."""
     n = crowd.counts[0]
     if column == OPENING:
         for i in range(n):
@@ -184,7 +181,7 @@ Judge = Callable[[Floats, int, Floats, Floats], None]
 
 
 class ScoringState(NamedTuple):
-    """Everything that a judge looks at, and what is kept from plan to plan."""
+    """What the scoring function reads, and what is kept from plan to plan."""
 
     work: Work
     yard: Schedule
@@ -254,7 +251,6 @@ def run_judged(
 
 
 def _judge(bench: ScoringState, site: Site, judge: Judge, weights: Floats, now: float) -> None:
-    """Work out everybody's number."""
     facts, crowd, columns = bench.facts, bench.crowd, bench.columns
     if bench.with_usage:
         usage_into(facts, crowd.running[: crowd.counts[1]], now, bench.held, crowd.usage)
@@ -273,7 +269,6 @@ def _judge(bench: ScoringState, site: Site, judge: Judge, weights: Floats, now: 
 
 
 def _let_begin(bench: ScoringState, site: Site, now: float) -> None:
-    """Let everybody begin whom a loop has started."""
     starts, yard = bench.starts, bench.yard
     begin = 0
     for i in range(starts.size[0]):
@@ -291,9 +286,9 @@ def _let_begin(bench: ScoringState, site: Site, now: float) -> None:
 
 
 def _begin_best(bench: ScoringState, site: Site, discipline: int, judge: Judge, weights: Floats, now: float) -> int:
-    """Start the best while they fit, or whoever fits; returns the one that does not, -1 if all did.
+    """Start the best while they fit, or whatever fits; returns the one that does not, -1 if all did.
 
-    Where everybody has a reservation nobody is started here, but all are judged.
+    Under `conservative` no job is started here, but all are scored.
     """
     crowd, yard, starts = bench.crowd, bench.yard, bench.starts
     skip = discipline == SKIP
@@ -349,7 +344,7 @@ def _by_number(crowd: WaitingJobs, n: int) -> Ints:
 
 
 def _before_shadow(bench: ScoringState, site: Site, now: float) -> None:
-    """Start, first come first served, whoever fits and is done before the head's shadow time."""
+    """Start, first come first served, jobs that fit and end before the head's shadow time."""
     crowd, demand, free = bench.crowd, site.demand, bench.yard.free[0]
     n = 0
     for i in range(crowd.counts[0]):
@@ -362,7 +357,7 @@ def _before_shadow(bench: ScoringState, site: Site, now: float) -> None:
 
 
 def _behind(head: int, bench: ScoringState, site: Site, later: Site, now: float) -> None:
-    """Start, by number, whoever fits and leaves the head its reservation."""
+    """Start, by number, jobs that fit and leave the head its reservation."""
     crowd, demand, free = bench.crowd, site.demand, bench.yard.free[0]
     if not asks_for_at_most(free, crowd.waiting_of):
         return

@@ -26,7 +26,6 @@ class Ends(NamedTuple):
 
 
 def new_ends(most: int, rows: int) -> Ends:
-    """Room for so many running jobs out of so many rows."""
     return Ends(np.empty(most), np.empty(most, np.int64), np.full(rows, -1, np.int64), np.zeros(1, np.int64))
 
 
@@ -54,13 +53,11 @@ def ends_by(ends: Ends, time: float, rows: Ints) -> int:
 
 
 def add_end(ends: Ends, time: float, row: int) -> None:
-    """A job runs until then."""
     ends.size[0] += 1
     _rise(ends, ends.size[0] - 1, time, row)
 
 
 def remove_end(ends: Ends, row: int) -> None:
-    """A job runs no longer."""
     i = ends.place[row]
     ends.place[row] = -1
     last = ends.size[0] - 1
@@ -120,7 +117,7 @@ class Work(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Who is where, as the simulation goes."""
+    """Which job is where."""
 
     pool: Pool
     """Only `first` and `tenants` count here; what is idle on each node is the site's business."""
@@ -144,7 +141,7 @@ class Schedule(NamedTuple):
 class Expected(NamedTuple):
     """Running jobs by their expected end, ties by row, in parallel arrays.
 
-    They are what stands from the first to the second number of `span`: the next to end leaves without moving others.
+    They are what is between the first and the second number of `span`: the next to end leaves without moving others.
     """
 
     rows: Ints
@@ -157,7 +154,6 @@ class Expected(NamedTuple):
 
 
 def new_expected(most: int) -> Expected:
-    """Room for so many running jobs."""
     size = 2 * most + 4
     return Expected(
         np.empty(size, np.int64),
@@ -189,7 +185,7 @@ def _copy_to(expected: Expected, i: int, j: int) -> None:
 
 
 def _slide(expected: Expected, begin: int, end: int, by: int) -> None:
-    """Shift what stands from begin to end."""
+    """Shift the entries from begin to end."""
     if by > 0:
         for i in range(end - 1, begin - 1, -1):
             _copy_to(expected, i, i + by)
@@ -199,7 +195,6 @@ def _slide(expected: Expected, begin: int, end: int, by: int) -> None:
 
 
 def expect(expected: Expected, until: float, row: int, begin: int, end: int) -> None:
-    """A job is expected to run until then; its spot is at begin to end."""
     first, last = expected.span[0], expected.span[1]
     if first == 0 or last == len(expected.rows):
         middle = (len(expected.rows) - (last - first)) // 2
@@ -222,7 +217,6 @@ def expect(expected: Expected, until: float, row: int, begin: int, end: int) -> 
 
 
 def expect_no_more(expected: Expected, until: float, row: int) -> None:
-    """A job has ended."""
     i = _place_in(expected, until, row)
     if i - expected.span[0] < expected.span[1] - i:
         _slide(expected, expected.span[0], i, 1)
@@ -233,18 +227,16 @@ def expect_no_more(expected: Expected, until: float, row: int) -> None:
 
 
 def is_any_late(expected: Expected, now: float) -> bool:
-    """Whether a job has outlived its estimate."""
     return expected.span[0] < expected.span[1] and expected.until[expected.span[0]] <= now
 
 
 def put_off(expected: Expected, now: float) -> None:
-    """Expect those who should have ended to end next: write `late`."""
+    """Expect overdue jobs to end next: write `late`."""
     for i in range(expected.span[0], expected.span[1]):
         expected.late[i] = max(expected.until[i], np.nextafter(now, np.inf))
 
 
 def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
-    """The running jobs for a discipline."""
     first, last = expected.span[0], expected.span[1]
     until = expected.until[first:last]
     if is_any_late(expected, now):
@@ -254,7 +246,7 @@ def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
 
 
 def give_gpus(yard: Schedule, row: int, spot: Ints, code: int, salt: int) -> None:
-    """Settle which GPUs of its nodes a job gets: the lowest idle ones, as `pick` would, but knowing where to look."""
+    """Decide which GPUs of its nodes a job gets: the lowest idle ones, as `pick` would, but faster."""
     begin, end = yard.offset[row], yard.offset[row + 1]
     one_node = True  # as nearly all are
     for n in spot:
@@ -299,7 +291,6 @@ def _give_random(yard: Schedule, begin: int, end: int, spot: Ints, salt: int) ->
 
 
 def take_gpus(yard: Schedule, row: int) -> None:
-    """A job leaves its GPUs."""
     for i in range(yard.offset[row], yard.offset[row + 1]):
         gpu, node = yard.gpus[i], yard.nodes[i]
         yard.pool.tenants[gpu] = 0
@@ -310,14 +301,13 @@ def take_gpus(yard: Schedule, row: int) -> None:
 
 
 def run_from(yard: Schedule, row: int, now: float, until: float) -> None:
-    """A job runs from now on until then."""
     if np.isnan(yard.start[row]):
         yard.start[row] = now
     add_end(yard.ends, until, row)
 
 
 def asks_for_at_most(most: int, waiting_of: Ints) -> bool:
-    """Whether anybody waits for no more GPUs than that; `waiting_of` counts who waits for one GPU, two, and so on."""
+    """Whether a job waits for at most `most` GPUs; `waiting_of` counts jobs that wait for one GPU, two, and so on."""
     k = 1
     while k <= most and k < len(waiting_of) and waiting_of[k] == 0:
         k += 1
@@ -325,7 +315,7 @@ def asks_for_at_most(most: int, waiting_of: Ints) -> bool:
 
 
 def plan_salt(site: Site, seed: int, begun: int) -> int:
-    """What random placement depends on in one plan: it draws anew after every start."""
+    """The salt of random placement in one plan: it draws again after every start."""
     return salted(seed, begun) if site.code == RANDOM else 0
 
 
@@ -341,19 +331,17 @@ class Pieces(NamedTuple):
 
 
 def new_pieces(most: int, gpus: int) -> Pieces:
-    """Room to begin with."""
     return Pieces(
         np.empty(most, np.int64), np.empty(most), np.empty(most), np.empty(gpus, np.int64), np.zeros(2, np.int64)
     )
 
 
 def is_full(pieces: Pieces, gpus: int) -> bool:
-    """Whether there may be no room if all of so many GPUs are left at once."""
+    """Whether there may be no room if all of these GPUs are left at once."""
     return pieces.sizes[0] + gpus > len(pieces.row) or pieces.sizes[1] + gpus > len(pieces.gpus)
 
 
 def add_piece(pieces: Pieces, yard: Schedule, row: int, start: float, end: float) -> None:
-    """Note a stretch of time."""
     i, g = pieces.sizes[0], pieces.sizes[1]
     k = yard.offset[row + 1] - yard.offset[row]
     pieces.row[i] = row
@@ -366,7 +354,6 @@ def add_piece(pieces: Pieces, yard: Schedule, row: int, start: float, end: float
 
 
 def longer(pieces: Pieces) -> Pieces:
-    """The same with twice the room."""
     return Pieces(
         np.concatenate((pieces.row, pieces.row)),
         np.concatenate((pieces.start, pieces.start)),

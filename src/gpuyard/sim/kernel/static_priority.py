@@ -98,7 +98,6 @@ NONE = 2**62
 
 
 def new_order(rank: Ints, gpus: Ints) -> Order:
-    """An empty queue for jobs with these ranks."""
     size, set_of = np.unique(gpus, return_inverse=True)
     row_at = np.lexsort((rank, set_of))
     counts = np.bincount(set_of, minlength=len(size))
@@ -146,7 +145,6 @@ def _set_front(order: Order, s: int, row: int) -> None:
 
 
 def put_in(order: Order, row: int) -> None:
-    """A job joins the queue."""
     s, i = order.set_of[row], order.at[row]
     for level in range(order.level.shape[1]):
         w = order.level[s, level] + (i >> 5)
@@ -161,7 +159,6 @@ def put_in(order: Order, row: int) -> None:
 
 
 def take_out(order: Order, row: int) -> None:
-    """A job leaves the queue."""
     s, i = order.set_of[row], order.at[row]
     if order.front[s] == row:
         _set_front(order, s, next_row(order, s, row))
@@ -175,7 +172,7 @@ def take_out(order: Order, row: int) -> None:
 
 
 def first_row(order: Order, most: int) -> int:
-    """The best waiting row that asks for at most so many GPUs; -1 if there is none."""
+    """The best waiting row that asks for at most `most` GPUs; -1 if there is none."""
     best = -1
     rank = NONE
     for s in range(len(order.size)):
@@ -188,7 +185,7 @@ def first_row(order: Order, most: int) -> int:
 
 
 def smallest(order: Order) -> int:
-    """How many GPUs the smallest waiting job asks for; a very large number if nobody waits."""
+    """How many GPUs the smallest waiting job asks for; a very large number if none waits."""
     for s in range(len(order.size)):
         if order.front[s] >= 0:
             return order.size[s]
@@ -210,14 +207,12 @@ class Notes(NamedTuple):
 
 
 def new_notes() -> Notes:
-    """At the beginning."""
     return Notes(np.zeros(1, np.int64), np.full(1, -1, np.int64), np.full(1, -1, np.int64))
 
 
 def run_in_order(
     work: Work, order: Order, site: Site, yard: Schedule, clock: Clock, discipline: int, seed: int, every: float
 ) -> None:
-    """Simulate strict, skip or commit."""
     starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
     notes = new_notes()
     idle, counts, stuck = site.pool.idle, clock.counts, notes.stuck
@@ -264,7 +259,6 @@ def _plan_in_order(
 
 
 def _arrived(clock: Clock, work: Work, order: Order, yard: Schedule) -> bool:
-    """Put those who have arrived into the queue; whether there was anybody."""
     some = False
     for row in range(clock.counts[1], clock.counts[2]):
         if work.rejected[row]:
@@ -278,7 +272,6 @@ def _arrived(clock: Clock, work: Work, order: Order, yard: Schedule) -> bool:
 def _begin(
     starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Schedule, now: float
 ) -> None:
-    """Let everybody begin whom a loop has started."""
     begin = 0
     for i in range(starts.size[0]):
         row = starts.rows[i]
@@ -294,7 +287,6 @@ def _begin(
 def run_backfilling(
     work: Work, order: Order, site: Site, yard: Schedule, clock: Clock, discipline: int, seed: int, every: float
 ) -> None:
-    """Simulate easy, easy-shadow or conservative."""
     starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
     expected = new_expected(yard.free[0] + 1)
     by_rank = np.empty(len(order.rank), dtype=np.int64)
@@ -377,7 +369,7 @@ def _start_heads(
 
 
 def reserve_for(head: int, expected: Expected, nodes: Ints, now: float, site: Site, later: Site) -> float:
-    """What `core.discipline.reserve` does, on a site that is there already."""
+    """`core.loops.backfill.reserve`, on a site that exists already."""
     for n in range(len(site.pool.idle)):
         later.pool.idle[n] = site.pool.idle[n]
     first, last = expected.span[0], expected.span[1]
@@ -393,8 +385,8 @@ def _candidates(
     order: Order, most: int, head: int, now: float, shadow: float, extra: int, estimate: Floats, by_rank: Ints,
     found: Ints,
 ) -> int:  # fmt: skip
-    """Write, by rank, the waiting rows of at most so many GPUs that are done by the shadow time, or are small enough
-    to stay beside it; returns how many."""
+    """Write, by rank, the waiting rows of at most `most` GPUs that end by the shadow time, or are small enough to stay
+    beside it; returns how many."""
     size = 0
     last = -1
     sorted_already = True

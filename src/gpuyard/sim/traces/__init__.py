@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "WRITERS", "Format", "describe", "read", "write"]
 
 
 class Format(NamedTuple):
-    """How one kind of trace file is read, and how it is told from the others."""
+    """How one kind of trace file is read, and recognised."""
 
     read: Callable[[Source], Trace]
     recognises: Callable[[str], bool]
@@ -55,7 +55,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def read(path: str | Path, format: str | None = None) -> Trace:
-    """Read a trace file, standard input for `-`, or the log of the local yard for `history`.
+    """Read a trace file, standard input for `-`, or the log of the local daemon for `history`.
 
     `format` overrides what the file looks like.
     """

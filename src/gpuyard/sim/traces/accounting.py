@@ -47,7 +47,7 @@ def is_swf(head: str) -> bool:
 
 
 def read_swf(source: Source) -> Trace:
-    """Jobs in file order; those without a run time or processors are left out and counted."""
+    """Jobs in file order; those without a run time or processors are dropped and counted."""
     jobs = Jobs(source, _SWF_LABELS)
     flat = array("d")
     dropped: dict[str, int] = {}
@@ -77,7 +77,7 @@ def read_swf(source: Source) -> Trace:
 
 
 def _job_swf(text: str, cells: list[str]) -> tuple[float, float, float, float] | str:
-    """Submit time, run time, processors and requested time, or why the job is left out."""
+    """Submit time, run time, processors and requested time, or why the job is dropped."""
     # Stripping is the quick look: nearly all lines are digits, dots and minus signs only.
     if len(cells) < SWF_FIELDS or text.strip(_SWF_PLAIN):
         _check_fields(cells)
@@ -104,7 +104,7 @@ def _job_swf(text: str, cells: list[str]) -> tuple[float, float, float, float] |
 
 
 def _check_fields(cells: list[str]) -> None:
-    """All fields are numbers, the unused too: a word among them means that columns are shifted."""
+    """All fields must be numbers, the unused too: a word among them means that columns are shifted."""
     if len(cells) < SWF_FIELDS:
         raise UserError(f"a line has {SWF_FIELDS} fields, this one has {len(cells)}")
     for position, cell in enumerate(cells, 1):
@@ -125,8 +125,6 @@ _UNENDED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING")
 
 
 class _Tres(NamedTuple):
-    """What a TRES or GRES string asks for."""
-
     gpus: float
     cpus: float
     memory: float
@@ -140,7 +138,7 @@ def is_sacct(head: str) -> bool:
 
 
 def read_sacct(source: Source) -> Trace:
-    """Jobs in file order, their steps left aside; those without GPUs or an end are left out and counted."""
+    """Jobs in file order, without steps; those without GPUs or an end are dropped and counted."""
     rows = _rows_sacct(source)
     line, names = next(rows, (0, []))
     _check_header(source, line, names)
@@ -160,8 +158,6 @@ def read_sacct(source: Source) -> Trace:
 
 
 class _Row(NamedTuple):
-    """The cells of a line, in the order of `_USED`."""
-
     jobid: str
     jobidraw: str
     user: str
@@ -322,7 +318,7 @@ def is_helios(head: str) -> bool:
 
 
 def read_helios(source: Source) -> Trace:
-    """Jobs in file order; those without GPUs or a run time are left out and counted."""
+    """Jobs in file order; those without GPUs or a run time are dropped and counted."""
     found = cells.rows(source)
     names = cells.header(source, found, _HELIOS_REQUIRED)
     if "duration" not in names and not {"start_time", "end_time"} <= set(names):

@@ -35,7 +35,6 @@ def store_of(path: str | Path) -> Path | None:
 
 
 def read(path: Path) -> Trace:
-    """The jobs of a store."""
     return _trace(path, *_look(path))
 
 

@@ -22,7 +22,7 @@ _LENGTHS = (
 
 
 def describe(trace: Trace, capacity: int | None = None) -> dict[str, Any]:
-    """Counts, times and load of a trace, ready to print or to write as JSON; `capacity`: GPUs to take the load of."""
+    """Counts, times and load of a trace, ready to print or to write as JSON; `capacity`: GPUs, for the load."""
     if not len(trace):
         return {"source": trace.source, "format": trace.format, "jobs": 0, "dropped": dict(trace.dropped)}
     capacity = capacity or trace.capacity
@@ -82,7 +82,7 @@ def _counted(submit: Floats, first: float, last: float) -> dict[str, Any]:
 
 
 def _by_length(run: Floats) -> dict[str, int]:
-    """How many jobs run up to so long, and longer than the name before."""
+    """How many jobs run up to this long, and longer than the one before."""
     places = np.searchsorted([limit for _, limit in _LENGTHS], run)
     counts = np.bincount(places, minlength=len(_LENGTHS)).tolist()
     return {name: count for (name, _), count in zip(_LENGTHS, counts, strict=True)}

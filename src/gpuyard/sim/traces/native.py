@@ -50,7 +50,6 @@ def is_jsonl(head: str) -> bool:
 
 
 def read_csv(source: Source) -> Trace:
-    """Read gpuyard's CSV."""
     found = cells.rows(source)
     names = cells.header(source, found, REQUIRED, COLUMNS, free=LABEL)
     jobs = Jobs(source, {name: name for name in names})
@@ -60,7 +59,6 @@ def read_csv(source: Source) -> Trace:
 
 
 def read_jsonl(source: Source) -> Trace:
-    """Read gpuyard's JSON lines: the same keys as the CSV's columns."""
     jobs = Jobs(source, {name: name for name in COLUMNS})
     known = set(COLUMNS)
     for line, text in source.lines():
@@ -161,7 +159,7 @@ def _refuse_input(trace: Trace, path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream whose content takes the path's place when all of it is on disk."""
+    """A stream whose content replaces the file when all of it is on disk."""
     final = Path(os.path.realpath(path))  # a link goes on pointing at the file
     # /dev/stdout may be a file that a shell has open: that one must be written, not another in its place.
     direct = path.is_absolute() and path.parts[1] in ("dev", "proc")
@@ -209,13 +207,11 @@ def _informative(trace: Trace) -> dict[str, list[str | None]]:
 
 
 def _texts(trace: Trace) -> dict[str, list[str]]:
-    """The optional columns of text, by the names they have in a file."""
     labels = {LABEL + _plain(name, "label"): texts for name, texts in trace.labels.items()}
     return {"user": trace.users, "gpu_type": trace.gpu_types, **labels}
 
 
 def _table(trace: Trace) -> dict[str, list[str | None]]:
-    """All columns to write, in their usual order."""
     optional = _informative(trace)
     columns: dict[str, list[str | None]] = {"job": [_plain(job, "job") for job in trace.ids]}
     for name in ("submit", "run", "gpus"):
@@ -225,7 +221,7 @@ def _table(trace: Trace) -> dict[str, list[str | None]]:
 
 
 def _plain(name: str, label: str) -> str:
-    """A name that reads back as it is."""
+    """A name that reads back unchanged."""
     if (label in ("job", "label") and not name) or name_of(name, label) != name:
         raise UserError(f"the {label} name {quoted(name)} cannot be written: it is empty or has blanks around it")
     return name

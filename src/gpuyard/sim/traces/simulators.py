@@ -116,7 +116,7 @@ def _loaded_gavel(path: Path) -> dict[str, Any]:
 
 
 def _alone(path: Path, jobs: Any) -> Throughputs:
-    """The throughputs of jobs that share their GPUs with nobody: those under `null`."""
+    """The throughputs of jobs that share their GPUs with no other: those under `null`."""
     speeds: Throughputs = {}
     for key, partners in jobs.items() if isinstance(jobs, dict) else ():
         name, comma, scale = key.removeprefix("('").removesuffix(")").rpartition("', ")
@@ -134,7 +134,6 @@ _POLLUX_CALLED = {"job": "name", "submit": "time", "run": "duration", "gpus": "n
 
 
 def is_pollux(head: str) -> bool:
-    """A header with most of the columns."""
     return cells.has_columns(first_line(head), _POLLUX_COLUMNS, 4)
 
 
