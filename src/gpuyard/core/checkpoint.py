@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gpuyard.core.columns import Table
 from gpuyard.core.limits.quotas import Ledger
 from gpuyard.core.limits.withdrawal import keep_for, take, take_host, withdraw
 from gpuyard.core.loops.placement import claim
 from gpuyard.core.loops.pool import NOBODY, takes_any
 from gpuyard.core.model import Booking, Cluster, Phase, Quota, Rules
-from gpuyard.core.state import State
+from gpuyard.core.state import State, Table
 from gpuyard.errors import Bug
 
 _NUMBERS = ("now", "shadow", "starts", "virtual_time", "numbers")

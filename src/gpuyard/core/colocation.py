@@ -44,16 +44,18 @@ def considerate(
     """The draft in which no job starts beside one that it slows down too much; `base`: demand restricted by
     reservations."""
     reserves = discipline in ("easy", "conservative")
-    company = CoLocation(state, base)
+    colocation = CoLocation(state, base)
     rounds = 0
     while True:
-        draft = draft_of(company.demand())
-        draft.company = company
+        draft = draft_of(colocation.demand())
+        draft.harm = colocation.why
         rounds += 1
-        if not (company.separate(draft, rounds) or company.relax(draft) or (reserves and company.set_apart(draft))):
-            company.drop_the_moved(draft)
+        if not (
+            colocation.separate(draft, rounds) or colocation.relax(draft) or (reserves and colocation.set_apart(draft))
+        ):
+            colocation.drop_the_moved(draft)
             if discipline == "easy" and not draft.victims:
-                company.let_in(draft)
+                colocation.let_in(draft)
             return draft
 
 

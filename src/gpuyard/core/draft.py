@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from gpuyard.core.loops.sharing import NodeScores, Wish, goes_by_node, wish_of
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.queue_features import foreseen
-
-if TYPE_CHECKING:
-    from gpuyard.core.colocation import CoLocation
+from gpuyard.core.reasons import Harm
 
 
 class DraftSite:
@@ -129,9 +126,9 @@ class Draft:
     code: int
     salt: int
     restricted: Demand | None = None
-    """What jobs ask for, if reservations or the company there keep them from some GPUs."""
-    company: CoLocation | None = None
-    """Who must not meet whom, where the placement cares."""
+    """Demand, if reservations or jobs that slow each other down keep jobs from some GPUs."""
+    harm: Callable[[Site, int], Harm | None] | None = None
+    """The neighbour that keeps a row out (`CoLocation.why`), where the placement looks at neighbours."""
     found: list[tuple[int, Ints]] = field(default_factory=list)
     """Rows that start, with their spots."""
     victims: list[int] = field(default_factory=list)

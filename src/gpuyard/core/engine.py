@@ -14,8 +14,8 @@ from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.plan import Plan, Planner, Snapshot, Start
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
+from gpuyard.core.usage.admission import Usage
 from gpuyard.core.usage.charging import settle
-from gpuyard.core.usage.percentiles import Usage
 from gpuyard.errors import Bug, UserError
 
 

@@ -107,7 +107,7 @@ def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[
 
 
 def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Reason:
-    if draft.company is not None and (harm := draft.company.why(draft.site, row)) is not None:
+    if draft.harm is not None and (harm := draft.harm(draft.site, row)) is not None:
         return harm
     if draft.restricted is not None and fits(draft.site._replace(demand=draft.snapshot.state.table.demand), row):
         found = blocking(draft.snapshot.state, row, draft.snapshot.now)

@@ -14,8 +14,7 @@ from gpuyard.core.loops.pool import Flags, Floats, Ints, Pool, copy_pool
 from gpuyard.core.model import Request
 from gpuyard.core.reasons import Reason
 from gpuyard.core.state import State
-from gpuyard.core.usage.admission import OVERCOMMITTED, Decision
-from gpuyard.core.usage.percentiles import Usage
+from gpuyard.core.usage.admission import OVERCOMMITTED, Decision, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuyard.core.loops.formulas import ENDLESS, LENGTHS, OVERDUE
 from gpuyard.core.loops.pool import BYTE, NOBODY, SLACK, Counts, Flags, Floats, Ints
-
-if TYPE_CHECKING:
-    from gpuyard.core.state import State
-
+from gpuyard.core.state import State
 
 QUEUE_FEATURES = frozenset(
     {"usage_share", "opening", "suitable", "shorter", "idle", "hole", "queue", "queue_work", "shadow"}

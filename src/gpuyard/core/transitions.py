@@ -59,7 +59,7 @@ from gpuyard.core.events import (
     Unbooked,
     Unpromised,
 )
-from gpuyard.core.limits.dependencies import begin, settle, wait_for
+from gpuyard.core.limits.gates import dependency_begun, dependency_over, set_dependencies
 from gpuyard.core.limits.loans import ask_back, lend, take_back, take_back_all
 from gpuyard.core.limits.withdrawal import give_back, keep_for, keep_no_more, take, take_host, vacate, withdraw
 from gpuyard.core.loops.placement import claim, release
@@ -145,7 +145,7 @@ def apply(state: State, event: Event) -> State:
         state.parts.pop(row, None)
         state.patient.discard(row)
         if state.after:
-            settle(state, event.job, after, waited)
+            dependency_over(state, event.job, after, waited)
     state.version += 1
     state.now = max(state.now, event.at)
     return state
@@ -208,7 +208,7 @@ def _note_wishes(state: State, row: int, request: Request) -> None:
         else:
             state.at_most.pop(number, None)
     state.table.kind[row] = state.kinds.setdefault(request.kind, len(state.kinds))
-    wait_for(state, row, request.after)
+    set_dependencies(state, row, request.after)
 
 
 def _edited(state: State, row: int, event: Edited) -> None:
@@ -292,7 +292,7 @@ def _started(state: State, row: int, event: Started) -> None:
     state.table.overhead[row] = event.overhead
     state.fixed -= _may_be_stopped(state, row)
     if state.after:
-        begin(state, event.job)
+        dependency_begun(state, event.job)
 
 
 def _renewed(state: State, row: int, event: Renewed) -> None:

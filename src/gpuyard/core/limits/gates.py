@@ -1,24 +1,28 @@
 """What keeps waiting jobs from being chosen, whatever the policy says.
 
-Others must end first, a time must come, or a quota is used up. Gates hide such rows from a plan (`Snapshot.may`). A
-quota can be reached by what the plan itself starts: then it is made again without those who went too far (`too_many`).
-All of it costs nothing where nobody asked for such a thing.
+Other jobs must end or begin first, a time must come, or a quota is used up. Gates hide such rows from a plan
+(`Snapshot.may`). A plan's own starts can reach a quota: then it is made again without those that exceed it
+(`too_many`). All of it costs nothing where no job or rule asks for it. Below are the bookkeeping functions of
+dependencies (`Request.after`), which transitions call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.limits.quotas import HOUR, in_week, quota_of
+from gpuyard.core.limits.quotas import HOUR, WEEK, quota_of
 from gpuyard.core.loops.pool import Flags, Floats, Ints
-from gpuyard.core.model import Quota
+from gpuyard.core.model import Phase, Quota
 from gpuyard.core.reasons import ArrayLimit, BeginTime, Dependency, Promise, Reason
 from gpuyard.core.reasons import Quota as QuotaReason
 from gpuyard.core.state import State
 from gpuyard.errors import Bug
+
+_KINDS = ("ok", "notok", "any", "begun")
+_ABSENT = object()
 
 
 class Room(NamedTuple):
@@ -170,3 +174,93 @@ def _rooms_of(state: State, names: list[str], quotas: list[Quota], account_of: l
 
         rooms.append(Room(account, np.where(had < hours, np.inf, 0.0), np.ones_like(table.gpus), no_hours))
     return rooms
+
+
+def in_week(state: State, user: int, now: float) -> float:
+    oldest = int(now // HOUR) - WEEK
+    had = sum(seconds for hour, seconds in state.ledger.hours[user].items() if hour > oldest)
+    rows = state.running.array
+    rows = rows[state.table.user[rows] == user]
+    since = np.maximum(state.table.started[rows], (oldest + 1) * HOUR)
+    return had + float((np.maximum(now - since, 0.0) * state.table.gpus[rows]).sum())
+
+
+def set_dependencies(state: State, row: int, after: Iterable[str]) -> None:
+    """Make a row wait for jobs, in place of those it waited for so far; what has happened already counts as done."""
+    state.doomed.pop(row, None)
+    left = {still: None for wish in after for still in _left_of(state, row, wish)}
+    if left:
+        state.after[row] = left
+        _remember(state, row, left)
+    else:
+        state.after.pop(row, None)
+
+
+def _left_of(state: State, row: int, wish: str) -> Iterator[str]:
+    """The part of a dependency that is not fulfilled yet, or what replaced it; the chain may be long."""
+    handed, wishes = state.handed.get(row, {}), [wish]
+    while wishes:
+        wish = wishes.pop()
+        if _is_ahead(state, wish):
+            yield wish
+        wishes += reversed(handed.get(wish, ()))
+
+
+def dependency_begun(state: State, job: str) -> None:
+    for row in state.followers.get(job, ()):
+        left = state.after.get(row)
+        if left is not None and left.pop(f"begun:{job}", _ABSENT) is not _ABSENT and not left:
+            del state.after[row]
+
+
+def dependency_over(state: State, job: str, phase: Phase, waited: Iterable[str] = ()) -> None:
+    """A job is over: jobs that wait for it wait no longer, or can never start.
+
+    If it never began, those that wait for its start wait for what it waited for: so an order holds when a job drops
+    out.
+    """
+    for row in sorted(set(state.followers.pop(job, ()))):
+        left = state.after.get(row)
+        if left is None:
+            continue
+        for wish in [wish for how in _KINDS if (wish := f"{how}:{job}") in left]:
+            how = wish.partition(":")[0]
+            if how == "begun":
+                _hand_on(state, row, wish, waited)
+            if how == "begun" or _is_met(how, phase):
+                del left[wish]
+            else:
+                state.doomed.setdefault(row, wish)
+        if not left:
+            del state.after[row]
+
+
+def _hand_on(state: State, row: int, wish: str, waited: Iterable[str]) -> None:
+    """Make a row wait for what a job waited for that it was to follow, also after its request is edited."""
+    handed = [w for w in waited if _is_ahead(state, w) and w.partition(":")[2] != state.ids[row]]
+    if handed:
+        state.handed.setdefault(row, {})[wish] = handed
+        state.after[row].update(dict.fromkeys(handed))
+        _remember(state, row, handed)
+
+
+def _remember(state: State, row: int, wishes: Iterable[str]) -> None:
+    for wish in wishes:
+        state.followers.setdefault(wish.partition(":")[2], []).append(row)
+
+
+def _is_met(how: str, phase: Phase) -> bool:
+    return how == "any" or (how == "ok") == (phase is Phase.SUCCEEDED)
+
+
+def _is_ahead(state: State, wish: str) -> bool:
+    how, _, job = wish.partition(":")
+    row = state.row_of.get(job)
+    if row is None or state.phase[row].over:
+        return False
+    return how != "begun" or not _has_begun(state, row)
+
+
+def _has_begun(state: State, row: int) -> bool:
+    """Whether a job that is not over runs, or ran before it was queued again."""
+    return state.attempt[row] > (state.phase[row] is Phase.PLACED) or state.phase[row] is Phase.RUNNING

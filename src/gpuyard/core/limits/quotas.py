@@ -6,15 +6,12 @@ Kept only where there are rules to share by (`Rules`); a simulation has none, an
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gpuyard.core.loops.pool import Floats
+from gpuyard.core.loops.pool import Floats, Ints
 from gpuyard.core.model import Quota, Rules
-
-if TYPE_CHECKING:
-    from gpuyard.core.state import State
 
 HOUR = 3600.0
 WEEK = 168
@@ -108,32 +105,23 @@ def quota_of(rules: Rules, name: str) -> Quota:
     return Quota(own.gpus or others.gpus, own.gpu_hours or others.gpu_hours)
 
 
-def standing(state: State, rules: Rules, now: float) -> Floats:
-    """GPU-seconds that each user has had, faded, for the share they deserve: half their own, half their group's."""
-    ledger, table = state.ledger, state.table
-    rows = state.running.array
-    factor = faded_to(rules.half_life, now - ledger.at)
-    held = _worth_now(rules.half_life, np.maximum(now - table.started[rows], 0.0)) * table.gpus[rows]
-    had = np.array(ledger.faded) * factor
-    had += np.bincount(table.user[rows], weights=held, minlength=len(had))
-    own: Floats = had / np.array([weight_of(rules, name) for name in state.user_of] or [1.0])[: len(had)]
-    if not any(state.group_of):
+def fair_usage(
+    ledger: Ledger, rules: Rules, names: list[str], groups: list[str], user: Ints, gpus: Ints, held: Floats, now: float
+) -> Floats:
+    """GPU-seconds that each user has had, faded, for the share they deserve: half their own, half their group's.
+
+    `names` and `groups` are by user; `user`, `gpus` and `held` (seconds so far) are of the running jobs.
+    """
+    had = np.array(ledger.faded) * faded_to(rules.half_life, now - ledger.at)
+    had += np.bincount(user, weights=_worth_now(rules.half_life, held) * gpus, minlength=len(had))
+    own: Floats = had / np.array([weight_of(rules, name) for name in names] or [1.0])[: len(had)]
+    if not any(groups):
         return own
-    groups: dict[str, float] = {}
-    for user, group in enumerate(state.group_of):
-        groups[group] = groups.get(group, 0.0) + float(had[user])
+    of_group: dict[str, float] = {}
+    for n, group in enumerate(groups):
+        of_group[group] = of_group.get(group, 0.0) + float(had[n])
     shared = [
-        groups[group] / weight_of(rules, f"@{group}") if group else float(own[user])
-        for user, group in enumerate(state.group_of)
+        of_group[group] / weight_of(rules, f"@{group}") if group else float(own[n]) for n, group in enumerate(groups)
     ]
     both: Floats = (own + np.array(shared)) / 2.0
     return both
-
-
-def in_week(state: State, user: int, now: float) -> float:
-    oldest = int(now // HOUR) - WEEK
-    had = sum(seconds for hour, seconds in state.ledger.hours[user].items() if hour > oldest)
-    rows = state.running.array
-    rows = rows[state.table.user[rows] == user]
-    since = np.maximum(state.table.started[rows], (oldest + 1) * HOUR)
-    return had + float((np.maximum(now - since, 0.0) * state.table.gpus[rows]).sum())

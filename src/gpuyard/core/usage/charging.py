@@ -15,8 +15,7 @@ from gpuyard.core.events import Charged
 from gpuyard.core.loops.pool import Floats, Ints
 from gpuyard.core.model import Phase
 from gpuyard.core.state import State
-from gpuyard.core.usage.admission import HISTORY
-from gpuyard.core.usage.percentiles import Usage
+from gpuyard.core.usage.admission import HISTORY, Usage
 from gpuyard.errors import Bug
 
 _SHRINKS = 0.95  # a charge that would become but a little smaller stays: thousands may wait, and an event is dear

@@ -17,8 +17,7 @@ from gpuyard.core.loops.backfill import reserve
 from gpuyard.core.loops.pool import BYTE, NOBODY, SLACK, Floats, Ints
 from gpuyard.core.plan import Start
 from gpuyard.core.state import State
-from gpuyard.core.usage.admission import HISTORY, Decision, decide, need
-from gpuyard.core.usage.percentiles import Usage
+from gpuyard.core.usage.admission import HISTORY, Decision, Usage, decide, need
 from gpuyard.units import format_size
 
 _TRIED = 100
