@@ -11,23 +11,37 @@ from typing import Any, overload
 import numpy as np
 
 from gpuyard.core.columns import ALWAYS, COLUMNS, RUNNING
-from gpuyard.core.loops import pool
 from gpuyard.core.loops.backfill import DISCIPLINES
-from gpuyard.core.loops.pool import Floats, Ints
+from gpuyard.core.loops.pool import CLUSTERING, CONSOLIDATE, FGD, FIRST, PACK, PACKING, RANDOM, SPREAD, Floats, Ints
 from gpuyard.core.queue_features import QUEUE_FEATURES
 from gpuyard.core.state import State
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration
 
 CONSIDERATE = "considerate"
-PLACEMENTS = {**pool.PLACEMENTS, CONSIDERATE: pool.PACK}
+PLACEMENTS = {
+    "first": FIRST,
+    "pack": PACK,
+    "spread": SPREAD,
+    "consolidate": CONSOLIDATE,
+    "random": RANDOM,
+    "packing": PACKING,
+    "clustering": CLUSTERING,
+    "fgd": FGD,
+    CONSIDERATE: PACK,
+}
 """Which loop chooses GPUs, by name."""
 PLACEMENT_DOCS = {
-    **pool.PLACEMENT_DOCS,
+    "first": "the lowest-numbered GPUs that fit",
+    "pack": "best fit: the fullest node or GPU that still has room",
+    "spread": "least loaded: the emptiest node or GPU",
+    "consolidate": "one node, best fit; whole free nodes if larger; waits rather than spread wider (Helios)",
+    "random": "seeded random nodes and GPUs",
+    "packing": "one node: GPUs that are shared already, then idle GPUs of nodes in use, then idle nodes",
+    "clustering": "one node: beside jobs that want as many GPUs, then idle nodes, then anywhere",
+    "fgd": "one node: where the GPUs that the usual jobs could not use grow least (Weng et al., ATC'23)",
     CONSIDERATE: "pack, but not beside jobs that are known to hurt each other on one GPU",
 }
-
-
 LEARNED = "learned:"
 """Before the file that a trained policy is in."""
 

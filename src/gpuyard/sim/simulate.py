@@ -103,11 +103,18 @@ def choose_engine(
     """The engine for this simulation, ready to run; logs a message where the kernel was asked for and cannot do it."""
     if check_engine(engine) == "replay" or (engine == "auto" and (len(trace) < MANY or log is not None)):
         return "replay"
-    reason = _why_not(trace, cluster, planner, log)
-    if reason is None and engine == "auto" and len(trace) < VERY_MANY and not _is_compiled(planner):
-        return "replay"
-    if reason is None:
-        reason = _made_ready(planner)
+    if log is not None:
+        reason: str | None = "it keeps no log of events"
+    elif importlib.util.find_spec("numba") is None:
+        reason = "numba is not installed"
+    else:
+        from gpuyard.sim.kernel import driver as kernel
+
+        reason = kernel.why_not(trace, cluster, planner)
+        if reason is None:
+            if engine == "auto" and len(trace) < VERY_MANY and not kernel.is_compiled(planner):
+                return "replay"
+            reason = _made_ready(planner)
     if reason is None:
         return "kernel"
     if engine == "kernel" or len(trace) >= VERY_MANY:
@@ -167,22 +174,6 @@ def _made_ready(planner: OrderedPlanner) -> str | None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if line and not line.startswith("Failed in nopython")), "unknown")
-
-
-def _is_compiled(planner: OrderedPlanner) -> bool:
-    from gpuyard.sim.kernel.driver import is_compiled
-
-    return is_compiled(planner)
-
-
-def _why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None) -> str | None:
-    if log is not None:
-        return "it keeps no log of events"
-    if importlib.util.find_spec("numba") is None:
-        return "numba is not installed"
-    from gpuyard.sim.kernel.driver import why_not
-
-    return why_not(trace, cluster, planner)
 
 
 def _say(message: str) -> None:

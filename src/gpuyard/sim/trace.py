@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from gpuyard.core.loops.pool import Flags as Flags
+from gpuyard.core.loops.pool import Floats as Floats
+from gpuyard.core.loops.pool import Ints as Ints
 from gpuyard.errors import UserError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _COLUMNS = (
     "submit", "run", "gpus", "requested", "priority", "weight", "tickets",

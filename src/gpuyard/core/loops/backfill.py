@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.nodes import needs_one_node, some_node_has
-from gpuyard.core.loops.placement import claim, fits, release, settle
+from gpuyard.core.loops.placement import claim, fits, needs_one_node, release, settle, some_node_has
 from gpuyard.core.loops.pool import Counts, Demand, Floats, Ints, Site, on_copy, takes_any
 
 DISCIPLINES = {

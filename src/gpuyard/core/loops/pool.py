@@ -25,26 +25,6 @@ INTERPRETED = True
 """Whether loops are run by Python; where they are compiled, this is false."""
 
 FIRST, PACK, SPREAD, CONSOLIDATE, RANDOM, PACKING, CLUSTERING, FGD = range(8)
-PLACEMENTS = {
-    "first": FIRST,
-    "pack": PACK,
-    "spread": SPREAD,
-    "consolidate": CONSOLIDATE,
-    "random": RANDOM,
-    "packing": PACKING,
-    "clustering": CLUSTERING,
-    "fgd": FGD,
-}
-PLACEMENT_DOCS = {
-    "first": "the lowest-numbered GPUs that fit",
-    "pack": "best fit: the fullest node or GPU that still has room",
-    "spread": "least loaded: the emptiest node or GPU",
-    "consolidate": "one node, best fit; whole free nodes if larger; waits rather than spread wider (Helios)",
-    "random": "seeded random nodes and GPUs",
-    "packing": "one node: GPUs that are shared already, then idle GPUs of nodes in use, then idle nodes",
-    "clustering": "one node: beside jobs that want as many GPUs, then idle nodes, then anywhere",
-    "fgd": "one node: where the GPUs that the usual jobs could not use grow least (Weng et al., ATC'23)",
-}
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
 SLACK = 1e-9  # shares are sums of decimals: 100 - 33.3 - 33.3 must still hold 33.4 ...

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
-from gpuyard.core.loops.nodes import has_room, most_idle
-from gpuyard.core.loops.placement import claim, fits, fits_in_place, release, settle
+from gpuyard.core.loops.placement import claim, fits, fits_in_place, has_room, most_idle, release, settle
 from gpuyard.core.loops.pool import CONSOLIDATE, INTERPRETED, Counts, Ints, Site, on_copy, restore, takes_any
 
 _MANY = 64  # from here on, the interpreter is quicker to leave jobs out at once than to pass over them one by one

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.nodes import add_gpus
+from gpuyard.core.loops.placement import add_gpus
 from gpuyard.core.loops.pool import Floats, Ints
 from gpuyard.sim.kernel.schedule import Schedule, Work, next_end, take_gpus
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.core.columns import ALWAYS, COLUMNS
-from gpuyard.core.loops import backfill, conservative, formulas, nodes, placement, pool, victims
+from gpuyard.core.loops import backfill, conservative, formulas, placement, pool, victims
 from gpuyard.core.loops.pool import PACKING, Flags, Floats, Ints, Site
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.planner import OrderedPlanner
@@ -38,12 +38,11 @@ from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Trace
 
 MODULES = (
-    pool, nodes, placement, formulas, backfill, victims, conservative, schedule, clock, static_priority,
-    preemption_state,
+    pool, placement, formulas, backfill, victims, conservative, schedule, clock, static_priority, preemption_state,
     job_columns, dynamic_priority, preemption_driver,
 )  # fmt: skip
 JUDGING = (
-    pool, nodes, placement, formulas, backfill, conservative, schedule, clock, static_priority, job_columns,
+    pool, placement, formulas, backfill, conservative, schedule, clock, static_priority, job_columns,
     dynamic_priority, queue_scoring,
 )  # fmt: skip
 """Of a module of its own: what trained policies need is not compiled with the rest."""

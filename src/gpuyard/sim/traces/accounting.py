@@ -6,19 +6,21 @@ import math
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+
 from gpuyard.errors import UserError
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces import cells
-from gpuyard.sim.traces.columns import MOST_GPUS, MOST_SECONDS, RULES, Jobs, number
+from gpuyard.sim.traces.columns import LABEL, MOST_GPUS, MOST_SECONDS, RULES, Jobs, number
 from gpuyard.sim.traces.gather import NEVER_RAN, NO_GPUS, NO_RUN_TIME, Gathered, unknown, value
 from gpuyard.sim.traces.source import Source, first_line, quoted
 from gpuyard.sim.traces.times import Calendar
-from gpuyard.units import parse_duration, parse_size
+from gpuyard.units import format_number, parse_duration, parse_size
 
 SWF_FIELDS = 18
 SWF_NO_RUN_TIME = "run time 0 or unknown"
@@ -35,6 +37,11 @@ _SWF_LABELS = {
     "gpus": "gpus",
     "requested": "requested",
 }
+
+_NOT_IN_SWF = (
+    "priority", "weight", "tickets", "memory", "compute", "deadline", "preemptible", "cpus",
+    "host_memory", "gpu_type",
+)  # fmt: skip
 
 
 def is_swf(head: str) -> bool:
@@ -110,6 +117,37 @@ def _check_fields(cells: list[str]) -> None:
     for position, cell in enumerate(cells, 1):
         if not math.isfinite(number(cell)):
             raise UserError(f"field {position} must be a number, not {quoted(cell)}")
+
+
+def swf_lines(trace: Trace, informative: Iterable[str]) -> Iterator[str]:
+    """A trace as SWF; a note names the `informative` columns that the format cannot hold."""
+    lost = [name for name in informative if name in _NOT_IN_SWF or name.startswith(LABEL)]
+    yield f"; Version: 2.2\n; MaxJobs: {len(trace)}\n; MaxRecords: {len(trace)}\n"
+    if trace.capacity:
+        yield f"; MaxProcs: {trace.capacity}\n"
+    if lost:
+        yield f"; Note: not in this format, left out: {', '.join(lost)}\n"
+    ids = trace.ids if _all_whole(trace.ids) else [str(i) for i in range(1, len(trace) + 1)]
+    users = _user_numbers(trace.users)
+    requested = np.where(np.isnan(trace.requested), -1.0, trace.requested)
+    times = (trace.submit, trace.run, requested)
+    rows = zip(ids, users, trace.gpus.tolist(), *(column.tolist() for column in times), strict=True)
+    for job, user, gpus, submit, run, wanted in rows:
+        first = f"{job} {format_number(submit)} -1 {format_number(run)} {gpus} -1 -1 {gpus}"
+        yield f"{first} {format_number(wanted)} -1 1 {user} -1 -1 -1 -1 -1 -1\n"
+
+
+def _all_whole(names: list[str]) -> bool:
+    return all(name.isascii() and name.isdecimal() for name in names)
+
+
+def _user_numbers(users: list[str]) -> list[str]:
+    """Users as SWF wants them: their own numbers, or 1, 2, ... in order of appearance."""
+    known = dict.fromkeys(user for user in users if user)
+    if _all_whole(list(known)):
+        return [user or "-1" for user in users]
+    numbers = {user: str(position) for position, user in enumerate(known, 1)}
+    return [numbers.get(user, "-1") for user in users]
 
 
 STILL_THERE = "not ended"

@@ -1,4 +1,4 @@
-"""gpuyard's own formats, CSV and JSON lines, read and written; and SWF, written."""
+"""gpuyard's own formats, CSV and JSON lines, read and written; and traces written in any format."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import numpy as np
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces import cells
+from gpuyard.sim.traces.accounting import swf_lines
 from gpuyard.sim.traces.columns import LABEL, Jobs, name_of
 from gpuyard.sim.traces.source import Source, first_line, quoted
 from gpuyard.units import format_number
@@ -102,10 +103,6 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _SUFFIXES = {".swf": "swf", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-_NOT_IN_SWF = (
-    "priority", "weight", "tickets", "memory", "compute", "deadline", "preemptible", "cpus",
-    "host_memory", "gpu_type",
-)  # fmt: skip
 _PACKERS: dict[str, Callable[[IO[bytes]], AbstractContextManager[Any]]] = {
     # No name and no time in the header: the same trace gives the same file.
     ".gz": lambda stream: gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0),
@@ -257,36 +254,6 @@ def _jsonl(trace: Trace) -> Iterator[str]:
         yield "{" + ", ".join(cells) + "}\n"
 
 
-def _swf(trace: Trace) -> Iterator[str]:
-    lost = [name for name in _informative(trace) if name in _NOT_IN_SWF or name.startswith(LABEL)]
-    yield f"; Version: 2.2\n; MaxJobs: {len(trace)}\n; MaxRecords: {len(trace)}\n"
-    if trace.capacity:
-        yield f"; MaxProcs: {trace.capacity}\n"
-    if lost:
-        yield f"; Note: not in this format, left out: {', '.join(lost)}\n"
-    ids = trace.ids if _all_whole(trace.ids) else [str(i) for i in range(1, len(trace) + 1)]
-    users = _user_numbers(trace.users)
-    requested = np.where(np.isnan(trace.requested), -1.0, trace.requested)
-    times = (trace.submit, trace.run, requested)
-    rows = zip(ids, users, trace.gpus.tolist(), *(column.tolist() for column in times), strict=True)
-    for job, user, gpus, submit, run, wanted in rows:
-        first = f"{job} {format_number(submit)} -1 {format_number(run)} {gpus} -1 -1 {gpus}"
-        yield f"{first} {format_number(wanted)} -1 1 {user} -1 -1 -1 -1 -1 -1\n"
-
-
-def _all_whole(names: list[str]) -> bool:
-    return all(name.isascii() and name.isdecimal() for name in names)
-
-
-def _user_numbers(users: list[str]) -> list[str]:
-    """Users as SWF wants them: their own numbers, or 1, 2, ... in order of appearance."""
-    known = dict.fromkeys(user for user in users if user)
-    if _all_whole(list(known)):
-        return [user or "-1" for user in users]
-    numbers = {user: str(position) for position, user in enumerate(known, 1)}
-    return [numbers.get(user, "-1") for user in users]
-
-
 WRITERS: MappingProxyType[str, Callable[[Trace], Iterator[str]]] = MappingProxyType(
-    {"gpuyard": _csv, "jsonl": _jsonl, "swf": _swf}
+    {"gpuyard": _csv, "jsonl": _jsonl, "swf": lambda trace: swf_lines(trace, _informative(trace))}
 )
