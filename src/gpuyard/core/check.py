@@ -1,4 +1,4 @@
-"""`check_policy`: what is wrong with a policy, told before it is trusted with a queue."""
+"""`check_policy`: what is wrong with a policy, before it gets a queue to rank."""
 
 from __future__ import annotations
 

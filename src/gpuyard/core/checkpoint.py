@@ -1,7 +1,7 @@
 """A state as plain values, and back: what a driver keeps so that a restart need not fold the whole log.
 
 Jobs that are over are left out, since nothing can happen to them any more; the others keep their order, so ties are
-decided as before. What the rows say is kept, what can be worked out of them is not.
+decided as before. Rows are stored; what can be computed from them is not.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Placement `considerate`: `pack`, but jobs that are known to hurt each other (`State.harms`) are kept apart.
+"""Placement `considerate`: `pack`, but jobs that are known to slow each other down (`State.harms`) are kept apart.
 
-There are two degrees, whichever of the two it is that suffers:
+There are two degrees; the worse of the two slowdowns of a pair counts:
 
-- Who would take twice as long, or longer, does better by taking turns: such jobs never meet. The one that waits does so
-  as it would for memory: until a GPU with other company has room, or until one is empty. For the latter it is taken to
-  ask for GPUs of its own, so that disciplines reserve one for it and policies that preempt can clear one.
-- Who would take a quarter longer, or more, goes elsewhere if there is room elsewhere now; else they share.
+- Jobs that would take twice as long, or longer, do better by taking turns: such jobs never meet. The one that waits
+  does so as it would for memory: until a GPU with another neighbour has room, or until one is empty. For the latter it
+  is taken to ask for GPUs of its own, so that disciplines reserve one for it and policies that preempt can clear one.
+- Jobs that would take a quarter longer, or more, go elsewhere if there is room elsewhere now; else they share.
 
-As reservations do, it takes GPUs out of the reach of waiting jobs, and the loops know nothing of it. A plan is drafted,
-looked at, and drafted anew while jobs that start together would hurt each other, or wait for no good reason.
+As reservations do, this takes GPUs out of the reach of waiting jobs, and the loops know nothing of it. A plan is
+drafted, checked, and drafted again while jobs that start together would slow each other down, or wait for no good
+reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The disciplines, one function each:
+"""The disciplines, one function each: they order the queue and choose what the loops in `loops.backfill` see.
 
-they order the queue as far as they need and choose what the loops in `loops.backfill` see.
+Most of a long queue is never sorted and never looked at: one comparison of arrays leaves out jobs that want more GPUs
+than are idle, and ranks are computed only as far down as jobs still start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`ordered` makes a planner of a policy, a discipline and a placement.
 
-Who needs more (elastic sizes, auctions) writes a class with the two methods of `plan.Planner`; the engine
-validates whatever comes back.
+For more (elastic sizes, auctions) write a class with the two methods of `plan.Planner`; the engine validates every
+plan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The placements by name: those of `pool`, and one of them that looks further."""
+"""A policy: an ordering of the queue as a function of columns, with its settings; and the names of placements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Which running jobs a plan stops: for preemptive policies, for priority and for fair shares."""
+"""Which running jobs a plan stops: for preemptive policies, for priority and for fair shares.
+
+`preempt` decides for policies that preempt by themselves. Under the others, `reclaim` looks once more at the first jobs
+that a plan leaves waiting. A job that has a higher priority than running jobs that may be stopped, or whose user has
+less than their share while the users of those have more, gets their GPUs. It does so only where rules allow it
+(`Rules.preempts`), and so never in a simulation.
+
+No job is stopped for one that would have to give way to it in turn, so no two jobs can stop each other for ever:
+
+- For priority, only jobs of lower priority are stopped; not those that the policy started while this one waited, since
+  they had waited so long that they went first.
+- For shares, only jobs of users who keep their share without them are stopped, for users who do not exceed theirs; and
+  only if the policy lets this one go first.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Columns that describe the queue around a waiting job:
+"""Columns that describe the queue around a waiting job: idle GPUs, waiting jobs, and when room is expected.
 
-how full the cluster is, which jobs wait, and when room is expected.
+They are the same for every job of the queue, or follow from a few sums; computed once for an instant, however many
+columns ask. Only GPUs are counted, not where they are: what a placement makes of them is not known here.
 """
 
 from __future__ import annotations

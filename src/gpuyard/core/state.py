@@ -1,4 +1,7 @@
-"""The state of a scheduler: everything that is known at one instant, as arrays and a few numbers."""
+"""The state of a scheduler: everything that is known at one instant, as arrays and a few numbers.
+
+Only `transitions.apply` changes it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Trained policies in a daemon: which may decide, and what is remembered of them.
 
-What was loaded decides until another policy is set, whatever becomes of its file. A daemon that starts anew reads the
-file anew: one that was forced is so for as long as the file holds the same, by its hash.
+What was loaded decides until another policy is set, whatever becomes of its file. A daemon that restarts reads the file
+again: a forced policy stays so for as long as the file has the same hash.
 """
 
 from __future__ import annotations

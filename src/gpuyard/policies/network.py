@@ -2,9 +2,9 @@
 
     score = key(job) + linear(features) + sum of v_k * leaky_relu(w_k . features + b_k)
 
-All jobs share the same few weights, so a queue may be as long as it likes. With all weights zero it is the heuristic
-itself. Written for single numbers and arrays alike, like `features`: it is an ordinary policy, whose function takes its
-weights as one array behind its columns.
+All jobs share the same few weights, so a queue may have any length. With all weights zero it is the heuristic itself.
+Written for single numbers and arrays alike, like `features`: it is an ordinary policy, whose function takes its weights
+as one array behind its columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Confidence intervals of a mean, by Student's t distribution."""
+"""Policies compared on one trace, with repeated seeds and windows, and confidence intervals by Student's t."""
 
 from __future__ import annotations
 

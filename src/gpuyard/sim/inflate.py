@@ -1,8 +1,8 @@
 """How full can a cluster get? Jobs arrive one by one, start at once or not at all, and never leave.
 
 The experiment of Weng et al. (ATC'23): the trace's jobs come in a random order, then jobs drawn from it at random,
-until they want so many times the cluster's GPUs. How much of the GPUs is allocated in the end is a matter of placement
-alone; run times and policies play no part. Nodes are taken in a random order, too, since ties go to the first.
+until they want a given multiple of the cluster's GPUs. How much of the GPUs is allocated in the end depends on
+placement alone, not on run times or policies. Nodes are taken in a random order, too, since ties go to the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One thing varied, everything else kept: how a metric depends on load, on the number of GPUs, or on a setting."""
+"""One parameter varied: how a metric depends on load, on the number of GPUs, or on a setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace: the jobs of a workload as columns, whatever file they came from."""
+"""A trace: the jobs of a workload as columns, from any file format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads made to order: the same seed always gives the same trace."""
+"""Generated workloads: the same seed always gives the same trace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""GPUs on loan: idle ones that a running job may use beside its own until somebody needs them.
+"""GPUs on loan: idle ones that a running job may use beside its own until a job needs them.
 
-A loan is no tenant of its GPU: plans do not see it, so it keeps nobody from starting, whatever the policy. Whoever a
-plan puts there is promised the GPU (`promises`), its borrower is told to leave, and it is placed when that has left.
-Nobody is ever placed on a GPU that is lent; `transitions` sees to that. When the borrower ends, so do its loans.
+A loan is no tenant of its GPU: plans do not see it, so it keeps no job from starting, whatever the policy. A job that a
+plan puts there is promised the GPU (`withdrawal`), its borrower is told to leave, and the job is placed when it has
+left. No job is ever placed on a GPU that is lent; `transitions` checks that. When the borrower ends, so do its loans.
 """
 
 from __future__ import annotations

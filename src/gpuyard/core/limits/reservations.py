@@ -1,7 +1,7 @@
-"""Reservations: GPUs that only some may use for a time.
+"""Reservations: GPUs that only some users may use for a time.
 
-Who else may start there before is sure to have ended by then (`Request.limit`), or can be stopped in time. So nobody
-has to be thrown out, and a reservation is honoured to the second; the time before it is not lost.
+Another job may start there before if it is sure to have ended by then (`Request.limit`), or can be stopped in time. So
+no job has to be killed, a reservation is honoured to the second, and the time before it is not lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""GPUs that jobs may not use:
+"""GPUs that jobs may not use: withdrawn ones, memory that others take, and promised GPUs.
 
-withdrawn ones, memory that others take, and GPUs promised to jobs that wait for a stop.
+Stopping takes time, so a plan that stops jobs cannot be carried out at once. A job that is to run in their place is
+promised exactly the GPUs that the plan gave it: no other job gets them meanwhile, and it is placed when they are free.
+The same holds for GPUs on loan (`loans`), which a plan takes for free: the borrower must leave first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Who may go ahead of whom: the inner loops of the disciplines that never stop a job.
+"""Which job may overtake which: the inner loops of the disciplines that never stop a job.
 
-A discipline gets rows that are already in the policy's order and decides which of them start, by trying to place
-them one after another on a site whose pool is its own copy. Like the placements, these are loops in numba's subset.
+A discipline gets rows that are already in the policy's order and decides which of them start, by trying to place them
+one after another on a site whose pool is its own copy. Like the placements, these are loops in numba's subset.
 
-The one trick that keeps them fast is the *limit*: free capacity only shrinks while a plan is made, so once a job
-of k whole GPUs did not fit, no job of k or more can, and those are not even looked at.
+The one trick that keeps them fast is the *limit*: free capacity only shrinks while a plan is made, so once a job of k
+whole GPUs did not fit, no job of k or more can, and those are not even looked at.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What is free, what is asked for, and the names of the ways to choose: the arrays that all placements work on.
+"""What is free and what jobs ask for: the arrays that all placements work on, and the codes of the placements.
 
-Capacity is counted in *bins*. As long as every job takes whole GPUs from anywhere, a bin is a node: the GPUs of
-a node are interchangeable, so who gets which one is settled last (`pick`), when it is known who keeps theirs.
-Once any job shares a GPU, names the GPUs or models it wants, or takes CPUs that are counted, bins are the GPUs
-themselves (`fine`). A job's spot is the array of its bins, one entry per GPU.
+Capacity is counted in *bins*. As long as every job takes whole GPUs from anywhere, a bin is a node: the GPUs of a node
+are interchangeable, so which job gets which one is decided last (`pick`), when it is known which jobs keep theirs. Once
+any job shares a GPU, names the GPUs or models it wants, or takes CPUs that are counted, bins are the GPUs themselves
+(`fine`). A job's spot is the array of its bins, one entry per GPU.
 
 Named tuples of arrays, since compiled code takes those, too; new fields go to the end.
 """

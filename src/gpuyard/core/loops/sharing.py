@@ -1,5 +1,12 @@
-"""Placement GPU by GPU, for jobs that share GPUs, name them, or take CPUs and host memory; with a score per node
-that is kept up to date.
+"""Placement GPU by GPU, for jobs that share GPUs, name them, or take CPUs and host memory of a node.
+
+There are two ways. While GPUs alone count, placements look at GPUs wherever they are (`choose_gpus`). A job that also
+takes CPUs or host memory goes on one node, and so does every job under `packing`, `clustering` and `fgd`: nodes are
+scored, the lowest score wins, ties go to the lowest node, and then GPUs are chosen on it (`by_node`). A job that wants
+more GPUs than any node has is spread over the nodes with the most room.
+
+`by_node` scores every node for every job. Within one plan little changes between two jobs of a kind, so `NodeScores`
+computes a score again only for nodes on which a job was placed. The choice is the same.
 """
 
 from __future__ import annotations

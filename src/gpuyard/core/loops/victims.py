@@ -1,8 +1,8 @@
-"""The inner loop of preemption: who must stop so that a better job can run.
+"""The inner loop of preemption: which jobs must stop so that a better job can run.
 
-Waiting and running jobs are walked in one order, each taking what it needs from those behind it. Two rules keep
-it humane: a job is placed before anybody is stopped for it, and whoever can stay although a better job comes in
-does stay, best rank first. Loops in numba's subset, like the disciplines.
+Waiting and running jobs are visited in one order, each taking what it needs from those behind it. Two rules keep
+preemptions few: a job is placed without a stop where possible, and a victim that can stay although a better job comes
+in does stay, best rank first. Loops in numba's subset, like the disciplines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What jobs are counted with on the GPUs they share: what they asked for, or less where less is expected of them.
+"""What jobs are charged on the GPUs they share: what they asked for, or less where they are expected to use less.
 
-A charge is a job's footprint in the pool. So the sum of all charges never exceeds a GPU, every plan keeps to that, and
-who plans knows nothing of usage. What a job was promised stays what it asked for: a charge bounds nobody.
+A charge is a job's footprint in the pool. So the sum of all charges never exceeds a GPU, every plan respects that, and
+planners know nothing of usage. What a job was promised stays what it asked for: a charge limits no job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Starts by usage: what a plan of charges leaves waiting may have memory that is promised and not used.
+"""Starts by usage: jobs that a plan by charges leaves waiting may have memory that is promised and not used.
 
-The plan itself is made by charges (`charging`), so whoever fits by what is expected of everybody is in it already. Here
-it is told by what each start was let in; and who found no room is tried against the windows of the GPUs, in the order
-of the policy, with the guard: at most one on each GPU, since a window tells nothing of those who came after it.
+The plan itself is made by charges (`charging`), so it contains every job that fits by expected use. Here each start is
+labelled with the rule that admitted it; and jobs that found no room are tried against the windows of the GPUs, in the
+order of the policy, with the guard: at most one on each GPU, since a window says nothing of jobs that came after it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,11 @@
-"""Compiles the loops of the core and of the kernel, and policies, from their one source, and keeps the machine
-code on disk.
+"""Compiles the loops of the core and of the kernel, and policies, from their one source, and keeps the result on disk.
+
+The functions of `core` are written in numba's subset but know nothing of numba: the daemon runs them interpreted. Here
+their source is put into one module, every function decorated, in a directory named after a hash of that source; numba
+keeps its machine code beside it. So a change anywhere starts afresh, and only the first run ever compiles.
+
+A driver takes policies as values of one function type, so that it is compiled once for all of them. A policy that numba
+cannot compile is still a policy: `replay` runs it.
 """
 
 from __future__ import annotations

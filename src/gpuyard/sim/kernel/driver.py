@@ -1,7 +1,4 @@
-"""From a trace to a schedule with the compiled drivers:
-
-what they can do, how they are fed, and reruns for training.
-"""
+"""From a trace to a schedule with the compiled drivers: what they can do, their arguments, and reruns for training."""
 
 from __future__ import annotations
 

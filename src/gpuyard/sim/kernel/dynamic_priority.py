@@ -1,9 +1,9 @@
-"""The compiled driver for policies whose order changes while jobs wait, and that stop nobody: strict and skip.
+"""The compiled driver for policies whose order changes while jobs wait, and that stop no job: strict and skip.
 
-How much is worked out anew depends on what a policy looks at. Numbers that are drawn stand until somebody starts;
-numbers that never change are worked out once. Where a job's number moves one way while it waits, its number at some
-time to come bounds it until then: only jobs whose bound is better than the best number found are looked at closely,
-and the time to come is chosen so that this is little work. Loops in numba's subset.
+How much is computed again depends on what a policy reads. Numbers that are drawn stand until a job starts; numbers that
+never change are computed once. Where a job's number moves one way while it waits, its number at a later time bounds it
+until then: only jobs whose bound is better than the best number found are looked at closely, and that later time is
+chosen so that this is little work. Loops in numba's subset.
 """
 
 from __future__ import annotations

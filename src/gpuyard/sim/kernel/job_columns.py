@@ -1,6 +1,6 @@
-"""What policies may know of the jobs, as the simulation goes: the columns of `core.columns`, for compiled policies.
+"""What policies may know of the jobs during a simulation: the columns of `core.columns`, for compiled policies.
 
-Loops in numba's subset; the arithmetic is that of `core.formulas`.
+Loops in numba's subset; the arithmetic is that of `core.loops.formulas`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""The compiled driver for preemptive policies:
+"""The compiled driver for preemptive policies: what `core.preemption` does for single plans.
 
-running jobs whose ranks hold until a known time, and those ranked at every plan. Loops in numba's subset.
+Ranks of waiting jobs do not change, so they are computed when a job joins the queue. Running jobs are ranked as seldom
+as their policy allows. Numbers of some policies stand until a time that the policy itself says, as those of `las` do
+until they drop: such jobs are kept in rank order from plan to plan, and only numbers that may have changed are computed
+again. Others are ranked at every plan that may stop a job, in the order of the last time, which is nearly right
+already. Loops in numba's subset.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The compiled driver for policies that score the whole queue at every plan, and preempt no job:
+"""The compiled driver for policies that score the whole queue at every plan, and stop no job: all disciplines.
 
-all disciplines, with queue features. Loops in numba's subset.
+A policy that reads queue features, as trained policies do, cannot rank beforehand, and neither can one whose ranks move
+while jobs wait where others may start behind the head. As in `core.disciplines`, a policy with queue features scores
+again after every start of a head. Loops in numba's subset.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the compiled drivers share:
+"""What the compiled drivers share: jobs as arrays, GPUs that are given and taken, and the schedule.
 
-a heap of ends, jobs as arrays, GPUs that are given and taken, and the schedule. Loops in numba's subset.
+Ends of running jobs are a heap by (time, row) from which any job can be removed. Loops in numba's subset.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
-"""The compiled driver for policies that rank a job once, and preempt no job; and the ranked queue it reads.
+"""The compiled driver for policies whose order is known beforehand and that stop no job.
 
-Loops in numba's subset.
+It chooses what the loops in `core.loops.backfill` see, as `core.disciplines` does for single plans: most of a long
+queue is never looked at.
+
+Waiting jobs are one set of ranks for each number of GPUs asked for. A set is a tree of bits, 32 to a word: a job is put
+in, taken out or found next in a few steps however long the queue is, and nothing is ever moved. The front of every set
+is kept at hand. Loops in numba's subset.
 """
 
 from __future__ import annotations

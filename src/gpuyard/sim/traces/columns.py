@@ -1,4 +1,4 @@
-"""What a job's values may be, whatever file they stand in, and the columns they are gathered in."""
+"""What a job's values may be, in any file format, and the columns they are collected in."""
 
 from __future__ import annotations
 

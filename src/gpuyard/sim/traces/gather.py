@@ -1,4 +1,4 @@
-"""Jobs of foreign formats: a reader adds what it works out line by line; ranges are checked at the end, at once."""
+"""Jobs of foreign formats: a reader adds values line by line; ranges are checked at the end, at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a yard on this machine: `history`, or the path of a store.
+"""The log of a daemon on this machine: `history`, or the path of a store.
 
 Jobs that ran to some end, each with its last attempt. Jobs that asked for certain GPUs may run on any in a simulation.
 """
