@@ -52,7 +52,7 @@ def dump(state: State) -> dict[str, Any]:
         "lent": [[gpu, job, gpu in state.reclaimed] for gpu, job in state.lent.items()],
         "after": [[new_row[row], list(left)] for row, left in state.after.items()],
         "handed": [[new_row[row], waits] for row, waits in state.handed.items()],
-        "doomed": [[new_row[row], wish] for row, wish in state.doomed.items()],
+        "doomed": [[new_row[row], dependency] for row, dependency in state.doomed.items()],
         "array": [names[int(state.table.array[row])] for row in rows],
         "kind": [kinds[int(state.table.kind[row])] for row in rows],
         "harms": [[*pair, slowdown] for pair, slowdown in state.harms.items()],
@@ -102,7 +102,7 @@ def load(cluster: Cluster, data: dict[str, Any]) -> State:
         if max(gpus) < cluster.gpus:
             keep_for(state, row, tuple(gpus))
     state.lent = {gpu: job for gpu, job, _ in data.get("lent", ())}
-    state.reclaimed = frozenset(gpu for gpu, _, told in data.get("lent", ()) if told)
+    state.reclaimed = frozenset(gpu for gpu, _, reclaimed_at in data.get("lent", ()) if reclaimed_at)
     return state
 
 
@@ -110,8 +110,8 @@ def _load_sharing(state: State, data: dict[str, Any]) -> None:
     state.group_of = list(data["groups"])
     state.after = {row: dict.fromkeys(left) for row, left in data["after"]}
     for row, left in state.after.items():
-        for wish in left:
-            state.followers.setdefault(wish.partition(":")[2], []).append(row)
+        for dependency in left:
+            state.followers.setdefault(dependency.partition(":")[2], []).append(row)
     state.handed = {row: dict(waits) for row, waits in data.get("handed", ())}
     state.doomed = dict(data["doomed"])
     for name in data["array"]:

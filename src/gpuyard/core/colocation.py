@@ -208,12 +208,12 @@ class CoLocation:
         return base._replace(scope=scope, scopes=np.array(scopes), compute=compute, memory=memory)
 
     @staticmethod
-    def _scope(scopes: list[Flags], was: int, off: Flags, anew: bool) -> int:
+    def _scope(scopes: list[Flags], was: int, off: Flags, always_new: bool) -> int:
         """The row of `scopes` that is scope `was` without the GPUs `off`; a new row in any case if `anew`.
 
         A job that must be alone has a scope of its own, so that too small GPUs are looked at, and reasons are its own.
         """
-        if not anew and not off.any():
+        if not always_new and not off.any():
             return was
         scopes.append(scopes[was] & ~off)
         return len(scopes) - 1

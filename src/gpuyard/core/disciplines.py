@@ -98,8 +98,8 @@ def _by_kinds(draft: Draft, order: Ints, late: Flags, attempt: Callable[[int], _
 
 def _kinds(draft: Draft, rows: Ints, late: Flags) -> Ints:
     demand, kinds = draft.demand, late.astype(np.int64)
-    for wish in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
-        asked = wish[rows]
+    for column in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
+        asked = column[rows]
         if len(asked) and (asked != asked[0]).any():  # 64 bits tell apart what a queue can hold
             kinds = mix(1, kinds ^ mix(2, asked.view(np.int64)).view(np.int64)).view(np.int64)
     return np.unique(kinds, return_inverse=True)[1]

@@ -10,7 +10,7 @@ import numpy as np
 from gpuyard.core.loops.backfill import Holders, Starts, new_starts
 from gpuyard.core.loops.placement import claim, fits, pick, place, release
 from gpuyard.core.loops.pool import FGD, NO_TASKS, NOBODY, PACKING, Demand, Floats, Ints, Pool, Site, copy_pool, on_copy
-from gpuyard.core.loops.sharing import NodeScores, Wish, goes_by_node, wish_of
+from gpuyard.core.loops.sharing import DemandKey, NodeScores, demand_key, goes_by_node
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.queue_features import foreseen
@@ -22,8 +22,8 @@ class DraftSite:
 
     def __init__(self, site: Site, changed: list[int] | None = None) -> None:
         self.site = site
-        self._known: dict[Wish, NodeScores] = {}
-        self._seen: dict[Wish, int] = {}
+        self._known: dict[DemandKey, NodeScores] = {}
+        self._seen: dict[DemandKey, int] = {}
         self.changed: list[int] = [] if changed is None else changed
         """Nodes on which somebody was placed, in order; boards of one pool share it."""
 
@@ -53,13 +53,13 @@ class DraftSite:
         return not (self.site.parts and row in self.site.parts) and goes_by_node(self.site, row)
 
     def _scores(self, row: int) -> NodeScores:
-        wish = wish_of(self.site.demand, row)
-        known = self._known.get(wish)
+        key = demand_key(self.site.demand, row)
+        known = self._known.get(key)
         if known is None:
-            known = self._known[wish] = NodeScores(self.site, row)
-        elif stale := self.changed[self._seen[wish] :]:
+            known = self._known[key] = NodeScores(self.site, row)
+        elif stale := self.changed[self._seen[key] :]:
             known.look_at(np.array(sorted(set(stale)), dtype=np.int64))
-        self._seen[wish] = len(self.changed)
+        self._seen[key] = len(self.changed)
         return known
 
 

@@ -96,8 +96,8 @@ def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[
         return []
     demand = draft.demand
     kinds = np.zeros(len(rows), np.int64)
-    for wish in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
-        asked = wish[rows]
+    for column in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
+        asked = column[rows]
         if (asked != asked[0]).any():
             values, which = np.unique(asked, return_inverse=True)
             kinds = np.unique(kinds * len(values) + which, return_inverse=True)[1]

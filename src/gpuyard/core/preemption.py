@@ -26,8 +26,8 @@ from gpuyard.core.limits.withdrawal import withdraw
 from gpuyard.core.loops.formulas import slice_over_at
 from gpuyard.core.loops.placement import claim, fits, place, release
 from gpuyard.core.loops.pool import FGD, NO_TASKS, Flags, Floats, Ints, Site, copy_pool, on_copy
-from gpuyard.core.loops.sharing import wish_of
-from gpuyard.core.loops.victims import displace
+from gpuyard.core.loops.sharing import demand_key
+from gpuyard.core.loops.victims import choose_victims
 from gpuyard.core.plan import Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.state import State
@@ -44,7 +44,7 @@ def preempt(draft: Draft, stop: bool) -> None:
     order = keys.argsort(kind="stable")
     loose, keys = loose[order], keys[order]
     victim = np.zeros(len(loose), dtype=np.int64)
-    _displace(draft, rank, loose, keys, victim, stop)
+    _choose_victims(draft, rank, loose, keys, victim, stop)
     kept = loose
     if victim.any():
         draft.victims = loose[victim == 1].tolist()
@@ -95,7 +95,7 @@ def _out_of_use(state: State) -> set[int]:
     return {*state.withdrawn, *state.drained, *(gpu for gpus in state.promises.values() for gpu in gpus)}
 
 
-def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
+def _choose_victims(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
     rows = draft.snapshot.waiting
     if not draft.fine and not _anybody_fits(draft, rows, rank, loose, keys):
         return
@@ -114,7 +114,7 @@ def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Int
         quick = holders._replace(**lists)
     ranks = keys.tolist()
     draft.run(
-        lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, holders.bins),
+        lambda starts: choose_victims(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, holders.bins),
         rows,
         loose,
     )
@@ -192,7 +192,7 @@ def reclaim(draft: Draft, keeps_idle: bool) -> None:
     for row in order.tolist():
         others = claims.must_give_way(row, loose)
         idle = keeps_idle and row != first
-        case = (*wish_of(site.demand, row), state.parts.get(row), idle, tuple(others))
+        case = (*demand_key(site.demand, row), state.parts.get(row), idle, tuple(others))
         chosen = _victims(state, row, others, site, idle) if others and case not in hopeless else None
         if chosen is None:
             hopeless.add(case)

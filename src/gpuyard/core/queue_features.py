@@ -96,12 +96,12 @@ def _expected(state: State, now: float, idle: int, begun: Ints) -> tuple[Ints, F
 
 def opening(state: State, rows: Ints, now: float) -> Floats:
     """Seconds until as many GPUs as a job wants are expected to be idle; 0: now."""
-    around = measure_queue(state, now)
-    at = around.room.searchsorted(state.table.gpus[rows])
-    found: Floats = np.append(around.delay, ENDLESS)[at]
+    features = measure_queue(state, now)
+    at = features.room.searchsorted(state.table.gpus[rows])
+    found: Floats = np.append(features.delay, ENDLESS)[at]
     shares = state.table.compute[rows] < 100
     if shares.any():
-        soonest = around.delay[1] if len(around.delay) > 1 else OVERDUE
+        soonest = features.delay[1] if len(features.delay) > 1 else OVERDUE
         found = np.where(shares, np.where(_has_room(state, rows), 0.0, soonest), found)
     return found
 
@@ -130,10 +130,10 @@ def shadow(state: State, now: float) -> float:
 
 def shorter(state: State, rows: Ints, now: float) -> Floats:
     """The share of the queue that is expected to be shorter than a job; of equally long ones, half are counted."""
-    around = measure_queue(state, now)
+    features = measure_queue(state, now)
     length = length_of(state.table.estimate[rows])
-    below = around.lengths.cumsum() - around.lengths
-    return (below[length] + 0.5 * around.lengths[length]) / max(around.queue, 1)
+    below = features.lengths.cumsum() - features.lengths
+    return (below[length] + 0.5 * features.lengths[length]) / max(features.queue, 1)
 
 
 def usage_share(state: State, rows: Ints, now: float) -> Floats:

@@ -113,8 +113,8 @@ TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
 def apply(state: State, event: Event) -> State:
     """Apply one event. The state is changed in place and returned."""
     kind = type(event)
-    if kind in _YARD_EFFECTS:
-        _YARD_EFFECTS[kind](state, event)
+    if kind in _CLUSTER_EFFECTS:
+        _CLUSTER_EFFECTS[kind](state, event)
         state.version += 1
         state.now = max(state.now, event.at)
         return state
@@ -162,7 +162,7 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
     request = event.request
     user = _user(state, request)
     state.table.add(event.at, request, user)
-    _note_wishes(state, row, request)
+    _note_request(state, row, request)
     state.ids.append(event.job)
     state.row_of[event.job] = row
     state.phase.append(Phase.QUEUED)
@@ -191,7 +191,7 @@ def _user(state: State, request: Request) -> int:
     return user
 
 
-def _note_wishes(state: State, row: int, request: Request) -> None:
+def _note_request(state: State, row: int, request: Request) -> None:
     """Store what a request says beyond the columns that a policy knows."""
     state.shares = state.shares or not takes_any(state.table.demand, row)
     state.latest_begin = max(state.latest_begin, request.begin)
@@ -222,7 +222,7 @@ def _edited(state: State, row: int, event: Edited) -> None:
     if len(state.spot[row]):
         table.scope[row] = scope
     state.fixed += bool(len(state.spot[row])) * (loose - _may_be_stopped(state, row))
-    _note_wishes(state, row, request)
+    _note_request(state, row, request)
 
 
 def _rejected(state: State, row: int, event: Rejected) -> None:
@@ -428,7 +428,7 @@ def _host_taken(state: State, event: HostTaken) -> None:
     take_host(state, event.node, event.cpus, event.memory)
 
 
-_YARD_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
+_CLUSTER_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
     Opened: _opened,
     PolicySet: _policy_set,
     GpusWithdrawn: _gpus_withdrawn,

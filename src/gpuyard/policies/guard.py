@@ -102,7 +102,7 @@ class Guard:
         """Why the base heuristic ranks at this instant; empty: it does not."""
         self._rest, self._until = REST, -math.inf
         self._starving: set[str] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         # After each ranking glibc gives what it took back to the system, and to fetch it again takes longer than the
         # network does; not so once something larger has been given back.
         np.empty(_LARGE, dtype=np.uint8)
@@ -158,8 +158,8 @@ class Guard:
         """Let the base heuristic rank at this instant; log it the first time."""
         self._kind = kind
         self.counts.fallbacks[kind] += 1
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged:
+            self._logged.add(kind)
             why = _WHY[kind].format(limit=self._limit)
             log.warning(
                 "policy %s is not used for now: %s; %s ranks the queue (this is told once, and counted)",
@@ -179,7 +179,7 @@ class Guard:
         if len(self._starving) > _MANY:
             self._starving = {job for job in self._starving if job in state.row_of}
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """The guard's report for users, as plain values."""
         return {
             "file": self.name.removeprefix(LEARNED),

@@ -50,15 +50,15 @@ def inflate(
         raise UserError(f"--inflate takes a number above 0 and at most {MOST:g}, such as 1.3, not {factor:g}")
     rng = np.random.default_rng(seed)
     cluster = _shuffled(cluster, rng.permutation(len(cluster.nodes)))
-    yard = _Filling(trace, cluster, placement, seed)
-    order = arrivals(yard.wanted, factor * cluster.gpus, rng)
+    filling = _Filling(trace, cluster, placement, seed)
+    order = arrivals(filling.wanted, factor * cluster.gpus, rng)
     step = cluster.gpus / 100.0
-    demand, curve, placed = 0.0, [(0.0, 0.0, yard.fragmentation())], 0
+    demand, curve, placed = 0.0, [(0.0, 0.0, filling.fragmentation())], 0
     for number, row in enumerate(order.tolist()):
-        placed += yard.take(row, number)
-        demand += yard.wanted[row]
+        placed += filling.take(row, number)
+        demand += filling.wanted[row]
         if demand >= step * len(curve) - 1e-9:
-            curve.append((demand / step, yard.allocation(), yard.fragmentation()))
+            curve.append((demand / step, filling.allocation(), filling.fragmentation()))
             if progress:
                 progress(number + 1, len(order))
     facts = {
@@ -66,7 +66,7 @@ def inflate(
         "jobs": len(trace), "arrived": len(order), "placed": placed, "failed": len(order) - placed,
         "demand": demand / step,
     }  # fmt: skip
-    return facts | yard.measures() | {"curve": curve}
+    return facts | filling.measures() | {"curve": curve}
 
 
 def arrivals(wanted: Floats, target: float, rng: np.random.Generator) -> Ints:

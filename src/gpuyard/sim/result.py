@@ -156,8 +156,8 @@ def stack_bars(segments: Segments, share: Floats, origin: float) -> Bars:
     start, end = segments.start[order] - origin, segments.end[order] - origin
     alone = _alone(gpu, start, end)
     pieces = [(int(i), 0.0, float(share[job[i]])) for i in np.flatnonzero(alone)]
-    crowd = np.flatnonzero(~alone)
-    for row in np.split(crowd, np.flatnonzero(np.diff(gpu[crowd])) + 1):
+    stacked = np.flatnonzero(~alone)
+    for row in np.split(stacked, np.flatnonzero(np.diff(gpu[stacked])) + 1):
         pieces += _stack_row(row, start, end, share[job])
     index = np.array([i for i, _, _ in pieces], dtype=np.int64)
     low = np.array([low for _, low, _ in pieces])

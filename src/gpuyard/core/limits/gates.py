@@ -188,7 +188,7 @@ def in_week(state: State, user: int, now: float) -> float:
 def set_dependencies(state: State, row: int, after: Iterable[str]) -> None:
     """Make a row wait for jobs, in place of those it waited for so far; what has happened already counts as done."""
     state.doomed.pop(row, None)
-    left = {still: None for wish in after for still in _left_of(state, row, wish)}
+    left = {still: None for dependency in after for still in _left_of(state, row, dependency)}
     if left:
         state.after[row] = left
         _remember(state, row, left)
@@ -196,14 +196,14 @@ def set_dependencies(state: State, row: int, after: Iterable[str]) -> None:
         state.after.pop(row, None)
 
 
-def _left_of(state: State, row: int, wish: str) -> Iterator[str]:
+def _left_of(state: State, row: int, dependency: str) -> Iterator[str]:
     """The part of a dependency that is not fulfilled yet, or what replaced it; the chain may be long."""
-    handed, wishes = state.handed.get(row, {}), [wish]
-    while wishes:
-        wish = wishes.pop()
-        if _is_ahead(state, wish):
-            yield wish
-        wishes += reversed(handed.get(wish, ()))
+    handed, dependencies = state.handed.get(row, {}), [dependency]
+    while dependencies:
+        dependency = dependencies.pop()
+        if _is_ahead(state, dependency):
+            yield dependency
+        dependencies += reversed(handed.get(dependency, ()))
 
 
 def dependency_begun(state: State, job: str) -> None:
@@ -223,38 +223,38 @@ def dependency_over(state: State, job: str, phase: Phase, waited: Iterable[str] 
         left = state.after.get(row)
         if left is None:
             continue
-        for wish in [wish for how in _KINDS if (wish := f"{how}:{job}") in left]:
-            how = wish.partition(":")[0]
+        for dependency in [dependency for how in _KINDS if (dependency := f"{how}:{job}") in left]:
+            how = dependency.partition(":")[0]
             if how == "begun":
-                _hand_on(state, row, wish, waited)
+                _hand_on(state, row, dependency, waited)
             if how == "begun" or _is_met(how, phase):
-                del left[wish]
+                del left[dependency]
             else:
-                state.doomed.setdefault(row, wish)
+                state.doomed.setdefault(row, dependency)
         if not left:
             del state.after[row]
 
 
-def _hand_on(state: State, row: int, wish: str, waited: Iterable[str]) -> None:
+def _hand_on(state: State, row: int, dependency: str, waited: Iterable[str]) -> None:
     """Make a row wait for what a job waited for that it was to follow, also after its request is edited."""
     handed = [w for w in waited if _is_ahead(state, w) and w.partition(":")[2] != state.ids[row]]
     if handed:
-        state.handed.setdefault(row, {})[wish] = handed
+        state.handed.setdefault(row, {})[dependency] = handed
         state.after[row].update(dict.fromkeys(handed))
         _remember(state, row, handed)
 
 
-def _remember(state: State, row: int, wishes: Iterable[str]) -> None:
-    for wish in wishes:
-        state.followers.setdefault(wish.partition(":")[2], []).append(row)
+def _remember(state: State, row: int, dependencies: Iterable[str]) -> None:
+    for dependency in dependencies:
+        state.followers.setdefault(dependency.partition(":")[2], []).append(row)
 
 
 def _is_met(how: str, phase: Phase) -> bool:
     return how == "any" or (how == "ok") == (phase is Phase.SUCCEEDED)
 
 
-def _is_ahead(state: State, wish: str) -> bool:
-    how, _, job = wish.partition(":")
+def _is_ahead(state: State, dependency: str) -> bool:
+    how, _, job = dependency.partition(":")
     row = state.row_of.get(job)
     if row is None or state.phase[row].over:
         return False

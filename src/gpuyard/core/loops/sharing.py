@@ -254,10 +254,10 @@ def pack_one_node(pool: Pool, usable: Flags, per_node: Ints, k: int) -> Ints:
     return best
 
 
-Wish = tuple[float, ...]
+DemandKey = tuple[float, ...]
 
 
-def wish_of(demand: Demand, row: int) -> Wish:
+def demand_key(demand: Demand, row: int) -> DemandKey:
     """A job's demand as a key: jobs with the same key are placed alike."""
     return (
         float(demand.gpus[row]), float(demand.memory[row]), float(demand.compute[row]), float(demand.scope[row]),

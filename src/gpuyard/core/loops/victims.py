@@ -16,7 +16,7 @@ from gpuyard.core.loops.pool import CONSOLIDATE, INTERPRETED, Counts, Ints, Site
 _MANY = 64  # from here on, the interpreter is quicker to leave jobs out at once than to pass over them one by one
 
 
-def displace(
+def choose_victims(
     order: Ints, keys: Counts, holders: Holders, holder_keys: Counts, stop: bool, site: Site, starts: Starts,
     victim: Counts, held: Counts, flat: Ints,
 ) -> None:  # fmt: skip

@@ -71,15 +71,15 @@ def _settled(state: State, usage: Usage, now: float) -> Iterator[Charged]:
     lowered = {row: float(wanted[row]) for row in placed if wanted[row] < _SHRINKS * charged[row]}
     for row, lower in lowered.items():
         room[state.spot[row]] += float(charged[row]) - lower
-        yield _told(state, row, lower, usage, now)
+        yield _charge(state, row, lower, usage, now)
     for row in placed:
         higher = _raised(float(charged[row]), float(wanted[row]), float(np.min(room[state.spot[row]])))
         if higher is not None:
             room[state.spot[row]] -= higher - float(charged[row])
-            yield _told(state, row, higher, usage, now)
+            yield _charge(state, row, higher, usage, now)
     for row in changed:
         if not len(state.spot[row]) and not _SHRINKS * charged[row] <= wanted[row] <= charged[row]:
-            yield _told(state, row, float(wanted[row]), usage, now)
+            yield _charge(state, row, float(wanted[row]), usage, now)
 
 
 def targets(state: State, usage: Usage) -> Floats:
@@ -106,7 +106,7 @@ def _raised(now: float, wanted: float, room: float) -> float | None:
     return higher if higher > now and (higher - now >= _STEP or higher == wanted) else None
 
 
-def _told(state: State, row: int, memory: float, usage: Usage, now: float) -> Charged:
+def _charge(state: State, row: int, memory: float, usage: Usage, now: float) -> Charged:
     job = state.ids[row]
     peak = usage.peaks.get(job)
     return Charged(now, job, memory, HISTORY, peak.evidence) if peak is not None else Charged(now, job, memory)

@@ -112,7 +112,7 @@ def _harvested(
     used = {gpu for start in draft.plan.starts for gpu in start.gpus}
     until, known = np.inf, dict[tuple[float, ...], Decision]()
     for row in _candidates(draft):
-        if (decision := known.get(_wish(draft, usage, row))) is not None:
+        if (decision := known.get(_demand_key(draft, usage, row))) is not None:
             refused[state.ids[row]] = decision
             continue
         late = draft.snapshot.now + float(state.table.estimate[row]) > until
@@ -126,7 +126,7 @@ def _harvested(
             known.clear()
             continue
         if decision is not None:
-            refused[state.ids[row]] = known[_wish(draft, usage, row)] = decision
+            refused[state.ids[row]] = known[_demand_key(draft, usage, row)] = decision
         if discipline in _STOPS:
             break
         if discipline in _RESERVES and until == np.inf:
@@ -134,7 +134,7 @@ def _harvested(
     return refused
 
 
-def _wish(draft: Draft, usage: Usage, row: int) -> tuple[float, ...]:
+def _demand_key(draft: Draft, usage: Usage, row: int) -> tuple[float, ...]:
     """A job's demand as a key: jobs with the same key are refused alike."""
     demand, peak = draft.demand, usage.peaks.get(draft.snapshot.state.ids[row])
     asked = draft.snapshot.state.table.memory[row]
@@ -157,7 +157,7 @@ def _spot(draft: Draft, usage: Usage, books: _MemoryBooks, row: int, used: set[i
     wanted = need(asked, peak.memory if peak is not None else None)
     usable = (pool.compute >= demand.compute[row] - SLACK) & (pool.kind <= 0) & (pool.memory >= 0)
     usable &= demand.scopes[demand.scope[row]]
-    found, told = list[int](), list[Decision]()
+    found, decisions = list[int](), list[Decision]()
     for gpu in np.flatnonzero(usable).tolist():
         seen = usage.statistics.get(gpu)
         if gpu in used or seen is None:
@@ -167,12 +167,14 @@ def _spot(draft: Draft, usage: Usage, books: _MemoryBooks, row: int, used: set[i
             return NOBODY, None
         decision = decide(wanted, left, seen, bound, thresholds=usage.thresholds)
         known = None if peak is None else wanted
-        told.append(replace(decision, request=asked, available=books.available(np.array([gpu])), need=known))
+        decisions.append(replace(decision, request=asked, available=books.available(np.array([gpu])), need=known))
         found += [gpu] if decision.admitted else []
     wide = int(demand.gpus[row])
     spot = np.array(found[:wide] if len(found) >= wide else [], dtype=np.int64)
-    told = [one for one in told if one.admitted == bool(len(spot))] or [replace(one, admitted=False) for one in told]
-    return spot, max(told, key=lambda one: one.harvested, default=None)
+    decisions = [one for one in decisions if one.admitted == bool(len(spot))] or [
+        replace(one, admitted=False) for one in decisions
+    ]
+    return spot, max(decisions, key=lambda one: one.harvested, default=None)
 
 
 def _start(draft: Draft, row: int, spot: Ints, decision: Decision) -> None:

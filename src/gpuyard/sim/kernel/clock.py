@@ -28,11 +28,11 @@ def new_clock(most: int) -> Clock:
     return Clock(np.empty(most, np.int64), np.zeros(3, np.int64), np.full(1, np.inf))
 
 
-def next_instant(clock: Clock, work: Work, yard: Schedule, idle: Ints, stepwise: bool) -> float:
+def next_instant(clock: Clock, work: Work, schedule: Schedule, idle: Ints, stepwise: bool) -> float:
     """Let the next events happen, and return when they do; infinite if nothing will ever happen again."""
     n, row = len(work.submit), clock.counts[2]
     arrives = work.submit[row] if row < n else np.inf
-    now = min(arrives, next_end(yard.ends), clock.due[0])
+    now = min(arrives, next_end(schedule.ends), clock.due[0])
     clock.counts[0] = 0
     clock.counts[1] = row
     if now == np.inf:
@@ -40,12 +40,12 @@ def next_instant(clock: Clock, work: Work, yard: Schedule, idle: Ints, stepwise:
     if stepwise and arrives == now:
         clock.counts[2] = row + 1
         return now
-    while next_end(yard.ends) == now:
-        done = yard.ends.row[0]
-        take_gpus(yard, done)
-        add_gpus(idle, yard.nodes[yard.offset[done] : yard.offset[done + 1]], 1)
-        yard.end[done] = now
-        yard.done[0] += 1
+    while next_end(schedule.ends) == now:
+        done = schedule.ends.row[0]
+        take_gpus(schedule, done)
+        add_gpus(idle, schedule.nodes[schedule.offset[done] : schedule.offset[done + 1]], 1)
+        schedule.end[done] = now
+        schedule.done[0] += 1
         clock.finished[clock.counts[0]] = done
         clock.counts[0] += 1
         if stepwise:

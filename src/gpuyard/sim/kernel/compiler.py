@@ -101,22 +101,23 @@ LEAN = frozenset(
     (
         "choose_nodes", "wait_for", "backfill", "_start_heads", "_may_be_new", "_begin", "best_fit", "most_idle",
         "needs_one_node", "some_node_has", "add_gpus", "settle", "claim", "release", "bins_taken", "start", "fill",
-        "book_events", "_number", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "runs",
-        "runs_no_more", "_take_in", "_plan", "displace", "before", "_next_victim", "_count", "_stays",
+        "book_events", "_number", "_plan_dynamic", "_renumber", "best_of", "_best_by_bounds", "remove_waiting", "runs",
+        "runs_no_more", "_take_in", "_plan", "choose_victims", "before", "_next_victim", "_count", "_stays",
         "_limit_after", "_in_reach", "has_room", "whole_nodes_fit", "fits", "_add_bins",
         "_make_room", "_spare_by_count", "is_full", "add_piece", "next_end", "add_end", "remove_end", "_before",
         "_stand", "_rise", "_sink", "_lowest_bit", "_down", "next_row", "_set_front", "put_in", "take_out",
         "first_row", "smallest", "_place_in", "expect", "expect_no_more", "give_gpus", "_give_lowest", "take_gpus",
         "run_from", "next_instant", "round_after", "is_time_to_plan", "_arrived", "_plan_in_order", "plan_salt",
-        "line_length", "_find", "_move", "_to_the_middle", "join", "leave", "note_submitted", "note_started",
+        "queue_length", "_find", "_move", "_to_the_middle", "join", "leave", "note_submitted", "note_started",
         "note_stopped", "note_preempted", "note_finished", "note_renewed", "gather", "_gather_one", "_take",
         "_changing", "attained", "behind_all", "remaining", "waited", "_queue_up", "_stop", "_everybody_starts",
         "_begin_all", "nobody_stops", "note_worst", "asks_for_at_most", "fill_up", "take_from", "_gather_work",
-        "_sort_out", "_sort", "decide_anew", "forget_ended", "_part_from_victims", "anybody_fits", "_wake_at",
-        "change_times", "ends_by", "enlist", "dismiss", "decide_standing", "_near", "_rank_due", "_dismiss_victims",
-        "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off", "reserve_for", "_candidates",
-        "without_number", "look_around", "_look_at_jobs", "gather_around", "_opening", "_shorter", "_let_begin",
-        "_judge", "_begin_best", "_keep_head", "usage_into",
+        "_sort_out", "_sort", "decide_from_scratch", "forget_ended", "_part_from_victims", "anybody_fits", "_wake_at",
+        "change_times", "ends_by", "enlist", "dismiss", "decide_incrementally", "_near", "_rank_due",
+        "_dismiss_victims", "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off",
+        "reserve_for", "_candidates",
+        "without_number", "measure_features", "_measure_jobs", "gather_feature", "_opening", "_shorter", "_let_begin",
+        "_score_all", "_begin_best", "_keep_head", "usage_into",
     )
 )  # fmt: skip
 """Functions that allocate nothing and return no array: counting references would only cost time in them."""
@@ -125,11 +126,11 @@ INLINED = frozenset(
     (
         "next_instant", "is_time_to_plan", "_arrived", "_plan_in_order", "give_gpus", "take_gpus", "run_from", "fill",
         "settle", "start", "put_in", "take_out", "first_row",
-        "book_events", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "_gather_one",
+        "book_events", "_plan_dynamic", "_renumber", "best_of", "_best_by_bounds", "remove_waiting", "_gather_one",
         "_changing",
         "note_submitted", "note_started", "note_stopped", "note_finished", "_take_in", "_plan",
-        "_everybody_starts", "decide_standing", "_opening", "_shorter", "_judge", "_begin_best", "_let_begin",
-        "look_around", "_look_at_jobs", "gather_around", "gather", "_before_shadow", "_keep_head",
+        "_everybody_starts", "decide_incrementally", "_opening", "_shorter", "_score_all", "_begin_best", "_let_begin",
+        "measure_features", "_measure_jobs", "gather_feature", "gather", "_before_shadow", "_keep_head",
     )
 )  # fmt: skip
 """Functions of every event, which are passed so many arrays that passing them costs more than what they do."""
@@ -234,7 +235,7 @@ def rank(values, n, out):
 """
 
 
-_JUDGE = """\
+_SCORER = """\
 import numba
 from gpuyard.sim.kernel.compiler import FUNCTIONS
 
@@ -261,7 +262,7 @@ def compile_scorer(policy: Policy) -> Any:
         body = _AT_ONCE.format(arguments=", ".join(_arguments(policy, ":n")))
     else:
         body = _BY_JOB.format(arguments=", ".join([*_arguments(policy, "i"), "weights"]))
-    return load("judge", _JUDGE.format(key=_known(policy), body=body)).rank
+    return load("scorer", _SCORER.format(key=_known(policy), body=body)).rank
 
 
 def _arguments(policy: Policy, index: str) -> list[str]:

@@ -245,36 +245,36 @@ def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
     return Holders(expected.rows[first:last], expected.begins[first:last], expected.ends[first:last], nodes, until)
 
 
-def give_gpus(yard: Schedule, row: int, spot: Ints, code: int, salt: int) -> None:
+def give_gpus(schedule: Schedule, row: int, spot: Ints, code: int, salt: int) -> None:
     """Decide which GPUs of its nodes a job gets: the lowest idle ones, as `pick` would, but faster."""
-    begin, end = yard.offset[row], yard.offset[row + 1]
+    begin, end = schedule.offset[row], schedule.offset[row + 1]
     one_node = True  # as nearly all are
     for n in spot:
         one_node = one_node and n == spot[0]
     if code == RANDOM:
-        _give_random(yard, begin, end, spot, salt)
+        _give_random(schedule, begin, end, spot, salt)
     elif one_node:
-        yard.lowest[spot[0]] = _give_lowest(yard, begin, end, spot[0])
+        schedule.lowest[spot[0]] = _give_lowest(schedule, begin, end, spot[0])
     else:
-        _give_on_many(yard, begin, spot)
+        _give_on_many(schedule, begin, spot)
     for i in range(begin, end):
-        yard.pool.tenants[yard.gpus[i]] = 1
-        yard.nodes[i] = yard.pool.node[yard.gpus[i]]
-    yard.free[0] -= end - begin
+        schedule.pool.tenants[schedule.gpus[i]] = 1
+        schedule.nodes[i] = schedule.pool.node[schedule.gpus[i]]
+    schedule.free[0] -= end - begin
 
 
-def _give_lowest(yard: Schedule, begin: int, end: int, node: int) -> int:
+def _give_lowest(schedule: Schedule, begin: int, end: int, node: int) -> int:
     """The lowest idle GPUs of one node; returns where the next idle one may be."""
-    g = yard.lowest[node]
+    g = schedule.lowest[node]
     for i in range(begin, end):
-        while yard.pool.tenants[g] != 0:
+        while schedule.pool.tenants[g] != 0:
             g += 1
-        yard.gpus[i] = g
+        schedule.gpus[i] = g
         g += 1
     return g
 
 
-def _give_on_many(yard: Schedule, begin: int, nodes: Ints) -> None:
+def _give_on_many(schedule: Schedule, begin: int, nodes: Ints) -> None:
     """The lowest idle GPUs of several nodes, in the order of the nodes."""
     nodes = np.sort(nodes)
     i = 0
@@ -282,28 +282,28 @@ def _give_on_many(yard: Schedule, begin: int, nodes: Ints) -> None:
         j = i + 1
         while j < len(nodes) and nodes[j] == nodes[i]:
             j += 1
-        yard.lowest[nodes[i]] = _give_lowest(yard, begin + i, begin + j, nodes[i])
+        schedule.lowest[nodes[i]] = _give_lowest(schedule, begin + i, begin + j, nodes[i])
         i = j
 
 
-def _give_random(yard: Schedule, begin: int, end: int, spot: Ints, salt: int) -> None:
-    yard.gpus[begin:end] = pick(RANDOM, yard.pool, spot, salt)
+def _give_random(schedule: Schedule, begin: int, end: int, spot: Ints, salt: int) -> None:
+    schedule.gpus[begin:end] = pick(RANDOM, schedule.pool, spot, salt)
 
 
-def take_gpus(yard: Schedule, row: int) -> None:
-    for i in range(yard.offset[row], yard.offset[row + 1]):
-        gpu, node = yard.gpus[i], yard.nodes[i]
-        yard.pool.tenants[gpu] = 0
-        yard.lowest[node] = min(yard.lowest[node], gpu)
-    yard.free[0] += yard.offset[row + 1] - yard.offset[row]
-    if yard.ends.place[row] >= 0:
-        remove_end(yard.ends, row)
+def take_gpus(schedule: Schedule, row: int) -> None:
+    for i in range(schedule.offset[row], schedule.offset[row + 1]):
+        gpu, node = schedule.gpus[i], schedule.nodes[i]
+        schedule.pool.tenants[gpu] = 0
+        schedule.lowest[node] = min(schedule.lowest[node], gpu)
+    schedule.free[0] += schedule.offset[row + 1] - schedule.offset[row]
+    if schedule.ends.place[row] >= 0:
+        remove_end(schedule.ends, row)
 
 
-def run_from(yard: Schedule, row: int, now: float, until: float) -> None:
-    if np.isnan(yard.start[row]):
-        yard.start[row] = now
-    add_end(yard.ends, until, row)
+def run_from(schedule: Schedule, row: int, now: float, until: float) -> None:
+    if np.isnan(schedule.start[row]):
+        schedule.start[row] = now
+    add_end(schedule.ends, until, row)
 
 
 def asks_for_at_most(most: int, waiting_of: Ints) -> bool:
@@ -341,14 +341,14 @@ def is_full(pieces: Pieces, gpus: int) -> bool:
     return pieces.sizes[0] + gpus > len(pieces.row) or pieces.sizes[1] + gpus > len(pieces.gpus)
 
 
-def add_piece(pieces: Pieces, yard: Schedule, row: int, start: float, end: float) -> None:
+def add_piece(pieces: Pieces, schedule: Schedule, row: int, start: float, end: float) -> None:
     i, g = pieces.sizes[0], pieces.sizes[1]
-    k = yard.offset[row + 1] - yard.offset[row]
+    k = schedule.offset[row + 1] - schedule.offset[row]
     pieces.row[i] = row
     pieces.start[i] = start
     pieces.end[i] = end
     for j in range(k):
-        pieces.gpus[g + j] = yard.gpus[yard.offset[row] + j]
+        pieces.gpus[g + j] = schedule.gpus[schedule.offset[row] + j]
     pieces.sizes[0] = i + 1
     pieces.sizes[1] = g + k
 
