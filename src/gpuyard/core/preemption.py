@@ -36,7 +36,7 @@ from gpuyard.core.state import State
 def preempt(draft: Draft, stop: bool) -> None:
     """Decide again over running and waiting jobs together; jobs within their quantum are left alone."""
     state, policy = draft.snapshot.state, draft.policy
-    if not policy.sliced and _everybody_starts(draft):
+    if not policy.sliced and _start_all(draft):
         return
     loose, soon = _loose(draft)
     ranks = draft.rank(np.concatenate((loose, draft.snapshot.waiting)))
@@ -54,7 +54,7 @@ def preempt(draft: Draft, stop: bool) -> None:
         draft.plan.wake_at = _wake_at(draft, kept, soon)
 
 
-def _everybody_starts(draft: Draft) -> bool:
+def _start_all(draft: Draft) -> bool:
     """Start all waiting jobs, if there is room without a stop: the usual case on a machine that is not full."""
     rows = draft.snapshot.waiting
     if draft.fine or draft.demand.gpus[rows].sum() > draft.idle:
@@ -97,7 +97,7 @@ def _out_of_use(state: State) -> set[int]:
 
 def _choose_victims(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
     rows = draft.snapshot.waiting
-    if not draft.fine and not _anybody_fits(draft, rows, rank, loose, keys):
+    if not draft.fine and not _any_job_fits(draft, rows, rank, loose, keys):
         return
     order = rank.argsort(kind="stable")
     rows, rank = rows[order], rank[order]
@@ -121,7 +121,7 @@ def _choose_victims(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victi
     victim[: len(marks)] = marks
 
 
-def _anybody_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:
+def _any_job_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it hold."""
     gpus = draft.demand.gpus
     if gpus[rows].min() <= draft.idle:

@@ -134,7 +134,7 @@ def conserve(order: Ints, now: float, holders: Holders, site: Site, starts: Star
         least[n] = smallest
     for n in range(len(order)):
         if least[n] > sum(site.pool.idle):
-            break  # nobody from here on fits now, so their reservations change nothing
+            break  # no job from here on fits now, so their reservations change nothing
         row = order[n]
         i, spot = earliest(row, profile, site)
         if i < 0:

@@ -9,11 +9,11 @@ import numpy as np
 A = Any  # a number or an array of numbers
 
 ENDLESS = 1e7
-"""Seconds, some four months: longer is not told apart, and neither is what nobody knows."""
+"""Seconds, about four months: longer times, and unknown ones, count as this."""
 OVERDUE = 1.0
 """Seconds until a job that has outlived its estimate is expected to end."""
 LENGTHS = 32
-"""Lengths of jobs are told apart by powers of two, so many of them."""
+"""Number of classes of job lengths, by powers of two."""
 
 
 def attained(progress: A, started: A, overhead: A, now: float) -> A:

@@ -345,7 +345,7 @@ def release(site: Site, row: int, spot: Ints) -> None:
     pool.kind[empty] = 0
     if counts_host(site.demand, row):
         _add_host(site, row, spot, 1.0)
-    for n in pool.node[empty]:  # whoever left last, also one that took no CPUs
+    for n in pool.node[empty]:  # after the last job, also one that took no CPUs
         if pool.idle[n] == pool.size[n]:
             pool.cpus[n] = pool.all_cpus[n]
             pool.host[n] = pool.all_host[n]

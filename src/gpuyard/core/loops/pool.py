@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Counts = Any
-"""A number for each node: an array, or a list, which the interpreter walks several times faster."""
+"""A number for each node: an array, or a list, over which the interpreter loops several times faster."""
 
 INTERPRETED = True
 """Whether loops are run by Python; where they are compiled, this is false."""
@@ -49,7 +49,7 @@ class Pool(NamedTuple):
     total: Floats
     """Bytes of each GPU when empty."""
     kind: Ints
-    """What each GPU is used for: k for a job of k whole GPUs, -1 for shares, 0 for nobody."""
+    """What each GPU is used for: k for a job of k whole GPUs, -1 for shares, 0 for none."""
     cpus: Floats
     """CPU cores left on each node; infinite where they are not counted."""
     host: Floats

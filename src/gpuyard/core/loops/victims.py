@@ -81,10 +81,10 @@ def _stays(again: int, holders: Holders, site: Site, victim: Counts) -> bool:
     return True
 
 
-def _limit_after(row: int, nobody_behind: bool, site: Site) -> int:
+def _limit_after(row: int, last: bool, site: Site) -> int:
     """From how many GPUs on jobs need not be tried once this one did not fit."""
     limit = int(site.demand.gpus[row])
-    if nobody_behind and not site.fine:
+    if last and not site.fine:
         limit = min(limit, sum(site.pool.idle) + 1)  # all that is left is what is idle
     return limit
 
@@ -110,7 +110,7 @@ def _next_victim(victim: Counts, begin: int, end: int) -> int:
 
 def _count(begin: int, counted: int, holders: Holders, victim: Counts, flat: Ints, held: Counts) -> None:
     """Make `held` what holders from `begin` on have of each node, victims left out; it was that from `counted` on."""
-    if counted == len(holders.rows):  # so far nobody was counted, and nobody is a victim
+    if counted == len(holders.rows):  # so far none was counted, and none is a victim
         if INTERPRETED:
             held[:] = np.bincount(flat[holders.begins[begin] :], minlength=len(held)).tolist()
         else:

@@ -110,9 +110,9 @@ LEAN = frozenset(
         "run_from", "next_instant", "round_after", "is_time_to_plan", "_arrived", "_plan_in_order", "plan_salt",
         "queue_length", "_find", "_move", "_to_the_middle", "join", "leave", "note_submitted", "note_started",
         "note_stopped", "note_preempted", "note_finished", "note_renewed", "gather", "_gather_one", "_take",
-        "_changing", "attained", "behind_all", "remaining", "waited", "_queue_up", "_stop", "_everybody_starts",
-        "_begin_all", "nobody_stops", "note_worst", "asks_for_at_most", "fill_up", "take_from", "_gather_work",
-        "_sort_out", "_sort", "decide_from_scratch", "forget_ended", "_part_from_victims", "anybody_fits", "_wake_at",
+        "_changing", "attained", "behind_all", "remaining", "waited", "_queue_up", "_stop", "_start_all",
+        "_begin_all", "no_job_stops", "note_worst", "asks_for_at_most", "fill_up", "take_from", "_gather_work",
+        "_sort_out", "_sort", "decide_from_scratch", "forget_ended", "_part_from_victims", "any_job_fits", "_wake_at",
         "change_times", "ends_by", "enlist", "dismiss", "decide_incrementally", "_near", "_rank_due",
         "_dismiss_victims", "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off",
         "reserve_for", "_candidates",
@@ -129,11 +129,11 @@ INLINED = frozenset(
         "book_events", "_plan_dynamic", "_renumber", "best_of", "_best_by_bounds", "remove_waiting", "_gather_one",
         "_changing",
         "note_submitted", "note_started", "note_stopped", "note_finished", "_take_in", "_plan",
-        "_everybody_starts", "decide_incrementally", "_opening", "_shorter", "_score_all", "_begin_best", "_let_begin",
+        "_start_all", "decide_incrementally", "_opening", "_shorter", "_score_all", "_begin_best", "_let_begin",
         "measure_features", "_measure_jobs", "gather_feature", "gather", "_before_shadow", "_keep_head",
     )
 )  # fmt: skip
-"""Functions of every event, which are passed so many arrays that passing them costs more than what they do."""
+"""Functions of every event: passing their many arrays costs more than what they do."""
 
 
 @cache

@@ -136,7 +136,7 @@ def watched(call: Callable[[], None], done: Ints, total: int, progress: Progress
     def work() -> None:
         try:
             call()
-        except BaseException as error:  # to be raised where somebody is listening
+        except BaseException as error:  # raised again in the waiting thread
             failed.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -359,7 +359,7 @@ def _when(policy: Policy) -> int:
 
 
 _KEPT = frozenset({"asked", "values", "near", "near_keys", "keys", "rows", "gpus", "nodes", "submit", "run"})
-"""Arrays that nobody writes, or that are written before they are read: these need not be made anew."""
+"""Arrays that no run writes, or that are written before they are read: these need no reset."""
 
 
 class Rerun:

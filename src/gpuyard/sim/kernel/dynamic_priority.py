@@ -27,7 +27,7 @@ from gpuyard.sim.kernel.job_columns import (
 from gpuyard.sim.kernel.schedule import Schedule, Work, asks_for_at_most, give_gpus, plan_salt, run_from
 
 ONCE, AT_STARTS, EVERY_PLAN, ONE_WAY = range(4)
-"""When numbers are worked out: at submission, after every start, at every plan, or as far as bounds do not tell."""
+"""When numbers are computed: at submission, after every start, at every plan, or where bounds are not enough."""
 
 
 class WaitingJobs(NamedTuple):
@@ -222,7 +222,7 @@ def _best_by_bounds(facts: JobColumns, waiting: WaitingJobs, columns: Ints, rank
             waiting.near[n] = waiting.rows[i]
             n += 1
     waiting.counts[5] = best
-    if n == 1:  # nobody but the last best
+    if n == 1:  # only the last best
         return best
     waiting.counts[3] += n
     gather(facts, columns, waiting.near[:n], now, waiting.usage, waiting.values)

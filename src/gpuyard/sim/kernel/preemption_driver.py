@@ -30,7 +30,7 @@ from gpuyard.sim.kernel.preemption_state import (
     PreemptionRules,
     PreemptionState,
     SortedQueue,
-    anybody_fits,
+    any_job_fits,
     change_times,
     join,
     leave,
@@ -82,7 +82,7 @@ def decide_incrementally(
         return wrong
     first, last = state.runners.span[0], state.runners.span[1]
     rows, keys = state.runners.rows[first:last], state.runners.keys[first:last]
-    if anybody_fits(rows, keys, state.counts[5], schedule.free[0], queue, state.waiting_of, facts):
+    if any_job_fits(rows, keys, state.counts[5], schedule.free[0], queue, state.waiting_of, facts):
         take_from(rows, keys, site, schedule, queue, starts, state, rules.strict)
         _dismiss_victims(facts, state)
     if queue_length(queue) + state.counts[4] > starts.size[0]:
@@ -161,7 +161,7 @@ def _earliest(n: int, state: PreemptionState) -> float:
     return at
 
 
-def nobody_stops(queue: SortedQueue, state: PreemptionState) -> bool:
+def no_job_stops(queue: SortedQueue, state: PreemptionState) -> bool:
     """Whether old numbers are enough to see that all running jobs go before all that wait."""
     key, row = queue.keys[queue.span[0]], queue.rows[queue.span[0]]
     return key > state.worst[0] or (key == state.worst[0] and row > state.worst[1])
@@ -198,7 +198,7 @@ def decide_from_scratch(
         if np.isnan(state.keys[h]):
             return int(state.loose[h])
     _sort(state.keys, state.loose, n)
-    if anybody_fits(state.loose[:n], state.keys, behind, schedule.free[0], queue, state.waiting_of, facts):
+    if any_job_fits(state.loose[:n], state.keys, behind, schedule.free[0], queue, state.waiting_of, facts):
         take_from(state.loose[:n], state.keys[:n], site, schedule, queue, starts, state, rules.strict)
     _part_from_victims(state)
     if queue_length(queue) + state.counts[4] > starts.size[0]:
@@ -373,11 +373,11 @@ def _plan(
     state.counts[1] = 0
     state.counts[4] = 0
     wrong = -1
-    if not rules.sliced and _everybody_starts(queue, starts, site, schedule, state):
+    if not rules.sliced and _start_all(queue, starts, site, schedule, state):
         pass
     elif rules.ranks_hold:
         wrong = decide_incrementally(site, schedule, clock, facts, queue, starts, state, rules, rank, change, now)
-    elif rules.improves and nobody_stops(queue, state):
+    elif rules.improves and no_job_stops(queue, state):
         fill_up(site, schedule, queue, starts, state, rules)
     else:
         wrong = decide_from_scratch(site, schedule, clock, facts, queue, starts, state, rules, rank, change, now)
@@ -421,9 +421,7 @@ def _stop(row: int, schedule: Schedule, facts: JobColumns, now: float) -> None:
     note_preempted(facts, row, now)
 
 
-def _everybody_starts(
-    queue: SortedQueue, starts: Starts, site: Site, schedule: Schedule, state: PreemptionState
-) -> bool:
+def _start_all(queue: SortedQueue, starts: Starts, site: Site, schedule: Schedule, state: PreemptionState) -> bool:
     """Start all waiting jobs, if there is room without a stop: the usual case on a machine that is not full."""
     if state.counts[2] > schedule.free[0]:
         return False

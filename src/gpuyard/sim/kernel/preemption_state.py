@@ -103,7 +103,7 @@ class PreemptionRules(NamedTuple):
     changes: bool
     """Whether there are such."""
     ranks_hold: bool
-    """Whether a running job's number stands until then, so that it need not be worked out at every plan."""
+    """Whether a running job's number stands until then, so that it need not be computed at every plan."""
     quantum: float
     sliced: bool
     strict: bool
@@ -140,14 +140,14 @@ class PreemptionState(NamedTuple):
     key: Floats
     """Of every row: its number in the queue, or its last one since."""
     counts: Ints
-    """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all who wait; what
+    """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all waiting jobs; what
     has happened at this instant; how many rows are in `stopped`; GPUs that the jobs in `runners` have."""
     waiting_of: Ints
     """How many wait for one GPU, two, and so on."""
     over: Floats
-    """Of every row: when its present slice is over, as far as that was worked out."""
+    """Of every row: when its present slice is over, if that was computed."""
     worst: Floats
-    """The number that no running job's exceeds, and the row behind whom none with that number is."""
+    """The number that no running job's exceeds, and the last row with that number."""
 
 
 def new_preemption_state(gpus: int, nodes: int, rows: int, columns: int) -> PreemptionState:
@@ -187,7 +187,7 @@ def take_from(
 ) -> None:
     """Let the queue take what it needs from what is idle and from these running jobs, which are in rank order."""
     first, last, n = queue.span[0], queue.span[1], len(rows)
-    ahead = before(queue.keys[first], queue.rows[first], keys, rows)  # of everybody who waits: they are left alone
+    ahead = before(queue.keys[first], queue.rows[first], keys, rows)  # of all waiting jobs: they are left alone
     for h in range(ahead):
         state.victim[h] = 0
     end = 0
@@ -207,7 +207,7 @@ def take_from(
     )  # fmt: skip
 
 
-def anybody_fits(
+def any_job_fits(
     rows: Ints, keys: Floats, behind: int, free: int, queue: SortedQueue, waiting_of: Ints, facts: JobColumns
 ) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it have (all: `behind`)."""

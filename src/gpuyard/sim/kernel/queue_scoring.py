@@ -57,12 +57,12 @@ class FeatureArrays(NamedTuple):
     """Of every row: which power of two its estimate is below."""
     lengths: Ints
     below: Floats
-    """How many who wait are of shorter lengths."""
+    """How many waiting jobs are of shorter lengths."""
     room: Ints
     delay: Floats
     numbers: Floats
     """Idle GPUs, those of the node that has most, how many wait, GPU-seconds that they ask for, GPU-seconds that all
-    users have had, GPUs of the cluster, the first who waits, how many entries of `room` there are."""
+    users have had, GPUs of the cluster, the first waiting row, how many entries of `room` there are."""
 
 
 def new_features(length: Ints, gpus: int) -> FeatureArrays:
@@ -129,7 +129,7 @@ def _measure_jobs(features: FeatureArrays, facts: JobColumns, waiting: WaitingJo
 
 
 def _opening(features: FeatureArrays, gpus: int) -> float:
-    """Seconds until so many GPUs are expected to be idle."""
+    """Seconds until `gpus` GPUs are expected to be idle."""
     low, high = 0, int(features.numbers[7])
     end = high
     while low < high:
@@ -193,7 +193,7 @@ class ScoringState(NamedTuple):
     expected: Expected
     starts: Starts
     columns: Ints
-    surrounded: bool
+    with_features: bool
     """Whether the policy looks around, and so must look again after every start."""
     with_usage: bool
     held: Floats
@@ -256,10 +256,10 @@ def _score_all(scoring: ScoringState, site: Site, scorer: Scorer, weights: Float
     facts, waiting, columns = scoring.facts, scoring.waiting, scoring.columns
     if scoring.with_usage:
         usage_into(facts, waiting.running[: waiting.counts[1]], now, scoring.held, waiting.usage)
-    if scoring.surrounded:
+    if scoring.with_features:
         measure_features(scoring.features, facts, waiting, site, scoring.schedule, scoring.expected, now)
     n = waiting.counts[0]
-    facts.numbers[1] -= scoring.begun[0]  # lots are drawn once for a plan, whoever starts in it
+    facts.numbers[1] -= scoring.begun[0]  # random numbers are drawn once for a plan
     for c in range(len(columns)):
         if columns[c] >= FIRST_CODE:
             gather_feature(scoring.features, facts, waiting, columns[c], waiting.values[c])
@@ -310,7 +310,7 @@ def _begin_best(scoring: ScoringState, site: Site, discipline: int, scorer: Scor
             limit = fill(waiting.near[:1], not skip, limit, site, starts)
         if starts.size[0] > 0:
             _let_begin(scoring, site, now)
-            scored = not scoring.surrounded
+            scored = not scoring.with_features
         elif not skip:
             return row
     return -1

@@ -135,7 +135,7 @@ class Schedule(NamedTuple):
     gpus: Ints
     nodes: Ints
     done: Ints
-    """One number: jobs that are through, for whoever watches."""
+    """One number: jobs that are done, for the progress bar."""
 
 
 class Expected(NamedTuple):

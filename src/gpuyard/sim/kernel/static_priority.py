@@ -299,7 +299,7 @@ def run_backfilling(
     found = np.empty(len(order.rank), dtype=np.int64)
     begun, head, stuck, shadow, extra = 0, -1, -1, np.inf, 0
     later = on_copy(site)
-    known = 0  # rows before this one were refused under the present reservation, and would be if nobody starts
+    known = 0  # rows before this one were refused under the present reservation, and would be again unless a job starts
     while True:
         now = next_instant(clock, work, schedule, site.pool.idle, discipline == EASY_SHADOW)
         if now == np.inf:
