@@ -34,9 +34,9 @@ AVOIDED = 1.25
 _PATIENCE = 3
 """So often jobs that would start together are kept apart by a GPU; after that, one of them gets a GPU of its own."""
 _LET_IN = 100
-"""Waiting jobs that are looked at once more behind one that waits for better company."""
+"""Waiting jobs that are tried once more behind one that waits for a better neighbour."""
 _APART, _TOGETHER, _ALONE = range(3)
-"""How a waiting job is placed: apart from whom it hurts at all, or only from whom it hurts much, or on its own."""
+"""How a waiting job is placed: apart from all that it slows down, or only from those it slows down much, or alone."""
 
 
 def considerate(
@@ -209,7 +209,7 @@ class CoLocation:
 
     @staticmethod
     def _scope(scopes: list[Flags], was: int, off: Flags, always_new: bool) -> int:
-        """The row of `scopes` that is scope `was` without the GPUs `off`; a new row in any case if `anew`.
+        """The row of `scopes` that is scope `was` without the GPUs `off`; a new row in any case if `always_new`.
 
         A job that must be alone has a scope of its own, so that too small GPUs are looked at, and reasons are its own.
         """

@@ -43,7 +43,7 @@ def _remaining(state: State, rows: Ints, now: float) -> Floats:
 
 
 def _requeued(state: State, rows: Ints, now: float) -> Floats:
-    # Were a running job stopped now, it would queue behind everybody; several of them, in the order they started.
+    # Were a running job stopped now, it would queue behind all others; several of them, in the order they started.
     table = state.table
     behind = behind_all(table.turn[rows], state.numbers)
     return np.where(table.started[rows] == np.inf, table.requeued[rows], behind)
@@ -54,7 +54,7 @@ def _user_usage(state: State, rows: Ints, now: float) -> Floats:
 
 
 def _draw(state: State, rows: Ints, now: float) -> Floats:
-    # One number per job and round of the lottery; a round lasts until somebody is started.
+    # One number per job and round of the lottery; a round lasts until a job starts.
     return (mix(salted(state.seed, state.starts), rows).astype(np.float64) + 0.5) / 2.0**64
 
 

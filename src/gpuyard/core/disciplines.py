@@ -235,7 +235,7 @@ def _beside(draft: Draft, head: int, order: Ints) -> None:
     demand, node = draft.demand, draft.snapshot.state.pool.node
     its_own = demand.scopes[demand.scope[head]]
     if counts_host(demand, head):
-        its_own = np.isin(node, node[its_own])  # who takes CPUs of its nodes could delay it as well
+        its_own = np.isin(node, node[its_own])  # jobs that take CPUs of its nodes could delay it as well
     others = demand.scopes & ~its_own
     order = order[others.any(axis=1)[demand.scope[order]] & (order != head)]
     scopes = np.vstack((demand.scopes, others))

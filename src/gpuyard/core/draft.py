@@ -25,7 +25,7 @@ class DraftSite:
         self._known: dict[DemandKey, NodeScores] = {}
         self._seen: dict[DemandKey, int] = {}
         self.changed: list[int] = [] if changed is None else changed
-        """Nodes on which somebody was placed, in order; boards of one pool share it."""
+        """Nodes on which jobs were placed, in order; sites of one pool share it."""
 
     def spot(self, row: int) -> Ints:
         if self._is_scored(row):
@@ -155,7 +155,7 @@ class Draft:
             pool = self.snapshot.state.pool
             if self.fine:
                 pool = copy_pool(pool)
-            else:  # whole GPUs only: the numbers per node are all that changes, and lists are quick to walk
+            else:  # whole GPUs only: the numbers per node are all that changes, and loops over lists are fast
                 pool = pool._replace(size=self.snapshot.state.cluster.nodes, idle=pool.idle.tolist())
             tasks = self.snapshot.state.table.tasks() if self.code == FGD else NO_TASKS
             parts = self.snapshot.state.parts if self.fine else None
@@ -229,7 +229,7 @@ class Draft:
             nodes = np.zeros(ends[-1] if len(ends) else 0, dtype=np.int64)
             return Holders(rows, ends - gpus, ends, nodes, until)
         running = self.snapshot.running
-        place_of = np.full(len(running) + 1, len(rows), dtype=np.int64)  # the last is for GPUs without anybody
+        place_of = np.full(len(running) + 1, len(rows), dtype=np.int64)  # the last is for idle GPUs
         place_of[running.searchsorted(rows)] = np.arange(len(rows))
         places = place_of[np.where(state.occupant >= 0, running.searchsorted(state.occupant), len(running))]
         held = places.argsort(kind="stable")[: ends[-1] if len(ends) else 0]

@@ -97,7 +97,7 @@ def validate(state: State, plan: Plan) -> None:
 
 def _check_room(state: State, stopped: list[int], started: list[int], starts: list[Start]) -> None:
     spots = [np.array(start.gpus, dtype=np.int64) for start in starts]
-    if not state.shares:  # whole GPUs only: nobody may meet anybody
+    if not state.shares:  # whole GPUs only: no two jobs may meet
         alone = len(started) == 1 and not stopped
         tenants = state.pool.tenants if alone else state.pool.tenants.copy()
         for row in stopped:

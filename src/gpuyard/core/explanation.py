@@ -21,7 +21,7 @@ from gpuyard.core.usage.admission import Decision
 from gpuyard.errors import Bug
 
 _TIMES = 200
-"""Under `conservative`, so many jobs are told when they may expect to start: each takes longer than the one before."""
+"""Jobs whose expected start is computed under `conservative`: each takes longer than the one before."""
 
 
 def explain(

@@ -40,7 +40,7 @@ class Plan:
     starts: list[Start] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
     renewals: list[str] = field(default_factory=list)
-    """Running jobs whose time slice begins anew."""
+    """Running jobs that get another time slice."""
     chosen: tuple[str, float] | None = None
     """A head to keep until it fits, and its shadow time."""
     wake_at: float = np.inf
@@ -64,7 +64,7 @@ class Snapshot:
     usage: Usage | None = None
     """What is used of GPUs, where that counts; None: only what was asked for does."""
     most: int = NO_LIMIT
-    """So many jobs are started at most, where GPUs are told apart and nobody is stopped: the rest can wait a moment."""
+    """Most jobs to start, where bins are GPUs and no job is stopped: the rest can wait a moment."""
 
     @property
     def waiting(self) -> Ints:

@@ -67,7 +67,7 @@ class Policy:
     sliced: bool = False
     """Whether the quantum is a time slice, renewed or passed on when it is over."""
     improves: bool = False
-    """Whether a job's number never grows while it runs: then an old number will do to see that it stays."""
+    """Whether a job's number never grows while it runs: then an old number is enough to see that it stays."""
     one_way: bool = False
     """Whether a job's number only falls, or only grows, while it waits: then two numbers bound all between them."""
     next_change: Policy | None = None

@@ -102,7 +102,7 @@ def _choose_victims(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victi
     order = rank.argsort(kind="stable")
     rows, rank = rows[order], rank[order]
     if rank[0] > keys.max(initial=-np.inf):
-        loose, keys = loose[:0], keys[:0]  # all running jobs go first: nobody has to stop
+        loose, keys = loose[:0], keys[:0]  # all running jobs go first: none has to stop
     holders = draft.holders(loose, np.empty(0))
     marks: list[int] = [0] * len(loose)
     nodes = len(draft.snapshot.state.cluster.nodes)
@@ -257,7 +257,7 @@ def _enough(state: State, row: int, others: list[int], site: Site) -> list[int]:
 
 def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
     state, plan = draft.snapshot.state, draft.plan
-    for victim in victims:  # what is free must agree with who holds what: reasons are told by both
+    for victim in victims:  # what is free must agree with who holds what: reasons use both
         release(draft.site, victim, draft.bins(state.spot[victim]))
     claim(draft.site, row, draft.bins(spot))
     draft.victims += victims
@@ -278,7 +278,7 @@ class _Claims:
     share: Floats
     """GPUs that each user deserves, by number; none where shares do not count."""
     holds: Floats
-    """GPUs that each user has, those who start in this plan included and those who stop left out."""
+    """GPUs that each user has, after the starts and stops of this plan."""
 
     @classmethod
     def of(cls, draft: Draft, waiting: Ints, loose: Ints) -> _Claims:

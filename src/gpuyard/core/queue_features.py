@@ -19,14 +19,14 @@ from gpuyard.core.state import State
 QUEUE_FEATURES = frozenset(
     {"usage_share", "opening", "suitable", "shorter", "idle", "hole", "queue", "queue_work", "shadow"}
 )
-"""The columns that tell of it: whoever starts changes them for all others."""
+"""The columns that read them: every start changes them for all other jobs."""
 
 
 class QueueFeatures(NamedTuple):
     """The queue and the cluster at one instant, in a few numbers."""
 
     idle: int
-    """GPUs without anybody on them, and that something may be started on."""
+    """GPUs without a tenant, on which jobs may start."""
     hole: int
     """Those of the node that has most."""
     queue: int
@@ -34,7 +34,7 @@ class QueueFeatures(NamedTuple):
     work: float
     """GPU-seconds that they ask for, by estimates."""
     first: int
-    """The row that was submitted first of them, -1 if nobody waits."""
+    """The row that was submitted first of them, -1 if none waits."""
     lengths: Ints
     """How many of them are so long, by powers of two (`length_of`)."""
     room: Ints

@@ -70,7 +70,7 @@ class Table:
     array: Ints
     """The array that it is a task of, by number; 0: none."""
     kind: Ints
-    """What it has in common with its like, by number; 0: not known."""
+    """Number of its kind (`Request.kind`); 0: not known."""
     preemptible: Flags
 
     def __init__(self, cluster: Cluster) -> None:
@@ -234,7 +234,7 @@ class State:
         self.waiting = Rows()
         self.running = Rows()
         self.fixed = 0
-        """How many running jobs nobody may stop: not preemptible, or not known to have started."""
+        """How many running jobs may not be stopped: not preemptible, or not known to have started."""
         self.shares = False
         """Whether any job so far shares GPUs, names them or their model, or takes CPUs or host memory that are
         counted, so that GPUs of a node are not all alike."""
@@ -250,7 +250,7 @@ class State:
         self.hosted: dict[int, tuple[float, float]] = {}
         """CPU cores and bytes of memory of nodes that are no job's of ours."""
         self.drained: set[int] = set()
-        """GPUs that somebody wants to be left alone."""
+        """GPUs that an operator drained."""
         self.recalled: dict[int, str] = {}
         """Rows on GPUs that were told to end, and what they will have ended by."""
         self.charges: dict[int, float] = {}
@@ -258,7 +258,7 @@ class State:
         self.admitted: dict[int, str] = {}
         """Rows on GPUs that were given memory which others asked for, and by what rule (`admission`)."""
         self.promises: dict[int, tuple[int, ...]] = {}
-        """GPUs that are kept for waiting rows while those who run there are being stopped."""
+        """GPUs that are kept for waiting rows while the jobs there are being stopped."""
         self.lent: dict[int, str] = {}
         """GPUs on loan, and which running job has each: plans take them for free. Replaced as a whole."""
         self.reclaimed: frozenset[int] = frozenset()
@@ -275,14 +275,14 @@ class State:
         self.parts: dict[int, tuple[int, ...]] = {}
         """GPUs of each part of the rows that have some (`Request.parts`)."""
         self.patient: set[int] = set()
-        """Rows that nobody is stopped for."""
+        """Rows for which no job is stopped."""
         self.at_most: dict[int, int] = {}
         """How many tasks of an array may run at once, where that is limited."""
         self.latest_begin = 0.0
         """No job waits for a time that is later."""
         self.bookings: dict[str, Booking] = {}
         self.rules: Rules | None = None
-        """How people share the GPUs; None where nobody said, as in a simulation."""
+        """How people share the GPUs; None where there are no rules, as in a simulation."""
         self.kinds: dict[str, int] = {"": 0}
         self.harms: dict[tuple[str, str], float] = {}
         """How many times as long jobs of the first kind take beside those of the second; the latest measured last."""
@@ -296,7 +296,7 @@ class State:
         self.used: list[float] = []
         self.last_finish: list[float] = []
         self.seen: tuple[int, float, Any] | None = None
-        """What was last found by looking around (`surroundings`), of which version and when."""
+        """The latest queue features (`queue_features`), of which version and when."""
         self.ledger = Ledger()
         """What users have had lately, where there are rules to share by."""
 

@@ -1,4 +1,4 @@
-"""How a yard changes: the one table that says how a job moves from phase to phase, and what each event does.
+"""How the state changes: the one table of a job's transitions from phase to phase, and what each event does.
 
     (new)  --Submitted--> queued --Placed--> placed --Started--> running --Exited--> succeeded | failed
                            ^  |                                    |
@@ -334,7 +334,7 @@ def _requeued(state: State, row: int, event: Requeued) -> None:
 
 def _recalled(state: State, row: int, event: Recalled) -> None:
     state.fixed += _may_be_stopped(state, row)
-    if state.recalled.get(row, "preempted") in WAIT_AGAIN:  # who is to end for good does not wait again
+    if state.recalled.get(row, "preempted") in WAIT_AGAIN:  # a job that is to end for good does not wait again
         state.recalled[row] = event.cause
 
 

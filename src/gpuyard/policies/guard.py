@@ -5,8 +5,8 @@ Each time the queue is ranked, the base heuristic ranks it instead, exactly as i
 - a score is not a finite number (`not-a-number`);
 - the queue is far from what the policy was trained on (`unusual`). A feature is far if it is outside of the range that
   it had in training by more than a quarter of that range, and by more than 0.1 (most features are between 0 and 1). One
-  that is the same for all who wait counts for all of them; of those that tell jobs from each other, it takes more than
-  a tenth of the jobs: a single odd job cannot do much harm, since nobody starves;
+  that is the same for all waiting jobs counts for all of them; of those that differ between jobs, it takes more than
+  a tenth of the jobs: a single odd job cannot do much harm, since no job starves;
 - ranking took too long lately (`late`): then it is not tried for a second, and for twice as long each time that it is
   too late again, up to ten minutes.
 

@@ -37,7 +37,7 @@ UNIT = ALL_FEATURES + 2
 """Numbers of a hidden unit: its bias, a weight for each feature, and what it counts."""
 LEAK = 0.01
 FAR_AHEAD = 1e6
-"""No score is as far from another's: who starves is ahead of all who do not."""
+"""More than any two scores differ: a starving job is ahead of all others."""
 
 
 def key(base: float, estimate: A, gpus: A, submit: A, wait: A) -> A:

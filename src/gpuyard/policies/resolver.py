@@ -21,7 +21,7 @@ def find_policy(name: str) -> Policy:
         path, _, function = name.rpartition(":")
         return load_policy(Path(path), function)
     if name.startswith(LEARNED):
-        from gpuyard.policies.trained_policy import learned_policy  # only where somebody has trained one
+        from gpuyard.policies.trained_policy import learned_policy  # only where one is used
 
         return learned_policy(name)
     if name in POLICIES:

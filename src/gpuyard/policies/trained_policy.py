@@ -40,7 +40,7 @@ class Learned:
     training: dict[str, Any]
     """What it was trained on, and how; no times, so that the same training gives the same file."""
     gate: dict[str, Any] = field(default_factory=dict)
-    """How it fared against the best heuristic where it was held out; empty: nobody has looked."""
+    """Its held-out results against the best heuristic; empty: not evaluated."""
 
     @property
     def deployable(self) -> bool:
@@ -111,7 +111,7 @@ def load(name: str) -> Learned:
         raise UserError(f"{name} is damaged: what it holds is not what was written ({_advice()})")
     try:
         return _read(facts)
-    except (TypeError, ValueError, OverflowError):  # the hash is right, so somebody wrote it so
+    except (TypeError, ValueError, OverflowError):  # the hash is right, so it was written so
         raise UserError(f"{name} is no trained policy: what it holds is of other kinds ({_advice()})") from None
 
 

@@ -151,7 +151,7 @@ class _Filling:
             nodes = np.arange(len(known))
         else:
             nodes = np.array(sorted(set(self.changed[self.seen[kind] :])), dtype=np.int64)
-            nodes = nodes[known[nodes] < np.inf]  # nobody leaves, so a node without room stays without
+            nodes = nodes[known[nodes] < np.inf]  # no job leaves, so a node without room stays without
         self.seen[kind] = len(self.changed)
         if len(nodes):
             known[nodes] = np.inf
@@ -159,7 +159,7 @@ class _Filling:
             slots = only(slots, hosts(self.site, row, slots))
             if len(slots.nodes):
                 known[slots.nodes] = scores(self.site, row, slots)
-        if self.site.code == RANDOM:  # every decision draws lots anew, among the nodes with room
+        if self.site.code == RANDOM:  # every decision draws again, among the nodes with room
             able = np.flatnonzero(known < np.inf)
             return int(able[lots(self.site.salt, able).argmin()]) if len(able) else -1
         best = int(known.argmin())

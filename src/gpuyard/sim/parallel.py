@@ -45,7 +45,7 @@ class Task:
     until: float = np.inf
     """Only jobs submitted from `since` on and before `until`."""
     load: float = 1.0
-    """Jobs arrive so many times faster than in the trace."""
+    """How many times faster jobs arrive than in the trace."""
 
     def trace(self, whole: Trace) -> Trace:
         part = whole
@@ -122,7 +122,7 @@ def run_all(
     except BrokenProcessPool:
         raise UserError("a simulating process was killed, perhaps for want of memory; try --jobs 1") from None
     except BaseException:
-        for child in set(multiprocessing.active_children()) - others:  # nobody waits for their answers any more
+        for child in set(multiprocessing.active_children()) - others:  # their answers are not needed any more
             child.terminate()
         raise
     finally:
@@ -171,7 +171,7 @@ def _watch(futures: dict[int, Future[Any]], done: Any, progress: Watch | None) -
     while pending:
         over, pending = wait(pending, timeout=_LOOK if progress else None, return_when=FIRST_COMPLETED)
         for future in over:
-            future.result()  # a broken pool is told at once
+            future.result()  # a broken pool fails at once
         if progress is not None:
             parts = (1.0 if future.done() else done[number] for number, future in futures.items())
             progress(sum(parts), len(futures))

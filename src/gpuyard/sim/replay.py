@@ -138,7 +138,7 @@ class _Clock:
         step = self._one_event if self.planner.stepwise else self._one_instant
         report = max(1, len(self.trace) // 200)
         while (now := step()) is not None:
-            if not self.eventful:  # nobody but jobs that were rejected at once: nothing to decide
+            if not self.eventful:  # only jobs that were rejected at once: nothing to decide
                 continue
             self._obey(self.engine.plan(now), now)
             if self.progress and self.done >= report:

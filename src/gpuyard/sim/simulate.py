@@ -86,9 +86,9 @@ ENGINES = {
     "replay": "the readable driver, event by event",
 }
 MANY = 2_000
-"""From so many jobs on, the kernel is quicker than replay even with the time to load it."""
+"""Number of jobs from which the kernel is faster than replay even with the time to load it."""
 VERY_MANY = 20_000
-"""From so many jobs on, it is quicker even if it must be compiled first."""
+"""Number of jobs from which it is faster even if it must be compiled first."""
 
 
 def check_engine(name: str) -> str:
@@ -194,7 +194,7 @@ class Options:
     lenient: bool = False
     """Leave out a discipline that a preemptive policy cannot have, instead of refusing it."""
     engine: str = "auto"
-    """Who simulates: kernel, replay, or whichever is quicker."""
+    """kernel, replay, or auto: the faster one."""
     pools: Pools | None = None
     """Every pool is a cluster of its own; `simulate` is then given the cluster of all pools (`Pools.cluster`)."""
 

@@ -48,7 +48,7 @@ class Trace:
     host_memory: Floats
     """Bytes of the machine's own memory wanted in all; 0: not said."""
     gpu_types: list[str]
-    """GPU models that will do, with | between them; empty string: any."""
+    """Suitable GPU models, with | between them; empty string: any."""
     labels: dict[str, list[str]] = field(default_factory=dict)
     """What else the file says of each job, to select by: {column: one text per job}."""
     source: str = "memory"

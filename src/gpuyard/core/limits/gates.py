@@ -51,7 +51,7 @@ class Gates:
         self._rows = state.waiting.array
         self._rooms = [*_array_rooms(state), *quota_rooms(state, now)]
         self._left = [room.left for room in self._rooms]
-        """What would be left after those who were to start."""
+        """What would be left after the starts of the plan."""
         begin = state.table.begin[self._rows]
         self.may: Flags = begin <= now
         """Which waiting rows may be chosen."""

@@ -63,7 +63,7 @@ def idle(state: State, row: int, now: float, spare: float) -> list[int]:
 
 
 def avoid(state: State, plan: Plan, now: float) -> None:
-    """Move the starts of a plan to GPUs that are not on loan, where such will do as well."""
+    """Move the starts of a plan to GPUs that are not on loan, where such are as good."""
     if not state.lent:
         return
     demand = restricted(state, now) or state.table.demand

@@ -17,9 +17,9 @@ from gpuyard.core.plan import Plan, Start
 from gpuyard.core.state import State
 
 SHARED = "shared"
-"""Why a GPU is withdrawn from those who want it whole, and not from those who share it."""
+"""Cause of a GPU that is withdrawn from jobs that want it whole, and not from those that share it."""
 _OUT_OF_REACH = 1e6  # percent: more than any share leaves, and little enough to be added and taken away exactly
-_NOTHING = 1.0  # bytes: less than anybody asks for, and one can still divide by it
+_NOTHING = 1.0  # bytes: less than any job asks for, and not 0, since it is a divisor
 
 
 def withdraw(pool: Pool, gpu: int, cause: str = "") -> None:
@@ -93,7 +93,7 @@ class StandingPromises(NamedTuple):
     due: list[int]
     """Rows whose GPUs are free for them now."""
     broken: list[int]
-    """Rows that cannot have their GPUs even when all who are being stopped have left."""
+    """Rows that cannot have their GPUs even when all jobs that are being stopped have left."""
 
 
 def standing_promises(state: State) -> StandingPromises:

@@ -11,7 +11,7 @@ the others came to what is expected of them.
 
 Percentile, autocorrelation and AR(1) model are those of the Kubernetes scheduler that brought Kube-Knots' rules into
 use, so that its numbers can be reproduced. Three errors of it are corrected: a variance is never below 0, a constant
-series is no division by 0, and a forecast stays between 0 and the size of a GPU. Any unit will do, if it is the same.
+series is no division by 0, and a forecast stays between 0 and the size of a GPU. Any unit works, if all values have it.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ class Usage:
     asked for."""
 
     statistics: Mapping[int, Statistics] = field(default_factory=dict)
-    """Of GPUs whose window is not over: nobody was placed there by it yet."""
+    """Of GPUs whose window is not over: no job was placed there by it yet."""
     peaks: Mapping[str, Peak] = field(default_factory=dict)
-    """By job, waiting or running; who is not here counts with what it asked for."""
+    """By job, waiting or running; other jobs count with what they asked for."""
     thresholds: Thresholds = USUAL
     exempt: frozenset[str] = frozenset()
     """Jobs that are let in by what they ask for alone."""
     guarded: bool = True
-    """Whether what is expected of everybody bounds what windows give away. Without that jobs die: for comparisons."""
+    """Whether expected use bounds what windows give away. Without that jobs die: for comparisons."""
 
 
 @dataclass(frozen=True, slots=True)

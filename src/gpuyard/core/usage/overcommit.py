@@ -23,7 +23,7 @@ from gpuyard.units import format_size
 _TRIED = 100
 """Waiting jobs that are tried in one plan."""
 _STOPS = ("strict", "commit")
-"""Disciplines under which nobody passes a job that has to wait."""
+"""Disciplines under which no job overtakes one that has to wait."""
 _RESERVES = ("easy", "easy-shadow", "conservative")
 
 
@@ -59,7 +59,7 @@ def admit(draft: Draft, usage: Usage, discipline: str, gates: Gates | None) -> d
     _label(draft, usage, books)
     if not usage.statistics or draft.victims or draft.plan.stops:
         return {}
-    return _harvested(draft, usage, discipline, gates, books)
+    return _admit_by_windows(draft, usage, discipline, gates, books)
 
 
 def hopeful(state: State, usage: Usage) -> bool:
@@ -105,7 +105,7 @@ def _fits(asked: float, available: float) -> str:
     return f"{format_size(asked)} asked for, {format_size(available)} left"
 
 
-def _harvested(
+def _admit_by_windows(
     draft: Draft, usage: Usage, discipline: str, gates: Gates | None, books: _MemoryBooks
 ) -> dict[str, Decision]:
     state, refused = draft.snapshot.state, dict[str, Decision]()

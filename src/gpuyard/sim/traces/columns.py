@@ -202,7 +202,7 @@ class Jobs:
         if not math.isnan(self._compute[-1]):
             raise UserError(f"{label} is a fraction, {format_number(gpus)}, and compute is given too")
         self.columns["gpus"][-1] = 1.0
-        # 100 * 0.07 is 7.000000000000001; nobody wrote that.
+        # 100 * 0.07 is 7.000000000000001: undo that.
         self._compute[-1] = round(100.0 * gpus, 9) or 100.0 * gpus
 
     def trace(self, format: str, dropped: dict[str, int] | None = None, capacity: int | None = None) -> Trace:

@@ -63,7 +63,7 @@ def _add_gavel(jobs: Gathered, line: int, number: int, row: list[str], speeds: T
     if (row[0], 1) not in speeds:
         raise UserError(f"no throughput is known of {quoted(row[0])} on {kind}")
     speed = speeds.get((row[0], int(gpus)), 0.0)
-    if speed <= 0:  # it did not fit into the memory of such GPUs, or nobody measured it
+    if speed <= 0:  # it did not fit into the memory of such GPUs, or it was not measured
         jobs.drop(f"no throughput on {kind}")
         return
     run = steps / speed
