@@ -1,4 +1,4 @@
-"""Everything that can happen to a job, and to the yard. State is a fold of these, and history is nothing else.
+"""Everything that can happen to a job, and to the cluster. State is a fold of these, and history is nothing else.
 
 Every event says when (`at`, seconds on the driver's clock), and those of a job say which. Events that belong to one run
 of a job carry its `attempt`, so that a late report of an earlier run can be told apart and ignored.
@@ -12,100 +12,89 @@ from gpuyard.core.model import Booking, Cluster, Request, Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class _JobEvent:
+    at: float
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class _AttemptEvent(_JobEvent):
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ClusterEvent:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(_JobEvent):
     """A job entered the queue."""
 
-    at: float
-    job: str
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(_JobEvent):
     """What a job asks for was changed; of a job on GPUs, all but what those depend on."""
 
-    at: float
-    job: str
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(_JobEvent):
     """A job was refused, because it can never run here."""
 
-    at: float
-    job: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Held(_JobEvent):
     """A waiting job was taken out of the running until it is released."""
 
-    at: float
-    job: str
-
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Released(_JobEvent):
     """A held job may be chosen again."""
 
-    at: float
-    job: str
-
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(_JobEvent):
     """A job was given up before it was placed."""
 
-    at: float
-    job: str
-
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(_JobEvent):
     """A waiting job became the head that all others wait for; `shadow` is when it is due to fit."""
 
-    at: float
-    job: str
     shadow: float
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class Promised(_JobEvent):
     """GPUs that others are being stopped on are kept for a waiting job."""
 
-    at: float
-    job: str
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unpromised:
+class Unpromised(_JobEvent):
     """A promise was taken back: the job takes its chance again, like all others."""
-
-    at: float
-    job: str
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(_AttemptEvent):
     """GPUs were taken for a job. Written before the launch, so that a crash cannot lose the intent."""
 
-    at: float
-    job: str
-    attempt: int
     gpus: tuple[int, ...]
     rule: str = ""
     """`history`, `cbp` or `pp`, if others asked for some of the memory that it is given; see `admission`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
+class Charged(_JobEvent):
     """A job that shares GPUs is counted with so much of each from now on, since it is expected to use no more."""
 
-    at: float
-    job: str
     memory: float
     """Bytes, at most what it asked for."""
     rule: str = ""
@@ -115,51 +104,34 @@ class Charged:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(_AttemptEvent):
     """The job's process runs; its first `overhead` seconds bring no progress (restoring a checkpoint)."""
 
-    at: float
-    job: str
-    attempt: int
     overhead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class Renewed(_AttemptEvent):
     """A running job's time slice was over, and it was given another."""
 
-    at: float
-    job: str
-    attempt: int
-
 
 @dataclass(frozen=True, slots=True)
-class Preempted:
+class Preempted(_AttemptEvent):
     """A running job was stopped with its progress kept, and waits again."""
 
-    at: float
-    job: str
-    attempt: int
-
 
 @dataclass(frozen=True, slots=True)
-class Requeued:
+class Requeued(_AttemptEvent):
     """An attempt came to nothing (it never began, failed, or the machine went down), and the job waits again."""
 
-    at: float
-    job: str
-    attempt: int
     begin: float = 0.0
     """Not before this time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(_AttemptEvent):
     """A job on GPUs was told to end: it was cancelled, its time is over, or others come first."""
 
-    at: float
-    job: str
-    attempt: int
     cause: str
     """How the job will have ended, `cancelled` or `timeout`; or `preempted`: it will wait again; or `oom`: it uses more
     of a GPU than it may, and will wait again as long as more memory can help; or `crowded`: it has memory that others
@@ -167,60 +139,40 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class Spared(_AttemptEvent):
     """A job on GPUs that was told to end for others may go on: it could not be stopped."""
 
-    at: float
-    job: str
-    attempt: int
-
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(_AttemptEvent):
     """Idle GPUs were lent to a running job that adapts, until somebody needs them. Plans do not see that."""
 
-    at: float
-    job: str
-    attempt: int
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaimed:
+class Reclaimed(_AttemptEvent):
     """A job was told to leave GPUs that it was lent; they are its own until it has, or its grace is over."""
 
-    at: float
-    job: str
-    attempt: int
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(_AttemptEvent):
     """GPUs that a job was lent are nobody's again: it left them, or had to."""
 
-    at: float
-    job: str
-    attempt: int
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class Adapted(_AttemptEvent):
     """A running job told what it decided, with the GPUs and the time that it has."""
-
-    at: float
-    job: str
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(_AttemptEvent):
     """A job's process ended."""
 
-    at: float
-    job: str
-    attempt: int
     code: int | None = 0
     """Exit code as the shell has it; None where it cannot be known."""
     cause: str = ""
@@ -228,28 +180,25 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(_ClusterEvent):
     """A driver took the yard over, with these GPUs."""
 
-    at: float
     cluster: Cluster
     gpus: tuple[str, ...] = ()
     """What identifies each GPU, by index."""
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySet:
+class PolicySet(_ClusterEvent):
     """From now on plans follow another policy, discipline or placement."""
 
-    at: float
     policy: str
 
 
 @dataclass(frozen=True, slots=True)
-class GpusWithdrawn:
+class GpusWithdrawn(_ClusterEvent):
     """Nothing may be started on these GPUs until they are restored; what runs there goes on."""
 
-    at: float
     gpus: tuple[int, ...]
     cause: str
     """`foreign`: somebody else uses them; `unknown`: they do not answer; `shared`: somebody else uses a part of them,
@@ -257,18 +206,16 @@ class GpusWithdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class GpusRestored:
+class GpusRestored(_ClusterEvent):
     """GPUs may be used again."""
 
-    at: float
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryTaken:
+class MemoryTaken(_ClusterEvent):
     """So much of each GPU is for no job that shares it: what is kept free, and what others use."""
 
-    at: float
     taken: tuple[float, ...]
     """Bytes, by GPU."""
     buffer: float = 0.0
@@ -276,60 +223,53 @@ class MemoryTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class HostTaken:
+class HostTaken(_ClusterEvent):
     """So many CPU cores and bytes of a node's own memory are no job's of ours."""
 
-    at: float
     node: int
     cpus: float
     memory: float
 
 
 @dataclass(frozen=True, slots=True)
-class GpusDrained:
+class GpusDrained(_ClusterEvent):
     """Somebody wants these GPUs to be left alone until they are resumed; what runs there goes on."""
 
-    at: float
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class GpusResumed:
+class GpusResumed(_ClusterEvent):
     """GPUs that were drained may be used again."""
 
-    at: float
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
+class Booked(_ClusterEvent):
     """GPUs were reserved for a time."""
 
-    at: float
     booking: Booking
 
 
 @dataclass(frozen=True, slots=True)
-class Unbooked:
+class Unbooked(_ClusterEvent):
     """A reservation was given up."""
 
-    at: float
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class RulesSet:
+class RulesSet(_ClusterEvent):
     """From now on GPUs are shared by these rules."""
 
-    at: float
     rules: Rules
 
 
 @dataclass(frozen=True, slots=True)
-class HarmMeasured:
+class HarmMeasured(_ClusterEvent):
     """It was seen how much slower jobs of one kind run beside those of another on the same GPU."""
 
-    at: float
     sufferer: str
     beside: str
     """Kinds of jobs (`Request.kind`)."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.sim.metrics import Delays, delays
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.result import Result, Segments, first_submit
 from gpuyard.sim.trace import Floats, Ints, Trace
 from gpuyard.sim.virtual_clusters import DEFAULT_LABEL
 
@@ -82,7 +82,7 @@ class Spread:
 
 def busy(result: Result) -> Curve:
     """Share of the GPUs in use; a job on part of a GPU counts as that part."""
-    held, origin = result.segments, _origin(result)
+    held, origin = result.segments, first_submit(result)
     share = result.share[held.job] / result.cluster.gpus
     times = np.concatenate(([0.0], held.start - origin, held.end - origin))
     times, level = _steps(times, np.concatenate(([0.0], share, -share)))
@@ -96,13 +96,9 @@ def waiting(result: Result) -> Curve:
     admitted[list(result.rejected)] = False
     arrive, leave = result.trace.submit[admitted], result.end[result.completed]
     groups = ((arrive, 1.0), (runs.start, -1.0), (runs.end, 1.0), (leave, -1.0))
-    times = np.concatenate([times for times, _ in groups]) - _origin(result)
+    times = np.concatenate([times for times, _ in groups]) - first_submit(result)
     changes = np.concatenate([np.full(len(times), change) for times, change in groups])
     return Curve(*_steps(np.append(times, 0.0), np.append(changes, 0.0)))
-
-
-def _origin(result: Result) -> float:
-    return float(result.trace.submit.min()) if len(result.trace) else 0.0
 
 
 def _steps(times: Floats, changes: Floats) -> tuple[Floats, Floats]:
