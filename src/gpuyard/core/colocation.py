@@ -103,7 +103,7 @@ class CoLocation:
         found = False
         for row, gpu, other, level in self._meetings(draft):
             mode = self._mode.get(row, _APART)
-            if mode == _ALONE or (level < NEVER and mode == _TOGETHER) or self._is_moved(row):
+            if mode == _ALONE or (level < NEVER and mode == _TOGETHER) or len(self._state.spot[row]):
                 continue
             self._beside.setdefault(row, {})[gpu] = other
             if rounds > _PATIENCE:
@@ -198,7 +198,7 @@ class CoLocation:
         firsts, which = _alike(base.scope[rows], table.kind[rows], mode)
         news = []
         for row, how in zip(rows[firsts].tolist(), mode[firsts].tolist(), strict=True):
-            off = self._off_of(int(table.kind[row]), how)
+            off = _beyond(self._level_of(int(table.kind[row])), how)
             news.append(self._scope(scopes, int(base.scope[row]), off, how == _ALONE))
         scope[rows] = np.array(news, dtype=np.int64)[which]
         for row in self._beside.keys() & modes.keys():
@@ -228,9 +228,6 @@ class CoLocation:
 
     def _off(self, row: int, mode: int) -> Flags:
         return _beyond(self._level(row), mode)
-
-    def _off_of(self, kind: int, mode: int) -> Flags:
-        return _beyond(self._level_of(kind), mode)
 
     def _level(self, row: int) -> Floats:
         """How much some job would be slowed down on each GPU if a row started there."""
@@ -265,9 +262,6 @@ class CoLocation:
                     if level >= AVOIDED:
                         yield row, gpu, other, level
                 there[gpu].append(row)
-
-    def _is_moved(self, row: int) -> bool:
-        return bool(len(self._state.spot[row]))
 
 
 def _beyond(level: Floats, mode: int) -> Flags:

@@ -245,10 +245,6 @@ def _left_queue(state: State, row: int, event: JobEvent) -> None:
         state.head, state.shadow = -1, np.inf
 
 
-def _released(state: State, row: int, event: Released) -> None:
-    state.waiting.add(row)
-
-
 def _chosen(state: State, row: int, event: Chosen) -> None:
     state.head, state.shadow = row, event.shadow
 
@@ -257,10 +253,6 @@ def _promised(state: State, row: int, event: Promised) -> None:
     keep_for(state, row, event.gpus)
     if state.head == row:  # it has its GPUs: others may look for theirs
         state.head, state.shadow = -1, np.inf
-
-
-def _unpromised(state: State, row: int, event: Unpromised) -> None:
-    keep_no_more(state, row)
 
 
 def _may_be_stopped(state: State, row: int) -> bool:
@@ -390,10 +382,6 @@ def _booked(state: State, event: Booked) -> None:
     state.bookings[event.booking.name] = event.booking
 
 
-def _unbooked(state: State, event: Unbooked) -> None:
-    state.bookings.pop(event.name, None)
-
-
 def _rules_set(state: State, event: RulesSet) -> None:
     if state.rules is None:
         state.ledger.grow(len(state.used))
@@ -424,21 +412,17 @@ def _memory_taken(state: State, event: MemoryTaken) -> None:
     take(state, event.taken, event.buffer)
 
 
-def _host_taken(state: State, event: HostTaken) -> None:
-    take_host(state, event.node, event.cpus, event.memory)
-
-
-_CLUSTER_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
+_CLUSTER_EFFECTS: dict[type[Event], Callable[[State, Any], object]] = {
     Opened: _opened,
     PolicySet: _policy_set,
     GpusWithdrawn: _gpus_withdrawn,
     GpusRestored: _gpus_restored,
     MemoryTaken: _memory_taken,
-    HostTaken: _host_taken,
+    HostTaken: lambda state, event: take_host(state, event.node, event.cpus, event.memory),
     GpusDrained: _gpus_drained,
     GpusResumed: _gpus_resumed,
     Booked: _booked,
-    Unbooked: _unbooked,
+    Unbooked: lambda state, event: state.bookings.pop(event.name, None),
     RulesSet: _rules_set,
     HarmMeasured: _harm_measured,
 }
@@ -448,11 +432,11 @@ _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
     Edited: _edited,
     Rejected: _rejected,
     Held: _left_queue,
-    Released: _released,
+    Released: lambda state, row, event: state.waiting.add(row),
     Cancelled: _left_queue,
     Chosen: _chosen,
     Promised: _promised,
-    Unpromised: _unpromised,
+    Unpromised: lambda state, row, event: keep_no_more(state, row),
     Charged: charge,
     Placed: _placed,
     Started: _started,

@@ -122,32 +122,6 @@ def choose_engine(
     return "replay"
 
 
-def run_engine(
-    engine: str,
-    trace: Trace,
-    cluster: Cluster,
-    planner: OrderedPlanner,
-    *,
-    estimates: Floats,
-    restart_cost: Floats,
-    round_length: float,
-    seed: int,
-    log: list[Event] | None,
-    progress: Progress | None,
-) -> Result:
-    if engine == "replay":
-        return replay(
-            trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
-            seed=seed, log=log, progress=progress,
-        )  # fmt: skip
-    from gpuyard.sim.kernel import driver as kernel
-
-    return kernel.drive(
-        trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
-        seed=seed, progress=progress,
-    )  # fmt: skip
-
-
 _READY: dict[tuple[str, str], str | None] = {}
 
 
@@ -258,10 +232,15 @@ def _schedule(
     def run(jobs: Trace, where: Cluster, known: Floats, costs: Floats, report: Progress | None) -> Result:
         # A planner of its own for each pool: what can never fit is remembered, and differs from cluster to cluster.
         fresh = ordered(planner.policy, planner.discipline, planner.placement)
-        return run_engine(
-            engine, jobs, where, fresh, estimates=known, restart_cost=costs,
-            round_length=options.round_length, seed=options.seed, log=log, progress=report,
-        )  # fmt: skip
+        settings: dict[str, Any] = {
+            "estimates": known, "restart_cost": costs, "round_length": options.round_length, "seed": options.seed,
+            "progress": report,
+        }  # fmt: skip
+        if engine == "replay":
+            return replay(jobs, where, fresh, log=log, **settings)
+        from gpuyard.sim.kernel import driver as kernel
+
+        return kernel.drive(jobs, where, fresh, **settings)
 
     known = estimates(trace, kind, options.seed)
     costs = restart_costs(trace.gpus, options.restart_cost)

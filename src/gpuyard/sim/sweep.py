@@ -157,11 +157,11 @@ def _on_gpus(task: Task, text: str) -> Task:
     return replace(task, cluster=Cluster((int(count),), task.cluster.memory))
 
 
-def _on_nodes(task: Task, text: str) -> Task:
-    return replace(task, cluster=Cluster.parse(text.replace("+", ","), task.cluster.memory))
-
-
-_WHERE: dict[str, Callable[[Task, str], Task]] = {"load": _at_load, "gpus": _on_gpus, "nodes": _on_nodes}
+_WHERE: dict[str, Callable[[Task, str], Task]] = {
+    "load": _at_load,
+    "gpus": _on_gpus,
+    "nodes": lambda task, text: replace(task, cluster=Cluster.parse(text.replace("+", ","), task.cluster.memory)),
+}
 _HOW: dict[str, Callable[[Options, str], Options]] = {
     "quantum": lambda options, text: replace(options, quantum=parse_duration(text)),
     "restart-cost": lambda options, text: replace(options, restart_cost=parse_restart_cost(text)),

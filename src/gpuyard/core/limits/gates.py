@@ -227,7 +227,7 @@ def dependency_over(state: State, job: str, phase: Phase, waited: Iterable[str] 
             how = dependency.partition(":")[0]
             if how == "begun":
                 _hand_on(state, row, dependency, waited)
-            if how == "begun" or _is_met(how, phase):
+            if how in ("begun", "any") or (how == "ok") == (phase is Phase.SUCCEEDED):
                 del left[dependency]
             else:
                 state.doomed.setdefault(row, dependency)
@@ -247,10 +247,6 @@ def _hand_on(state: State, row: int, dependency: str, waited: Iterable[str]) -> 
 def _remember(state: State, row: int, dependencies: Iterable[str]) -> None:
     for dependency in dependencies:
         state.followers.setdefault(dependency.partition(":")[2], []).append(row)
-
-
-def _is_met(how: str, phase: Phase) -> bool:
-    return how == "any" or (how == "ok") == (phase is Phase.SUCCEEDED)
 
 
 def _is_ahead(state: State, dependency: str) -> bool:

@@ -93,16 +93,13 @@ def _fitted(state: State, row: int, spot: Ints, usage: Usage, books: _MemoryBook
     """The rule that admits a job that fits beside what the others are charged."""
     asked, available = float(state.table.memory[row]), books.available(spot)
     if asked <= available + BYTE:
-        return replace(decide(asked, asked, None), available=available, why=_fits(asked, available))
+        why = f"{format_size(asked)} asked for, {format_size(available)} left"
+        return replace(decide(asked, asked, None), available=available, why=why)
     peak = usage.peaks.get(state.ids[row])
     wanted = float(state.table.footprint[row])
     by = f" ({peak.evidence})" if peak is not None and peak.evidence else ""
     why = f"{format_size(wanted)} needed{by}, {format_size(left)} left beside what others are expected to use"
     return Decision(True, HISTORY, asked, available, bound=left, why=why, need=wanted if wanted < asked else None)
-
-
-def _fits(asked: float, available: float) -> str:
-    return f"{format_size(asked)} asked for, {format_size(available)} left"
 
 
 def _admit_by_windows(
