@@ -164,7 +164,6 @@ def compact(state: State) -> None:
 
 
 def move_to(state: State, cluster: Cluster) -> None:
-    """Move the state to other GPUs; no job may be running."""
     if len(state.running):
         raise Bug(f"the GPUs changed while job {state.ids[state.running.array[0]]} holds some")
     state.withdrawn.clear()

@@ -251,7 +251,6 @@ class CoLocation:
         return max(self._harms.get((kind, theirs), 1.0), self._harms.get((theirs, kind), 1.0))
 
     def _meetings(self, draft: Draft) -> Iterator[tuple[int, int, int, float]]:
-        """Which jobs start side by side: the row, the GPU, the other row, and how much they slow each other down."""
         state = self._state
         there = [[row for row in tenants if row not in draft.victims] for tenants in self._there]
         for start in draft.plan.starts:
@@ -265,14 +264,12 @@ class CoLocation:
 
 
 def _beyond(level: Floats, mode: int) -> Flags:
-    """GPUs where the slowdown is more than a job of a mode accepts."""
     limit = {_APART: AVOIDED, _TOGETHER: NEVER, _ALONE: np.inf}[mode]
     off: Flags = level >= limit
     return off
 
 
 def _have_room(site: Site, rows: list[int]) -> Flags:
-    """Which rows have room now; of rows with the same demand, one is tried."""
     demand = site.demand
     firsts, which = _alike(
         *(w[rows] for w in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host))

@@ -30,7 +30,6 @@ class Ranking:
         self._gone: int | None = None
 
     def next(self, limit: int) -> Ints:
-        """The next rows in order that want fewer GPUs than `limit`; empty at the end."""
         keep = self._gpus[self._rows] < limit
         if self._gone is not None:
             keep[self._gone] = False
@@ -122,7 +121,6 @@ def _in_order(draft: Draft, ranking: Ranking, stop: bool) -> None:
 
 
 def _one_after_another(draft: Draft, ranking: Ranking, stop: bool) -> None:
-    """`_in_order` where bins are GPUs."""
     while len(order := ranking.next(d.NO_LIMIT)):
         for row in order.tolist():
             if draft.is_long or (not draft.start(row) and stop):

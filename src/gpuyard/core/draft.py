@@ -18,8 +18,6 @@ from gpuyard.core.reasons import Harm
 
 
 class DraftSite:
-    """A site, with the scores of nodes for the kinds of jobs that were asked for."""
-
     def __init__(self, site: Site, changed: list[int] | None = None) -> None:
         self.site = site
         self._known: dict[DemandKey, NodeScores] = {}
@@ -170,7 +168,6 @@ class Draft:
 
     @property
     def is_long(self) -> bool:
-        """Whether the plan has as many starts as one plan may."""
         return len(self.found) >= self.snapshot.most
 
     @property
@@ -218,7 +215,6 @@ class Draft:
         return gpus if self.fine else self.snapshot.state.pool.node[gpus]
 
     def holders(self, rows: Ints, until: Floats) -> Holders:
-        """Running jobs in the given order, with spots in this draft's kind of bins."""
         state = self.snapshot.state
         if self.fine:
             spots = [state.spot[row] for row in rows]

@@ -47,7 +47,6 @@ class Engine:
         return reason
 
     def settle(self, now: float, usage: Usage | None) -> None:
-        """Charge jobs with what they are expected to use, by what is known of usage now."""
         for event in settle(self.state, usage, now):
             self.record(event)
 

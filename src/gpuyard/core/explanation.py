@@ -143,7 +143,6 @@ def _behind_head(draft: Draft, order: Ints) -> list[Reason]:
 
 
 def _around_head(draft: Draft, order: Ints) -> list[Reason]:
-    """Backfilling: short of GPUs, or in the way of the head's reservation."""
     head = int(order[0])
     holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
     shadow, _ = reserve(head, holders, draft.site)

@@ -87,7 +87,6 @@ class Snapshot:
 
     @property
     def free(self) -> Pool:
-        """A copy of the free capacity, to plan on."""
         return copy_pool(self.state.pool)
 
 

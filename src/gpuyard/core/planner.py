@@ -55,7 +55,6 @@ class OrderedPlanner:
 
     @property
     def text(self) -> str:
-        """In full, as a user would write it."""
         return f"{self.policy.text}@{self.discipline}@{self.placement}"
 
     @property
@@ -144,12 +143,10 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
 
 
 def _large_enough(cluster: Cluster, request: Request) -> int:
-    """How many of the suitable GPUs have as much memory as a request wants."""
     return sum(cluster.gpu_memory[gpu] >= request.memory for gpu in request.scope or range(cluster.gpus))
 
 
 def _lacking(cluster: Cluster, request: Request, wants: str) -> str | None:
-    """What a request wants, besides GPUs, that no node has."""
     if request.gpu_types and cluster.models:
         suited = suits(request.gpu_types, [model.casefold() for model in cluster.models])
         gpus = sum(size for size, right in zip(cluster.nodes, suited, strict=True) if right)

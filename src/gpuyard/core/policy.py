@@ -173,7 +173,6 @@ def define(
     one_way: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Policy:
-    """Make a policy from a function, or say what is wrong with its signature."""
     title = name or getattr(function, "__name__", "policy").replace("_", "-")
     if not 0 <= quantum < math.inf:
         raise PolicyError(f"policy {title}: a quantum is a number of seconds, 0 or more, not {quantum}")
@@ -287,7 +286,6 @@ def _written(value: Any) -> str:
 
 
 def _read(name: str, key: str, value: Any, default: Any) -> Any:
-    """A setting's value from text, of the type of its default."""
     if not isinstance(value, str):
         return value
     try:

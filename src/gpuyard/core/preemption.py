@@ -218,7 +218,6 @@ def _what_is_left(draft: Draft) -> Site:
 
 
 def _victims(state: State, row: int, others: list[int], site: Site, keeps_idle: bool) -> tuple[list[int], Ints] | None:
-    """Jobs to stop for a job, and its spot then; as few as possible, the least urgent and youngest first."""
     most = sum(len(state.spot[other]) for other in others) + (0 if keeps_idle else (site.pool.tenants == 0).sum())
     if site.demand.compute[row] >= 100 and most < site.demand.gpus[row]:
         return None
@@ -349,7 +348,6 @@ def _sizes(state: State, rows: Ints) -> Floats:
 
 
 def _shares(state: State, active: Ints) -> Floats:
-    """GPUs that each user deserves: the usable ones, divided among users with running or waiting jobs."""
     assert state.rules is not None
     weights = np.array([weight_of(state.rules, name) for name in state.user_of])
     usable = state.cluster.gpus - len({*state.withdrawn, *state.drained})

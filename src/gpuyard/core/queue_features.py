@@ -49,7 +49,6 @@ def length_of(estimate: Floats) -> Ints:
 
 
 def measure_queue(state: State, now: float) -> QueueFeatures:
-    """The features at this instant; kept until an event happens or time goes on."""
     seen = state.seen
     if seen is None or seen[0] != state.version or seen[1] != now:
         seen = state.seen = (state.version, now, _surveyed(state, now, state.pool.idle, NOBODY))
@@ -82,7 +81,6 @@ def _surveyed(state: State, now: float, idle: Counts, begun: Ints) -> QueueFeatu
 
 
 def _expected(state: State, now: float, idle: int, begun: Ints) -> tuple[Ints, Floats]:
-    """How many GPUs are idle after each expected end of a job with whole GPUs, and in how many seconds."""
     table, rows = state.table, state.running.array
     if len(begun):
         rows = np.concatenate((rows, begun))
@@ -107,7 +105,6 @@ def opening(state: State, rows: Ints, now: float) -> Floats:
 
 
 def _has_room(state: State, rows: Ints) -> Flags:
-    """Whether some GPU that a job may use has as much memory left as its share."""
     demand, pool = state.table.demand, state.pool
     left = np.where(pool.compute >= -SLACK, pool.memory, -np.inf)
     most = np.where(demand.scopes, left, -np.inf).max(axis=1)

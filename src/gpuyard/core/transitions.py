@@ -111,7 +111,6 @@ TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
 
 
 def apply(state: State, event: Event) -> State:
-    """Apply one event. The state is changed in place and returned."""
     kind = type(event)
     if kind in _CLUSTER_EFFECTS:
         _CLUSTER_EFFECTS[kind](state, event)

@@ -58,12 +58,10 @@ def policy_of_settings(settings: Settings, **how: Any) -> OrderedPlanner:
 
 
 def guard_of(planner: OrderedPlanner) -> Guard | None:
-    """The policy's guard, if it is a trained one."""
     return planner.policy.guard if isinstance(planner.policy, Guarded) else None
 
 
 def details_of(planner: OrderedPlanner) -> dict[str, Any]:
-    """What the log keeps of a policy besides its text."""
     guard = guard_of(planner)
     return {} if guard is None else {"learned": guard.details()}
 

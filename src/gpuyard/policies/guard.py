@@ -65,8 +65,6 @@ class NotPassed(UserError):
 
 @dataclass(slots=True)
 class Counts:
-    """Outcomes of the rankings so far."""
-
     plans: int = 0
     """Instants for which the queue was ranked, to plan or to tell why jobs wait."""
     fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
@@ -167,7 +165,6 @@ class Guard:
             )  # fmt: skip
 
     def _count_starving(self, state: State, rows: Ints, of: Mapping[str, Floats]) -> None:
-        """Count jobs that are ahead of all for having waited too long."""
         length = np.minimum(of["estimate"], ENDLESS)
         bound = self.learned.network.starvation
         starving = starves(length, of["wait"], of["opening"], of["queue_work"], of["capacity"], bound)
@@ -243,7 +240,6 @@ def gate_of(learned: Learned) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float | None:
-    """The value, if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

@@ -70,7 +70,6 @@ def score(
     estimate: A, gpus: A, submit: A, wait: A, memory: A, usage_share: A, attained: A, opening: A, suitable: A,
     shorter: A, idle: A, hole: A, queue: A, queue_work: A, shadow: A, capacity: A, weights: Floats,
 ) -> A:  # fmt: skip
-    """A job's number; the smallest runs first."""
     x = features(
         estimate, gpus, submit, wait, memory, usage_share, attained, opening, suitable, shorter, idle, hole, queue,
         queue_work, shadow, capacity,
@@ -148,17 +147,14 @@ class Network:
 
     @property
     def weights(self) -> Floats:
-        """All parameters in one array, as `score` takes it."""
         settings = (float(BASES.index(self.base)), float(self.hidden), self.starvation)
         return np.concatenate((np.array(settings), self.parameters))
 
     def policy(self, source: str = "learned", discipline: str = "") -> Policy:
-        """As an ordinary policy."""
         return Policy("learned", score, COLUMNS, {}, weights=self.weights, source=source, discipline=discipline)
 
 
 def parameter_count(hidden: int) -> int:
-    """How many numbers are trained."""
     return JOB_FEATURES + hidden * UNIT
 
 

@@ -16,7 +16,6 @@ from gpuyard.errors import UserError, suggest
 
 
 def find_policy(name: str) -> Policy:
-    """A built-in policy, the function in `path/to/file.py:function`, or the trained one in `learned:FILE`."""
     if ".py:" in name:
         path, _, function = name.rpartition(":")
         return load_policy(Path(path), function)

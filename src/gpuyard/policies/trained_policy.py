@@ -30,8 +30,6 @@ _REQUIRED = (
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The content of a trained policy's file."""
-
     network: Network
     low: Floats
     high: Floats
@@ -50,7 +48,6 @@ class Learned:
         return self.network.policy(source, self.discipline)
 
     def facts(self) -> dict[str, Any]:
-        """As plain values, without the hash."""
         network = self.network
         return {
             "format": FORMAT,
@@ -87,7 +84,6 @@ def _hash(facts: dict[str, Any]) -> str:
 
 
 def load(name: str) -> Learned:
-    """A trained policy from a file, or the one of that name that comes with gpuyard."""
     try:
         path = _find(name)
         if path.stat().st_size > LARGEST:  # a daemon must not choke on it

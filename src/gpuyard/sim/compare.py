@@ -54,7 +54,6 @@ def t_95(freedom: int) -> float:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of at least two independent values, with its 95 % confidence interval."""
     n = len(values)
     if min(values) == max(values):  # a mean by division may be off in the last digit, and so would be its spread
         return Interval(values[0], values[0], values[0])
@@ -91,7 +90,6 @@ class Comparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics of each policy, the best first."""
         return [summary.metrics for summary in self.summaries]
 
     @property
@@ -213,7 +211,6 @@ def together(runs: Sequence[Summary], windows: int, shown: int) -> Summary:
 
 
 def means(rows: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
-    """The mean of every metric, with its interval; counts are added up, and `repeats` runs had the same jobs."""
     found: dict[str, Any] = {"runs": len(rows)}
     for key, value in rows[0].items():
         values = [row[key] for row in rows if isinstance(row[key], int | float)]

@@ -70,7 +70,6 @@ def inflate(
 
 
 def arrivals(wanted: Floats, target: float, rng: np.random.Generator) -> Ints:
-    """Rows in the order of arrival, until they want as many GPUs as the target, but not more."""
     order = rng.permutation(len(wanted))
     total = float(wanted.sum())
     if total <= 0:
@@ -144,7 +143,6 @@ class _Filling:
         return True
 
     def _best(self, row: int) -> int:
-        """The node with the lowest score; -1 if none has room."""
         kind = self.kind[row]
         known = self.scores[kind]
         if self.seen[kind] < 0:

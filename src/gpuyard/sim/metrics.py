@@ -47,7 +47,6 @@ class Delays(NamedTuple):
 
 
 def delays(result: Result) -> Delays:
-    """Completion times, waits and bounded slowdowns, in the order of `result.completed`."""
     done = result.completed
     run, end = result.trace.run[done], result.end[done]
     jct = end - result.trace.submit[done]
@@ -57,7 +56,6 @@ def delays(result: Result) -> Delays:
 
 
 def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
-    """All metrics of a schedule, by name; None where there is nothing to measure."""
     trace, done = result.trace, result.completed
     jct, wait, slowdown = delays(result)
     run = trace.run[done]

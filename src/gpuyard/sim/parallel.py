@@ -36,8 +36,6 @@ _LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One simulation: a policy on (part of) the trace."""
-
     policy: str
     cluster: Cluster
     options: Options

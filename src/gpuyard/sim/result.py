@@ -105,7 +105,6 @@ class Result:
 
     @property
     def completed(self) -> np.ndarray[Any, np.dtype[np.intp]]:
-        """Positions of the jobs that ran to their end."""
         return np.flatnonzero(~np.isnan(self.end))
 
     @property
@@ -166,7 +165,6 @@ def stack_bars(segments: Segments, share: Floats, origin: float) -> Bars:
 
 
 def _alone(gpu: Ints, start: Floats, end: Floats) -> Flags:
-    """Which segments (by GPU, then start) meet no other on their GPU."""
     n = len(gpu)
     if n == 0:
         return np.zeros(0, dtype=bool)

@@ -74,7 +74,6 @@ def format_restart_cost(cost: RestartCost) -> str:
 
 
 def restart_costs(gpus: Ints, cost: RestartCost) -> Floats:
-    """Seconds without progress at each restart, for jobs of these numbers of GPUs."""
     if not isinstance(cost, tuple):
         return np.full(len(gpus), float(cost))
     return np.asarray(np.select([gpus <= 1, gpus <= NODE], cost[:2], default=cost[2]), dtype=np.float64)
@@ -182,7 +181,6 @@ def simulate(
     log: list[Event] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Result, dict[str, Any]]:
-    """Run a trace under a policy; returns the schedule and its metrics."""
     options = options or Options()
     trace = trace.with_gpus().by_arrival()
     planner = make_planner(
@@ -227,7 +225,6 @@ def _schedule(
     log: list[Event] | None,
     progress: Progress | None,
 ) -> tuple[Result, dict[str, Result]]:
-    """The schedule and, where there are virtual clusters, that of each."""
 
     def run(jobs: Trace, where: Cluster, known: Floats, costs: Floats, report: Progress | None) -> Result:
         # A planner of its own for each pool: what can never fit is remembered, and differs from cluster to cluster.

@@ -31,7 +31,6 @@ class Curve:
         return float(self.times[-1]) if len(self.times) else 0.0
 
     def means(self, span: float, bins: int) -> Curve:
-        """Time-weighted means in equal bins of [0, span]."""
         if not len(self.times) or span <= 0:
             return self
         area = np.concatenate(([0.0], np.cumsum(np.diff(self.times) * self.values[:-1])))
@@ -102,7 +101,6 @@ def waiting(result: Result) -> Curve:
 
 
 def _steps(times: Floats, changes: Floats) -> tuple[Floats, Floats]:
-    """Values from each distinct time on, of a quantity that changes at these times."""
     order = np.argsort(times, kind="stable")
     times, total = times[order], np.cumsum(changes[order])
     last = np.append(np.diff(times) > 0, True)[: len(times)]
@@ -188,8 +186,6 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy's run (or several runs of it, taken together)."""
-
     policy: str
     metrics: dict[str, Any]
     settings: dict[str, Any]

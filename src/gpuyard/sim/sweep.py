@@ -26,8 +26,6 @@ Value = float | str
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is varied, and over which values."""
-
     name: str
     """`load`, `gpus`, `nodes`, an option of the simulation, or a policy's setting: `power`, or `las.queues`."""
     texts: tuple[str, ...]
@@ -179,7 +177,6 @@ def _number(text: str, name: str) -> float:
 
 
 def _setting(name: str, policy: Policy, spec: Spec) -> str | None:
-    """The policy's setting that an axis means: `power`, or `wfp3.power` for that policy alone."""
     known = [*policy.defaults, *(["quantum"] if policy.preemptive else [])]
     owner, dot, key = name.rpartition(".")
     if dot and owner not in (spec.name, policy.name):
@@ -224,7 +221,6 @@ def _check_axis(axis: Axis, policies: Sequence[str], options: Options) -> None:
 
 
 def _concerns(name: str, text: str) -> bool:
-    """Whether an axis makes a difference to a policy."""
     policy, spec = resolve(text)
     if name in _WHERE or name in _HOW:
         return policy.preemptive or name not in _PREEMPTIVE

@@ -106,7 +106,6 @@ def _merge(trace: Trace, pools: Pools, members: dict[str, Positions], parts: dic
 
 
 def _joined(count: int, spots: list[tuple[Positions, Placements, int]]) -> Placements:
-    """Placements of jobs at these positions of `count`, their GPUs numbered from an offset on."""
     sizes = np.zeros(count, dtype=np.int64)
     for at, part, _ in spots:
         sizes[at] = part.sizes

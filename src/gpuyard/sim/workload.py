@@ -32,7 +32,6 @@ class Range(NamedTuple):
     whole: bool = True
 
     def pick(self, chance: Floats) -> Floats:
-        """The values at these chances, which are uniform in [0, 1)."""
         if self.whole:
             return self.low + np.floor(chance * (self.high - self.low + 1))
         return np.clip(np.round(self.low + chance * (self.high - self.low), 3), self.low, self.high)
@@ -139,7 +138,6 @@ def _draw(mix: TaskMix, kinds: Any, chance: Floats) -> tuple[dict[str, Floats], 
 
 
 def load_mix(config: str | Path | None = None) -> TaskMix:
-    """The task mix of a TOML file, checked key by key; without a path the built-in one."""
     if config is None:
         name, content = "tasks.toml", (resources.files(__package__) / "tasks.toml").read_bytes()
     else:

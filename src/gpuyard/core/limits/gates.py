@@ -94,7 +94,6 @@ class Gates:
         )
 
     def reasons(self) -> dict[str, Reason]:
-        """Why jobs may not be chosen, in the order of submission."""
         return {self._state.ids[row]: self._why(row) for row in self._rows[~self.may].tolist()}
 
     def _why(self, row: int) -> Reason:
@@ -148,7 +147,6 @@ def quota_rooms(state: State, now: float) -> list[Room]:
 
 
 def _rooms_of(state: State, names: list[str], quotas: list[Quota], account_of: list[str], now: float) -> list[Room]:
-    """Rooms of users, or of groups: `account_of` maps each user to the account that counts."""
     table, rows = state.table, _spoken_for(state)
     number = {name: n for n, name in enumerate(names)}
     account = np.array([number[name] for name in account_of], dtype=np.int64)[table.user]

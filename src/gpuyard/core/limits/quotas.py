@@ -42,7 +42,6 @@ class Ledger:
         self.at = max(self.at, now)
 
     def book(self, user: int, gpus: float, started: float, ended: float, half_life: float) -> None:
-        """A user has had GPUs from one instant to another, which is now."""
         self.fade(half_life, ended)
         self.faded[user] += gpus * _worth(half_life, ended - started)
         hours = self.hours[user]
@@ -69,14 +68,12 @@ def faded_to(half_life: float, seconds: float) -> float:
 
 
 def _worth(half_life: float, seconds: float) -> float:
-    """What a GPU held for the last `seconds` counts now."""
     if half_life == math.inf:
         return max(seconds, 0.0)
     return half_life / math.log(2.0) * (1.0 - faded_to(half_life, seconds))
 
 
 def _worth_now(half_life: float, seconds: Floats) -> Floats:
-    """`_worth` for many GPUs, with seconds >= 0."""
     return seconds if half_life == math.inf else half_life / math.log(2.0) * (1.0 - 2.0 ** (-seconds / half_life))
 
 
@@ -92,7 +89,6 @@ def _by_hour(started: float, ended: float) -> list[tuple[int, float]]:
 
 
 def weight_of(rules: Rules, name: str) -> float:
-    """The share that a user, or a group with an @ before it, deserves."""
     weights = dict(rules.weights)
     return weights.get(name, 1.0 if name.startswith("@") else weights.get("*", 1.0))
 

@@ -41,7 +41,6 @@ def restricted(state: State, now: float) -> Demand | None:
 
 
 def _keeps_out(state: State, booking: Booking, rows: Ints, now: float) -> Flags:
-    """Which rows may not start on its GPUs now."""
     table = state.table
     welcome = np.isin(table.user[rows], [state.user_of[user] for user in booking.users if user in state.user_of])
     ends = now + np.where(table.preemptible[rows], np.minimum(table.notice[rows], table.limit[rows]), table.limit[rows])
@@ -82,7 +81,6 @@ def until_taken(state: State, row: int, now: float) -> float:
 
 
 def blocking(state: State, row: int, now: float) -> Reservation | None:
-    """The reservation that keeps a row from GPUs that it could otherwise use, the next to begin."""
     allowed = state.table.scopes[state.table.scope[row]]
     for booking in sorted(_ahead(state, now), key=lambda booking: booking.begin):
         keeps_out = _keeps_out(state, booking, np.array([row], dtype=np.int64), now)[0]

@@ -97,7 +97,6 @@ class StandingPromises(NamedTuple):
 
 
 def standing_promises(state: State) -> StandingPromises:
-    """Which promises can be kept now, and which never."""
     if not state.promises:
         return StandingPromises([], [])
     site = on_copy(state.site())
@@ -126,7 +125,6 @@ def split_promised(state: State, plan: Plan) -> tuple[list[Start], list[Start]]:
 
 
 def in_place_of(state: State, row: int) -> list[int]:
-    """The rows that were promised GPUs of a running one."""
     spot = set(state.spot[row].tolist())
     return [other for other, gpus in state.promises.items() if not spot.isdisjoint(gpus)]
 

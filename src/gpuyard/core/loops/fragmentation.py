@@ -26,7 +26,6 @@ Kind = tuple[int, float, float, int]
 
 
 def room(compute: Floats, memory: Floats, total: Floats) -> Floats:
-    """How much of each GPU is free, 0 to 1: of its compute or of its memory, whichever is less."""
     return np.maximum(np.minimum(compute / 100.0, memory / total), 0.0)
 
 
@@ -124,7 +123,6 @@ def _graded(demand: Demand, pool: Pool, tasks: Tasks, row: int, nodes: Ints, gpu
 
 
 def _mean(tasks: Tasks, count: Ints, stuck: Floats, whole: Floats, cpus: Floats) -> Floats:
-    """The fragmentation of nodes, from what each task finds on them."""
     able = (count >= tasks.gpus) & (cpus.reshape((-1, 1)) >= tasks.cpus - _NOISE) & (tasks.gpus > 0)
     mean: Floats = (np.where(able, stuck, whole.reshape((-1, 1))) * tasks.popularity).sum(1)
     return mean

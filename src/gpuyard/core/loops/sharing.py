@@ -90,7 +90,6 @@ def slots_of(site: Site, row: int, nodes: Ints) -> Slots:
 
 
 def hosts(site: Site, row: int, slots: Slots) -> Flags:
-    """Which of the nodes have room for the whole job."""
     demand, pool = site.demand, site.pool
     enough: Flags = slots.usable.sum(1) >= demand.gpus[row]
     enough &= pool.cpus[slots.nodes] >= demand.cpus[row] - SLACK
@@ -240,7 +239,6 @@ def choose_gpus(code: int, pool: Pool, usable: Flags, k: int, salt: int) -> Ints
 
 
 def pack_one_node(pool: Pool, usable: Flags, per_node: Ints, k: int) -> Ints:
-    """The k fullest usable GPUs of the node where they leave the least room behind."""
     best_room = np.inf
     best = NOBODY
     for n in range(len(per_node)):
@@ -266,7 +264,6 @@ def demand_key(demand: Demand, row: int) -> DemandKey:
 
 
 def goes_by_node(site: Site, row: int) -> bool:
-    """Whether a job is placed on one node, by the scores of nodes."""
     if not site.fine or site.demand.gpus[row] > np.diff(site.pool.first).max():
         return False
     if site.code >= PACKING:

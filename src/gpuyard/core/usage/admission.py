@@ -243,7 +243,6 @@ def ar1(values: Sequence[float] | Floats, lag: int) -> tuple[float, float]:
 
 
 def forecast(values: Sequence[float] | Floats, lag: int, capacity: float) -> float:
-    """What the series will be one lag after its end: at least 0, at most the capacity."""
     series = np.asarray(values, dtype=np.float64)
     if not len(series):
         return 0.0

@@ -90,7 +90,6 @@ def _label(draft: Draft, usage: Usage, books: _MemoryBooks) -> None:
 
 
 def _fitted(state: State, row: int, spot: Ints, usage: Usage, books: _MemoryBooks, left: float) -> Decision:
-    """The rule that admits a job that fits beside what the others are charged."""
     asked, available = float(state.table.memory[row]), books.available(spot)
     if asked <= available + BYTE:
         why = f"{format_size(asked)} asked for, {format_size(available)} left"
@@ -185,6 +184,5 @@ def _start(draft: Draft, row: int, spot: Ints, decision: Decision) -> None:
 
 
 def _shadow(draft: Draft, head: int) -> float:
-    """When the first waiting job is expected to fit: no job may be admitted that could still be there."""
     holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
     return float(reserve(head, holders, draft.site)[0])

@@ -92,7 +92,6 @@ def _source(entry: str) -> tuple[str, str]:
 
 @cache
 def loop(entry: str) -> Any:
-    """One of the compiled drivers; imports numba."""
     return getattr(compiler.load(*_source(entry)), entry)
 
 
@@ -117,7 +116,6 @@ def drive(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Result:
-    """Simulate a trace, as `replay` does."""
     check_timing(planner, restart_cost, round_length)
     trace.check()
     if not trace.in_order:
@@ -155,8 +153,6 @@ def _only(record: Any, *names: str) -> Any:
 
 
 class Run:
-    """One simulation: its arrays, and the driver that is called with them."""
-
     def __init__(
         self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats, restart: Floats,
         every: float, seed: int,
@@ -388,7 +384,6 @@ class Rerun:
 
 
 def _written(value: Any, name: str = "") -> list[np.ndarray[Any, Any]]:
-    """The arrays within that a run writes to."""
     if isinstance(value, np.ndarray):
         return [] if name in _KEPT else [value]
     if isinstance(value, tuple):

@@ -78,7 +78,6 @@ def _read_file(path: str | Path, name: str | None, option: str) -> Trace:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """The format and its option in `gavel:k80`."""
     name, colon, option = text.partition(":")
     if name not in FORMATS:
         known = suggest(name, FORMATS) or f"; known are {', '.join(FORMATS)}"

@@ -84,7 +84,6 @@ def read_swf(source: Source) -> Trace:
 
 
 def _job_swf(text: str, cells: list[str]) -> tuple[float, float, float, float] | str:
-    """Submit time, run time, processors and requested time, or why the job is dropped."""
     # Stripping is the quick look: nearly all lines are digits, dots and minus signs only.
     if len(cells) < SWF_FIELDS or text.strip(_SWF_PLAIN):
         _check_fields(cells)

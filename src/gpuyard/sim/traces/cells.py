@@ -22,7 +22,6 @@ def split(line: str) -> list[str]:
 
 
 def rows(source: Source) -> Iterator[tuple[int, list[str]]]:
-    """Numbered rows of cells, the header first; blank lines and `#` comments are skipped."""
     width = 0
     for line, text in source.lines():
         text = text.strip()

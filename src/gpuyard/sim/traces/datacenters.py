@@ -321,7 +321,6 @@ def _times_openb(row: tuple[str, ...]) -> tuple[float, float] | None:
 
 
 def _resources_openb(cpu: str, memory: str, num_gpu: str, milli: str) -> tuple[float, float, float, float]:
-    """GPUs, percent of each, CPUs and bytes."""
     gpus, part = value(num_gpu, "num_gpu"), value(milli, "gpu_milli")
     if gpus > 0 and not 0 < part <= _OPENB_WHOLE:
         raise UserError(f"gpu_milli must be above 0 and at most 1000, not {milli}")

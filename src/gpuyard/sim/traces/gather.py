@@ -73,7 +73,6 @@ class Gathered:
         user: str = "",
         gpu_type: str = "",
     ) -> None:
-        """Add one job: its numbers in the order of the columns, its labels in that of the labels."""
         if not job or not job.isprintable():
             job = self._named(job)
             if not job:

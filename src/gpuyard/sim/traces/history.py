@@ -98,7 +98,6 @@ class _Row(NamedTuple):
 
 
 def _look(path: Path) -> tuple[list[_Row], dict[str, Any]]:
-    """All jobs of a store, and the cluster it was last opened on."""
     if not path.is_file():
         raise UserError(f"there is no history yet: {path} does not exist (gpuyard up starts a queue)")
     try:

@@ -104,7 +104,6 @@ def read_pools(path: str | Path) -> list[Pool]:
 
 
 def _rows(source: Source) -> Iterator[tuple[int, dict[str, str]]]:
-    """The header as {name: name}, then the rows as {name: cell}."""
     found = cells.rows(source)
     line, first = next(found, (0, []))
     if not first:

@@ -249,7 +249,6 @@ def _name_batsim(source: Source, position: int, job: object) -> str:
 
 
 def _row_batsim(job: dict[str, Any], profiles: dict[str, Any]) -> tuple[float, float, float, float]:
-    """Submit time, run time, machines and walltime of one job."""
     submit = _value_batsim(job, "subtime", RULES["submit"])
     machines = _value_batsim(job, "res", _BATSIM_COUNT)
     if not machines.is_integer():

@@ -140,7 +140,6 @@ def open_source(path: str | Path) -> Iterator[Source]:
 
 
 def open_binary(path: Path) -> io.BufferedReader:
-    """Open a file for reading, or say in one sentence why that fails."""
     try:
         return path.open("rb")
     except FileNotFoundError:
