@@ -1,7 +1,7 @@
 """Everything that can happen to a job, and to the cluster. State is a fold of these, and history is nothing else.
 
 Every event says when (`at`, seconds on the driver's clock), and those of a job say which. Events that belong to one run
-of a job carry its `attempt`, so that a late report of an earlier run can be told apart and ignored.
+of a job carry its `attempt`, so that a late report of an earlier run can be ignored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Rejected(_JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class Held(_JobEvent):
-    """A waiting job was taken out of the running until it is released."""
+    """A waiting job may not be chosen until it is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +60,26 @@ class Released(_JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled(_JobEvent):
-    """A job was given up before it was placed."""
+    """A job was cancelled before it was placed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen(_JobEvent):
-    """A waiting job became the head that all others wait for; `shadow` is when it is due to fit."""
+    """A waiting job became the head that all others wait for; `shadow` is when it is expected to fit."""
 
     shadow: float
 
 
 @dataclass(frozen=True, slots=True)
 class Promised(_JobEvent):
-    """GPUs that others are being stopped on are kept for a waiting job."""
+    """GPUs are kept for a waiting job while the jobs there are being stopped."""
 
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unpromised(_JobEvent):
-    """A promise was taken back: the job takes its chance again, like all others."""
+    """A promise was taken back: the job competes again, like all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ class Placed(_AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class Charged(_JobEvent):
-    """A job that shares GPUs is counted with so much of each from now on, since it is expected to use no more."""
+    """A job that shares GPUs is charged this much of each from now on, since it is expected to use no more."""
 
     memory: float
     """Bytes, at most what it asked for."""
     rule: str = ""
-    """`history`, if what its like used is the evidence; `cbp` or `pp`, if it is to fit into what others leave."""
+    """`history`, if the use of similar jobs is the evidence; `cbp` or `pp`, if it is to fit into what others leave."""
     why: str = ""
     """By what evidence; empty: it asked for as much."""
 
@@ -112,7 +112,7 @@ class Started(_AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class Renewed(_AttemptEvent):
-    """A running job's time slice was over, and it was given another."""
+    """A running job's time slice was over, and it got another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Preempted(_AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class Requeued(_AttemptEvent):
-    """An attempt came to nothing (it never began, failed, or the machine went down), and the job waits again."""
+    """An attempt had no result (it never began, failed, or the machine went down), and the job waits again."""
 
     begin: float = 0.0
     """Not before this time."""
@@ -130,7 +130,7 @@ class Requeued(_AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class Recalled(_AttemptEvent):
-    """A job on GPUs was told to end: it was cancelled, its time is over, or others come first."""
+    """A job on GPUs must end: it was cancelled, its time is over, or others come first."""
 
     cause: str
     """How the job will have ended, `cancelled` or `timeout`; or `preempted`: it will wait again; or `oom`: it uses more
@@ -140,33 +140,33 @@ class Recalled(_AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class Spared(_AttemptEvent):
-    """A job on GPUs that was told to end for others may go on: it could not be stopped."""
+    """A job on GPUs that had to end for others may go on: it could not be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granted(_AttemptEvent):
-    """Idle GPUs were lent to a running job that adapts, until somebody needs them. Plans do not see that."""
+    """Idle GPUs were lent to a running job that adapts, until another job needs them. Plans do not see that."""
 
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed(_AttemptEvent):
-    """A job was told to leave GPUs that it was lent; they are its own until it has, or its grace is over."""
+    """A job must leave GPUs that it was lent; they are its own until it has left, or its grace is over."""
 
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Returned(_AttemptEvent):
-    """GPUs that a job was lent are nobody's again: it left them, or had to."""
+    """GPUs that a job was lent are free again: it left them, or had to."""
 
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted(_AttemptEvent):
-    """A running job told what it decided, with the GPUs and the time that it has."""
+    """A running job reported its decision, with the GPUs and the time that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Exited(_AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class Opened(_ClusterEvent):
-    """A driver took the yard over, with these GPUs."""
+    """A driver took over the queue, with these GPUs."""
 
     cluster: Cluster
     gpus: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ class GpusWithdrawn(_ClusterEvent):
 
     gpus: tuple[int, ...]
     cause: str
-    """`foreign`: somebody else uses them; `unknown`: they do not answer; `shared`: somebody else uses a part of them,
+    """`foreign`: other processes use them; `unknown`: they do not answer; `shared`: other processes use a part of them,
     and shares may be started beside that, whole GPUs may not."""
 
 
@@ -214,7 +214,7 @@ class GpusRestored(_ClusterEvent):
 
 @dataclass(frozen=True, slots=True)
 class MemoryTaken(_ClusterEvent):
-    """So much of each GPU is for no job that shares it: what is kept free, and what others use."""
+    """These bytes of each GPU are for no job that shares it: what is kept free, and what others use."""
 
     taken: tuple[float, ...]
     """Bytes, by GPU."""
@@ -224,7 +224,7 @@ class MemoryTaken(_ClusterEvent):
 
 @dataclass(frozen=True, slots=True)
 class HostTaken(_ClusterEvent):
-    """So many CPU cores and bytes of a node's own memory are no job's of ours."""
+    """These CPU cores and bytes of a node's own memory are used by processes that are not our jobs."""
 
     node: int
     cpus: float
@@ -233,7 +233,7 @@ class HostTaken(_ClusterEvent):
 
 @dataclass(frozen=True, slots=True)
 class GpusDrained(_ClusterEvent):
-    """Somebody wants these GPUs to be left alone until they are resumed; what runs there goes on."""
+    """An operator drained these GPUs until they are resumed; what runs there goes on."""
 
     gpus: tuple[int, ...]
 
@@ -254,7 +254,7 @@ class Booked(_ClusterEvent):
 
 @dataclass(frozen=True, slots=True)
 class Unbooked(_ClusterEvent):
-    """A reservation was given up."""
+    """A reservation was cancelled."""
 
     name: str
 
@@ -268,7 +268,7 @@ class RulesSet(_ClusterEvent):
 
 @dataclass(frozen=True, slots=True)
 class HarmMeasured(_ClusterEvent):
-    """It was seen how much slower jobs of one kind run beside those of another on the same GPU."""
+    """The measured slowdown of jobs of one kind beside those of another on the same GPU."""
 
     sufferer: str
     beside: str
@@ -278,7 +278,7 @@ class HarmMeasured(_ClusterEvent):
 
 
 WAIT_AGAIN = ("preempted", "oom", "crowded")
-"""Causes for being told to end that need not be the end: others come on top."""
+"""Causes of a recall after which a job may wait again; a final cause overrides them."""
 
 JobEvent = (
     Submitted | Edited | Rejected | Held | Released | Cancelled | Chosen | Promised | Unpromised | Charged | Placed

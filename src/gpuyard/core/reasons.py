@@ -19,7 +19,7 @@ class Room:
     left: float
     total: float
     buffer: float = 0.0
-    """Kept free for nobody."""
+    """Kept free."""
     others: float = 0.0
     """Used by others than our jobs, or by these beyond what they asked for."""
 
