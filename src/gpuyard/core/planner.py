@@ -67,9 +67,9 @@ class OrderedPlanner:
         if not len(state.waiting) and not state.bookings:
             return Plan()
         gates = Gates(state, now) if gated(state, now) else None
-        draft = self._drafted(snapshot if gates is None else replace(snapshot, may=gates.may))
+        draft = self._draft(snapshot if gates is None else replace(snapshot, may=gates.may))
         while gates is not None and gates.too_many([row for row, _ in draft.found]):
-            draft = self._drafted(replace(snapshot, may=gates.may))
+            draft = self._draft(replace(snapshot, may=gates.may))
         plan = draft.plan
         if gates is not None:
             plan.wake_at = min(plan.wake_at, gates.wake_at)
@@ -82,15 +82,15 @@ class OrderedPlanner:
         plan.explain = lambda: explain(draft, reasons, version, refused) | (gates.reasons() if gates else {})
         return plan
 
-    def _drafted(self, snapshot: Snapshot) -> Draft:
+    def _draft(self, snapshot: Snapshot) -> Draft:
         state = snapshot.state
         limits = restricted(state, snapshot.now) if state.bookings else None
         if self.placement != CONSIDERATE or not state.harms:
-            return self._walked(snapshot, limits)
+            return self._draft_with(snapshot, limits)
         discipline = "skip" if self.policy.preemptive else self.discipline
-        return considerate(state, limits, lambda demand: self._walked(snapshot, demand), discipline)
+        return considerate(state, limits, lambda demand: self._draft_with(snapshot, demand), discipline)
 
-    def _walked(self, snapshot: Snapshot, restricted_to: Demand | None) -> Draft:
+    def _draft_with(self, snapshot: Snapshot, restricted_to: Demand | None) -> Draft:
         state = snapshot.state
         salt = salted(state.seed, state.starts) if self.code == RANDOM else 0
         draft = Draft(snapshot, self.policy, self.code, salt, restricted_to)
