@@ -15,7 +15,7 @@ import numpy as np
 from gpuyard.core.limits.quotas import Ledger
 from gpuyard.core.limits.withdrawal import keep_for, take, take_host, withdraw
 from gpuyard.core.loops.placement import claim
-from gpuyard.core.loops.pool import NOBODY, takes_any
+from gpuyard.core.loops.pool import EMPTY, takes_any
 from gpuyard.core.model import Booking, Cluster, Phase, Quota, Rules
 from gpuyard.core.state import State, Table
 from gpuyard.errors import Bug
@@ -27,7 +27,7 @@ _COLUMNS = (*Table._FLOATS, "gpus", "user", "preemptible")
 def dump(state: State) -> dict[str, Any]:
     """The state as values that JSON can hold (infinities as text)."""
     rows = [row for row, phase in enumerate(state.phase) if not phase.over]
-    wishes = {row: key for key, row in state.table.scope_rows.items()}
+    dependencies = {row: key for key, row in state.table.scope_rows.items()}
     new_row = {row: n for n, row in enumerate(rows)}
     names, kinds = list(state.arrays), list(state.kinds)
     return {
@@ -64,7 +64,7 @@ def dump(state: State) -> dict[str, Any]:
         "phase": [str(state.phase[row]) for row in rows],
         "attempt": [state.attempt[row] for row in rows],
         "spot": [state.spot[row].tolist() for row in rows],
-        "scope": [list(wishes.get(int(state.table.scope[row]), ((), ""))[:2]) for row in rows],
+        "scope": [list(dependencies.get(int(state.table.scope[row]), ((), ""))[:2]) for row in rows],
         "columns": {name: [_plain(v) for v in getattr(state.table, name)[rows].tolist()] for name in _COLUMNS},
     }
 
@@ -130,7 +130,7 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     state.row_of = {job: row for row, job in enumerate(state.ids)}
     state.phase = [Phase(name) for name in data["phase"]]
     state.attempt = list(data["attempt"])
-    state.spot = [np.array(spot, dtype=np.int64) if spot else NOBODY for spot in data["spot"]]
+    state.spot = [np.array(spot, dtype=np.int64) if spot else EMPTY for spot in data["spot"]]
     columns = {name: np.array(values, dtype=np.float64) for name, values in data["columns"].items()}
     table.load(columns)
     table.started[: table.size] = columns["started"]

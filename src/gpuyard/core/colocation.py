@@ -21,7 +21,7 @@ import numpy as np
 from gpuyard.core.draft import Draft
 from gpuyard.core.limits.withdrawal import SHARED
 from gpuyard.core.loops.placement import claim, fits, place
-from gpuyard.core.loops.pool import NOBODY, PACK, Demand, Flags, Floats, Ints, Site
+from gpuyard.core.loops.pool import EMPTY, PACK, Demand, Flags, Floats, Ints, Site
 from gpuyard.core.loops.sharing import usable_gpus
 from gpuyard.core.plan import Start
 from gpuyard.core.reasons import Harm
@@ -155,7 +155,7 @@ class CoLocation:
         roomy = draft.site._replace(demand=demand._replace(memory=demand.memory + self._base.memory[head]))
         for row in rows.tolist():
             kind = int(self._state.table.kind[row])
-            spot = place(roomy, row) if self._worst(kind, head) < AVOIDED else NOBODY
+            spot = place(roomy, row) if self._worst(kind, head) < AVOIDED else EMPTY
             there = [other for gpu in spot.tolist() for other in self._there[gpu]]
             there += [other for other, taken in draft.found if np.isin(taken, spot).any()]
             if len(spot) and all(self._worst(kind, other) < AVOIDED for other in there):

@@ -163,7 +163,7 @@ def skip(draft: Draft) -> None:
         _one_by_one(draft, rows, False)
     elif len(rows) and draft.fine:
         order = rows[np.argsort(draft.rank(rows), kind="stable")]
-        _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, draft.board))
+        _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, draft.draft_site))
     elif len(rows):
         _in_order(draft, _ranking(draft, rows), False)
 
@@ -206,8 +206,8 @@ def easy(draft: Draft) -> None:
         draft.run(lambda starts: d.backfill(order, head, shadow, later, now, draft.site, starts), order)
 
 
-def _placed(draft: Draft, row: int, board: DraftSite) -> _Outcome:
-    spot = board.spot(row)
+def _placed(draft: Draft, row: int, draft_site: DraftSite) -> _Outcome:
+    spot = draft_site.spot(row)
     if not len(spot):
         return _Outcome.NO_ROOM
     draft.take(row, spot)
@@ -216,7 +216,7 @@ def _placed(draft: Draft, row: int, board: DraftSite) -> _Outcome:
 
 def _backfilled(draft: Draft, row: int, head: int, shadow: float, then: DraftSite) -> _Outcome:
     """Start a job if it fits and leaves the head its reservation: `loops.backfill` where bins are GPUs."""
-    spot = draft.board.spot(row)
+    spot = draft.draft_site.spot(row)
     if not len(spot):
         return _Outcome.NO_ROOM
     if draft.snapshot.now + draft.demand.estimate[row] > shadow:
@@ -238,8 +238,8 @@ def _beside(draft: Draft, head: int, order: Ints) -> None:
     order = order[others.any(axis=1)[demand.scope[order]] & (order != head)]
     scopes = np.vstack((demand.scopes, others))
     site = draft.site._replace(demand=demand._replace(scope=demand.scope + len(demand.scopes), scopes=scopes))
-    board = DraftSite(site, draft.board.changed)
-    _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, board))
+    draft_site = DraftSite(site, draft.draft_site.changed)
+    _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, draft_site))
 
 
 def conservative(draft: Draft) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import Holders, Starts, new_starts
 from gpuyard.core.loops.placement import claim, fits, pick, place, release
-from gpuyard.core.loops.pool import FGD, NO_TASKS, NOBODY, PACKING, Demand, Floats, Ints, Pool, Site, copy_pool, on_copy
+from gpuyard.core.loops.pool import EMPTY, FGD, NO_TASKS, PACKING, Demand, Floats, Ints, Pool, Site, copy_pool, on_copy
 from gpuyard.core.loops.sharing import DemandKey, NodeScores, demand_key, goes_by_node
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
@@ -56,7 +56,7 @@ class DraftSite:
         if known is None:
             known = self._known[key] = NodeScores(self.site, row)
         elif stale := self.changed[self._seen[key] :]:
-            known.look_at(np.array(sorted(set(stale)), dtype=np.int64))
+            known.update(np.array(sorted(set(stale)), dtype=np.int64))
         self._seen[key] = len(self.changed)
         return known
 
@@ -132,7 +132,7 @@ class Draft:
     victims: list[int] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
     _site: Site | None = None
-    _board: DraftSite | None = None
+    _draft_site: DraftSite | None = None
 
     @property
     def fine(self) -> bool:
@@ -161,10 +161,10 @@ class Draft:
         return self._site
 
     @property
-    def board(self) -> DraftSite:
-        if self._board is None:
-            self._board = DraftSite(self.site)
-        return self._board
+    def draft_site(self) -> DraftSite:
+        if self._draft_site is None:
+            self._draft_site = DraftSite(self.site)
+        return self._draft_site
 
     @property
     def is_long(self) -> bool:
@@ -193,19 +193,19 @@ class Draft:
         return result
 
     def start(self, row: int) -> bool:
-        spot = self.board.spot(row)
+        spot = self.draft_site.spot(row)
         if not len(spot):
             return False
         self.take(row, spot)
         return True
 
     def take(self, row: int, spot: Ints) -> None:
-        self.board.claim(row, spot)
+        self.draft_site.claim(row, spot)
         self.found.append((row, spot))
 
     def start_over(self) -> None:
         self.found.clear()
-        self._site = self._board = None
+        self._site = self._draft_site = None
 
     @property
     def found_rows(self) -> Ints:
@@ -270,7 +270,7 @@ class Draft:
 
 
 def laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
-    bins = np.concatenate(spots) if spots else NOBODY
+    bins = np.concatenate(spots) if spots else EMPTY
     sizes = np.array([len(spot) for spot in spots], dtype=np.int64)
     ends = np.cumsum(sizes)
     return Holders(rows, ends - sizes, ends, bins, until)

@@ -284,8 +284,8 @@ JobEvent = (
     Submitted | Edited | Rejected | Held | Released | Cancelled | Chosen | Promised | Unpromised | Charged | Placed
     | Started | Renewed | Preempted | Requeued | Recalled | Spared | Granted | Reclaimed | Returned | Adapted | Exited
 )  # fmt: skip
-YardEvent = (
+ClusterEvent = (
     Opened | PolicySet | GpusWithdrawn | GpusRestored | MemoryTaken | HostTaken | GpusDrained | GpusResumed | Booked
     | Unbooked | RulesSet | HarmMeasured
 )  # fmt: skip
-Event = JobEvent | YardEvent
+Event = JobEvent | ClusterEvent

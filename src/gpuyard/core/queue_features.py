@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuyard.core.loops.formulas import ENDLESS, LENGTHS, OVERDUE
-from gpuyard.core.loops.pool import BYTE, NOBODY, SLACK, Counts, Flags, Floats, Ints
+from gpuyard.core.loops.pool import BYTE, EMPTY, SLACK, Counts, Flags, Floats, Ints
 from gpuyard.core.state import State
 
 QUEUE_FEATURES = frozenset(
@@ -51,7 +51,7 @@ def length_of(estimate: Floats) -> Ints:
 def measure_queue(state: State, now: float) -> QueueFeatures:
     seen = state.seen
     if seen is None or seen[0] != state.version or seen[1] != now:
-        seen = state.seen = (state.version, now, _surveyed(state, now, state.pool.idle, NOBODY))
+        seen = state.seen = (state.version, now, _surveyed(state, now, state.pool.idle, EMPTY))
     found: QueueFeatures = seen[2]
     return found
 

@@ -63,7 +63,7 @@ from gpuyard.core.limits.gates import dependency_begun, dependency_over, set_dep
 from gpuyard.core.limits.loans import ask_back, lend, take_back, take_back_all
 from gpuyard.core.limits.withdrawal import give_back, keep_for, keep_no_more, take, take_host, vacate, withdraw
 from gpuyard.core.loops.placement import claim, release
-from gpuyard.core.loops.pool import NOBODY, takes_any
+from gpuyard.core.loops.pool import EMPTY, takes_any
 from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.state import State
 from gpuyard.core.usage.charging import charge, keep_charge
@@ -166,7 +166,7 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
     state.row_of[event.job] = row
     state.phase.append(Phase.QUEUED)
     state.attempt.append(0)
-    state.spot.append(NOBODY)
+    state.spot.append(EMPTY)
     state.waiting.add(row)
     table = state.table
     table.turn[row] = table.requeued[row] = state.next_number()
@@ -298,7 +298,7 @@ def _stopped(state: State, row: int, at: float) -> None:
     if table.compute[row] >= 100:
         vacate(state, state.spot[row])
     state.occupant[state.spot[row]] = -1
-    state.spot[row] = NOBODY
+    state.spot[row] = EMPTY
     state.running.remove(row)
     started = float(table.started[row])
     state.fixed -= not _may_be_stopped(state, row)

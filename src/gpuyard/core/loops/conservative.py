@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.loops.placement import claim, place, release
-from gpuyard.core.loops.pool import NOBODY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
+from gpuyard.core.loops.pool import EMPTY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
 
 
 class Profile(NamedTuple):
@@ -103,7 +103,7 @@ def earliest(row: int, profile: Profile, site: Site) -> tuple[int, Ints]:
         spot = place(_window(profile, site, int(i), int(np.searchsorted(times, times[i] + length))), row)
         if len(spot) > 0:
             return int(i), spot
-    return -1, NOBODY
+    return -1, EMPTY
 
 
 def book(profile: Profile, i: int, row: int, spot: Ints, site: Site) -> Profile:

@@ -14,8 +14,8 @@ import numpy as np
 from gpuyard.core.loops.pool import (
     BYTE,
     CONSOLIDATE,
+    EMPTY,
     INTERPRETED,
-    NOBODY,
     PACK,
     PACKING,
     RANDOM,
@@ -71,7 +71,7 @@ def choose_nodes(code: int, size: Counts, idle: Counts, k: int, salt: int, nodes
 
 def nodes_for(code: int, size: Counts, idle: Counts, k: int, salt: int) -> Ints:
     nodes = np.empty(k, dtype=np.int64)
-    return nodes if choose_nodes(code, size, idle, k, salt, nodes) else NOBODY
+    return nodes if choose_nodes(code, size, idle, k, salt, nodes) else EMPTY
 
 
 def has_room(code: int, size: Counts, idle: Counts, k: int) -> bool:
@@ -193,7 +193,7 @@ def _consolidated(pool: Pool, usable: Flags, k: int) -> Ints:
     per_node = np.bincount(pool.node[usable], minlength=len(pool.idle)).astype(np.int64)
     nodes = nodes_for(CONSOLIDATE, pool.size, per_node, k, 0)
     if len(nodes) == 0:
-        return NOBODY
+        return EMPTY
     if nodes[0] == nodes[-1]:
         return pack_one_node(pool, usable, per_node, k)
     gpus = np.empty(k, dtype=np.int64)
@@ -232,18 +232,18 @@ def place_parts(site: Site, row: int) -> Ints:
     """A spot for a job of several parts, each on one node, the largest first; empty where not all fit."""
     trial, parts, found = on_copy(site), site.parts[row], []
     if max(parts) > np.diff(site.pool.first).max():
-        return NOBODY
-    board = NodeScores(part_of(trial, row, parts[0]), 0)
+        return EMPTY
+    node_scores = NodeScores(part_of(trial, row, parts[0]), 0)
     for n, size in enumerate(parts):
         if n and size != parts[n - 1]:
-            board = NodeScores(part_of(trial, row, size), 0)
-        spot = board.spot()
+            node_scores = NodeScores(part_of(trial, row, size), 0)
+        spot = node_scores.spot()
         if len(spot) == 0:
-            return NOBODY
+            return EMPTY
         found.append(spot)
         if n + 1 < len(parts):
-            claim(board.site, 0, spot)
-            board.changed(spot)
+            claim(node_scores.site, 0, spot)
+            node_scores.changed(spot)
     return np.concatenate(found)
 
 

@@ -26,7 +26,7 @@ INTERPRETED = True
 
 FIRST, PACK, SPREAD, CONSOLIDATE, RANDOM, PACKING, CLUSTERING, FGD = range(8)
 
-NOBODY: Ints = np.empty(0, dtype=np.int64)
+EMPTY: Ints = np.empty(0, dtype=np.int64)
 SLACK = 1e-9  # shares are sums of decimals: 100 - 33.3 - 33.3 must still hold 33.4 ...
 BYTE = 1e-3  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
 
@@ -87,7 +87,7 @@ class Tasks(NamedTuple):
     """How much of the workload each task stands for; they add up to 1."""
 
 
-NO_TASKS = Tasks(NOBODY, np.empty(0), np.empty(0), np.empty((0, 0), dtype=np.bool_), np.empty(0))
+NO_TASKS = Tasks(EMPTY, np.empty(0), np.empty(0), np.empty((0, 0), dtype=np.bool_), np.empty(0))
 
 
 class Site(NamedTuple):

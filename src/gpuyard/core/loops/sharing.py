@@ -20,9 +20,9 @@ from gpuyard.core.loops.pool import (
     BYTE,
     CLUSTERING,
     CONSOLIDATE,
+    EMPTY,
     FGD,
     FIRST,
-    NOBODY,
     PACK,
     PACKING,
     RANDOM,
@@ -200,7 +200,7 @@ def by_node(site: Site, row: int) -> Ints:
     if k > np.diff(site.pool.first).max():
         return _over_nodes(site, row)
     node = choose_node(site, row)
-    return gpus_on(site, row, node) if node >= 0 else NOBODY
+    return gpus_on(site, row, node) if node >= 0 else EMPTY
 
 
 def _over_nodes(site: Site, row: int) -> Ints:
@@ -221,14 +221,14 @@ def _over_nodes(site: Site, row: int) -> Ints:
         done += took
         if done == k:
             return gpus
-    return NOBODY
+    return EMPTY
 
 
 def choose_gpus(code: int, pool: Pool, usable: Flags, k: int, salt: int) -> Ints:
     """k of the usable GPUs, best first by the placement's own measure; empty where there are too few."""
     candidates = np.flatnonzero(usable)
     if len(candidates) < k:
-        return NOBODY
+        return EMPTY
     if code in (PACK, SPREAD):
         left = pool.compute[candidates] / 100.0 + pool.memory[candidates] / pool.total[candidates]
         sign = 1.0 if code == PACK else -1.0
@@ -240,7 +240,7 @@ def choose_gpus(code: int, pool: Pool, usable: Flags, k: int, salt: int) -> Ints
 
 def pack_one_node(pool: Pool, usable: Flags, per_node: Ints, k: int) -> Ints:
     best_room = np.inf
-    best = NOBODY
+    best = EMPTY
     for n in range(len(per_node)):
         if per_node[n] >= k:
             here = np.flatnonzero(usable & (pool.node == n))
@@ -318,13 +318,13 @@ class NodeScores:
     def spot(self) -> Ints:
         best = int(self._scores.argmin())
         if self._scores[best] == np.inf:
-            return NOBODY
+            return EMPTY
         return picked(self.site, self._row, best, self._slots(slice(best, best + 1), np.array([best])))
 
     def changed(self, spot: Ints) -> None:
-        self.look_at(np.unique(self.site.pool.node[spot]) if len(spot) > 1 else self.site.pool.node[spot])
+        self.update(np.unique(self.site.pool.node[spot]) if len(spot) > 1 else self.site.pool.node[spot])
 
-    def look_at(self, nodes: Ints) -> None:
+    def update(self, nodes: Ints) -> None:
         self._scores[nodes] = np.inf
         self._look(nodes)
 

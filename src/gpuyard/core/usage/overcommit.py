@@ -14,7 +14,7 @@ import numpy as np
 from gpuyard.core.draft import Draft, overdue_end_soon
 from gpuyard.core.limits.gates import Gates
 from gpuyard.core.loops.backfill import reserve
-from gpuyard.core.loops.pool import BYTE, NOBODY, SLACK, Floats, Ints
+from gpuyard.core.loops.pool import BYTE, EMPTY, SLACK, Floats, Ints
 from gpuyard.core.plan import Start
 from gpuyard.core.state import State
 from gpuyard.core.usage.admission import HISTORY, Decision, Usage, decide, need
@@ -148,7 +148,7 @@ def _spot(draft: Draft, usage: Usage, books: _MemoryBooks, row: int, used: set[i
     """GPUs whose windows admit a job, and a decision on one of them; none where windows do not apply."""
     state, demand, pool = draft.snapshot.state, draft.demand, draft.site.pool
     if demand.compute[row] >= 100 or state.ids[row] in usage.exempt:
-        return NOBODY, None
+        return EMPTY, None
     asked, peak = float(state.table.memory[row]), usage.peaks.get(state.ids[row])
     wanted = need(asked, peak.memory if peak is not None else None)
     usable = (pool.compute >= demand.compute[row] - SLACK) & (pool.kind <= 0) & (pool.memory >= 0)
@@ -160,7 +160,7 @@ def _spot(draft: Draft, usage: Usage, books: _MemoryBooks, row: int, used: set[i
             continue
         bound, left = books.bound(gpu) if usage.guarded else None, float(pool.memory[gpu])
         if wanted <= left + BYTE:  # there is room; something else keeps it waiting
-            return NOBODY, None
+            return EMPTY, None
         decision = decide(wanted, left, seen, bound, thresholds=usage.thresholds)
         known = None if peak is None else wanted
         decisions.append(replace(decision, request=asked, available=books.available(np.array([gpu])), need=known))
