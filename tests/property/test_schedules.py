@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from gpuyard.core.events import Event, Started
 from gpuyard.core.loops.backfill import DISCIPLINES
-from gpuyard.core.loops.pool import PLACEMENTS
 from gpuyard.core.model import GIB, Cluster
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policies import POLICIES
+from gpuyard.core.policy import PLACEMENTS
 from gpuyard.core.reasons import Resources
 from gpuyard.core.state import State
 from gpuyard.core.transitions import fold

@@ -1,4 +1,4 @@
-"""The pure part: what a job is, what may happen to it, and who runs next."""
+"""The pure part: what a job is, what may happen to it, and which job runs next."""
 
 from gpuyard.core.check import check_policy
 from gpuyard.core.engine import Engine

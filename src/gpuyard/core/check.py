@@ -1,4 +1,4 @@
-"""`check_policy`: what is wrong with a policy, told before it is trusted with a queue."""
+"""`check_policy`: what is wrong with a policy, before it gets a queue to rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POSITIVE = ("weight", "tickets")
 def check_policy(policy: Any) -> list[str]:
     """What is wrong with a policy, one sentence each; an empty list means that it can be used.
 
-    It is tried on random queues and on the edges: nobody has waited yet, one GPU, no deadline, an endless estimate.
+    It is tried on random queues and on the edges: no job has waited yet, one GPU, no deadline, an endless estimate.
     """
     checked = policy if isinstance(policy, Policy) else define(policy)
     if not checked.columns:

@@ -1,7 +1,7 @@
 """A state as plain values, and back: what a driver keeps so that a restart need not fold the whole log.
 
 Jobs that are over are left out, since nothing can happen to them any more; the others keep their order, so ties are
-decided as before. What the rows say is kept, what can be worked out of them is not.
+decided as before. Rows are stored; what can be computed from them is not.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gpuyard.core.columns import Table
 from gpuyard.core.limits.quotas import Ledger
 from gpuyard.core.limits.withdrawal import keep_for, take, take_host, withdraw
 from gpuyard.core.loops.placement import claim
-from gpuyard.core.loops.pool import NOBODY, takes_any
+from gpuyard.core.loops.pool import EMPTY, takes_any
 from gpuyard.core.model import Booking, Cluster, Phase, Quota, Rules
-from gpuyard.core.state import State
+from gpuyard.core.state import State, Table
 from gpuyard.errors import Bug
 
 _NUMBERS = ("now", "shadow", "starts", "virtual_time", "numbers")
@@ -26,9 +25,9 @@ _COLUMNS = (*Table._FLOATS, "gpus", "user", "preemptible")
 
 
 def dump(state: State) -> dict[str, Any]:
-    """All that matters of a state, as values that JSON can hold (infinities are texts)."""
+    """The state as values that JSON can hold (infinities as text)."""
     rows = [row for row, phase in enumerate(state.phase) if not phase.over]
-    wishes = {row: key for key, row in state.table.scope_rows.items()}
+    dependencies = {row: key for key, row in state.table.scope_rows.items()}
     new_row = {row: n for n, row in enumerate(rows)}
     names, kinds = list(state.arrays), list(state.kinds)
     return {
@@ -53,7 +52,7 @@ def dump(state: State) -> dict[str, Any]:
         "lent": [[gpu, job, gpu in state.reclaimed] for gpu, job in state.lent.items()],
         "after": [[new_row[row], list(left)] for row, left in state.after.items()],
         "handed": [[new_row[row], waits] for row, waits in state.handed.items()],
-        "doomed": [[new_row[row], wish] for row, wish in state.doomed.items()],
+        "doomed": [[new_row[row], dependency] for row, dependency in state.doomed.items()],
         "array": [names[int(state.table.array[row])] for row in rows],
         "kind": [kinds[int(state.table.kind[row])] for row in rows],
         "harms": [[*pair, slowdown] for pair, slowdown in state.harms.items()],
@@ -65,13 +64,12 @@ def dump(state: State) -> dict[str, Any]:
         "phase": [str(state.phase[row]) for row in rows],
         "attempt": [state.attempt[row] for row in rows],
         "spot": [state.spot[row].tolist() for row in rows],
-        "scope": [list(wishes.get(int(state.table.scope[row]), ((), ""))[:2]) for row in rows],
+        "scope": [list(dependencies.get(int(state.table.scope[row]), ((), ""))[:2]) for row in rows],
         "columns": {name: [_plain(v) for v in getattr(state.table, name)[rows].tolist()] for name in _COLUMNS},
     }
 
 
 def load(cluster: Cluster, data: dict[str, Any]) -> State:
-    """The state that was dumped, on these GPUs."""
     state = State(cluster, data["seed"])
     for name in _NUMBERS:
         kind = type(getattr(state, name))
@@ -104,17 +102,16 @@ def load(cluster: Cluster, data: dict[str, Any]) -> State:
         if max(gpus) < cluster.gpus:
             keep_for(state, row, tuple(gpus))
     state.lent = {gpu: job for gpu, job, _ in data.get("lent", ())}
-    state.reclaimed = frozenset(gpu for gpu, _, told in data.get("lent", ()) if told)
+    state.reclaimed = frozenset(gpu for gpu, _, reclaimed_at in data.get("lent", ()) if reclaimed_at)
     return state
 
 
 def _load_sharing(state: State, data: dict[str, Any]) -> None:
-    """Who waits for whom, and how people share."""
     state.group_of = list(data["groups"])
     state.after = {row: dict.fromkeys(left) for row, left in data["after"]}
     for row, left in state.after.items():
-        for wish in left:
-            state.followers.setdefault(wish.partition(":")[2], []).append(row)
+        for dependency in left:
+            state.followers.setdefault(dependency.partition(":")[2], []).append(row)
     state.handed = {row: dict(waits) for row, waits in data.get("handed", ())}
     state.doomed = dict(data["doomed"])
     for name in data["array"]:
@@ -133,7 +130,7 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     state.row_of = {job: row for row, job in enumerate(state.ids)}
     state.phase = [Phase(name) for name in data["phase"]]
     state.attempt = list(data["attempt"])
-    state.spot = [np.array(spot, dtype=np.int64) if spot else NOBODY for spot in data["spot"]]
+    state.spot = [np.array(spot, dtype=np.int64) if spot else EMPTY for spot in data["spot"]]
     columns = {name: np.array(values, dtype=np.float64) for name, values in data["columns"].items()}
     table.load(columns)
     table.started[: table.size] = columns["started"]
@@ -163,12 +160,10 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
 
 
 def compact(state: State) -> None:
-    """Forget the rows of jobs that are over."""
     _become(state, load(state.cluster, dump(state)))
 
 
 def move_to(state: State, cluster: Cluster) -> None:
-    """Carry a yard over to other GPUs; nothing may run on the former ones."""
     if len(state.running):
         raise Bug(f"the GPUs changed while job {state.ids[state.running.array[0]]} holds some")
     state.withdrawn.clear()
@@ -181,7 +176,7 @@ def _become(state: State, other: State) -> None:
 
 
 def rules_of(data: Mapping[str, Any]) -> Rules:
-    """Rules out of the plain values of `dataclasses.asdict`, with an infinite half-life as a text."""
+    """Rules from the plain values of `dataclasses.asdict`, with an infinite half-life as text."""
     return Rules(
         float(data["half_life"]),
         tuple((name, float(weight)) for name, weight in data["weights"]),
@@ -192,17 +187,15 @@ def rules_of(data: Mapping[str, Any]) -> Rules:
 
 
 def booking_of(data: Mapping[str, Any]) -> Booking:
-    """A booking out of its plain values."""
     return Booking(data["name"], tuple(data["gpus"]), data["begin"], data["end"], tuple(data["users"]))
 
 
 def plain_rules(rules: Rules) -> dict[str, Any]:
-    """Rules as plain values."""
     return {**asdict(rules), "half_life": _plain(rules.half_life)}
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity: it is kept as a text that `float` reads."""
+    """JSON has no infinity: it is stored as text that `float` reads."""
     if isinstance(value, float) and not np.isfinite(value):
         return str(float(value))
     return value

@@ -1,14 +1,15 @@
-"""Placement `considerate`: `pack`, but jobs that are known to hurt each other (`State.harms`) are kept apart.
+"""Placement `considerate`: `pack`, but jobs that are known to slow each other down (`State.harms`) are kept apart.
 
-There are two degrees, whichever of the two it is that suffers:
+There are two degrees; the worse of the two slowdowns of a pair counts:
 
-- Who would take twice as long, or longer, does better by taking turns: such jobs never meet. The one that waits does so
-  as it would for memory: until a GPU with other company has room, or until one is empty. For the latter it is taken to
-  ask for GPUs of its own, so that disciplines reserve one for it and policies that preempt can clear one.
-- Who would take a quarter longer, or more, goes elsewhere if there is room elsewhere now; else they share.
+- Jobs that would take twice as long, or longer, do better by taking turns: such jobs never meet. The one that waits
+  does so as it would for memory: until a GPU with another neighbour has room, or until one is empty. For the latter it
+  is taken to ask for GPUs of its own, so that disciplines reserve one for it and policies that preempt can clear one.
+- Jobs that would take a quarter longer, or more, go elsewhere if there is room elsewhere now; else they share.
 
-As reservations do, it takes GPUs out of the reach of waiting jobs, and the loops know nothing of it. A plan is drafted,
-looked at, and drafted anew while jobs that start together would hurt each other, or wait for no good reason.
+As reservations do, this takes GPUs out of the reach of waiting jobs, and the loops know nothing of it. A plan is
+drafted, checked, and drafted again while jobs that start together would slow each other down, or wait for no good
+reason.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from gpuyard.core.draft import Draft
 from gpuyard.core.limits.withdrawal import SHARED
 from gpuyard.core.loops.placement import claim, fits, place
-from gpuyard.core.loops.pool import NOBODY, PACK, Demand, Flags, Floats, Ints, Site
+from gpuyard.core.loops.pool import EMPTY, PACK, Demand, Flags, Floats, Ints, Site
 from gpuyard.core.loops.sharing import usable_gpus
 from gpuyard.core.plan import Start
 from gpuyard.core.reasons import Harm
@@ -33,31 +34,34 @@ AVOIDED = 1.25
 _PATIENCE = 3
 """So often jobs that would start together are kept apart by a GPU; after that, one of them gets a GPU of its own."""
 _LET_IN = 100
-"""Waiting jobs that are looked at once more behind one that waits for better company."""
+"""Waiting jobs that are tried once more behind one that waits for a better neighbour."""
 _APART, _TOGETHER, _ALONE = range(3)
-"""How a waiting job is placed: apart from whom it hurts at all, or only from whom it hurts much, or on its own."""
+"""How a waiting job is placed: apart from all that it slows down, or only from those it slows down much, or alone."""
 
 
 def considerate(
     state: State, base: Demand | None, draft_of: Callable[[Demand | None], Draft], discipline: str
 ) -> Draft:
-    """The draft in which nobody starts beside whom they hurt; `base`: what jobs ask for, if reservations limit it."""
+    """The draft in which no job starts beside one that it slows down too much; `base`: demand restricted by
+    reservations."""
     reserves = discipline in ("easy", "conservative")
-    company = CoLocation(state, base)
+    colocation = CoLocation(state, base)
     rounds = 0
     while True:
-        draft = draft_of(company.demand())
-        draft.company = company
+        draft = draft_of(colocation.demand())
+        draft.harm = colocation.why
         rounds += 1
-        if not (company.separate(draft, rounds) or company.relax(draft) or (reserves and company.set_apart(draft))):
-            company.drop_the_moved(draft)
+        if not (
+            colocation.separate(draft, rounds) or colocation.relax(draft) or (reserves and colocation.set_apart(draft))
+        ):
+            colocation.drop_the_moved(draft)
             if discipline == "easy" and not draft.victims:
-                company.let_in(draft)
+                colocation.let_in(draft)
             return draft
 
 
 class CoLocation:
-    """Who would hurt whom where, and what that leaves to waiting jobs."""
+    """Which jobs would slow down which, on which GPUs, and what that leaves to waiting jobs."""
 
     def __init__(self, state: State, base: Demand | None) -> None:
         self._state = state
@@ -73,13 +77,13 @@ class CoLocation:
         self._set_out()
 
     def demand(self) -> Demand | None:
-        """What jobs ask for, less GPUs where they would hurt or be hurt; None where that is all that they ask for."""
+        """Demand less the GPUs where jobs would slow down each other; None where that restricts nothing."""
         if not self._mode:
             return self._base if self._limited else None
         return self._demand(self._mode)
 
     def why(self, site: Site, row: int) -> Harm | None:
-        """Beside whom a waiting row would fit now, but must not be; None if that is not what it waits for."""
+        """The neighbour that keeps a waiting row out although it would fit now; None if it waits for another reason."""
         site = site._replace(demand=self._base)
         if self._mode.get(row) is None or not fits(site, row):
             return None
@@ -95,11 +99,11 @@ class CoLocation:
         return Harm(gpu, self._state.ids[other], max(own, others), suffers=own >= others)
 
     def separate(self, draft: Draft, rounds: int) -> bool:
-        """Whether some would start together who should not; from now on, the later one starts elsewhere."""
+        """Whether two jobs would start together that should not; from now on, the later one starts elsewhere."""
         found = False
         for row, gpu, other, level in self._meetings(draft):
             mode = self._mode.get(row, _APART)
-            if mode == _ALONE or (level < NEVER and mode == _TOGETHER) or self._is_moved(row):
+            if mode == _ALONE or (level < NEVER and mode == _TOGETHER) or len(self._state.spot[row]):
                 continue
             self._beside.setdefault(row, {})[gpu] = other
             if rounds > _PATIENCE:
@@ -109,7 +113,7 @@ class CoLocation:
         return found
 
     def relax(self, draft: Draft) -> bool:
-        """Whether some wait although they would only be a little slower; from now on, they may be."""
+        """Whether jobs wait although they would only be a little slower; from now on, they may start."""
         rows = draft.snapshot.waiting
         rows = rows[~np.isin(rows, draft.found_rows)]
         waits = [row for row in rows.tolist() if self._mode.get(row) == _APART]
@@ -121,7 +125,7 @@ class CoLocation:
         return bool(late)
 
     def set_apart(self, draft: Draft) -> bool:
-        """Whether the first who still waits could wait for ever, since others keep coming whom it must not meet."""
+        """Whether the first waiting job could wait for ever, because jobs keep coming that it must not meet."""
         rows = draft.snapshot.waiting
         rows = rows[~np.isin(rows, draft.found_rows)]
         if not len(rows):
@@ -133,9 +137,11 @@ class CoLocation:
         return True
 
     def let_in(self, draft: Draft) -> None:
-        """Start who cannot delay the first that waits for better company: harmless to it, and leaving it its memory.
+        """Start jobs that cannot delay the first one that waits for a better neighbour: harmless to it, and leaving it
+        its memory.
 
-        It is taken to ask for a GPU of its own, so that backfilling lets nobody in who outlives those it must not meet.
+        The first one is taken to ask for a GPU of its own, so that backfilling lets in no job that outlives those it
+        must not meet.
         """
         rows = draft.snapshot.waiting
         rows = rows[~np.isin(rows, draft.found_rows)]
@@ -149,7 +155,7 @@ class CoLocation:
         roomy = draft.site._replace(demand=demand._replace(memory=demand.memory + self._base.memory[head]))
         for row in rows.tolist():
             kind = int(self._state.table.kind[row])
-            spot = place(roomy, row) if self._worst(kind, head) < AVOIDED else NOBODY
+            spot = place(roomy, row) if self._worst(kind, head) < AVOIDED else EMPTY
             there = [other for gpu in spot.tolist() for other in self._there[gpu]]
             there += [other for other, taken in draft.found if np.isin(taken, spot).any()]
             if len(spot) and all(self._worst(kind, other) < AVOIDED for other in there):
@@ -158,7 +164,8 @@ class CoLocation:
                 draft.plan.starts.append(Start(self._state.ids[row], tuple(spot.tolist())))
 
     def drop_the_moved(self, draft: Draft) -> None:
-        """Who was to be stopped only to go on beside somebody it hurts just waits: it is planned anew."""
+        """A job that would be stopped only to continue beside one it slows down waits instead: the next plan decides
+        about it."""
         bad = {row for row, _, _, level in self._meetings(draft) if level >= NEVER}
         if bad:
             names = {self._state.ids[row] for row in bad}
@@ -166,7 +173,7 @@ class CoLocation:
             draft.found = [(row, spot) for row, spot in draft.found if row not in bad]
 
     def _set_out(self) -> None:
-        """How each waiting row begins, by what has room for it now."""
+        """The mode in which each waiting row begins, by what has room for it now."""
         table, rows = self._state.table, self._state.waiting.array
         touchy = {kind for pair in self._harms for kind in pair}
         touchy = {kind for kind in touchy if self._level_of(kind).max() >= AVOIDED}
@@ -191,7 +198,7 @@ class CoLocation:
         firsts, which = _alike(base.scope[rows], table.kind[rows], mode)
         news = []
         for row, how in zip(rows[firsts].tolist(), mode[firsts].tolist(), strict=True):
-            off = self._off_of(int(table.kind[row]), how)
+            off = _beyond(self._level_of(int(table.kind[row])), how)
             news.append(self._scope(scopes, int(base.scope[row]), off, how == _ALONE))
         scope[rows] = np.array(news, dtype=np.int64)[which]
         for row in self._beside.keys() & modes.keys():
@@ -201,18 +208,18 @@ class CoLocation:
         return base._replace(scope=scope, scopes=np.array(scopes), compute=compute, memory=memory)
 
     @staticmethod
-    def _scope(scopes: list[Flags], was: int, off: Flags, anew: bool) -> int:
-        """Where in `scopes` is what some GPUs less leave of one; `anew`: in any case a new one.
+    def _scope(scopes: list[Flags], was: int, off: Flags, always_new: bool) -> int:
+        """The row of `scopes` that is scope `was` without the GPUs `off`; a new row in any case if `always_new`.
 
-        Who is to be alone has a scope of its own, so that too small GPUs are looked at, and reasons are its own.
+        A job that must be alone has a scope of its own, so that too small GPUs are looked at, and reasons are its own.
         """
-        if not anew and not off.any():
+        if not always_new and not off.any():
             return was
         scopes.append(scopes[was] & ~off)
         return len(scopes) - 1
 
     def _all_of_one(self, row: int) -> tuple[float, float]:
-        """What to ask for so as to be alone: whole GPUs, or where others than ours are on all of them, the memory."""
+        """What to ask for so as to be alone: whole GPUs, or their memory where foreign processes are on all."""
         state, base = self._state, self._base
         reach = np.flatnonzero(base.scopes[base.scope[row]])
         if any(state.withdrawn.get(gpu) != SHARED for gpu in reach.tolist()):
@@ -220,14 +227,10 @@ class CoLocation:
         return float(base.compute[row]), float(state.pool.total[reach].max(initial=base.memory[row]))
 
     def _off(self, row: int, mode: int) -> Flags:
-        """GPUs that a row stays away from."""
         return _beyond(self._level(row), mode)
 
-    def _off_of(self, kind: int, mode: int) -> Flags:
-        return _beyond(self._level_of(kind), mode)
-
     def _level(self, row: int) -> Floats:
-        """How much somebody would be slowed down on each GPU if a row started there."""
+        """How much some job would be slowed down on each GPU if a row started there."""
         kind = int(self._state.table.kind[row])
         if row not in self._beside:
             return self._level_of(kind)
@@ -237,7 +240,6 @@ class CoLocation:
         return level
 
     def _level_of(self, kind: int) -> Floats:
-        """The same, by those who run there."""
         if kind not in self._levels:
             worst = [max((self._worst(kind, tenant) for tenant in there), default=1.0) for there in self._there]
             self._levels[kind] = np.array(worst)
@@ -249,7 +251,6 @@ class CoLocation:
         return max(self._harms.get((kind, theirs), 1.0), self._harms.get((theirs, kind), 1.0))
 
     def _meetings(self, draft: Draft) -> Iterator[tuple[int, int, int, float]]:
-        """Who starts beside whom: the row, the GPU, the other row, and how much they hurt each other."""
         state = self._state
         there = [[row for row in tenants if row not in draft.victims] for tenants in self._there]
         for start in draft.plan.starts:
@@ -261,19 +262,14 @@ class CoLocation:
                         yield row, gpu, other, level
                 there[gpu].append(row)
 
-    def _is_moved(self, row: int) -> bool:
-        return bool(len(self._state.spot[row]))
-
 
 def _beyond(level: Floats, mode: int) -> Flags:
-    """GPUs where it is worse than a job of a mode puts up with."""
     limit = {_APART: AVOIDED, _TOGETHER: NEVER, _ALONE: np.inf}[mode]
     off: Flags = level >= limit
     return off
 
 
 def _have_room(site: Site, rows: list[int]) -> Flags:
-    """Which rows have room now; of those who ask for the same, one is asked about."""
     demand = site.demand
     firsts, which = _alike(
         *(w[rows] for w in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host))
@@ -284,7 +280,7 @@ def _have_room(site: Site, rows: list[int]) -> Flags:
 
 
 def _alike(*columns: Ints | Floats) -> tuple[Ints, Ints]:
-    """Where the first of each kind of rows is, and of which kind each is; rows that are alike in all columns are."""
+    """Position of the first row of each kind, and the kind of each row; rows with equal columns are of one kind."""
     kinds = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         if len(column) and (column != column[0]).any():
@@ -295,7 +291,6 @@ def _alike(*columns: Ints | Floats) -> tuple[Ints, Ints]:
 
 
 def _by_number(state: State) -> dict[tuple[int, int], float]:
-    """The harms that matter, among kinds of jobs that are here."""
     numbers = state.kinds
     return {
         (numbers[mine], numbers[theirs]): slowdown
@@ -305,7 +300,6 @@ def _by_number(state: State) -> dict[tuple[int, int], float]:
 
 
 def _tenants(state: State) -> list[list[int]]:
-    """The rows on each GPU."""
     found: list[list[int]] = [[] for _ in range(state.cluster.gpus)]
     for row in state.running.array.tolist():
         for gpu in state.spot[row].tolist():

@@ -1,6 +1,7 @@
-"""The disciplines, one function each:
+"""The disciplines, one function each: they order the queue and choose what the loops in `loops.backfill` see.
 
-they order the queue as far as they need and choose what the loops in `loops.backfill` see.
+Most of a long queue is never sorted and never looked at: one comparison of arrays leaves out jobs that want more GPUs
+than are idle, and ranks are computed only as far down as jobs still start.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ class Ranking:
         self._gone: int | None = None
 
     def next(self, limit: int) -> Ints:
-        """The next rows in order that want fewer GPUs than `limit`; empty when there are none left."""
         keep = self._gpus[self._rows] < limit
         if self._gone is not None:
             keep[self._gone] = False
@@ -55,7 +55,7 @@ Discipline = Callable[[Draft], None]
 
 
 def _could_fit(draft: Draft, rows: Ints) -> Ints:
-    """The rows that are not ruled out by the number of idle GPUs alone, or by what is left of the roomiest."""
+    """The rows that are not ruled out by the number of idle GPUs alone, or by the memory left on the roomiest GPU."""
     demand = draft.demand
     some = demand.gpus[rows] <= draft.idle
     if draft.fine:
@@ -67,8 +67,6 @@ def _could_fit(draft: Draft, rows: Ints) -> Ints:
 
 
 class _Outcome(Enum):
-    """What became of a job that was tried."""
-
     STARTED = 1
     NO_ROOM = 2
     IN_THE_WAY = 3
@@ -76,10 +74,10 @@ class _Outcome(Enum):
 
 
 def _by_kinds(draft: Draft, order: Ints, late: Flags, attempt: Callable[[int], _Outcome]) -> None:
-    """Try rows in order, but none that asks for the same as one that failed: who found no room finds none later, and
-    who was in the way may be placed elsewhere once somebody else has started.
+    """Try rows in order, but none that asks for the same as one that failed: where one found no room, none like it
+    does, and one that was in the way may be placed elsewhere once another job has started.
 
-    A long queue of shares is mostly jobs of a few sizes, and a place is looked for GPU by GPU.
+    A long queue of shares is mostly jobs of a few sizes, and a place is searched GPU by GPU.
     """
     could = np.isin(order, _could_fit(draft, order))
     order, late = order[could], late[could]
@@ -98,10 +96,9 @@ def _by_kinds(draft: Draft, order: Ints, late: Flags, attempt: Callable[[int], _
 
 
 def _kinds(draft: Draft, rows: Ints, late: Flags) -> Ints:
-    """A number for each row: those who ask for the same have the same."""
     demand, kinds = draft.demand, late.astype(np.int64)
-    for wish in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
-        asked = wish[rows]
+    for column in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
+        asked = column[rows]
         if len(asked) and (asked != asked[0]).any():  # 64 bits tell apart what a queue can hold
             kinds = mix(1, kinds ^ mix(2, asked.view(np.int64)).view(np.int64)).view(np.int64)
     return np.unique(kinds, return_inverse=True)[1]
@@ -112,7 +109,6 @@ def _ranking(draft: Draft, rows: Ints) -> Ranking:
 
 
 def _in_order(draft: Draft, ranking: Ranking, stop: bool) -> None:
-    """Feed the queue to `fill`, best ranks first, until nothing more can start."""
     if draft.fine:
         _one_after_another(draft, ranking, stop)
         return
@@ -125,7 +121,6 @@ def _in_order(draft: Draft, ranking: Ranking, stop: bool) -> None:
 
 
 def _one_after_another(draft: Draft, ranking: Ranking, stop: bool) -> None:
-    """The same where bins are GPUs."""
     while len(order := ranking.next(d.NO_LIMIT)):
         for row in order.tolist():
             if draft.is_long or (not draft.start(row) and stop):
@@ -137,7 +132,8 @@ def _filled(draft: Draft, order: Ints, stop: bool, limit: int) -> int:
 
 
 def _one_by_one(draft: Draft, rows: Ints, stop: bool) -> tuple[Ints, Floats]:
-    """Start the best, rank the others anew, and so on; with `stop`, one that does not fit blocks. Who is left."""
+    """Start the best, rank the others again, and so on; with `stop`, one that does not fit blocks. Returns the rows
+    left."""
     rows = rows[~np.isin(rows, draft.found_rows)]
     keys, passed = draft.rank(rows), np.zeros(len(rows), dtype=np.bool_)
     while not passed.all() and not draft.is_long:
@@ -155,7 +151,6 @@ def _one_by_one(draft: Draft, rows: Ints, stop: bool) -> tuple[Ints, Floats]:
 
 
 def strict(draft: Draft) -> None:
-    """The head of the queue blocks all behind it."""
     if draft.policy.looks_around:
         _one_by_one(draft, draft.snapshot.waiting, True)
         return
@@ -163,19 +158,17 @@ def strict(draft: Draft) -> None:
 
 
 def skip(draft: Draft) -> None:
-    """Whatever fits starts."""
     rows = _could_fit(draft, draft.snapshot.waiting)
     if len(rows) and draft.policy.looks_around:
         _one_by_one(draft, rows, False)
     elif len(rows) and draft.fine:
         order = rows[np.argsort(draft.rank(rows), kind="stable")]
-        _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, draft.board))
+        _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, draft.draft_site))
     elif len(rows):
         _in_order(draft, _ranking(draft, rows), False)
 
 
 def _heads(draft: Draft, rows: Ints) -> tuple[Ints, Floats]:
-    """Start the first of the queue while they fit; returns who is left, with their ranks."""
     if draft.policy.looks_around:
         return _one_by_one(draft, rows, True)
     keys = draft.rank(rows)
@@ -185,7 +178,7 @@ def _heads(draft: Draft, rows: Ints) -> tuple[Ints, Floats]:
 
 
 def easy(draft: Draft) -> None:
-    """The head of the queue has a reservation; others may start if they leave it alone."""
+    """The head of the queue has a reservation; others start if they do not delay it."""
     now, demand = draft.snapshot.now, draft.demand
     rows = draft.snapshot.waiting
     if draft.fine and not len(_could_fit(draft, rows)):
@@ -213,9 +206,8 @@ def easy(draft: Draft) -> None:
         draft.run(lambda starts: d.backfill(order, head, shadow, later, now, draft.site, starts), order)
 
 
-def _placed(draft: Draft, row: int, board: DraftSite) -> _Outcome:
-    """Start a job if it fits, where a board says."""
-    spot = board.spot(row)
+def _placed(draft: Draft, row: int, draft_site: DraftSite) -> _Outcome:
+    spot = draft_site.spot(row)
     if not len(spot):
         return _Outcome.NO_ROOM
     draft.take(row, spot)
@@ -223,8 +215,8 @@ def _placed(draft: Draft, row: int, board: DraftSite) -> _Outcome:
 
 
 def _backfilled(draft: Draft, row: int, head: int, shadow: float, then: DraftSite) -> _Outcome:
-    """Start a job if it fits and leaves the head its reservation: `discipline.backfill` where bins are GPUs."""
-    spot = draft.board.spot(row)
+    """Start a job if it fits and leaves the head its reservation: `loops.backfill` where bins are GPUs."""
+    spot = draft.draft_site.spot(row)
     if not len(spot):
         return _Outcome.NO_ROOM
     if draft.snapshot.now + draft.demand.estimate[row] > shadow:
@@ -237,21 +229,20 @@ def _backfilled(draft: Draft, row: int, head: int, shadow: float, then: DraftSit
 
 
 def _beside(draft: Draft, head: int, order: Ints) -> None:
-    """Start what fits on GPUs that the head cannot use: whoever is there can never delay it."""
+    """Start what fits on GPUs that the head cannot use: jobs there can never delay it."""
     demand, node = draft.demand, draft.snapshot.state.pool.node
     its_own = demand.scopes[demand.scope[head]]
     if counts_host(demand, head):
-        its_own = np.isin(node, node[its_own])  # who takes CPUs of its nodes could delay it as well
+        its_own = np.isin(node, node[its_own])  # jobs that take CPUs of its nodes could delay it as well
     others = demand.scopes & ~its_own
     order = order[others.any(axis=1)[demand.scope[order]] & (order != head)]
     scopes = np.vstack((demand.scopes, others))
     site = draft.site._replace(demand=demand._replace(scope=demand.scope + len(demand.scopes), scopes=scopes))
-    board = DraftSite(site, draft.board.changed)
-    _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, board))
+    draft_site = DraftSite(site, draft.draft_site.changed)
+    _by_kinds(draft, order, np.zeros(len(order), dtype=np.bool_), lambda row: _placed(draft, row, draft_site))
 
 
 def conservative(draft: Draft) -> None:
-    """Everybody has a reservation; those whose time has come start."""
     rows, now = draft.snapshot.waiting, draft.snapshot.now
     order = rows[np.argsort(draft.rank(rows), kind="stable")]
     holders = overdue_end_soon(draft.holders_by_end(), now)
@@ -259,12 +250,11 @@ def conservative(draft: Draft) -> None:
 
 
 def commit(draft: Draft) -> None:
-    """The head, once chosen, is kept until it fits."""
     _chosen_head(draft)
 
 
 def easy_shadow(draft: Draft) -> None:
-    """The head, once chosen, is kept; others that will be done before its shadow time may start, in FCFS order."""
+    """The head, once chosen, is kept; others that end before its shadow time may start, in FCFS order."""
     head, shadow = _chosen_head(draft)
     if head < 0:
         return
@@ -291,7 +281,6 @@ def _chosen_head(draft: Draft) -> tuple[int, float]:
 
 
 def _first_that_waits(draft: Draft, rows: Ints) -> int:
-    """Start one after the other; returns the first that does not fit, -1 if all do."""
     if draft.policy.looks_around:
         rows, keys = _one_by_one(draft, rows, True)
         return int(rows[np.argmin(keys)]) if len(rows) else -1

@@ -4,51 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuyard.core.loops.backfill import Holders, Starts, new_starts
 from gpuyard.core.loops.placement import claim, fits, pick, place, release
-from gpuyard.core.loops.pool import FGD, NO_TASKS, NOBODY, PACKING, Demand, Floats, Ints, Pool, Site, copy_pool, on_copy
-from gpuyard.core.loops.sharing import NodeScores, Wish, goes_by_node, wish_of
+from gpuyard.core.loops.pool import EMPTY, FGD, NO_TASKS, PACKING, Demand, Floats, Ints, Pool, Site, copy_pool, on_copy
+from gpuyard.core.loops.sharing import DemandKey, NodeScores, demand_key, goes_by_node
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.queue_features import foreseen
-
-if TYPE_CHECKING:
-    from gpuyard.core.colocation import CoLocation
+from gpuyard.core.reasons import Harm
 
 
 class DraftSite:
-    """A site, with the scores of nodes for the kinds of jobs that were asked for."""
-
     def __init__(self, site: Site, changed: list[int] | None = None) -> None:
         self.site = site
-        self._known: dict[Wish, NodeScores] = {}
-        self._seen: dict[Wish, int] = {}
+        self._known: dict[DemandKey, NodeScores] = {}
+        self._seen: dict[DemandKey, int] = {}
         self.changed: list[int] = [] if changed is None else changed
-        """Nodes on which somebody was placed, in order; boards of one pool share it."""
+        """Nodes on which jobs were placed, in order; sites of one pool share it."""
 
     def spot(self, row: int) -> Ints:
-        """Where a job would be placed; empty where there is no room."""
         if self._is_scored(row):
             return self._scores(row).spot()
         return place(self.site, row)
 
     def fits(self, row: int) -> bool:
-        """Whether there is room for a job."""
         if self._is_scored(row):
             return self._scores(row).fits
         return fits(self.site, row)
 
     def claim(self, row: int, spot: Ints) -> None:
-        """Let a job have its spot."""
         claim(self.site, row, spot)
         self._note(spot)
 
     def release(self, row: int, spot: Ints) -> None:
-        """Take it away again."""
         release(self.site, row, spot)
         self._note(spot)
 
@@ -60,21 +51,20 @@ class DraftSite:
         return not (self.site.parts and row in self.site.parts) and goes_by_node(self.site, row)
 
     def _scores(self, row: int) -> NodeScores:
-        """The scores for jobs of a kind, as they are now."""
-        wish = wish_of(self.site.demand, row)
-        known = self._known.get(wish)
+        key = demand_key(self.site.demand, row)
+        known = self._known.get(key)
         if known is None:
-            known = self._known[wish] = NodeScores(self.site, row)
-        elif stale := self.changed[self._seen[wish] :]:
-            known.look_at(np.array(sorted(set(stale)), dtype=np.int64))
-        self._seen[wish] = len(self.changed)
+            known = self._known[key] = NodeScores(self.site, row)
+        elif stale := self.changed[self._seen[key] :]:
+            known.update(np.array(sorted(set(stale)), dtype=np.int64))
+        self._seen[key] = len(self.changed)
         return known
 
 
 def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
-    """`discipline.reserve` for many holders: when the head is expected to fit, and the site at that instant without it.
+    """`backfill.reserve` for many holders: when the head is expected to fit, and the site at that instant without it.
 
-    Room only grows while holders leave, so the instant is found by trying a few, in place of one after another.
+    Room only grows while holders leave, so a search by halves finds the instant.
     """
     until = holders.until
     last = np.flatnonzero(np.append(until[1:] != until[:-1], [True] * bool(len(until))))
@@ -83,7 +73,7 @@ def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
 
 
 def fewest_gone(row: int, holders: Holders, site: Site, counts: Ints) -> int:
-    """The least of some numbers of holders, ascending, after whose leaving a job fits; -1 if it never does."""
+    """The least of some ascending numbers of holders after whose end a job fits; -1 if it never does."""
     low, high, step = -1, len(counts), 1  # it does not fit after `low`, and does after `high`
     while high - low > 1:
         probe = min(low + step, high - 1) if high == len(counts) else (low + high) // 2
@@ -95,7 +85,6 @@ def fewest_gone(row: int, holders: Holders, site: Site, counts: Ints) -> int:
 
 
 def without(site: Site, holders: Holders, gone: int) -> Site:
-    """A copy of a site that the first so many holders have left; -1: all of them."""
     site = on_copy(site)
     gone = len(holders.rows) if gone < 0 else gone
     if not gone:
@@ -117,7 +106,7 @@ def without(site: Site, holders: Holders, gone: int) -> Site:
 
 
 def _give_host_back(pool: Pool, cpus: Floats, host: Floats, sizes: Ints, bins: Ints) -> None:
-    """CPUs and host memory, so much for each GPU of those who left; an empty node is exactly empty."""
+    """Give back CPUs and host memory for each GPU that was left; an empty node is exactly empty."""
     nodes, count = pool.node[bins], len(pool.idle)
     pool.cpus[:] += np.bincount(nodes, weights=np.repeat(cpus, sizes), minlength=count)
     pool.host[:] += np.bincount(nodes, weights=np.repeat(host, sizes), minlength=count)
@@ -135,27 +124,26 @@ class Draft:
     code: int
     salt: int
     restricted: Demand | None = None
-    """What jobs ask for, if reservations or the company there keep them from some GPUs."""
-    company: CoLocation | None = None
-    """Who must not meet whom, where the placement cares."""
+    """Demand, if reservations or jobs that slow each other down keep jobs from some GPUs."""
+    harm: Callable[[Site, int], Harm | None] | None = None
+    """The neighbour that keeps a row out (`CoLocation.why`), where the placement looks at neighbours."""
     found: list[tuple[int, Ints]] = field(default_factory=list)
     """Rows that start, with their spots."""
     victims: list[int] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
     _site: Site | None = None
-    _board: DraftSite | None = None
+    _draft_site: DraftSite | None = None
 
     @property
     def fine(self) -> bool:
-        """Whether bins are GPUs: somebody shares them, or names them, or the placement looks at each of them; or who
-        leaves one may leave it to nobody, since it is withdrawn or drained."""
+        """Whether bins are GPUs: a job shares or names them, the placement looks at each of them, or a GPU that becomes
+        free may stay unused because it is withdrawn or drained."""
         state = self.snapshot.state
         closed = bool(state.withdrawn or state.drained)
         return state.shares or closed or self.code >= PACKING or self.restricted is not None
 
     @property
     def demand(self) -> Demand:
-        """What jobs ask for, by row, where reservations allow it."""
         return self.snapshot.state.table.demand if self.restricted is None else self.restricted
 
     @property
@@ -165,7 +153,7 @@ class Draft:
             pool = self.snapshot.state.pool
             if self.fine:
                 pool = copy_pool(pool)
-            else:  # whole GPUs only: the numbers per node are all that changes, and lists are quick to walk
+            else:  # whole GPUs only: the numbers per node are all that changes, and loops over lists are fast
                 pool = pool._replace(size=self.snapshot.state.cluster.nodes, idle=pool.idle.tolist())
             tasks = self.snapshot.state.table.tasks() if self.code == FGD else NO_TASKS
             parts = self.snapshot.state.parts if self.fine else None
@@ -173,25 +161,22 @@ class Draft:
         return self._site
 
     @property
-    def board(self) -> DraftSite:
-        """The same, with what is known of where jobs would sit best."""
-        if self._board is None:
-            self._board = DraftSite(self.site)
-        return self._board
+    def draft_site(self) -> DraftSite:
+        if self._draft_site is None:
+            self._draft_site = DraftSite(self.site)
+        return self._draft_site
 
     @property
     def is_long(self) -> bool:
-        """Whether as many jobs start as may."""
         return len(self.found) >= self.snapshot.most
 
     @property
     def idle(self) -> int:
-        """How many GPUs are idle and not given away yet."""
         pool = self._site.pool if self._site else self.snapshot.state.pool
         return int(sum(pool.idle))
 
     def rank(self, rows: Ints) -> Floats:
-        """The policy's numbers for these rows, once what was found so far has begun; the smallest goes first."""
+        """The policy's numbers for these rows, as if the jobs found so far had started; the smallest goes first."""
         state, now = self.snapshot.state, self.snapshot.now
         if not self.found or not self.policy.looks_around:
             return self.policy.rank(state, rows, now)
@@ -199,7 +184,6 @@ class Draft:
             return self.policy.rank(state, rows, now)
 
     def run(self, loop: Callable[[Starts], int | None], *orders: Ints) -> int | None:
-        """Let a discipline's loop decide on rows, and keep what it starts."""
         starts = new_starts(sum(map(len, orders)), sum(int(self.demand.gpus[rows].sum()) for rows in orders))
         result = loop(starts)
         begin = 0
@@ -209,34 +193,28 @@ class Draft:
         return result
 
     def start(self, row: int) -> bool:
-        """Start a job if it fits now."""
-        spot = self.board.spot(row)
+        spot = self.draft_site.spot(row)
         if not len(spot):
             return False
         self.take(row, spot)
         return True
 
     def take(self, row: int, spot: Ints) -> None:
-        """Start a job on a spot that is free for it."""
-        self.board.claim(row, spot)
+        self.draft_site.claim(row, spot)
         self.found.append((row, spot))
 
     def start_over(self) -> None:
-        """Forget what was started."""
         self.found.clear()
-        self._site = self._board = None
+        self._site = self._draft_site = None
 
     @property
     def found_rows(self) -> Ints:
-        """The rows that start."""
         return np.array([row for row, _ in self.found], dtype=np.int64)
 
     def bins(self, gpus: Ints) -> Ints:
-        """GPUs in this draft's kind of bins."""
         return gpus if self.fine else self.snapshot.state.pool.node[gpus]
 
     def holders(self, rows: Ints, until: Floats) -> Holders:
-        """Running jobs in the given order, with spots in this draft's kind of bins."""
         state = self.snapshot.state
         if self.fine:
             spots = [state.spot[row] for row in rows]
@@ -247,14 +225,14 @@ class Draft:
             nodes = np.zeros(ends[-1] if len(ends) else 0, dtype=np.int64)
             return Holders(rows, ends - gpus, ends, nodes, until)
         running = self.snapshot.running
-        place_of = np.full(len(running) + 1, len(rows), dtype=np.int64)  # the last is for GPUs without anybody
+        place_of = np.full(len(running) + 1, len(rows), dtype=np.int64)  # the last is for idle GPUs
         place_of[running.searchsorted(rows)] = np.arange(len(rows))
         places = place_of[np.where(state.occupant >= 0, running.searchsorted(state.occupant), len(running))]
         held = places.argsort(kind="stable")[: ends[-1] if len(ends) else 0]
         return Holders(rows, ends - gpus, ends, state.pool.node[held], until)
 
     def holders_by_end(self) -> Holders:
-        """Running jobs by their expected end, those that start in this very plan included, and without who stops."""
+        """Running jobs by expected end, with those that start in this plan and without those that stop."""
         table, now = self.snapshot.state.table, self.snapshot.now
         rows = self.snapshot.running
         if self.victims:
@@ -272,7 +250,7 @@ class Draft:
         return _in_order(order, np.concatenate((rows, new)), until, old, spots)
 
     def finish(self) -> Plan:
-        """Settle who gets which GPU, now that it is known who keeps theirs."""
+        """Decide which job gets which GPU, once it is known which jobs keep theirs."""
         state = self.snapshot.state
         self.plan.stops = [state.ids[row] for row in self.victims]
         placed = list(self.found)
@@ -292,15 +270,13 @@ class Draft:
 
 
 def laid_out(rows: Ints, spots: list[Ints], until: Floats) -> Holders:
-    """Running jobs with these spots."""
-    bins = np.concatenate(spots) if spots else NOBODY
+    bins = np.concatenate(spots) if spots else EMPTY
     sizes = np.array([len(spot) for spot in spots], dtype=np.int64)
     ends = np.cumsum(sizes)
     return Holders(rows, ends - sizes, ends, bins, until)
 
 
 def _in_order(order: Ints, rows: Ints, until: Floats, old: Holders, new: Holders) -> Holders:
-    """Holders, those of two lists one behind the other, in another order."""
     bins = np.concatenate((np.asarray(old.bins, dtype=np.int64), new.bins))
     begins = np.concatenate((old.begins, np.asarray(new.begins) + len(old.bins)))[order]
     sizes = np.concatenate((np.subtract(old.ends, old.begins), np.subtract(new.ends, new.begins)))[order]

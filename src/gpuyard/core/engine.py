@@ -14,8 +14,8 @@ from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.plan import Plan, Planner, Snapshot, Start
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
+from gpuyard.core.usage.admission import Usage
 from gpuyard.core.usage.charging import settle
-from gpuyard.core.usage.percentiles import Usage
 from gpuyard.errors import Bug, UserError
 
 
@@ -24,7 +24,7 @@ class BadPlan(Bug):
 
 
 class Engine:
-    """One yard: its state, its planner, and the log of all that happened, where one is kept."""
+    """One queue: its state, its planner, and the log of events, where one is kept."""
 
     def __init__(self, cluster: Cluster, planner: Planner, *, seed: int = 0, log: list[Event] | None = None) -> None:
         self.state = State(cluster, seed)
@@ -32,7 +32,6 @@ class Engine:
         self.log = log
 
     def record(self, event: Event) -> None:
-        """Let an event happen, and keep it."""
         apply(self.state, event)
         if self.log is not None:
             self.log.append(event)
@@ -48,12 +47,10 @@ class Engine:
         return reason
 
     def settle(self, now: float, usage: Usage | None) -> None:
-        """Count jobs with what they are expected to use, by what is known of usage now."""
         for event in settle(self.state, usage, now):
             self.record(event)
 
     def place(self, now: float, start: Start) -> Placed:
-        """Give a job the GPUs that a plan says, counted as it says."""
         if start.charge is not None:
             self.record(Charged(now, start.job, start.charge, start.by))
         attempt = self.state.attempt[self.state.row_of[start.job]] + 1
@@ -98,9 +95,8 @@ def validate(state: State, plan: Plan) -> None:
 
 
 def _check_room(state: State, stopped: list[int], started: list[int], starts: list[Start]) -> None:
-    """Whether everybody who starts has room, once those who stop have left."""
     spots = [np.array(start.gpus, dtype=np.int64) for start in starts]
-    if not state.shares:  # whole GPUs only: nobody may meet anybody
+    if not state.shares:  # whole GPUs only: no two jobs may meet
         alone = len(started) == 1 and not stopped
         tenants = state.pool.tenants if alone else state.pool.tenants.copy()
         for row in stopped:
@@ -124,7 +120,7 @@ def _check_room(state: State, stopped: list[int], started: list[int], starts: li
 
 
 def _charged(state: State, charges: dict[int, float]) -> Demand:
-    """What jobs are counted with, if some start with less than they were counted with before."""
+    """What jobs are charged, if some start with less than they were charged before."""
     memory = state.table.demand.memory.copy()
     for row, charge in charges.items():
         if not 0 <= charge <= memory[row]:

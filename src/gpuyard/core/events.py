@@ -1,7 +1,7 @@
-"""Everything that can happen to a job, and to the yard. State is a fold of these, and history is nothing else.
+"""Everything that can happen to a job, and to the cluster. State is a fold of these, and history is nothing else.
 
 Every event says when (`at`, seconds on the driver's clock), and those of a job say which. Events that belong to one run
-of a job carry its `attempt`, so that a late report of an earlier run can be told apart and ignored.
+of a job carry its `attempt`, so that a late report of an earlier run can be ignored.
 """
 
 from __future__ import annotations
@@ -12,154 +12,126 @@ from gpuyard.core.model import Booking, Cluster, Request, Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class _JobEvent:
+    at: float
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class _AttemptEvent(_JobEvent):
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ClusterEvent:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(_JobEvent):
     """A job entered the queue."""
 
-    at: float
-    job: str
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(_JobEvent):
     """What a job asks for was changed; of a job on GPUs, all but what those depend on."""
 
-    at: float
-    job: str
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(_JobEvent):
     """A job was refused, because it can never run here."""
 
-    at: float
-    job: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A waiting job was taken out of the running until it is released."""
-
-    at: float
-    job: str
+class Held(_JobEvent):
+    """A waiting job may not be chosen until it is released."""
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Released(_JobEvent):
     """A held job may be chosen again."""
 
-    at: float
-    job: str
+
+@dataclass(frozen=True, slots=True)
+class Cancelled(_JobEvent):
+    """A job was cancelled before it was placed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
-    """A job was given up before it was placed."""
+class Chosen(_JobEvent):
+    """A waiting job became the head that all others wait for; `shadow` is when it is expected to fit."""
 
-    at: float
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A waiting job became the head that all others wait for; `shadow` is when it is due to fit."""
-
-    at: float
-    job: str
     shadow: float
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
-    """GPUs that others are being stopped on are kept for a waiting job."""
+class Promised(_JobEvent):
+    """GPUs are kept for a waiting job while the jobs there are being stopped."""
 
-    at: float
-    job: str
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unpromised:
-    """A promise was taken back: the job takes its chance again, like all others."""
-
-    at: float
-    job: str
+class Unpromised(_JobEvent):
+    """A promise was taken back: the job competes again, like all others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(_AttemptEvent):
     """GPUs were taken for a job. Written before the launch, so that a crash cannot lose the intent."""
 
-    at: float
-    job: str
-    attempt: int
     gpus: tuple[int, ...]
     rule: str = ""
     """`history`, `cbp` or `pp`, if others asked for some of the memory that it is given; see `admission`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
-    """A job that shares GPUs is counted with so much of each from now on, since it is expected to use no more."""
+class Charged(_JobEvent):
+    """A job that shares GPUs is charged this much of each from now on, since it is expected to use no more."""
 
-    at: float
-    job: str
     memory: float
     """Bytes, at most what it asked for."""
     rule: str = ""
-    """`history`, if what its like used is the evidence; `cbp` or `pp`, if it is to fit into what others leave."""
+    """`history`, if the use of similar jobs is the evidence; `cbp` or `pp`, if it is to fit into what others leave."""
     why: str = ""
     """By what evidence; empty: it asked for as much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(_AttemptEvent):
     """The job's process runs; its first `overhead` seconds bring no progress (restoring a checkpoint)."""
 
-    at: float
-    job: str
-    attempt: int
     overhead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
-    """A running job's time slice was over, and it was given another."""
-
-    at: float
-    job: str
-    attempt: int
+class Renewed(_AttemptEvent):
+    """A running job's time slice was over, and it got another."""
 
 
 @dataclass(frozen=True, slots=True)
-class Preempted:
+class Preempted(_AttemptEvent):
     """A running job was stopped with its progress kept, and waits again."""
 
-    at: float
-    job: str
-    attempt: int
-
 
 @dataclass(frozen=True, slots=True)
-class Requeued:
-    """An attempt came to nothing (it never began, failed, or the machine went down), and the job waits again."""
+class Requeued(_AttemptEvent):
+    """An attempt had no result (it never began, failed, or the machine went down), and the job waits again."""
 
-    at: float
-    job: str
-    attempt: int
     begin: float = 0.0
     """Not before this time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """A job on GPUs was told to end: it was cancelled, its time is over, or others come first."""
+class Recalled(_AttemptEvent):
+    """A job on GPUs must end: it was cancelled, its time is over, or others come first."""
 
-    at: float
-    job: str
-    attempt: int
     cause: str
     """How the job will have ended, `cancelled` or `timeout`; or `preempted`: it will wait again; or `oom`: it uses more
     of a GPU than it may, and will wait again as long as more memory can help; or `crowded`: it has memory that others
@@ -167,60 +139,40 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
-    """A job on GPUs that was told to end for others may go on: it could not be stopped."""
-
-    at: float
-    job: str
-    attempt: int
+class Spared(_AttemptEvent):
+    """A job on GPUs that had to end for others may go on: it could not be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """Idle GPUs were lent to a running job that adapts, until somebody needs them. Plans do not see that."""
+class Granted(_AttemptEvent):
+    """Idle GPUs were lent to a running job that adapts, until another job needs them. Plans do not see that."""
 
-    at: float
-    job: str
-    attempt: int
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaimed:
-    """A job was told to leave GPUs that it was lent; they are its own until it has, or its grace is over."""
+class Reclaimed(_AttemptEvent):
+    """A job must leave GPUs that it was lent; they are its own until it has left, or its grace is over."""
 
-    at: float
-    job: str
-    attempt: int
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """GPUs that a job was lent are nobody's again: it left them, or had to."""
+class Returned(_AttemptEvent):
+    """GPUs that a job was lent are free again: it left them, or had to."""
 
-    at: float
-    job: str
-    attempt: int
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
-    """A running job told what it decided, with the GPUs and the time that it has."""
-
-    at: float
-    job: str
-    attempt: int
+class Adapted(_AttemptEvent):
+    """A running job reported its decision, with the GPUs and the time that it has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(_AttemptEvent):
     """A job's process ended."""
 
-    at: float
-    job: str
-    attempt: int
     code: int | None = 0
     """Exit code as the shell has it; None where it cannot be known."""
     cause: str = ""
@@ -228,47 +180,42 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A driver took the yard over, with these GPUs."""
+class Opened(_ClusterEvent):
+    """A driver took over the queue, with these GPUs."""
 
-    at: float
     cluster: Cluster
     gpus: tuple[str, ...] = ()
     """What identifies each GPU, by index."""
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySet:
+class PolicySet(_ClusterEvent):
     """From now on plans follow another policy, discipline or placement."""
 
-    at: float
     policy: str
 
 
 @dataclass(frozen=True, slots=True)
-class GpusWithdrawn:
+class GpusWithdrawn(_ClusterEvent):
     """Nothing may be started on these GPUs until they are restored; what runs there goes on."""
 
-    at: float
     gpus: tuple[int, ...]
     cause: str
-    """`foreign`: somebody else uses them; `unknown`: they do not answer; `shared`: somebody else uses a part of them,
+    """`foreign`: other processes use them; `unknown`: they do not answer; `shared`: other processes use a part of them,
     and shares may be started beside that, whole GPUs may not."""
 
 
 @dataclass(frozen=True, slots=True)
-class GpusRestored:
+class GpusRestored(_ClusterEvent):
     """GPUs may be used again."""
 
-    at: float
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryTaken:
-    """So much of each GPU is for no job that shares it: what is kept free, and what others use."""
+class MemoryTaken(_ClusterEvent):
+    """These bytes of each GPU are for no job that shares it: what is kept free, and what others use."""
 
-    at: float
     taken: tuple[float, ...]
     """Bytes, by GPU."""
     buffer: float = 0.0
@@ -276,60 +223,53 @@ class MemoryTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class HostTaken:
-    """So many CPU cores and bytes of a node's own memory are no job's of ours."""
+class HostTaken(_ClusterEvent):
+    """These CPU cores and bytes of a node's own memory are used by processes that are not our jobs."""
 
-    at: float
     node: int
     cpus: float
     memory: float
 
 
 @dataclass(frozen=True, slots=True)
-class GpusDrained:
-    """Somebody wants these GPUs to be left alone until they are resumed; what runs there goes on."""
+class GpusDrained(_ClusterEvent):
+    """An operator drained these GPUs until they are resumed; what runs there goes on."""
 
-    at: float
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class GpusResumed:
+class GpusResumed(_ClusterEvent):
     """GPUs that were drained may be used again."""
 
-    at: float
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
+class Booked(_ClusterEvent):
     """GPUs were reserved for a time."""
 
-    at: float
     booking: Booking
 
 
 @dataclass(frozen=True, slots=True)
-class Unbooked:
-    """A reservation was given up."""
+class Unbooked(_ClusterEvent):
+    """A reservation was cancelled."""
 
-    at: float
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class RulesSet:
+class RulesSet(_ClusterEvent):
     """From now on GPUs are shared by these rules."""
 
-    at: float
     rules: Rules
 
 
 @dataclass(frozen=True, slots=True)
-class HarmMeasured:
-    """It was seen how much slower jobs of one kind run beside those of another on the same GPU."""
+class HarmMeasured(_ClusterEvent):
+    """The measured slowdown of jobs of one kind beside those of another on the same GPU."""
 
-    at: float
     sufferer: str
     beside: str
     """Kinds of jobs (`Request.kind`)."""
@@ -338,14 +278,14 @@ class HarmMeasured:
 
 
 WAIT_AGAIN = ("preempted", "oom", "crowded")
-"""Causes for being told to end that need not be the end: others come on top."""
+"""Causes of a recall after which a job may wait again; a final cause overrides them."""
 
 JobEvent = (
     Submitted | Edited | Rejected | Held | Released | Cancelled | Chosen | Promised | Unpromised | Charged | Placed
     | Started | Renewed | Preempted | Requeued | Recalled | Spared | Granted | Reclaimed | Returned | Adapted | Exited
 )  # fmt: skip
-YardEvent = (
+ClusterEvent = (
     Opened | PolicySet | GpusWithdrawn | GpusRestored | MemoryTaken | HostTaken | GpusDrained | GpusResumed | Booked
     | Unbooked | RulesSet | HarmMeasured
 )  # fmt: skip
-Event = JobEvent | YardEvent
+Event = JobEvent | ClusterEvent

@@ -21,7 +21,7 @@ from gpuyard.core.usage.admission import Decision
 from gpuyard.errors import Bug
 
 _TIMES = 200
-"""Under `conservative`, so many jobs are told when they may expect to start: each takes longer than the one before."""
+"""Jobs whose expected start is computed under `conservative`: each takes longer than the one before."""
 
 
 def explain(
@@ -29,7 +29,7 @@ def explain(
 ) -> dict[str, Reason]:
     """The reason of every waiting job that a finished draft does not start, in the policy's order.
 
-    `refused` are those whom usage did not let in, either.
+    `refused` are jobs that admission by usage refused as well.
     """
     state = draft.snapshot.state
     if state.version != version:
@@ -55,8 +55,8 @@ def explain(
 def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
     """Running jobs that would have to end before a waiting one fits, and when each is expected to.
 
-    As few as will do, by expected end; all of them, if even that is not enough; none, if it could not start then since
-    GPUs are withdrawn or drained.
+    As few as are enough, by expected end; all of them, if even that is not enough; none, if it could not start then
+    since GPUs are withdrawn or drained.
     """
     holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
     site = on_copy(draft.site)
@@ -79,7 +79,6 @@ def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
 
 
 def ends_at(state: State, job: str) -> float:
-    """When a job is expected to end; never, as far as is known, if it does not run."""
     row = state.row_of[job]
     return float(state.table.started[row] + state.table.estimate[row])
 
@@ -92,13 +91,13 @@ def _kept_head(draft: Draft) -> int:
 
 
 def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[Reason]:
-    """Reasons of many jobs: those who ask for the same wait for the same reason, which is found once."""
+    """Reasons of many jobs: jobs with the same demand wait for the same reason, which is found once."""
     if not len(rows):
         return []
     demand = draft.demand
     kinds = np.zeros(len(rows), np.int64)
-    for wish in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
-        asked = wish[rows]
+    for column in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
+        asked = column[rows]
         if (asked != asked[0]).any():
             values, which = np.unique(asked, return_inverse=True)
             kinds = np.unique(kinds * len(values) + which, return_inverse=True)[1]
@@ -108,7 +107,7 @@ def _by_kind(draft: Draft, rows: Ints, reason: Callable[[int], Reason]) -> list[
 
 
 def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Reason:
-    if draft.company is not None and (harm := draft.company.why(draft.site, row)) is not None:
+    if draft.harm is not None and (harm := draft.harm(draft.site, row)) is not None:
         return harm
     if draft.restricted is not None and fits(draft.site._replace(demand=draft.snapshot.state.table.demand), row):
         found = blocking(draft.snapshot.state, row, draft.snapshot.now)
@@ -144,7 +143,6 @@ def _behind_head(draft: Draft, order: Ints) -> list[Reason]:
 
 
 def _around_head(draft: Draft, order: Ints) -> list[Reason]:
-    """Backfilling: short of GPUs, or in the way of the head's reservation."""
     head = int(order[0])
     holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
     shadow, _ = reserve(head, holders, draft.site)
@@ -154,7 +152,6 @@ def _around_head(draft: Draft, order: Ints) -> list[Reason]:
 
 
 def _by_reservation(draft: Draft, order: Ints) -> list[Reason]:
-    """Conservative: everybody has an expected time."""
     profile = new_profile(draft.snapshot.now, overdue_end_soon(draft.holders_by_end(), draft.snapshot.now), draft.site)
     head, due = draft.snapshot.job(int(order[0])), np.inf
     reasons: list[Reason] = []

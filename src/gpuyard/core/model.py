@@ -15,7 +15,7 @@ MOST_GPUS = 1_000_000
 
 
 class Phase(StrEnum):
-    """Where a job stands. The transition table in `state` says how it moves on."""
+    """Where a job stands. The transition table in `transitions` says how it moves on."""
 
     QUEUED = "queued"
     HELD = "held"
@@ -33,7 +33,6 @@ class Phase(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing can happen to the job any more."""
         return self not in (Phase.QUEUED, Phase.HELD, Phase.PLACED, Phase.RUNNING)
 
 
@@ -64,15 +63,15 @@ class Request:
     deadline: float = math.inf
     preemptible: bool = True
     scope: tuple[int, ...] = ()
-    """Only these GPUs will do; empty: any."""
+    """Only these GPUs; empty: any."""
     cpus: float = 0.0
     """CPU cores in all; they count on clusters that say how many they have."""
     host_memory: float = 0.0
     """Bytes of the machine's own memory in all; they count like CPUs."""
     gpu_types: str = ""
-    """GPU models that will do, with | between them; empty: any."""
+    """Suitable GPU models, with | between them; empty: any."""
     group: str = ""
-    """Whom the user belongs to, as far as shares and quotas go; empty: nobody but the user."""
+    """The user's group, for shares and quotas; empty: none."""
     begin: float = 0.0
     """Not before this time."""
     limit: float = math.inf
@@ -86,11 +85,11 @@ class Request:
     at_most: int = 0
     """How many tasks of its array may run at once; 0: any number."""
     kind: str = ""
-    """What it has in common with jobs that behave alike; empty: nothing is known of its like."""
+    """Jobs of one kind behave alike; empty: not known."""
     parts: tuple[int, ...] = ()
     """GPUs of each of its parts, the largest first: each is on one node, and all start together; empty: no matter."""
     patient: bool = False
-    """Whether nobody is ever stopped for it."""
+    """Whether no job is ever stopped for it."""
 
     def __post_init__(self) -> None:
         problem = (
@@ -116,7 +115,6 @@ class Request:
 
     @property
     def whole(self) -> bool:
-        """Whether the job wants its GPUs for itself."""
         return self.compute >= 100
 
 
@@ -152,12 +150,10 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
         return sum(self.nodes)
 
     @property
     def most_memory(self) -> float:
-        """Bytes of the largest GPU."""
         return max(self.gpu_memory, default=self.memory)
 
     @classmethod
@@ -174,7 +170,6 @@ class Cluster:
         return cls(tuple(nodes), memory)
 
     def label(self, gpu: int) -> str:
-        """`node:index` of a GPU."""
         for node, size in enumerate(self.nodes):
             if gpu < size:
                 return f"{node}:{gpu}"
@@ -182,7 +177,6 @@ class Cluster:
         raise IndexError("no such GPU")
 
     def labels(self) -> list[str]:
-        """`node:index` of every GPU, by number."""
         return [f"{node}:{index}" for node, size in enumerate(self.nodes) for index in range(size)]
 
 
@@ -205,7 +199,7 @@ class Rules:
     """How people share the GPUs. Groups are written with an @ before their name; `*` is everybody without an entry."""
 
     half_life: float = math.inf
-    """Seconds after which GPU time that somebody had counts half."""
+    """Seconds after which a user's GPU time counts half."""
     weights: tuple[tuple[str, float], ...] = ()
     """What share each deserves, relative to the others' 1."""
     quotas: tuple[tuple[str, Quota], ...] = ()
@@ -230,7 +224,7 @@ class Booking:
     begin: float
     end: float
     users: tuple[str, ...] = ()
-    """Who may use them then; nobody, if empty."""
+    """Users who may use them then; empty: none."""
 
     def __post_init__(self) -> None:
         if not self.gpus:

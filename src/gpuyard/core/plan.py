@@ -14,14 +14,11 @@ from gpuyard.core.loops.pool import Flags, Floats, Ints, Pool, copy_pool
 from gpuyard.core.model import Request
 from gpuyard.core.reasons import Reason
 from gpuyard.core.state import State
-from gpuyard.core.usage.admission import OVERCOMMITTED, Decision
-from gpuyard.core.usage.percentiles import Usage
+from gpuyard.core.usage.admission import OVERCOMMITTED, Decision, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Run a waiting job on these GPUs."""
-
     job: str
     gpus: tuple[int, ...]
     admission: Decision | None = None
@@ -31,19 +28,19 @@ class Start:
 
     @property
     def by(self) -> str:
-        """The rule that gives it memory which others asked for; empty: nobody did."""
+        """The admission rule that gives it memory which others asked for; empty: none."""
         found = "" if self.admission is None else self.admission.by
         return found if found in OVERCOMMITTED else ""
 
 
 @dataclass(slots=True)
 class Plan:
-    """What should happen now. Stops come before starts; whoever is not named goes on as it is."""
+    """What should happen now. Stops come before starts; jobs that are not named go on as they are."""
 
     starts: list[Start] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
     renewals: list[str] = field(default_factory=list)
-    """Running jobs whose time slice begins anew."""
+    """Running jobs that get another time slice."""
     chosen: tuple[str, float] | None = None
     """A head to keep until it fits, and its shadow time."""
     wake_at: float = np.inf
@@ -67,7 +64,7 @@ class Snapshot:
     usage: Usage | None = None
     """What is used of GPUs, where that counts; None: only what was asked for does."""
     most: int = NO_LIMIT
-    """So many jobs are started at most, where GPUs are told apart and nobody is stopped: the rest can wait a moment."""
+    """Most jobs to start, where bins are GPUs and no job is stopped: the rest can wait a moment."""
 
     @property
     def waiting(self) -> Ints:
@@ -77,30 +74,23 @@ class Snapshot:
 
     @property
     def running(self) -> Ints:
-        """Rows of the jobs that hold GPUs."""
         return self.state.running.array
 
     def column(self, name: str, rows: Ints) -> Floats:
-        """A column of the queue, for these rows."""
         return COLUMNS[name].values(self.state, rows, self.now)
 
     def job(self, row: int) -> str:
-        """The id of the job in a row."""
         return self.state.ids[row]
 
     def gpus_of(self, row: int) -> Ints:
-        """The GPUs that a running job holds."""
         return self.state.spot[row]
 
     @property
     def free(self) -> Pool:
-        """What is free, as a copy to plan on."""
         return copy_pool(self.state.pool)
 
 
 class Planner(Protocol):
-    """Anything that can make a plan."""
-
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide what should happen at the snapshot's instant."""
         ...

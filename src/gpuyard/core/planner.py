@@ -1,7 +1,7 @@
 """`ordered` makes a planner of a policy, a discipline and a placement.
 
-Who needs more (elastic sizes, auctions) writes a class with the two methods of `plan.Planner`; the engine
-validates whatever comes back.
+For more (elastic sizes, auctions) write a class with the two methods of `plan.Planner`; the engine validates every
+plan.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def ordered(policy: Policy, discipline: str | None = None, placement: str = "fir
 
 
 class OrderedPlanner:
-    """Rank the queue by a policy, let a discipline walk it, and place what may start."""
+    """Rank the queue by a policy, let a discipline choose from it, and place what may start."""
 
     def __init__(self, policy: Policy, discipline: str, placement: str) -> None:
         if policy.preemptive and discipline not in ("strict", "skip"):
@@ -55,7 +55,6 @@ class OrderedPlanner:
 
     @property
     def text(self) -> str:
-        """In full, as a user would write it."""
         return f"{self.policy.text}@{self.discipline}@{self.placement}"
 
     @property
@@ -64,14 +63,13 @@ class OrderedPlanner:
         return self.discipline in ("commit", "easy-shadow")
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Decide who starts, who stops, and when to look again."""
         state, now = snapshot.state, snapshot.now
         if not len(state.waiting) and not state.bookings:
             return Plan()
         gates = Gates(state, now) if gated(state, now) else None
-        draft = self._drafted(snapshot if gates is None else replace(snapshot, may=gates.may))
+        draft = self._draft(snapshot if gates is None else replace(snapshot, may=gates.may))
         while gates is not None and gates.too_many([row for row, _ in draft.found]):
-            draft = self._drafted(replace(snapshot, may=gates.may))
+            draft = self._draft(replace(snapshot, may=gates.may))
         plan = draft.plan
         if gates is not None:
             plan.wake_at = min(plan.wake_at, gates.wake_at)
@@ -84,17 +82,15 @@ class OrderedPlanner:
         plan.explain = lambda: explain(draft, reasons, version, refused) | (gates.reasons() if gates else {})
         return plan
 
-    def _drafted(self, snapshot: Snapshot) -> Draft:
-        """What the policy and the discipline make of those who may be chosen."""
+    def _draft(self, snapshot: Snapshot) -> Draft:
         state = snapshot.state
         limits = restricted(state, snapshot.now) if state.bookings else None
         if self.placement != CONSIDERATE or not state.harms:
-            return self._walked(snapshot, limits)
+            return self._draft_with(snapshot, limits)
         discipline = "skip" if self.policy.preemptive else self.discipline
-        return considerate(state, limits, lambda demand: self._walked(snapshot, demand), discipline)
+        return considerate(state, limits, lambda demand: self._draft_with(snapshot, demand), discipline)
 
-    def _walked(self, snapshot: Snapshot, restricted_to: Demand | None) -> Draft:
-        """The same, if jobs may only use some GPUs."""
+    def _draft_with(self, snapshot: Snapshot, restricted_to: Demand | None) -> Draft:
         state = snapshot.state
         salt = salted(state.seed, state.starts) if self.code == RANDOM else 0
         draft = Draft(snapshot, self.policy, self.code, salt, restricted_to)
@@ -147,12 +143,10 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
 
 
 def _large_enough(cluster: Cluster, request: Request) -> int:
-    """How many of the GPUs that will do have as much memory as a request wants."""
     return sum(cluster.gpu_memory[gpu] >= request.memory for gpu in request.scope or range(cluster.gpus))
 
 
 def _lacking(cluster: Cluster, request: Request, wants: str) -> str | None:
-    """What a request wants, besides GPUs, that no node has."""
     if request.gpu_types and cluster.models:
         suited = suits(request.gpu_types, [model.casefold() for model in cluster.models])
         gpus = sum(size for size, right in zip(cluster.nodes, suited, strict=True) if right)

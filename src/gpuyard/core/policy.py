@@ -1,4 +1,4 @@
-"""The placements by name: those of `pool`, and one of them that looks further."""
+"""A policy: an ordering of the queue as a function of columns, with its settings; and the names of placements."""
 
 from __future__ import annotations
 
@@ -11,23 +11,37 @@ from typing import Any, overload
 import numpy as np
 
 from gpuyard.core.columns import ALWAYS, COLUMNS, RUNNING
-from gpuyard.core.loops import pool
 from gpuyard.core.loops.backfill import DISCIPLINES
-from gpuyard.core.loops.pool import Floats, Ints
+from gpuyard.core.loops.pool import CLUSTERING, CONSOLIDATE, FGD, FIRST, PACK, PACKING, RANDOM, SPREAD, Floats, Ints
 from gpuyard.core.queue_features import QUEUE_FEATURES
 from gpuyard.core.state import State
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration
 
 CONSIDERATE = "considerate"
-PLACEMENTS = {**pool.PLACEMENTS, CONSIDERATE: pool.PACK}
+PLACEMENTS = {
+    "first": FIRST,
+    "pack": PACK,
+    "spread": SPREAD,
+    "consolidate": CONSOLIDATE,
+    "random": RANDOM,
+    "packing": PACKING,
+    "clustering": CLUSTERING,
+    "fgd": FGD,
+    CONSIDERATE: PACK,
+}
 """Which loop chooses GPUs, by name."""
 PLACEMENT_DOCS = {
-    **pool.PLACEMENT_DOCS,
+    "first": "the lowest-numbered GPUs that fit",
+    "pack": "best fit: the fullest node or GPU that still has room",
+    "spread": "least loaded: the emptiest node or GPU",
+    "consolidate": "one node, best fit; whole free nodes if larger; waits rather than spread wider (Helios)",
+    "random": "seeded random nodes and GPUs",
+    "packing": "one node: GPUs that are shared already, then idle GPUs of nodes in use, then idle nodes",
+    "clustering": "one node: beside jobs that want as many GPUs, then idle nodes, then anywhere",
+    "fgd": "one node: where the GPUs that the usual jobs could not use grow least (Weng et al., ATC'23)",
     CONSIDERATE: "pack, but not beside jobs that are known to hurt each other on one GPU",
 }
-
-
 LEARNED = "learned:"
 """Before the file that a trained policy is in."""
 
@@ -53,7 +67,7 @@ class Policy:
     sliced: bool = False
     """Whether the quantum is a time slice, renewed or passed on when it is over."""
     improves: bool = False
-    """Whether a job's number never grows while it runs: then an old number will do to see that it stays."""
+    """Whether a job's number never grows while it runs: then an old number is enough to see that it stays."""
     one_way: bool = False
     """Whether a job's number only falls, or only grows, while it waits: then two numbers bound all between them."""
     next_change: Policy | None = None
@@ -73,17 +87,15 @@ class Policy:
 
     @property
     def doc(self) -> str:
-        """What the function's docstring says, on one line."""
         return " ".join((self.function.__doc__ or "").split())
 
     @property
     def static(self) -> bool:
-        """Whether a job's rank never changes while it waits."""
         return all(COLUMNS[c].changes != ALWAYS for c in self.columns)
 
     @property
     def looks_around(self) -> bool:
-        """Whether a job's rank depends on who else waits or runs: then every start changes it."""
+        """Whether a job's rank depends on which other jobs wait or run: then every start changes it."""
         return not QUEUE_FEATURES.isdisjoint(self.columns)
 
     @property
@@ -94,7 +106,6 @@ class Policy:
 
     @property
     def text(self) -> str:
-        """As a user would write it."""
         settings = dict(self.settings)
         if self.quantum != self.default_quantum:
             settings["quantum"] = f"{self.quantum:g}"
@@ -102,7 +113,7 @@ class Policy:
         return name + (":" + ",".join(f"{k}={_written(v)}" for k, v in settings.items()) if settings else "")
 
     def with_settings(self, given: Mapping[str, Any]) -> Policy:
-        """The same policy with other settings; text is read as the kind of value that the default is."""
+        """The same policy with other settings; text is read as the type of the default."""
         policy, settings = self, dict(self.settings)
         for key, value in given.items():
             if key == "quantum" and self.preemptive:
@@ -162,7 +173,6 @@ def define(
     one_way: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Policy:
-    """Make a policy of a function, or say what is wrong with its signature."""
     title = name or getattr(function, "__name__", "policy").replace("_", "-")
     if not 0 <= quantum < math.inf:
         raise PolicyError(f"policy {title}: a quantum is a number of seconds, 0 or more, not {quantum}")
@@ -221,8 +231,6 @@ def policy(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A policy's text, taken apart."""
-
     name: str
     settings: dict[str, str]
     discipline: str | None
@@ -230,7 +238,7 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Take `name[:key=value,...][@discipline[@placement]]` apart; `path.py:function` and `learned:path` are names."""
+    """Split `name[:key=value,...][@discipline[@placement]]`; `path.py:function` and `learned:path` are names."""
     main, *rest = text.strip().split("@")
     if len(rest) > 2 or not main:
         raise UserError(f"'{text}' is not a policy; write name[:key=value,...][@discipline[@placement]]")
@@ -253,14 +261,12 @@ def parse_spec(text: str) -> Spec:
 
 
 def check_discipline(name: str | None) -> str | None:
-    """The name as given, if there is such a discipline."""
     if name is not None and name not in DISCIPLINES:
         raise UserError(f"unknown discipline '{name}'{suggest(name, DISCIPLINES)} ({', '.join(DISCIPLINES)})")
     return name
 
 
 def check_placement(name: str | None) -> str | None:
-    """The name as given, if there is such a placement."""
     if name is not None and name not in PLACEMENTS:
         raise UserError(f"unknown placement '{name}'{suggest(name, PLACEMENTS)} ({', '.join(PLACEMENTS)})")
     return name
@@ -280,7 +286,6 @@ def _written(value: Any) -> str:
 
 
 def _read(name: str, key: str, value: Any, default: Any) -> Any:
-    """A setting's value from text, of the kind that its default is."""
     if not isinstance(value, str):
         return value
     try:

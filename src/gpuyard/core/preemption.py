@@ -1,4 +1,17 @@
-"""Which running jobs a plan stops: for preemptive policies, for priority and for fair shares."""
+"""Which running jobs a plan stops: for preemptive policies, for priority and for fair shares.
+
+`preempt` decides for policies that preempt by themselves. Under the others, `reclaim` looks once more at the first jobs
+that a plan leaves waiting. A job that has a higher priority than running jobs that may be stopped, or whose user has
+less than their share while the users of those have more, gets their GPUs. It does so only where rules allow it
+(`Rules.preempts`), and so never in a simulation.
+
+No job is stopped for one that would have to give way to it in turn, so no two jobs can stop each other for ever:
+
+- For priority, only jobs of lower priority are stopped; not those that the policy started while this one waited, since
+  they had waited so long that they went first.
+- For shares, only jobs of users who keep their share without them are stopped, for users who do not exceed theirs; and
+  only if the policy lets this one go first.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +26,17 @@ from gpuyard.core.limits.withdrawal import withdraw
 from gpuyard.core.loops.formulas import slice_over_at
 from gpuyard.core.loops.placement import claim, fits, place, release
 from gpuyard.core.loops.pool import FGD, NO_TASKS, Flags, Floats, Ints, Site, copy_pool, on_copy
-from gpuyard.core.loops.sharing import wish_of
-from gpuyard.core.loops.victims import displace
+from gpuyard.core.loops.sharing import demand_key
+from gpuyard.core.loops.victims import choose_victims
 from gpuyard.core.plan import Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.state import State
 
 
 def preempt(draft: Draft, stop: bool) -> None:
-    """Re-decide over running and waiting jobs together; jobs within their quantum are left alone."""
+    """Decide again over running and waiting jobs together; jobs within their quantum are left alone."""
     state, policy = draft.snapshot.state, draft.policy
-    if not policy.sliced and _everybody_starts(draft):
+    if not policy.sliced and _start_all(draft):
         return
     loose, soon = _loose(draft)
     ranks = draft.rank(np.concatenate((loose, draft.snapshot.waiting)))
@@ -31,7 +44,7 @@ def preempt(draft: Draft, stop: bool) -> None:
     order = keys.argsort(kind="stable")
     loose, keys = loose[order], keys[order]
     victim = np.zeros(len(loose), dtype=np.int64)
-    _displace(draft, rank, loose, keys, victim, stop)
+    _choose_victims(draft, rank, loose, keys, victim, stop)
     kept = loose
     if victim.any():
         draft.victims = loose[victim == 1].tolist()
@@ -41,8 +54,8 @@ def preempt(draft: Draft, stop: bool) -> None:
         draft.plan.wake_at = _wake_at(draft, kept, soon)
 
 
-def _everybody_starts(draft: Draft) -> bool:
-    """Start all that waits, if there is room without stopping anybody: the usual case on a machine that is not full."""
+def _start_all(draft: Draft) -> bool:
+    """Start all waiting jobs, if there is room without a stop: the usual case on a machine that is not full."""
     rows = draft.snapshot.waiting
     if draft.fine or draft.demand.gpus[rows].sum() > draft.idle:
         return False
@@ -67,7 +80,7 @@ def _loose(draft: Draft) -> tuple[Ints, Floats]:
 
 
 def may_stop(state: State, running: Ints) -> Flags:
-    """Which running jobs may be stopped: they said so, have begun, are not about to end, and others could follow."""
+    """Which running jobs may be stopped: preemptible, started, not about to end, on GPUs where others could follow."""
     table = state.table
     may: Flags = table.preemptible[running] & (table.started[running] < np.inf)
     if state.recalled:
@@ -78,18 +91,18 @@ def may_stop(state: State, running: Ints) -> Flags:
 
 
 def _out_of_use(state: State) -> set[int]:
-    """GPUs on which nobody else could start if those who run there were stopped."""
+    """GPUs on which no other job could start if those that run there were stopped."""
     return {*state.withdrawn, *state.drained, *(gpu for gpus in state.promises.values() for gpu in gpus)}
 
 
-def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
+def _choose_victims(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Ints, stop: bool) -> None:
     rows = draft.snapshot.waiting
-    if not draft.fine and not _anybody_fits(draft, rows, rank, loose, keys):
+    if not draft.fine and not _any_job_fits(draft, rows, rank, loose, keys):
         return
     order = rank.argsort(kind="stable")
     rows, rank = rows[order], rank[order]
     if rank[0] > keys.max(initial=-np.inf):
-        loose, keys = loose[:0], keys[:0]  # all running jobs go first: nobody has to stop
+        loose, keys = loose[:0], keys[:0]  # all running jobs go first: none has to stop
     holders = draft.holders(loose, np.empty(0))
     marks: list[int] = [0] * len(loose)
     nodes = len(draft.snapshot.state.cluster.nodes)
@@ -101,14 +114,14 @@ def _displace(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victim: Int
         quick = holders._replace(**lists)
     ranks = keys.tolist()
     draft.run(
-        lambda starts: displace(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, holders.bins),
+        lambda starts: choose_victims(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, holders.bins),
         rows,
         loose,
     )
     victim[: len(marks)] = marks
 
 
-def _anybody_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:
+def _any_job_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it hold."""
     gpus = draft.demand.gpus
     if gpus[rows].min() <= draft.idle:
@@ -155,7 +168,7 @@ _MOST = 32
 def reclaim(draft: Draft, keeps_idle: bool) -> None:
     """Let waiting jobs take GPUs from running ones that must give way to them; the draft must be finished.
 
-    With `keeps_idle`, what is idle is left to whom the discipline keeps it for: the first who waits.
+    With `keeps_idle`, idle GPUs are left to the first waiting job, for which the discipline keeps them.
     """
     state = draft.snapshot.state
     if state.rules is None or not state.rules.preempts or not {"priority", "user_usage"} & set(draft.policy.columns):
@@ -179,7 +192,7 @@ def reclaim(draft: Draft, keeps_idle: bool) -> None:
     for row in order.tolist():
         others = claims.must_give_way(row, loose)
         idle = keeps_idle and row != first
-        case = (*wish_of(site.demand, row), state.parts.get(row), idle, tuple(others))
+        case = (*demand_key(site.demand, row), state.parts.get(row), idle, tuple(others))
         chosen = _victims(state, row, others, site, idle) if others and case not in hopeless else None
         if chosen is None:
             hopeless.add(case)
@@ -196,7 +209,6 @@ def reclaim(draft: Draft, keeps_idle: bool) -> None:
 
 
 def _what_is_left(draft: Draft) -> Site:
-    """What the plan so far leaves, GPU by GPU."""
     state = draft.snapshot.state
     tasks = state.table.tasks() if draft.code == FGD else NO_TASKS
     site = Site(draft.demand, copy_pool(state.pool), draft.code, draft.salt, True, tasks, state.parts)
@@ -206,7 +218,6 @@ def _what_is_left(draft: Draft) -> Site:
 
 
 def _victims(state: State, row: int, others: list[int], site: Site, keeps_idle: bool) -> tuple[list[int], Ints] | None:
-    """Whom to stop for a job, and where it goes then; as few as will do, the least urgent and youngest first."""
     most = sum(len(state.spot[other]) for other in others) + (0 if keeps_idle else (site.pool.tenants == 0).sum())
     if site.demand.compute[row] >= 100 and most < site.demand.gpus[row]:
         return None
@@ -229,7 +240,7 @@ def _victims(state: State, row: int, others: list[int], site: Site, keeps_idle: 
 
 
 def _enough(state: State, row: int, others: list[int], site: Site) -> list[int]:
-    """The first of those who may be stopped, as many as make room; of many, those alone who are where it would go."""
+    """The first of those that may be stopped, as many as make room; of many, only those on GPUs where it would go."""
     rows = np.array(others, dtype=np.int64)
     holders = laid_out(rows, [state.spot[other] for other in others], np.zeros(len(others)))
     gone = fewest_gone(row, holders, site, np.arange(len(others) + 1))
@@ -244,9 +255,8 @@ def _enough(state: State, row: int, others: list[int], site: Site) -> list[int]:
 
 
 def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
-    """Add it to the plan."""
     state, plan = draft.snapshot.state, draft.plan
-    for victim in victims:  # what is free must agree with who holds what: reasons are told by both
+    for victim in victims:  # what is free must agree with who holds what: reasons use both
         release(draft.site, victim, draft.bins(state.spot[victim]))
     claim(draft.site, row, draft.bins(spot))
     draft.victims += victims
@@ -259,7 +269,7 @@ def _write(draft: Draft, row: int, victims: list[int], spot: Ints) -> None:
 
 @dataclass(slots=True)
 class _Claims:
-    """Who must give way to whom, as things stand."""
+    """Which jobs must give way to which."""
 
     state: State
     draft: Draft
@@ -267,11 +277,10 @@ class _Claims:
     share: Floats
     """GPUs that each user deserves, by number; none where shares do not count."""
     holds: Floats
-    """GPUs that each user has, those who start in this plan included and those who stop left out."""
+    """GPUs that each user has, after the starts and stops of this plan."""
 
     @classmethod
     def of(cls, draft: Draft, waiting: Ints, loose: Ints) -> _Claims:
-        """As things stand when the plan has been made so far."""
         state, columns = draft.snapshot.state, draft.policy.columns
         share, holds = np.empty(0), np.empty(0)
         if "user_usage" in columns and state.rules is not None and state.rules.for_shares:
@@ -284,7 +293,6 @@ class _Claims:
         return cls(state, draft, "priority" in columns, share, holds)
 
     def might(self, waiting: Ints, loose: Ints) -> Flags:
-        """Which waiting jobs are worth a closer look."""
         table = self.state.table
         some = np.zeros(len(waiting), dtype=np.bool_)
         if self.by_priority:
@@ -322,7 +330,6 @@ class _Claims:
         return found
 
     def move(self, row: int, victims: list[int]) -> None:
-        """Let a job have what others had."""
         if len(self.holds):
             users, sizes = self.state.table.user, _sizes(self.state, np.array([row, *victims]))
             self.holds[users[row]] += sizes[0]
@@ -330,7 +337,6 @@ class _Claims:
 
 
 def _sizes(state: State, rows: Ints) -> Floats:
-    """GPUs that jobs take, or parts of them."""
     table = state.table
     part = np.where(
         table.compute[rows] >= 100,
@@ -342,7 +348,6 @@ def _sizes(state: State, rows: Ints) -> Floats:
 
 
 def _shares(state: State, active: Ints) -> Floats:
-    """GPUs that each user deserves: those that can be used, divided among users who run or want to."""
     assert state.rules is not None
     weights = np.array([weight_of(state.rules, name) for name in state.user_of])
     usable = state.cluster.gpus - len({*state.withdrawn, *state.drained})

@@ -1,34 +1,32 @@
-"""Columns that describe the queue around a waiting job:
+"""Columns that describe the queue around a waiting job: idle GPUs, waiting jobs, and when room is expected.
 
-how full the cluster is, which jobs wait, and when room is expected.
+They are the same for every job of the queue, or follow from a few sums; computed once for an instant, however many
+columns ask. Only GPUs are counted, not where they are: what a placement makes of them is not known here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuyard.core.loops.formulas import ENDLESS, LENGTHS, OVERDUE
-from gpuyard.core.loops.pool import BYTE, NOBODY, SLACK, Counts, Flags, Floats, Ints
-
-if TYPE_CHECKING:
-    from gpuyard.core.state import State
-
+from gpuyard.core.loops.pool import BYTE, EMPTY, SLACK, Counts, Flags, Floats, Ints
+from gpuyard.core.state import State
 
 QUEUE_FEATURES = frozenset(
     {"usage_share", "opening", "suitable", "shorter", "idle", "hole", "queue", "queue_work", "shadow"}
 )
-"""The columns that tell of it: whoever starts changes them for all others."""
+"""The columns that read them: every start changes them for all other jobs."""
 
 
 class QueueFeatures(NamedTuple):
-    """A yard at one instant, in a few numbers."""
+    """The queue and the cluster at one instant, in a few numbers."""
 
     idle: int
-    """GPUs without anybody on them, and that something may be started on."""
+    """GPUs without a tenant, on which jobs may start."""
     hole: int
     """Those of the node that has most."""
     queue: int
@@ -36,7 +34,7 @@ class QueueFeatures(NamedTuple):
     work: float
     """GPU-seconds that they ask for, by estimates."""
     first: int
-    """The row that was submitted first of them, -1 if nobody waits."""
+    """The row that was submitted first of them, -1 if none waits."""
     lengths: Ints
     """How many of them are so long, by powers of two (`length_of`)."""
     room: Ints
@@ -46,22 +44,21 @@ class QueueFeatures(NamedTuple):
 
 
 def length_of(estimate: Floats) -> Ints:
-    """Which power of two, of seconds, an estimate is below."""
+    """The power of two, of seconds, that an estimate is below."""
     return np.clip(np.frexp(np.minimum(estimate, ENDLESS))[1], 0, LENGTHS - 1).astype(np.int64)
 
 
 def measure_queue(state: State, now: float) -> QueueFeatures:
-    """The surroundings at this instant; kept until something happens or time goes on."""
     seen = state.seen
     if seen is None or seen[0] != state.version or seen[1] != now:
-        seen = state.seen = (state.version, now, _surveyed(state, now, state.pool.idle, NOBODY))
+        seen = state.seen = (state.version, now, _surveyed(state, now, state.pool.idle, EMPTY))
     found: QueueFeatures = seen[2]
     return found
 
 
 @contextmanager
 def foreseen(state: State, now: float, idle: Counts, begun: Ints) -> Iterator[None]:
-    """Let the surroundings be, for a while, as if these rows had begun, which leaves so many GPUs of each node idle."""
+    """For a while, let the features be as if these rows had started, which leaves `idle` GPUs of each node."""
     before = state.seen
     state.seen = (state.version, now, _surveyed(state, now, idle, begun))
     try:
@@ -84,7 +81,6 @@ def _surveyed(state: State, now: float, idle: Counts, begun: Ints) -> QueueFeatu
 
 
 def _expected(state: State, now: float, idle: int, begun: Ints) -> tuple[Ints, Floats]:
-    """How many GPUs are idle after each expected end of a job that has some for itself, and in how many seconds."""
     table, rows = state.table, state.running.array
     if len(begun):
         rows = np.concatenate((rows, begun))
@@ -98,18 +94,17 @@ def _expected(state: State, now: float, idle: int, begun: Ints) -> tuple[Ints, F
 
 def opening(state: State, rows: Ints, now: float) -> Floats:
     """Seconds until as many GPUs as a job wants are expected to be idle; 0: now."""
-    around = measure_queue(state, now)
-    at = around.room.searchsorted(state.table.gpus[rows])
-    found: Floats = np.append(around.delay, ENDLESS)[at]
+    features = measure_queue(state, now)
+    at = features.room.searchsorted(state.table.gpus[rows])
+    found: Floats = np.append(features.delay, ENDLESS)[at]
     shares = state.table.compute[rows] < 100
     if shares.any():
-        soonest = around.delay[1] if len(around.delay) > 1 else OVERDUE
+        soonest = features.delay[1] if len(features.delay) > 1 else OVERDUE
         found = np.where(shares, np.where(_has_room(state, rows), 0.0, soonest), found)
     return found
 
 
 def _has_room(state: State, rows: Ints) -> Flags:
-    """Whether some GPU that a job may use has as much memory left as its share."""
     demand, pool = state.table.demand, state.pool
     left = np.where(pool.compute >= -SLACK, pool.memory, -np.inf)
     most = np.where(demand.scopes, left, -np.inf).max(axis=1)
@@ -117,7 +112,6 @@ def _has_room(state: State, rows: Ints) -> Flags:
 
 
 def suitable(state: State, rows: Ints, now: float) -> Floats:
-    """Idle GPUs that a job may use: of a model that will do, or that it named."""
     scope = state.table.scope[rows]
     if not scope.any():
         return np.full(len(rows), float(measure_queue(state, now).idle))
@@ -132,19 +126,17 @@ def shadow(state: State, now: float) -> float:
 
 
 def shorter(state: State, rows: Ints, now: float) -> Floats:
-    """The share of the queue that is expected to be shorter than a job; of those as long, half are counted."""
-    around = measure_queue(state, now)
+    """The share of the queue that is expected to be shorter than a job; of equally long ones, half are counted."""
+    features = measure_queue(state, now)
     length = length_of(state.table.estimate[rows])
-    below = around.lengths.cumsum() - around.lengths
-    return (below[length] + 0.5 * around.lengths[length]) / max(around.queue, 1)
+    below = features.lengths.cumsum() - features.lengths
+    return (below[length] + 0.5 * features.lengths[length]) / max(features.queue, 1)
 
 
 def usage_share(state: State, rows: Ints, now: float) -> Floats:
-    """The share of all GPU time so far that a job's user has had."""
     usage = state.usage(now)
     return usage[state.table.user[rows]] / max(float(usage.sum()), 1.0)
 
 
 def capacity(state: State, rows: Ints, now: float) -> Floats:
-    """GPUs of the cluster."""
     return np.full(len(rows), float(state.cluster.gpus))

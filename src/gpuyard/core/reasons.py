@@ -19,7 +19,7 @@ class Room:
     left: float
     total: float
     buffer: float = 0.0
-    """Kept free for nobody."""
+    """Kept free."""
     others: float = 0.0
     """Used by others than our jobs, or by these beyond what they asked for."""
 
@@ -102,10 +102,12 @@ class Dependency:
     @property
     def jobs(self) -> list[str]:
         """The jobs alone."""
-        return list(dict.fromkeys(wish.partition(":")[2] for wish in self.after))
+        return list(dict.fromkeys(dependency.partition(":")[2] for dependency in self.after))
 
     def __str__(self) -> str:
-        waits = [f"job {job} to {_AFTER[how]}" for how, _, job in (wish.partition(":") for wish in self.after)]
+        waits = [
+            f"job {job} to {_AFTER[how]}" for how, _, job in (dependency.partition(":") for dependency in self.after)
+        ]
         more = f" and {len(waits) - 3} more" if len(waits) > 3 else ""
         return f"waits for {', '.join(waits[:3])}{more}"
 

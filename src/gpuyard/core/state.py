@@ -1,19 +1,186 @@
-"""The state of a scheduler: everything that is known at one instant, as arrays and a few numbers."""
+"""The state of a scheduler: everything that is known at one instant, as arrays and a few numbers.
+
+Only `transitions.apply` changes it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from gpuyard.core.columns import Table
-from gpuyard.core.limits.quotas import Ledger, standing
-from gpuyard.core.loops.pool import FIRST, Floats, Ints, Site, new_pool
-from gpuyard.core.model import Booking, Cluster, Phase, Rules
+from gpuyard.core.limits.quotas import Ledger, fair_usage
+from gpuyard.core.loops.formulas import attained
+from gpuyard.core.loops.fragmentation import Kind, kind_of, typical
+from gpuyard.core.loops.pool import FIRST, NO_TASKS, Demand, Flags, Floats, Ints, Site, Tasks, new_pool
+from gpuyard.core.model import Booking, Cluster, Phase, Request, Rules, suits
+
+
+class Table:
+    """Columns of all jobs as growing arrays, one row per job in the order of submission.
+
+    `apply` keeps them up to date: nothing is rebuilt from objects when a plan is made.
+    """
+
+    _FLOATS = (
+        "submit", "estimate", "memory", "compute", "priority", "weight", "tickets", "deadline",
+        "virtual_start", "virtual_finish", "turn", "requeued", "progress", "started", "overhead",
+        "slice_started", "held_for", "cpus", "host_memory", "begin", "limit", "notice", "footprint",
+    )  # fmt: skip
+    _INTS = ("gpus", "user", "scope", "array", "kind")
+
+    submit: Floats
+    estimate: Floats
+    memory: Floats
+    compute: Floats
+    priority: Floats
+    weight: Floats
+    tickets: Floats
+    deadline: Floats
+    virtual_start: Floats
+    virtual_finish: Floats
+    turn: Floats
+    requeued: Floats
+    progress: Floats
+    """Seconds of work done before the present attempt."""
+    started: Floats
+    """When the present attempt started; infinite while the job does not run."""
+    overhead: Floats
+    """Seconds of the present attempt that bring no progress."""
+    slice_started: Floats
+    held_for: Floats
+    """Seconds spent on GPUs before the present attempt, progress or not."""
+    cpus: Floats
+    """CPU cores wanted; 0 where the cluster does not count them."""
+    host_memory: Floats
+    """Bytes of host memory wanted; 0 where the cluster does not count them."""
+    begin: Floats
+    """Not before this time."""
+    limit: Floats
+    """Seconds after which it is sure to have ended."""
+    notice: Floats
+    """Seconds that it may take to stop, if it is preemptible."""
+    footprint: Floats
+    """Bytes that it takes of what can be shared of each GPU; 0 of a job that has its GPUs for itself, since what is
+    kept free of a GPU, or taken by others, is no matter to it."""
+    gpus: Ints
+    user: Ints
+    scope: Ints
+    array: Ints
+    """The array that it is a task of, by number; 0: none."""
+    kind: Ints
+    """Number of its kind (`Request.kind`); 0: not known."""
+    preemptible: Flags
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.size = 0
+        self.scopes = np.ones((1, cluster.gpus), dtype=bool)
+        self.scope_rows: dict[tuple[tuple[int, ...], str, float], int] = {}
+        """Where in `scopes` each wish for certain GPUs or models, or for GPUs of a size, is."""
+        self._gpu_memory = np.array(cluster.gpu_memory)
+        self._models = [
+            m.casefold() for m, size in zip(cluster.models, cluster.nodes, strict=False) for _ in range(size)
+        ]
+        self._counts_cpus, self._counts_host = any(cluster.cpus), any(cluster.host_memory)
+        self._memory = cluster.memory
+        self._kinds: dict[Kind, int] = {}
+        self._tasks = NO_TASKS
+        self._counted = 0
+        self.preemptible = np.zeros(0, dtype=bool)
+        for name in self._FLOATS:
+            setattr(self, name, np.zeros(0))
+        for name in self._INTS:
+            setattr(self, name, np.zeros(0, dtype=np.int64))
+        self._resize(64)
+
+    def _resize(self, capacity: int) -> None:
+        for name in (*self._FLOATS, *self._INTS, "preemptible"):
+            old = getattr(self, name)
+            new = np.zeros(capacity, dtype=old.dtype)
+            new[: self.size] = old[: self.size]
+            setattr(self, name, new)
+        self.demand = Demand(
+            self.gpus, self.footprint, self.compute, self.scope, self.scopes, self.estimate, self.cpus,
+            self.host_memory,
+        )  # fmt: skip
+
+    def add(self, submit: float, request: Request, user: int) -> int:
+        row = self.size
+        if row == len(self.submit):
+            self._resize(2 * row)
+        self.size += 1
+        self.submit[row] = submit
+        self.user[row] = user
+        self.started[row] = np.inf
+        self.put(row, request)
+        return row
+
+    def put(self, row: int, request: Request) -> None:
+        self.gpus[row] = request.gpus
+        self.estimate[row] = request.estimate
+        self.memory[row] = request.memory
+        self.compute[row] = request.compute
+        self.priority[row] = request.priority
+        self.weight[row] = request.weight
+        self.tickets[row] = request.tickets
+        self.deadline[row] = request.deadline
+        self.preemptible[row] = request.preemptible
+        self.begin[row] = request.begin
+        self.limit[row] = request.limit
+        self.notice[row] = request.notice
+        self.cpus[row] = request.cpus if self._counts_cpus else 0.0
+        self.host_memory[row] = request.host_memory if self._counts_host else 0.0
+        self.footprint[row] = 0.0 if request.whole else request.memory
+        self.scope[row] = self.scope_row(request.scope, request.gpu_types, request.memory if request.whole else 0.0)
+
+    def load(self, columns: Mapping[str, Floats | Ints | Flags]) -> None:
+        """Add rows for many jobs at once to an empty table; columns that are left out are 0."""
+        self._resize(max(64, len(next(iter(columns.values())))))
+        for name, values in columns.items():
+            getattr(self, name)[: len(values)] = values
+            self.size = len(values)
+        self.started[:] = np.inf
+        if "limit" not in columns:
+            self.limit[:] = np.inf
+        self.footprint[:] = np.where(self.compute < 100, self.memory, 0.0)
+
+    def scope_row(self, scope: tuple[int, ...], gpu_types: str, least: float = 0.0) -> int:
+        """The row of `scopes` for certain GPUs, models, or GPUs with at least `least` bytes."""
+        if not (self._gpu_memory < least).any():
+            least = 0.0
+        if not scope and not (gpu_types and self._models) and not least:
+            return 0
+        key = tuple(sorted(scope)), gpu_types, least
+        if key not in self.scope_rows:
+            allowed = np.zeros(self.scopes.shape[1], dtype=bool)
+            allowed[[g for g in scope if g < len(allowed)] if scope else slice(None)] = True
+            if gpu_types and self._models:
+                allowed &= suits(gpu_types, self._models)
+            if least:
+                allowed &= self._gpu_memory >= least
+            self.scopes = np.vstack((self.scopes, allowed))
+            self.scope_rows[key] = len(self.scopes) - 1
+            self.demand = self.demand._replace(scopes=self.scopes)
+        return self.scope_rows[key]
+
+    def tasks(self) -> Tasks:
+        """The typical jobs, judging by those submitted so far."""
+        if self._counted < self.size:
+            for row in range(self._counted, self.size):
+                kind = kind_of(self.demand, row, self._memory)
+                self._kinds[kind] = self._kinds.get(kind, 0) + 1
+            self._counted = self.size
+            self._tasks = typical(self._kinds, self.scopes)
+        return self._tasks
+
+    def attained(self, rows: Ints, now: float) -> Floats:
+        done: Floats = attained(self.progress[rows], self.started[rows], self.overhead[rows], now)
+        return done
 
 
 class Rows:
-    """A sorted set of rows that is always at hand as an array."""
+    """A sorted set of rows, always available as an array."""
 
     __slots__ = ("_array", "_size")
 
@@ -30,7 +197,6 @@ class Rows:
         return self._array[: self._size]
 
     def add(self, row: int) -> None:
-        """Put a row in its place."""
         if self._size == len(self._array):
             self._array = np.concatenate((self._array, np.zeros_like(self._array)))
         at = self._size
@@ -41,15 +207,13 @@ class Rows:
         self._size += 1
 
     def remove(self, row: int) -> None:
-        """Take a row out; it must be there."""
+        """Remove a row that must be there."""
         at = int(self.array.searchsorted(row))
         self._array[at : self._size - 1] = self._array[at + 1 : self._size]
         self._size -= 1
 
 
 class State:
-    """Everything that is known of a yard at one instant."""
-
     def __init__(self, cluster: Cluster, seed: int = 0) -> None:
         self.cluster = cluster
         self.seed = seed
@@ -70,7 +234,7 @@ class State:
         self.waiting = Rows()
         self.running = Rows()
         self.fixed = 0
-        """How many running jobs nobody may stop: not preemptible, or not known to have started."""
+        """How many running jobs may not be stopped: not preemptible, or not known to have started."""
         self.shares = False
         """Whether any job so far shares GPUs, names them or their model, or takes CPUs or host memory that are
         counted, so that GPUs of a node are not all alike."""
@@ -86,7 +250,7 @@ class State:
         self.hosted: dict[int, tuple[float, float]] = {}
         """CPU cores and bytes of memory of nodes that are no job's of ours."""
         self.drained: set[int] = set()
-        """GPUs that somebody wants to be left alone."""
+        """GPUs that an operator drained."""
         self.recalled: dict[int, str] = {}
         """Rows on GPUs that were told to end, and what they will have ended by."""
         self.charges: dict[int, float] = {}
@@ -94,7 +258,7 @@ class State:
         self.admitted: dict[int, str] = {}
         """Rows on GPUs that were given memory which others asked for, and by what rule (`admission`)."""
         self.promises: dict[int, tuple[int, ...]] = {}
-        """GPUs that are kept for waiting rows while those who run there are being stopped."""
+        """GPUs that are kept for waiting rows while the jobs there are being stopped."""
         self.lent: dict[int, str] = {}
         """GPUs on loan, and which running job has each: plans take them for free. Replaced as a whole."""
         self.reclaimed: frozenset[int] = frozenset()
@@ -111,14 +275,14 @@ class State:
         self.parts: dict[int, tuple[int, ...]] = {}
         """GPUs of each part of the rows that have some (`Request.parts`)."""
         self.patient: set[int] = set()
-        """Rows that nobody is stopped for."""
+        """Rows for which no job is stopped."""
         self.at_most: dict[int, int] = {}
         """How many tasks of an array may run at once, where that is limited."""
         self.latest_begin = 0.0
         """No job waits for a time that is later."""
         self.bookings: dict[str, Booking] = {}
         self.rules: Rules | None = None
-        """How people share the GPUs; None where nobody said, as in a simulation."""
+        """How people share the GPUs; None where there are no rules, as in a simulation."""
         self.kinds: dict[str, int] = {"": 0}
         self.harms: dict[tuple[str, str], float] = {}
         """How many times as long jobs of the first kind take beside those of the second; the latest measured last."""
@@ -132,30 +296,30 @@ class State:
         self.used: list[float] = []
         self.last_finish: list[float] = []
         self.seen: tuple[int, float, Any] | None = None
-        """What was last found by looking around (`surroundings`), of which version and when."""
+        """The latest queue features (`queue_features`), of which version and when."""
         self.ledger = Ledger()
         """What users have had lately, where there are rules to share by."""
 
     def usage(self, now: float) -> Floats:
         """GPU-seconds that each user has had up to now; where there are rules, as these count them."""
-        if self.rules is not None:
-            return standing(self, self.rules, now)
-        totals = np.array(self.used)
         rows = self.running.array
-        held = np.maximum(now - self.table.started[rows], 0.0) * self.table.gpus[rows]
-        return totals + np.bincount(self.table.user[rows], weights=held, minlength=len(totals))
+        users, gpus = self.table.user[rows], self.table.gpus[rows]
+        held = np.maximum(now - self.table.started[rows], 0.0)
+        if self.rules is not None:
+            names, groups = list(self.user_of), self.group_of
+            return fair_usage(self.ledger, self.rules, names, groups, users, gpus, held, now)
+        totals = np.array(self.used)
+        return totals + np.bincount(users, weights=held * gpus, minlength=len(totals))
 
     def site(self) -> Site:
-        """The cluster as it is, GPU by GPU."""
         return Site(self.table.demand, self.pool, FIRST, 0, True, parts=self.parts)
 
     def next_number(self) -> int:
-        """Draw a number to take turns by."""
         self.numbers += 1
         return self.numbers
 
     def facts(self) -> dict[str, Any]:
-        """All that is known, as plain values: two states are the same if their facts are."""
+        """The state as plain values: two states are the same if their facts are."""
         table, size = self.table, self.table.size
         columns = {n: getattr(table, n)[:size].tolist() for n in (*Table._FLOATS, *Table._INTS, "preemptible")}
         return {

@@ -1,4 +1,4 @@
-"""How a yard changes: the one table that says how a job moves from phase to phase, and what each event does.
+"""How the state changes: the one table of a job's transitions from phase to phase, and what each event does.
 
     (new)  --Submitted--> queued --Placed--> placed --Started--> running --Exited--> succeeded | failed
                            ^  |                                    |
@@ -59,11 +59,11 @@ from gpuyard.core.events import (
     Unbooked,
     Unpromised,
 )
-from gpuyard.core.limits.dependencies import begin, settle, wait_for
+from gpuyard.core.limits.gates import dependency_begun, dependency_over, set_dependencies
 from gpuyard.core.limits.loans import ask_back, lend, take_back, take_back_all
 from gpuyard.core.limits.withdrawal import give_back, keep_for, keep_no_more, take, take_host, vacate, withdraw
 from gpuyard.core.loops.placement import claim, release
-from gpuyard.core.loops.pool import NOBODY, takes_any
+from gpuyard.core.loops.pool import EMPTY, takes_any
 from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.state import State
 from gpuyard.core.usage.charging import charge, keep_charge
@@ -111,10 +111,9 @@ TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
 
 
 def apply(state: State, event: Event) -> State:
-    """Let one event happen. The state is changed in place and returned."""
     kind = type(event)
-    if kind in _YARD_EFFECTS:
-        _YARD_EFFECTS[kind](state, event)
+    if kind in _CLUSTER_EFFECTS:
+        _CLUSTER_EFFECTS[kind](state, event)
         state.version += 1
         state.now = max(state.now, event.at)
         return state
@@ -145,14 +144,13 @@ def apply(state: State, event: Event) -> State:
         state.parts.pop(row, None)
         state.patient.discard(row)
         if state.after:
-            settle(state, event.job, after, waited)
+            dependency_over(state, event.job, after, waited)
     state.version += 1
     state.now = max(state.now, event.at)
     return state
 
 
 def fold(cluster: Cluster, events: Iterable[Event], seed: int = 0) -> State:
-    """The state that a log of events leads to."""
     state = State(cluster, seed)
     for event in events:
         apply(state, event)
@@ -163,12 +161,12 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
     request = event.request
     user = _user(state, request)
     state.table.add(event.at, request, user)
-    _note_wishes(state, row, request)
+    _note_request(state, row, request)
     state.ids.append(event.job)
     state.row_of[event.job] = row
     state.phase.append(Phase.QUEUED)
     state.attempt.append(0)
-    state.spot.append(NOBODY)
+    state.spot.append(EMPTY)
     state.waiting.add(row)
     table = state.table
     table.turn[row] = table.requeued[row] = state.next_number()
@@ -181,7 +179,6 @@ def _submitted(state: State, row: int, event: Submitted) -> None:
 
 
 def _user(state: State, request: Request) -> int:
-    """The number of a request's user, who may be new here."""
     user = state.user_of.setdefault(request.user, len(state.user_of))
     if user == len(state.used):
         state.used.append(0.0)
@@ -193,8 +190,8 @@ def _user(state: State, request: Request) -> int:
     return user
 
 
-def _note_wishes(state: State, row: int, request: Request) -> None:
-    """What a request says beyond the columns that a policy knows."""
+def _note_request(state: State, row: int, request: Request) -> None:
+    """Store what a request says beyond the columns that a policy knows."""
     state.shares = state.shares or not takes_any(state.table.demand, row)
     state.latest_begin = max(state.latest_begin, request.begin)
     if request.parts:
@@ -210,7 +207,7 @@ def _note_wishes(state: State, row: int, request: Request) -> None:
         else:
             state.at_most.pop(number, None)
     state.table.kind[row] = state.kinds.setdefault(request.kind, len(state.kinds))
-    wait_for(state, row, request.after)
+    set_dependencies(state, row, request.after)
 
 
 def _edited(state: State, row: int, event: Edited) -> None:
@@ -224,7 +221,7 @@ def _edited(state: State, row: int, event: Edited) -> None:
     if len(state.spot[row]):
         table.scope[row] = scope
     state.fixed += bool(len(state.spot[row])) * (loose - _may_be_stopped(state, row))
-    _note_wishes(state, row, request)
+    _note_request(state, row, request)
 
 
 def _rejected(state: State, row: int, event: Rejected) -> None:
@@ -247,10 +244,6 @@ def _left_queue(state: State, row: int, event: JobEvent) -> None:
         state.head, state.shadow = -1, np.inf
 
 
-def _released(state: State, row: int, event: Released) -> None:
-    state.waiting.add(row)
-
-
 def _chosen(state: State, row: int, event: Chosen) -> None:
     state.head, state.shadow = row, event.shadow
 
@@ -261,12 +254,8 @@ def _promised(state: State, row: int, event: Promised) -> None:
         state.head, state.shadow = -1, np.inf
 
 
-def _unpromised(state: State, row: int, event: Unpromised) -> None:
-    keep_no_more(state, row)
-
-
 def _may_be_stopped(state: State, row: int) -> bool:
-    """Whether a running job may be preempted: it said so, it has begun, and nobody told it to end."""
+    """Whether a running job may be preempted: preemptible, started, and not told to end."""
     table = state.table
     return bool(table.preemptible[row]) and float(table.started[row]) < np.inf and row not in state.recalled
 
@@ -294,7 +283,7 @@ def _started(state: State, row: int, event: Started) -> None:
     state.table.overhead[row] = event.overhead
     state.fixed -= _may_be_stopped(state, row)
     if state.after:
-        begin(state, event.job)
+        dependency_begun(state, event.job)
 
 
 def _renewed(state: State, row: int, event: Renewed) -> None:
@@ -309,7 +298,7 @@ def _stopped(state: State, row: int, at: float) -> None:
     if table.compute[row] >= 100:
         vacate(state, state.spot[row])
     state.occupant[state.spot[row]] = -1
-    state.spot[row] = NOBODY
+    state.spot[row] = EMPTY
     state.running.remove(row)
     started = float(table.started[row])
     state.fixed -= not _may_be_stopped(state, row)
@@ -336,7 +325,7 @@ def _requeued(state: State, row: int, event: Requeued) -> None:
 
 def _recalled(state: State, row: int, event: Recalled) -> None:
     state.fixed += _may_be_stopped(state, row)
-    if state.recalled.get(row, "preempted") in WAIT_AGAIN:  # who is to end for good does not wait again
+    if state.recalled.get(row, "preempted") in WAIT_AGAIN:  # a job that is to end for good does not wait again
         state.recalled[row] = event.cause
 
 
@@ -392,10 +381,6 @@ def _booked(state: State, event: Booked) -> None:
     state.bookings[event.booking.name] = event.booking
 
 
-def _unbooked(state: State, event: Unbooked) -> None:
-    state.bookings.pop(event.name, None)
-
-
 def _rules_set(state: State, event: RulesSet) -> None:
     if state.rules is None:
         state.ledger.grow(len(state.used))
@@ -426,21 +411,17 @@ def _memory_taken(state: State, event: MemoryTaken) -> None:
     take(state, event.taken, event.buffer)
 
 
-def _host_taken(state: State, event: HostTaken) -> None:
-    take_host(state, event.node, event.cpus, event.memory)
-
-
-_YARD_EFFECTS: dict[type[Event], Callable[[State, Any], None]] = {
+_CLUSTER_EFFECTS: dict[type[Event], Callable[[State, Any], object]] = {
     Opened: _opened,
     PolicySet: _policy_set,
     GpusWithdrawn: _gpus_withdrawn,
     GpusRestored: _gpus_restored,
     MemoryTaken: _memory_taken,
-    HostTaken: _host_taken,
+    HostTaken: lambda state, event: take_host(state, event.node, event.cpus, event.memory),
     GpusDrained: _gpus_drained,
     GpusResumed: _gpus_resumed,
     Booked: _booked,
-    Unbooked: _unbooked,
+    Unbooked: lambda state, event: state.bookings.pop(event.name, None),
     RulesSet: _rules_set,
     HarmMeasured: _harm_measured,
 }
@@ -450,11 +431,11 @@ _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {
     Edited: _edited,
     Rejected: _rejected,
     Held: _left_queue,
-    Released: _released,
+    Released: lambda state, row, event: state.waiting.add(row),
     Cancelled: _left_queue,
     Chosen: _chosen,
     Promised: _promised,
-    Unpromised: _unpromised,
+    Unpromised: lambda state, row, event: keep_no_more(state, row),
     Charged: charge,
     Placed: _placed,
     Started: _started,

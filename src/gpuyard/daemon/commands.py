@@ -298,7 +298,7 @@ class Commands:
     def learned(self) -> dict[str, Any] | None:
         """What there is to tell of a trained policy that decides; None: another kind does."""
         guard = guard_of(self._yard.planner)
-        return guard.told() if guard is not None else None
+        return guard.report() if guard is not None else None
 
     def policy(self) -> tuple[OrderedPlanner, float]:
         """What makes the plans, and since when."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuyard.core.events import Booked, GpusDrained, GpusResumed, RulesSet, Unbooked
-from gpuyard.core.limits.quotas import HOUR, in_week, quota_of, weight_of
+from gpuyard.core.limits.gates import in_week
+from gpuyard.core.limits.quotas import HOUR, quota_of, weight_of
 from gpuyard.core.model import Booking, Quota, Request, Rules
 from gpuyard.core.state import State
 from gpuyard.daemon.loop import Yard

@@ -12,8 +12,8 @@ from gpuyard.core.engine import Engine
 from gpuyard.core.events import Exited, Started
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.plan import Plan, Start
+from gpuyard.core.usage.admission import USUAL, Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.core.usage.overcommit import hopeful
-from gpuyard.core.usage.percentiles import USUAL, Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.errors import Bug, UserError
 from gpuyard.experiments.design import Arrival, Behaviour, Experiment, JobResult, RunResult, Scheduler, arrivals, asked
 from gpuyard.experiments.device_model import Devices, Floats, Gpu, Stay, looks, steps, warmth

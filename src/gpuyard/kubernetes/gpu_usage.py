@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuyard.core.usage.admission import USUAL, Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.core.usage.charging import settle
 from gpuyard.core.usage.overcommit import hopeful
-from gpuyard.core.usage.percentiles import USUAL, Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.gpu_samples import Outage, Sampler, Samples, Series
 from gpuyard.kubernetes.settings import Settings

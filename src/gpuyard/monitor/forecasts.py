@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuyard.core.usage.admission import CBP, PP, decide
-from gpuyard.core.usage.percentiles import Thresholds, Window, forecast, statistics_of
+from gpuyard.core.usage.admission import CBP, PP, Thresholds, Window, decide, forecast, statistics_of
 from gpuyard.recordings.series import Floats, Series
 
 _APART = 1.5  # periods from one value to the next that are a gap

@@ -1,7 +1,7 @@
 """Trained policies in a daemon: which may decide, and what is remembered of them.
 
-What was loaded decides until another policy is set, whatever becomes of its file. A daemon that starts anew reads the
-file anew: one that was forced is so for as long as the file holds the same, by its hash.
+What was loaded decides until another policy is set, whatever becomes of its file. A daemon that restarts reads the file
+again: a forced policy stays so for as long as the file has the same hash.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def serve_policy(
 ) -> OrderedPlanner:
     """A planner for a live queue: a trained policy must have passed its gate, or be forced, and is guarded.
 
-    With `lenient`, `discipline` is what there is and not what somebody asked for, so a trained policy has the one that
-    it was trained for. `forced_before` is the hash of a policy that somebody forced.
+    With `lenient`, `discipline` is the current one and not a choice of the user, so a trained policy has the one that
+    it was trained for. `forced_before` is the hash of a policy that a user forced.
     """
     spec = parse_spec(text)
     if not spec.name.startswith(LEARNED):
@@ -46,7 +46,6 @@ def serve_policy(
 
 
 def policy_of_settings(settings: Settings, **how: Any) -> OrderedPlanner:
-    """The planner that the settings ask for."""
     return serve_policy(
         settings.policy,
         discipline=settings.discipline or "easy",
@@ -59,12 +58,10 @@ def policy_of_settings(settings: Settings, **how: Any) -> OrderedPlanner:
 
 
 def guard_of(planner: OrderedPlanner) -> Guard | None:
-    """Who watches the policy, if it is a trained one."""
     return planner.policy.guard if isinstance(planner.policy, Guarded) else None
 
 
 def details_of(planner: OrderedPlanner) -> dict[str, Any]:
-    """What the log is to keep of a policy besides its text."""
     guard = guard_of(planner)
     return {} if guard is None else {"learned": guard.details()}
 

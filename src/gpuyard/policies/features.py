@@ -43,7 +43,7 @@ OF_ALL = {
     "drain": "how long the cluster would take for all that waits",
     "shadow": "how long until the job that was submitted first could start",
 }
-"""Features that are the same for all who wait: they only matter together with the others."""
+"""Features that are the same for all waiting jobs: they only matter together with the others."""
 NAMES = (*OF_JOBS, *OF_ALL)
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -54,7 +54,6 @@ def features(
     estimate: A, gpus: A, submit: A, wait: A, memory: A, usage_share: A, attained: A, opening: A, suitable: A,
     shorter: A, idle: A, hole: A, queue: A, queue_work: A, shadow: A, capacity: A,
 ) -> tuple[A, ...]:  # fmt: skip
-    """The features by `NAMES`, from the columns by `COLUMNS`."""
     length = np.minimum(estimate, ENDLESS)
     drain = queue_work / capacity
     area = length * gpus

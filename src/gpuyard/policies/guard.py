@@ -5,8 +5,8 @@ Each time the queue is ranked, the base heuristic ranks it instead, exactly as i
 - a score is not a finite number (`not-a-number`);
 - the queue is far from what the policy was trained on (`unusual`). A feature is far if it is outside of the range that
   it had in training by more than a quarter of that range, and by more than 0.1 (most features are between 0 and 1). One
-  that is the same for all who wait counts for all of them; of those that tell jobs from each other, it takes more than
-  a tenth of the jobs: a single odd job cannot do much harm, since nobody starves;
+  that is the same for all waiting jobs counts for all of them; of those that differ between jobs, it takes more than
+  a tenth of the jobs: a single odd job cannot do much harm, since no job starves;
 - ranking took too long lately (`late`): then it is not tried for a second, and for twice as long each time that it is
   too late again, up to ten minutes.
 
@@ -65,8 +65,6 @@ class NotPassed(UserError):
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the rankings so far."""
-
     plans: int = 0
     """Instants for which the queue was ranked, to plan or to tell why jobs wait."""
     fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
@@ -75,7 +73,6 @@ class Counts:
     """Jobs that were put ahead since they had waited too long, each once."""
 
     def add(self, other: Counts) -> None:
-        """Count what another counted as well."""
         self.plans += other.plans
         self.starved += other.starved
         for kind, count in other.fallbacks.items():
@@ -103,13 +100,12 @@ class Guard:
         """Why the base heuristic ranks at this instant; empty: it does not."""
         self._rest, self._until = REST, -math.inf
         self._starving: set[str] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         # After each ranking glibc gives what it took back to the system, and to fetch it again takes longer than the
         # network does; not so once something larger has been given back.
         np.empty(_LARGE, dtype=np.uint8)
 
     def rank(self, state: State, rows: Ints, now: float) -> Floats:
-        """A number for each row; the smallest runs first."""
         if (state.version, now) != self._instant:
             self._instant, self._kind = (state.version, now), ""
             self.counts.plans += 1
@@ -125,7 +121,7 @@ class Guard:
         return self._base.rank(state, rows, now)
 
     def _scored(self, state: State, rows: Ints, now: float) -> tuple[Floats, str]:
-        """The network's numbers, and what speaks against them."""
+        """The network's numbers, and the objection to them, if any."""
         values = [COLUMNS[name].values(state, rows, now) for name in features.COLUMNS]
         with np.errstate(all="ignore"):
             found = features.features(*values)
@@ -157,11 +153,11 @@ class Guard:
         return LATE
 
     def _fall_back(self, kind: str) -> None:
-        """Let the base heuristic rank at this instant; the first time, say so."""
+        """Let the base heuristic rank at this instant; log it the first time."""
         self._kind = kind
         self.counts.fallbacks[kind] += 1
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged:
+            self._logged.add(kind)
             why = _WHY[kind].format(limit=self._limit)
             log.warning(
                 "policy %s is not used for now: %s; %s ranks the queue (this is told once, and counted)",
@@ -169,7 +165,6 @@ class Guard:
             )  # fmt: skip
 
     def _count_starving(self, state: State, rows: Ints, of: Mapping[str, Floats]) -> None:
-        """Count who is ahead of all for having waited too long."""
         length = np.minimum(of["estimate"], ENDLESS)
         bound = self.learned.network.starvation
         starving = starves(length, of["wait"], of["opening"], of["queue_work"], of["capacity"], bound)
@@ -181,8 +176,8 @@ class Guard:
         if len(self._starving) > _MANY:
             self._starving = {job for job in self._starving if job in state.row_of}
 
-    def told(self) -> dict[str, Any]:
-        """What people are told of it, as plain values."""
+    def report(self) -> dict[str, Any]:
+        """The guard's report for users, as plain values."""
         return {
             "file": self.name.removeprefix(LEARNED),
             "hash": self.hash,
@@ -195,25 +190,21 @@ class Guard:
         }
 
     def details(self) -> dict[str, Any]:
-        """What the log keeps of it."""
         return {"hash": self.hash, "base": self._base.name, "forced": self.forced}
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded(Policy):
-    """A trained policy whose rankings are watched."""
-
     guard: Guard = field(kw_only=True)
 
     def rank(self, state: State, rows: Ints, now: float) -> Floats:
-        """As the network has it, or the base heuristic where that cannot be trusted."""
         return self.guard.rank(state, rows, now)
 
 
 def guarded(
     name: str, learned: Learned, clock: Callable[[], float], *, limit: float = LIMIT, forced: bool = False
 ) -> Guarded:
-    """The policy with a guard of its own; `limit`: seconds that a ranking may take, 0: as long as it likes."""
+    """The policy with a guard of its own; `limit`: seconds that a ranking may take, 0: no limit."""
     policy = learned.policy(name)
     guard = Guard(name, learned, clock, limit=limit, forced=forced)
     return Guarded(**{one.name: getattr(policy, one.name) for one in fields(Policy)}, guard=guard)
@@ -234,7 +225,7 @@ def check_gate(name: str, learned: Learned) -> None:
 
 
 def gate_of(learned: Learned) -> dict[str, Any] | None:
-    """How it fared where it was held out, as far as people are told; None: nobody has looked."""
+    """The held-out evaluation, as far as users see it; None: there was none."""
     gate = learned.gate
     if not gate:
         return None
@@ -249,7 +240,6 @@ def gate_of(learned: Learned) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float | None:
-    """A finite number, if it is one."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

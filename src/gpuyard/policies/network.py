@@ -2,9 +2,9 @@
 
     score = key(job) + linear(features) + sum of v_k * leaky_relu(w_k . features + b_k)
 
-All jobs share the same few weights, so a queue may be as long as it likes. With all weights zero it is the heuristic
-itself. Written for single numbers and arrays alike, like `features`: it is an ordinary policy, whose function takes its
-weights as one array behind its columns.
+All jobs share the same few weights, so a queue may have any length. With all weights zero it is the heuristic itself.
+Written for single numbers and arrays alike, like `features`: it is an ordinary policy, whose function takes its weights
+as one array behind its columns.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ UNIT = ALL_FEATURES + 2
 """Numbers of a hidden unit: its bias, a weight for each feature, and what it counts."""
 LEAK = 0.01
 FAR_AHEAD = 1e6
-"""No score is as far from another's: who starves is ahead of all who do not."""
+"""More than any two scores differ: a starving job is ahead of all others."""
 
 
 def key(base: float, estimate: A, gpus: A, submit: A, wait: A) -> A:
-    """A heuristic's own number, stretched so that jobs of one queue are some ones apart; their order is unchanged."""
+    """A heuristic's own number, stretched so that jobs of one queue are about one apart; their order is unchanged."""
     if base == 0:
         return -wait / 3600.0
     if base == 1:
@@ -62,7 +62,7 @@ def key(base: float, estimate: A, gpus: A, submit: A, wait: A) -> A:
 
 
 def starves(estimate: A, wait: A, opening: A, queue_work: A, capacity: A, bound: float) -> A:
-    """Whether a job has waited so long, as the work that waits and its own length go, that it goes ahead of all."""
+    """Whether a job has waited so long, relative to the waiting work and its own length, that it goes ahead of all."""
     return wait > bound * (queue_work / capacity + opening + estimate + HOUR)
 
 
@@ -70,7 +70,6 @@ def score(
     estimate: A, gpus: A, submit: A, wait: A, memory: A, usage_share: A, attained: A, opening: A, suitable: A,
     shorter: A, idle: A, hole: A, queue: A, queue_work: A, shadow: A, capacity: A, weights: Floats,
 ) -> A:  # fmt: skip
-    """A job's number; the smallest runs first."""
     x = features(
         estimate, gpus, submit, wait, memory, usage_share, attained, opening, suitable, shorter, idle, hole, queue,
         queue_work, shadow, capacity,
@@ -101,8 +100,8 @@ def score(
 def score_queue(columns: Sequence[Floats], found: Sequence[Floats], weights: Floats) -> Floats:
     """The same as `score`, to the last digit, for a whole queue whose features are known: units side by side.
 
-    For the daemon, which has no compiler: it takes little more than half as long. What is added up, in which order, is
-    as there; features that are the same for all jobs are multiplied once.
+    For the daemon, which has no compiler: it takes little more than half as long. The order of additions is the same;
+    features that are the same for all jobs are multiplied once.
     """
     of = dict(zip(COLUMNS, columns, strict=True))
     length = np.minimum(of["estimate"], ENDLESS)
@@ -133,8 +132,6 @@ def score_queue(columns: Sequence[Floats], found: Sequence[Floats], weights: Flo
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The heuristic, the size and the weights of a trained policy."""
-
     base: str
     hidden: int
     starvation: float
@@ -150,22 +147,19 @@ class Network:
 
     @property
     def weights(self) -> Floats:
-        """All of it in one array, as `score` takes it."""
         settings = (float(BASES.index(self.base)), float(self.hidden), self.starvation)
         return np.concatenate((np.array(settings), self.parameters))
 
     def policy(self, source: str = "learned", discipline: str = "") -> Policy:
-        """As an ordinary policy."""
         return Policy("learned", score, COLUMNS, {}, weights=self.weights, source=source, discipline=discipline)
 
 
 def parameter_count(hidden: int) -> int:
-    """How many numbers are trained."""
     return JOB_FEATURES + hidden * UNIT
 
 
 def untrained(base: str, hidden: int, starvation: float, rng: np.random.Generator) -> Network:
-    """A network that is its heuristic, to the letter: what its units say does not count yet."""
+    """A network that ranks exactly as its heuristic: its units do not count yet."""
     parameters = np.zeros(parameter_count(hidden))
     for k in range(hidden):
         at = JOB_FEATURES + k * UNIT

@@ -16,12 +16,11 @@ from gpuyard.errors import UserError, suggest
 
 
 def find_policy(name: str) -> Policy:
-    """A built-in policy, the function in `path/to/file.py:function`, or the trained one in `learned:FILE`."""
     if ".py:" in name:
         path, _, function = name.rpartition(":")
         return load_policy(Path(path), function)
     if name.startswith(LEARNED):
-        from gpuyard.policies.trained_policy import learned_policy  # only where somebody has trained one
+        from gpuyard.policies.trained_policy import learned_policy  # only where one is used
 
         return learned_policy(name)
     if name in POLICIES:
@@ -56,7 +55,7 @@ def make_planner(
 ) -> OrderedPlanner:
     """A planner from a policy's text; what the text leaves open is taken from the other arguments.
 
-    With `lenient`, a discipline that a preemptive policy cannot have is left out, as in a comparison of many policies.
+    With `lenient`, a discipline that a preemptive policy cannot have is dropped, as in a comparison of many policies.
     """
     policy, spec = resolve(text)
     if quantum is not None and policy.preemptive and "quantum" not in spec.settings:
@@ -89,7 +88,7 @@ def split_list(texts: Iterable[str]) -> list[str]:
 
 
 def load_policy(path: Path, function: str) -> Policy:
-    """The policy of that name in a Python file; a plain function will do, the decorator is not needed."""
+    """The policy of that name in a Python file; a plain function is enough, without the decorator."""
     if not path.is_file():
         raise UserError(f"there is no file {path} to load the policy '{function}' from")
     spec = importlib.util.spec_from_file_location(f"gpuyard_policy_{path.stem}", path)

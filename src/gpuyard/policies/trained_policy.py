@@ -30,8 +30,6 @@ _REQUIRED = (
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is in the file of a trained policy."""
-
     network: Network
     low: Floats
     high: Floats
@@ -40,19 +38,16 @@ class Learned:
     training: dict[str, Any]
     """What it was trained on, and how; no times, so that the same training gives the same file."""
     gate: dict[str, Any] = field(default_factory=dict)
-    """How it fared against the best heuristic where it was held out; empty: nobody has looked."""
+    """Its held-out results against the best heuristic; empty: not evaluated."""
 
     @property
     def deployable(self) -> bool:
-        """Whether it was shown to be better than the best heuristic."""
         return bool(self.gate.get("passed"))
 
     def policy(self, source: str) -> Policy:
-        """As an ordinary policy, called by that name."""
         return self.network.policy(source, self.discipline)
 
     def facts(self) -> dict[str, Any]:
-        """As plain values, without the hash."""
         network = self.network
         return {
             "format": FORMAT,
@@ -70,15 +65,13 @@ class Learned:
 
     @property
     def hash(self) -> str:
-        """Of everything that is in the file."""
         return _hash(self.facts())
 
     def with_gate(self, gate: dict[str, Any]) -> Learned:
-        """The same with the outcome of an evaluation."""
         return replace(self, gate=gate)
 
     def save(self, path: Path) -> None:
-        """Write it, all of it or nothing."""
+        """Write the file, all of it or nothing."""
         text = json.dumps({**self.facts(), "hash": self.hash}, indent=1, allow_nan=False) + "\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -91,7 +84,6 @@ def _hash(facts: dict[str, Any]) -> str:
 
 
 def load(name: str) -> Learned:
-    """A trained policy from a file, or the one of that name that comes with gpuyard."""
     try:
         path = _find(name)
         if path.stat().st_size > LARGEST:  # a daemon must not choke on it
@@ -115,7 +107,7 @@ def load(name: str) -> Learned:
         raise UserError(f"{name} is damaged: what it holds is not what was written ({_advice()})")
     try:
         return _read(facts)
-    except (TypeError, ValueError, OverflowError):  # the hash is right, so somebody wrote it so
+    except (TypeError, ValueError, OverflowError):  # the hash is right, so it was written so
         raise UserError(f"{name} is no trained policy: what it holds is of other kinds ({_advice()})") from None
 
 
@@ -136,7 +128,6 @@ def _advice() -> str:
 
 
 def shipped() -> list[str]:
-    """Names of the trained policies that come with gpuyard."""
     folder = resources.files("gpuyard.policies") / "trained"
     if not folder.is_dir():
         return []
@@ -144,7 +135,6 @@ def shipped() -> list[str]:
 
 
 def _find(name: str) -> Path:
-    """The file that a name stands for."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -158,5 +148,4 @@ def _find(name: str) -> Path:
 
 
 def learned_policy(name: str) -> Policy:
-    """The policy that `learned:FILE` stands for."""
     return load(name.removeprefix(LEARNED)).policy(name)

@@ -1,4 +1,4 @@
-"""Confidence intervals of a mean, by Student's t distribution."""
+"""Policies compared on one trace, with repeated seeds and windows, and confidence intervals by Student's t."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class Interval(NamedTuple):
 
     @property
     def half(self) -> float:
-        """Half of its width: the number after the plus-minus."""
         return (self.high - self.low) / 2.0
 
 
@@ -55,7 +54,6 @@ def t_95(freedom: int) -> float:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of at least two independent values, with its 95 % confidence interval."""
     n = len(values)
     if min(values) == max(values):  # a mean by division may be off in the last digit, and so would be its spread
         return Interval(values[0], values[0], values[0])
@@ -80,8 +78,6 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of each policy."""
-
     cluster: Cluster
     summaries: list[Summary]
     """The best mean completion time first."""
@@ -94,12 +90,10 @@ class Comparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics of each policy, the best first."""
         return [summary.metrics for summary in self.summaries]
 
     @property
     def repeated(self) -> bool:
-        """Whether there is more than one run to learn from."""
         return self.seeds > 1 or len(self.windows) > 1
 
 
@@ -119,8 +113,7 @@ def compare(
     """Simulate all policies with `jobs` processes; with `schedules`, write each schedule to a folder in there.
 
     `seeds` repeats what is random with that many seeds; `windows` cuts the trace into that many equal stretches of
-    time, each simulated by itself from an empty cluster. `keep` makes the summary of a schedule, if it is to do more
-    than that with it.
+    time, each simulated by itself from an empty cluster. `keep` makes the summary of a schedule.
     """
     options = options or Options()
     parts = split(trace, windows)
@@ -158,12 +151,11 @@ def _check_repeats(seeds: int, windows: int, schedules: Path | None) -> None:
 
 
 def summary_of(task: Task, result: Result, metrics: dict[str, Any]) -> Summary:
-    """What a worker sends back."""
     return summarise(result, metrics)
 
 
 def written_summary(directory: Path, task: Task, result: Result, metrics: dict[str, Any]) -> Summary:
-    """Likewise, with the schedule in a folder named after the policy."""
+    """`summary_of`, with the schedule in a folder named after the policy."""
     from gpuyard.sim.result_files import folder, write_schedule
 
     write_schedule(result, metrics, directory / folder(task.policy))
@@ -171,7 +163,7 @@ def written_summary(directory: Path, task: Task, result: Result, metrics: dict[s
 
 
 def is_random(policy: str, options: Options) -> bool:
-    """Whether the seed makes a difference: to the order, to the placement, or to what is known of run times."""
+    """Whether the seed makes a difference: to the order, to the placement, or to the estimates."""
     planner = make_planner(
         policy, discipline=options.discipline, placement=options.placement, quantum=options.quantum, lenient=True
     )
@@ -180,7 +172,7 @@ def is_random(policy: str, options: Options) -> bool:
 
 
 def split(trace: Trace, windows: int) -> tuple[Window, ...]:
-    """Equal stretches of the time in which jobs are submitted; those in which none is are left out."""
+    """Equal stretches of the time in which jobs are submitted, without empty ones."""
     if windows < 1:
         raise UserError(f"--windows must be at least 1, not {windows}")
     if windows == 1 or not len(trace):
@@ -219,7 +211,6 @@ def together(runs: Sequence[Summary], windows: int, shown: int) -> Summary:
 
 
 def means(rows: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
-    """The mean of every metric, with its interval; counts are added up, and `repeats` runs had the same jobs."""
     found: dict[str, Any] = {"runs": len(rows)}
     for key, value in rows[0].items():
         values = [row[key] for row in rows if isinstance(row[key], int | float)]

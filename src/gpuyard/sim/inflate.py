@@ -1,8 +1,8 @@
 """How full can a cluster get? Jobs arrive one by one, start at once or not at all, and never leave.
 
 The experiment of Weng et al. (ATC'23): the trace's jobs come in a random order, then jobs drawn from it at random,
-until they want so many times the cluster's GPUs. How much of the GPUs is allocated in the end is a matter of placement
-alone; run times and policies play no part. Nodes are taken in a random order, too, since ties go to the first.
+until they want a given multiple of the cluster's GPUs. How much of the GPUs is allocated in the end depends on
+placement alone, not on run times or policies. Nodes are taken in a random order, too, since ties go to the first.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def inflate(
         raise UserError(f"--inflate takes a number above 0 and at most {MOST:g}, such as 1.3, not {factor:g}")
     rng = np.random.default_rng(seed)
     cluster = _shuffled(cluster, rng.permutation(len(cluster.nodes)))
-    yard = _Filling(trace, cluster, placement, seed)
-    order = arrivals(yard.wanted, factor * cluster.gpus, rng)
+    filling = _Filling(trace, cluster, placement, seed)
+    order = arrivals(filling.wanted, factor * cluster.gpus, rng)
     step = cluster.gpus / 100.0
-    demand, curve, placed = 0.0, [(0.0, 0.0, yard.fragmentation())], 0
+    demand, curve, placed = 0.0, [(0.0, 0.0, filling.fragmentation())], 0
     for number, row in enumerate(order.tolist()):
-        placed += yard.take(row, number)
-        demand += yard.wanted[row]
+        placed += filling.take(row, number)
+        demand += filling.wanted[row]
         if demand >= step * len(curve) - 1e-9:
-            curve.append((demand / step, yard.allocation(), yard.fragmentation()))
+            curve.append((demand / step, filling.allocation(), filling.fragmentation()))
             if progress:
                 progress(number + 1, len(order))
     facts = {
@@ -66,11 +66,10 @@ def inflate(
         "jobs": len(trace), "arrived": len(order), "placed": placed, "failed": len(order) - placed,
         "demand": demand / step,
     }  # fmt: skip
-    return facts | yard.measures() | {"curve": curve}
+    return facts | filling.measures() | {"curve": curve}
 
 
 def arrivals(wanted: Floats, target: float, rng: np.random.Generator) -> Ints:
-    """Rows in the order of arrival, until they want as many GPUs as the target, but not more."""
     order = rng.permutation(len(wanted))
     total = float(wanted.sum())
     if total <= 0:
@@ -100,7 +99,7 @@ def _shuffled(cluster: Cluster, order: Ints) -> Cluster:
 
 
 class _Filling:
-    """A cluster that is being filled. Scores of nodes are kept for each kind of job, and renewed where nodes change."""
+    """A cluster that is being filled. Scores of nodes are kept for each kind of job, and updated where nodes change."""
 
     def __init__(self, trace: Trace, cluster: Cluster, placement: str, seed: int) -> None:
         self.demand = _demand(trace, cluster)
@@ -119,7 +118,6 @@ class _Filling:
         """GPUs, CPUs and host memory that were given away."""
 
     def take(self, row: int, number: int) -> bool:
-        """Start a job if it fits."""
         if self.site.code == RANDOM:
             self.site = self.site._replace(salt=salted(self.seed, number))
         demand, pool = self.demand, self.site.pool
@@ -145,14 +143,13 @@ class _Filling:
         return True
 
     def _best(self, row: int) -> int:
-        """The node with the lowest score; -1 if none has room."""
         kind = self.kind[row]
         known = self.scores[kind]
         if self.seen[kind] < 0:
             nodes = np.arange(len(known))
         else:
             nodes = np.array(sorted(set(self.changed[self.seen[kind] :])), dtype=np.int64)
-            nodes = nodes[known[nodes] < np.inf]  # nobody leaves, so a node without room stays without
+            nodes = nodes[known[nodes] < np.inf]  # no job leaves, so a node without room stays without
         self.seen[kind] = len(self.changed)
         if len(nodes):
             known[nodes] = np.inf
@@ -160,22 +157,20 @@ class _Filling:
             slots = only(slots, hosts(self.site, row, slots))
             if len(slots.nodes):
                 known[slots.nodes] = scores(self.site, row, slots)
-        if self.site.code == RANDOM:  # every decision draws lots anew, among the nodes with room
+        if self.site.code == RANDOM:  # every decision draws again, among the nodes with room
             able = np.flatnonzero(known < np.inf)
             return int(able[lots(self.site.salt, able).argmin()]) if len(able) else -1
         best = int(known.argmin())
         return best if known[best] < np.inf else -1
 
     def allocation(self) -> float:
-        """Percent of the GPUs that jobs have."""
         return 100.0 * float(self.had[0]) / len(self.site.pool.tenants)
 
     def fragmentation(self) -> float:
-        """Percent of the GPUs that are free, and of no use to the usual jobs."""
+        """Percent of the GPUs that are free, and of no use to the typical jobs."""
         return 100.0 * float(fragments(self.site.pool, self.tasks).sum()) / len(self.site.pool.tenants)
 
     def measures(self) -> dict[str, float | None]:
-        """What has come of it."""
         return {
             "allocation": self.allocation(),
             "fragmentation": self.fragmentation(),
@@ -205,7 +200,7 @@ def _demand(trace: Trace, cluster: Cluster) -> Demand:
 
 
 def _scopes(trace: Trace, cluster: Cluster) -> tuple[Ints, Flags]:
-    """The row of allowed GPUs for each job, by the models it will do with, and those rows; the first is all GPUs."""
+    """The row of allowed GPUs for each job, by suitable models, and those rows; the first is all GPUs."""
     rows = {"": 0}
     scope = np.zeros(len(trace), dtype=np.int64)
     if cluster.models:
@@ -215,7 +210,7 @@ def _scopes(trace: Trace, cluster: Cluster) -> tuple[Ints, Flags]:
 
 
 def _tasks(demand: Demand, memory: float) -> Tasks:
-    """The usual jobs of the whole trace: the published experiment knows them in advance."""
+    """The typical jobs of the whole trace: the published experiment knows them in advance."""
     counts: dict[Kind, int] = {}
     for row in range(len(demand.gpus)):
         kind = kind_of(demand, row, memory)
@@ -224,7 +219,6 @@ def _tasks(demand: Demand, memory: float) -> Tasks:
 
 
 def _kinds(demand: Demand) -> Ints:
-    """A number for each job, the same for jobs that ask for the same."""
     columns = (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host)
     found: dict[tuple[float, ...], int] = {}
     rows = zip(*(column.tolist() for column in columns), strict=True)

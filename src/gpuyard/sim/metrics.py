@@ -32,7 +32,7 @@ DEFINITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """A simple model of a GPU's power draw, in watts: so much when idle, so much when held by a job."""
+    """A simple model of a GPU's power draw, in watts: when idle, and when held by a job."""
 
     idle: float = 50.0
     busy: float = 300.0
@@ -47,7 +47,6 @@ class Delays(NamedTuple):
 
 
 def delays(result: Result) -> Delays:
-    """Completion times, waits and bounded slowdowns, in the order of `result.completed`."""
     done = result.completed
     run, end = result.trace.run[done], result.end[done]
     jct = end - result.trace.submit[done]
@@ -57,7 +56,6 @@ def delays(result: Result) -> Delays:
 
 
 def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
-    """All metrics of a schedule, by name; None where there is nothing to measure."""
     trace, done = result.trace, result.completed
     jct, wait, slowdown = delays(result)
     run = trace.run[done]
@@ -112,7 +110,6 @@ def _held(result: Result) -> float:
 
 
 def by_user(users: list[str], values: Floats) -> Floats:
-    """The mean of each user's values."""
     names, index = np.unique(np.array(users, dtype=object).astype(str), return_inverse=True)
     if not len(names):
         return np.empty(0)

@@ -36,8 +36,6 @@ _LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One simulation: a policy on (part of) the trace."""
-
     policy: str
     cluster: Cluster
     options: Options
@@ -45,10 +43,9 @@ class Task:
     until: float = np.inf
     """Only jobs submitted from `since` on and before `until`."""
     load: float = 1.0
-    """Jobs arrive so many times faster than in the trace."""
+    """How many times faster jobs arrive than in the trace."""
 
     def trace(self, whole: Trace) -> Trace:
-        """The jobs to simulate."""
         part = whole
         if self.since > -np.inf or self.until < np.inf:
             part = whole.take(np.flatnonzero((whole.submit >= self.since) & (whole.submit < self.until)))
@@ -57,8 +54,6 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A simulation that came to nothing, and why."""
-
     message: str
 
 
@@ -67,13 +62,11 @@ Keep = Callable[[Task, Result, dict[str, Any]], T]
 
 
 class _Worker(Generic[T]):
-    """What a process needs to run any of the tasks."""
-
     def __init__(self, trace: Trace, tasks: Sequence[Task], keep: Keep[T], done: Any) -> None:
         self.trace, self.tasks, self.keep, self.done = trace, tasks, keep, done
 
     def run(self, number: int) -> T | Failure:
-        """One task; whatever goes wrong is an answer like any other, so that the others go on."""
+        """Run one task; an error is an answer like any other, so that the others go on."""
         task = self.tasks[number]
         try:
             trace = task.trace(self.trace)
@@ -127,7 +120,7 @@ def run_all(
     except BrokenProcessPool:
         raise UserError("a simulating process was killed, perhaps for want of memory; try --jobs 1") from None
     except BaseException:
-        for child in set(multiprocessing.active_children()) - others:  # nobody waits for their answers any more
+        for child in set(multiprocessing.active_children()) - others:  # their answers are not needed any more
             child.terminate()
         raise
     finally:
@@ -143,12 +136,11 @@ def _submit(pool: ProcessPoolExecutor, tasks: Sequence[Task]) -> dict[int, Futur
 
 
 def start_method() -> str:
-    """How processes come to be: forked on Linux; elsewhere that is not safe, and they start from nothing."""
+    """Fork on Linux; elsewhere that is not safe, and processes start from nothing."""
     return "fork" if sys.platform == "linux" else "spawn"
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -162,7 +154,7 @@ def _run_here(trace: Trace, tasks: Sequence[Task], keep: Keep[T], progress: Watc
 
 
 class _Shown:
-    """Takes the place of the shared array where there is one process only."""
+    """Takes the place of the shared array in a single process."""
 
     def __init__(self, before: int, count: int, progress: Watch | None) -> None:
         self.before, self.count, self.progress = before, count, progress
@@ -177,7 +169,7 @@ def _watch(futures: dict[int, Future[Any]], done: Any, progress: Watch | None) -
     while pending:
         over, pending = wait(pending, timeout=_LOOK if progress else None, return_when=FIRST_COMPLETED)
         for future in over:
-            future.result()  # a broken pool is told at once
+            future.result()  # a broken pool fails at once
         if progress is not None:
             parts = (1.0 if future.done() else done[number] for number, future in futures.items())
             progress(sum(parts), len(futures))

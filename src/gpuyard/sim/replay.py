@@ -58,7 +58,7 @@ def replay(
 
 
 def check_timing(planner: OrderedPlanner, costs: Floats, round_length: float) -> None:
-    """Refuse restart costs and rounds under which no simulation would get anywhere."""
+    """Refuse restart costs and rounds under which no simulation would make progress."""
     if not np.all((costs >= 0) & (costs < np.inf)):
         bad = float(costs[int(np.argmin((costs >= 0) & (costs < np.inf)))])
         raise UserError(f"a restart cost is a number of seconds, 0 or more, not {bad:g}")
@@ -97,8 +97,6 @@ def next_round(time: float, length: float) -> float:
 
 
 class _Clock:
-    """One simulation under way."""
-
     def __init__(
         self,
         trace: Trace,
@@ -140,7 +138,7 @@ class _Clock:
         step = self._one_event if self.planner.stepwise else self._one_instant
         report = max(1, len(self.trace) // 200)
         while (now := step()) is not None:
-            if not self.eventful:  # nobody but jobs that were rejected at once: nothing to decide
+            if not self.eventful:  # only jobs that were rejected at once: nothing to decide
                 continue
             self._obey(self.engine.plan(now), now)
             if self.progress and self.done >= report:
@@ -249,7 +247,6 @@ class _Clock:
         self.wake_at = next_round(max(plan.wake_at, float(np.nextafter(now, np.inf))), self.round_length)
 
     def result(self, wall_seconds: float) -> Result:
-        """What came of it."""
         sizes = np.array([len(gpus) for *_, gpus in self.pieces], dtype=np.int64)
         return Result(
             trace=self.trace,

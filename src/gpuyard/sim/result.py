@@ -29,12 +29,10 @@ class Segments:
 
     @classmethod
     def none(cls) -> Segments:
-        """Of a schedule in which nothing ran."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
 
     @classmethod
     def join(cls, parts: Sequence[Segments]) -> Segments:
-        """All of them, one after the other."""
         return cls(
             *(np.concatenate([getattr(part, name) for part in parts]) for name in ("job", "gpu", "start", "end"))
         )
@@ -51,13 +49,11 @@ class Placements(Sequence[tuple[int, ...]]):
 
     @classmethod
     def of(cls, tuples: Sequence[tuple[int, ...]]) -> Placements:
-        """From tuples."""
         ends = np.cumsum(np.fromiter(map(len, tuples), dtype=np.int64, count=len(tuples)))
         return cls(np.array([gpu for gpus in tuples for gpu in gpus], dtype=np.int64), ends)
 
     @property
     def sizes(self) -> Ints:
-        """How many GPUs each job has."""
         return np.diff(self.ends, prepend=0)
 
     def __len__(self) -> int:
@@ -109,12 +105,10 @@ class Result:
 
     @property
     def completed(self) -> np.ndarray[Any, np.dtype[np.intp]]:
-        """Positions of the jobs that ran to their end."""
         return np.flatnonzero(~np.isnan(self.end))
 
     @property
     def share(self) -> Floats:
-        """How much of each of its GPUs a job holds: 1 for a whole one."""
         trace = self.trace
         by_memory = np.minimum(trace.memory / self.cluster.memory, 1.0)
         return np.where(trace.compute > 0, trace.compute / 100.0, by_memory)
@@ -140,8 +134,6 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class ShownBars:
-    """The part of a schedule that can be drawn."""
-
     segments: Segments
     since: float
     until: float
@@ -153,7 +145,6 @@ class ShownBars:
 
 
 def first_submit(result: Result) -> float:
-    """Where the time axis starts."""
     return float(result.trace.submit.min()) if len(result.trace) else 0.0
 
 
@@ -164,8 +155,8 @@ def stack_bars(segments: Segments, share: Floats, origin: float) -> Bars:
     start, end = segments.start[order] - origin, segments.end[order] - origin
     alone = _alone(gpu, start, end)
     pieces = [(int(i), 0.0, float(share[job[i]])) for i in np.flatnonzero(alone)]
-    crowd = np.flatnonzero(~alone)
-    for row in np.split(crowd, np.flatnonzero(np.diff(gpu[crowd])) + 1):
+    stacked = np.flatnonzero(~alone)
+    for row in np.split(stacked, np.flatnonzero(np.diff(gpu[stacked])) + 1):
         pieces += _stack_row(row, start, end, share[job])
     index = np.array([i for i, _, _ in pieces], dtype=np.int64)
     low = np.array([low for _, low, _ in pieces])
@@ -174,7 +165,6 @@ def stack_bars(segments: Segments, share: Floats, origin: float) -> Bars:
 
 
 def _alone(gpu: Ints, start: Floats, end: Floats) -> Flags:
-    """Which segments (by GPU, then start) meet no other on their GPU."""
     n = len(gpu)
     if n == 0:
         return np.zeros(0, dtype=bool)
@@ -223,7 +213,7 @@ def _gaps(taken: list[tuple[float, float, float]], need: float) -> list[tuple[fl
 
 
 def shown_bars(result: Result, rows: int, most: int) -> ShownBars:
-    """What can be drawn in so many rows and segments: the first GPUs, and of time the window with the most work."""
+    """What can be drawn in so many rows and segments: the first GPUs, and the window with the most work."""
     all_, origin = result.segments, first_submit(result)
     last = float(all_.end.max()) - origin if len(all_) else 1.0
     kept = _pick(all_, (all_.end > all_.start) & (all_.gpu < rows))

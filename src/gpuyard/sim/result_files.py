@@ -33,7 +33,6 @@ def write_result(result: Result, metrics: dict[str, Any], directory: Path) -> No
 
 
 def write_schedule(result: Result, metrics: dict[str, Any], directory: Path) -> None:
-    """`jobs.csv`, `segments.csv` and `metrics.json`."""
     directory.mkdir(parents=True, exist_ok=True)
     labels, trace, held = result.cluster.labels(), result.trace, result.segments
     names, ends = [labels[gpu] for gpu in result.placements.gpus.tolist()], result.placements.ends.tolist()
@@ -138,14 +137,12 @@ def _cell(value: Any) -> str:
 
 
 def _write_groups(directory: Path, comparison: Comparison) -> None:
-    """`users.csv`: how each user was served under each policy."""
     rows = [{"policy": s.policy, **row} for s in comparison.summaries for row in s.groups.plain()]
     if rows:
         write_table(directory / f"{comparison.summaries[0].groups.kind}s.csv", rows)
 
 
 def folder(policy: str) -> str:
-    """The name of the folder that a policy's schedule goes to."""
     return re.sub(r"[^A-Za-z0-9._=@-]+", "_", policy).strip("._") or "policy"
 
 

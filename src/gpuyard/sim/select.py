@@ -36,7 +36,6 @@ _MOST_SHOWN = 5
 def select(
     trace: Trace, where: Iterable[str] = (), since: str | float | None = None, until: str | float | None = None
 ) -> Trace:
-    """The jobs that meet every condition and were submitted at or after `since` and before `until`."""
     keep = np.ones(len(trace), dtype=np.bool_)
     for condition in where:
         keep = _narrowed(trace, keep, matching(trace, condition), condition)
@@ -63,7 +62,6 @@ def matching(trace: Trace, condition: str) -> Flags:
 
 
 def names(trace: Trace) -> list[str]:
-    """What conditions may speak of: the labels of this trace, and the columns of every trace."""
     return [*trace.labels, "id", "user", "gpu_type", *RULES]
 
 

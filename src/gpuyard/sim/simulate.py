@@ -25,7 +25,6 @@ from gpuyard.units import format_number, parse_duration
 
 
 def default_estimate(trace: Trace) -> str:
-    """`requested` where the trace has it, else `actual`."""
     return "actual" if np.isnan(trace.requested).all() else "requested"
 
 
@@ -71,12 +70,10 @@ def parse_restart_cost(text: str) -> RestartCost:
 
 
 def format_restart_cost(cost: RestartCost) -> str:
-    """As the command line takes it."""
     return "/".join(format_number(part) for part in (cost if isinstance(cost, tuple) else (cost,)))
 
 
 def restart_costs(gpus: Ints, cost: RestartCost) -> Floats:
-    """Seconds without progress at each restart, for jobs of these numbers of GPUs."""
     if not isinstance(cost, tuple):
         return np.full(len(gpus), float(cost))
     return np.asarray(np.select([gpus <= 1, gpus <= NODE], cost[:2], default=cost[2]), dtype=np.float64)
@@ -88,13 +85,12 @@ ENGINES = {
     "replay": "the readable driver, event by event",
 }
 MANY = 2_000
-"""From so many jobs on, the kernel is quicker than replay even with the time to load it."""
+"""Number of jobs from which the kernel is faster than replay even with the time to load it."""
 VERY_MANY = 20_000
-"""From so many jobs on, it is quicker even if it must be compiled first."""
+"""Number of jobs from which it is faster even if it must be compiled first."""
 
 
 def check_engine(name: str) -> str:
-    """The name as given, if there is such an engine."""
     if name not in ENGINES:
         raise UserError(f"unknown engine '{name}'{suggest(name, ENGINES)} ({', '.join(ENGINES)})")
     return name
@@ -103,46 +99,26 @@ def check_engine(name: str) -> str:
 def choose_engine(
     engine: str, trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None = None
 ) -> str:
-    """Which engine runs this, ready to run; says so where the kernel was asked for and will not do it."""
+    """The engine for this simulation, ready to run; logs a message where the kernel was asked for and cannot do it."""
     if check_engine(engine) == "replay" or (engine == "auto" and (len(trace) < MANY or log is not None)):
         return "replay"
-    reason = _why_not(trace, cluster, planner, log)
-    if reason is None and engine == "auto" and len(trace) < VERY_MANY and not _is_compiled(planner):
-        return "replay"
-    if reason is None:
-        reason = _made_ready(planner)
+    if log is not None:
+        reason: str | None = "it keeps no log of events"
+    elif importlib.util.find_spec("numba") is None:
+        reason = "numba is not installed"
+    else:
+        from gpuyard.sim.kernel import driver as kernel
+
+        reason = kernel.why_not(trace, cluster, planner)
+        if reason is None:
+            if engine == "auto" and len(trace) < VERY_MANY and not kernel.is_compiled(planner):
+                return "replay"
+            reason = _made_ready(planner)
     if reason is None:
         return "kernel"
     if engine == "kernel" or len(trace) >= VERY_MANY:
         _say(f"the kernel does not do this ({reason}): replay runs it instead")
     return "replay"
-
-
-def run_engine(
-    engine: str,
-    trace: Trace,
-    cluster: Cluster,
-    planner: OrderedPlanner,
-    *,
-    estimates: Floats,
-    restart_cost: Floats,
-    round_length: float,
-    seed: int,
-    log: list[Event] | None,
-    progress: Progress | None,
-) -> Result:
-    """Simulate a trace with the engine that was chosen."""
-    if engine == "replay":
-        return replay(
-            trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
-            seed=seed, log=log, progress=progress,
-        )  # fmt: skip
-    from gpuyard.sim.kernel import driver as kernel
-
-    return kernel.drive(
-        trace, cluster, planner, estimates=estimates, restart_cost=restart_cost, round_length=round_length,
-        seed=seed, progress=progress,
-    )  # fmt: skip
 
 
 _READY: dict[tuple[str, str], str | None] = {}
@@ -173,30 +149,12 @@ def _first_line(error: Exception) -> str:
     return next((line for line in lines if line and not line.startswith("Failed in nopython")), "unknown")
 
 
-def _is_compiled(planner: OrderedPlanner) -> bool:
-    from gpuyard.sim.kernel.driver import is_compiled
-
-    return is_compiled(planner)
-
-
-def _why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None) -> str | None:
-    if log is not None:
-        return "it keeps no log of events"
-    if importlib.util.find_spec("numba") is None:
-        return "numba is not installed"
-    from gpuyard.sim.kernel.driver import why_not
-
-    return why_not(trace, cluster, planner)
-
-
 def _say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What, besides the trace, the cluster and the policy, decides a schedule."""
-
     discipline: str | None = None
     placement: str = "first"
     estimate: str | None = None
@@ -209,7 +167,7 @@ class Options:
     lenient: bool = False
     """Leave out a discipline that a preemptive policy cannot have, instead of refusing it."""
     engine: str = "auto"
-    """Who simulates: kernel, replay, or whichever is quicker."""
+    """kernel, replay, or auto: the faster one."""
     pools: Pools | None = None
     """Every pool is a cluster of its own; `simulate` is then given the cluster of all pools (`Pools.cluster`)."""
 
@@ -223,7 +181,6 @@ def simulate(
     log: list[Event] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Result, dict[str, Any]]:
-    """Run a trace under a policy; returns the schedule and its metrics."""
     options = options or Options()
     trace = trace.with_gpus().by_arrival()
     planner = make_planner(
@@ -268,15 +225,19 @@ def _schedule(
     log: list[Event] | None,
     progress: Progress | None,
 ) -> tuple[Result, dict[str, Result]]:
-    """The schedule and, where there are pools, that of each."""
 
     def run(jobs: Trace, where: Cluster, known: Floats, costs: Floats, report: Progress | None) -> Result:
         # A planner of its own for each pool: what can never fit is remembered, and differs from cluster to cluster.
         fresh = ordered(planner.policy, planner.discipline, planner.placement)
-        return run_engine(
-            engine, jobs, where, fresh, estimates=known, restart_cost=costs,
-            round_length=options.round_length, seed=options.seed, log=log, progress=report,
-        )  # fmt: skip
+        settings: dict[str, Any] = {
+            "estimates": known, "restart_cost": costs, "round_length": options.round_length, "seed": options.seed,
+            "progress": report,
+        }  # fmt: skip
+        if engine == "replay":
+            return replay(jobs, where, fresh, log=log, **settings)
+        from gpuyard.sim.kernel import driver as kernel
+
+        return kernel.drive(jobs, where, fresh, **settings)
 
     known = estimates(trace, kind, options.seed)
     costs = restart_costs(trace.gpus, options.restart_cost)

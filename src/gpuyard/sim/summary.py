@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.sim.metrics import Delays, delays
-from gpuyard.sim.result import Result, Segments
+from gpuyard.sim.result import Result, Segments, first_submit
 from gpuyard.sim.trace import Floats, Ints, Trace
 from gpuyard.sim.virtual_clusters import DEFAULT_LABEL
 
@@ -28,11 +28,9 @@ class Curve:
 
     @property
     def span(self) -> float:
-        """Where the curve ends."""
         return float(self.times[-1]) if len(self.times) else 0.0
 
     def means(self, span: float, bins: int) -> Curve:
-        """Time-weighted means in equal bins of [0, span]."""
         if not len(self.times) or span <= 0:
             return self
         area = np.concatenate(([0.0], np.cumsum(np.diff(self.times) * self.values[:-1])))
@@ -45,13 +43,12 @@ class Curve:
         return self if len(self.times) <= MAX_STEPS else self.means(self.span, MAX_STEPS)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
         return {"seconds": _rounded(self.times), "values": _rounded(self.values), "averaged": self.averaged}
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A distribution, as points of its cumulative curve: this share of all values is at most so large."""
+    """A distribution, as points of its cumulative curve: this share of all values is at most that large."""
 
     values: Floats
     shares: Floats
@@ -59,7 +56,7 @@ class Spread:
 
     @classmethod
     def of(cls, sample: Floats) -> Spread:
-        """Of a sample; of a large one, points at equal distances and the ends."""
+        """Of a large sample, points at equal distances and the ends."""
         ordered, shares = np.sort(sample), np.arange(1, len(sample) + 1) / max(len(sample), 1)
         if len(sample) > MAX_POINTS:
             pick = np.linspace(0, len(sample) - 1, MAX_POINTS).round().astype(np.int64)
@@ -68,7 +65,6 @@ class Spread:
 
     @classmethod
     def pooled(cls, parts: Sequence[Spread]) -> Spread:
-        """All values of several samples together."""
         if len(parts) == 1:
             return parts[0]
         values = np.concatenate([part.values for part in parts])
@@ -80,13 +76,12 @@ class Spread:
         return cls(values[order][pick], shares[pick], count)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
         return {"values": _rounded(self.values), "shares": _rounded(self.shares), "count": self.count}
 
 
 def busy(result: Result) -> Curve:
     """Share of the GPUs in use; a job on part of a GPU counts as that part."""
-    held, origin = result.segments, _origin(result)
+    held, origin = result.segments, first_submit(result)
     share = result.share[held.job] / result.cluster.gpus
     times = np.concatenate(([0.0], held.start - origin, held.end - origin))
     times, level = _steps(times, np.concatenate(([0.0], share, -share)))
@@ -100,17 +95,12 @@ def waiting(result: Result) -> Curve:
     admitted[list(result.rejected)] = False
     arrive, leave = result.trace.submit[admitted], result.end[result.completed]
     groups = ((arrive, 1.0), (runs.start, -1.0), (runs.end, 1.0), (leave, -1.0))
-    times = np.concatenate([times for times, _ in groups]) - _origin(result)
+    times = np.concatenate([times for times, _ in groups]) - first_submit(result)
     changes = np.concatenate([np.full(len(times), change) for times, change in groups])
     return Curve(*_steps(np.append(times, 0.0), np.append(changes, 0.0)))
 
 
-def _origin(result: Result) -> float:
-    return float(result.trace.submit.min()) if len(result.trace) else 0.0
-
-
 def _steps(times: Floats, changes: Floats) -> tuple[Floats, Floats]:
-    """Values from each distinct time on, of a quantity that changes at these times."""
     order = np.argsort(times, kind="stable")
     times, total = times[order], np.cumsum(changes[order])
     last = np.append(np.diff(times) > 0, True)[: len(times)]
@@ -163,17 +153,14 @@ class Groups:
 
     @property
     def mean_wait(self) -> Floats:
-        """Of each group's jobs."""
         return self.wait / self.jobs
 
     @property
     def mean_slowdown(self) -> Floats:
-        """Of each group's jobs."""
         return self.slowdown / self.jobs
 
     @classmethod
     def merged(cls, parts: Sequence[Groups]) -> Groups:
-        """Of several runs: sums over all of them."""
         if len(parts) == 1:
             return parts[0]
         names = list(dict.fromkeys(name for part in parts for name in part.names))
@@ -188,7 +175,7 @@ class Groups:
         return cls(parts[0].kind, names, jobs, total("gpu_seconds"), total("wait"), total("slowdown"))
 
     def plain(self) -> list[dict[str, Any]]:
-        """For JSON and CSV: one row per group, means instead of sums."""
+        """One row per group, means instead of sums."""
         columns = zip(
             self.names, self.jobs.tolist(), (self.gpu_seconds / 3600.0).tolist(),
             self.mean_wait.tolist(), self.mean_slowdown.tolist(), strict=True,
@@ -199,8 +186,6 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy's run (or several runs of it, taken together)."""
-
     policy: str
     metrics: dict[str, Any]
     settings: dict[str, Any]
@@ -216,19 +201,17 @@ class Summary:
     """The whole schedule, where it is small enough to be drawn."""
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: everything but the schedule."""
         curves = {name: getattr(self, name).plain() for name in ("utilisation", "queue", "jct", "wait", "slowdown")}
         return {"policy": self.policy, **curves, f"{self.groups.kind}s": self.groups.plain()}
 
 
 def baseline(summaries: Sequence[Summary]) -> Summary | None:
-    """What others are held against: plain first come, first served, or else the best variant of it."""
+    """What others are compared with: plain first come, first served, or else the best variant of it."""
     variants = [summary for summary in summaries if summary.policy.split("@")[0] == BASELINE]
     return next((summary for summary in variants if summary.policy == BASELINE), next(iter(variants), None))
 
 
 def summarise(result: Result, metrics: dict[str, Any] | None = None) -> Summary:
-    """The summary of one run."""
     found = delays(result)
     return Summary(
         policy=result.policy,
@@ -254,7 +237,7 @@ def _small(result: Result) -> bool:
 
 
 def _grouping(trace: Trace) -> tuple[str, list[str]]:
-    """Whom to tell apart: users, or else virtual clusters, where the trace has either."""
+    """Users, or else virtual clusters, where the trace has either."""
     if any(trace.users) or DEFAULT_LABEL not in trace.labels:
         return "user", trace.users
     return DEFAULT_LABEL, trace.labels[DEFAULT_LABEL]

@@ -1,4 +1,4 @@
-"""One thing varied, everything else kept: how a metric depends on load, on the number of GPUs, or on a setting."""
+"""One parameter varied: how a metric depends on load, on the number of GPUs, or on a setting."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ Value = float | str
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is varied, and over which values."""
-
     name: str
     """`load`, `gpus`, `nodes`, an option of the simulation, or a policy's setting: `power`, or `las.queues`."""
     texts: tuple[str, ...]
@@ -44,8 +42,6 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The metrics of every policy at every value."""
-
     axis: Axis
     policies: list[str]
     rows: list[dict[str, Any]]
@@ -115,12 +111,10 @@ def sweep(
 
 
 def metrics_of(task: Task, result: Result, metrics: dict[str, Any]) -> dict[str, Any]:
-    """What a worker sends back."""
     return metrics
 
 
 def check_metric(name: str) -> str:
-    """The name as given, if simulations have such a number."""
     none = simulate(Trace.of([], [], []), Cluster((1,)))[1]
     known = [
         key for key, value in none.items() if not isinstance(value, str) and key not in ("gpus", "quantum", "seed")
@@ -161,11 +155,11 @@ def _on_gpus(task: Task, text: str) -> Task:
     return replace(task, cluster=Cluster((int(count),), task.cluster.memory))
 
 
-def _on_nodes(task: Task, text: str) -> Task:
-    return replace(task, cluster=Cluster.parse(text.replace("+", ","), task.cluster.memory))
-
-
-_WHERE: dict[str, Callable[[Task, str], Task]] = {"load": _at_load, "gpus": _on_gpus, "nodes": _on_nodes}
+_WHERE: dict[str, Callable[[Task, str], Task]] = {
+    "load": _at_load,
+    "gpus": _on_gpus,
+    "nodes": lambda task, text: replace(task, cluster=Cluster.parse(text.replace("+", ","), task.cluster.memory)),
+}
 _HOW: dict[str, Callable[[Options, str], Options]] = {
     "quantum": lambda options, text: replace(options, quantum=parse_duration(text)),
     "restart-cost": lambda options, text: replace(options, restart_cost=parse_restart_cost(text)),
@@ -183,7 +177,6 @@ def _number(text: str, name: str) -> float:
 
 
 def _setting(name: str, policy: Policy, spec: Spec) -> str | None:
-    """The policy's setting that an axis means: `power`, or `wfp3.power` for that policy alone."""
     known = [*policy.defaults, *(["quantum"] if policy.preemptive else [])]
     owner, dot, key = name.rpartition(".")
     if dot and owner not in (spec.name, policy.name):
@@ -192,7 +185,6 @@ def _setting(name: str, policy: Policy, spec: Spec) -> str | None:
 
 
 def _with_setting(text: str, key: str, value: str) -> str:
-    """The policy's text with one setting more, or another value of it."""
     main, at, rest = text.strip().partition("@")
     _, spec = resolve(text)
     settings = {**spec.settings, key: value}
@@ -202,7 +194,7 @@ def _with_setting(text: str, key: str, value: str) -> str:
 
 
 def _check_axis(axis: Axis, policies: Sequence[str], options: Options) -> None:
-    """Refuse what varies nothing, before anything is simulated."""
+    """Refuse an axis that varies nothing, before anything is simulated."""
     if options.pools is not None and axis.name in ("gpus", "nodes"):
         raise UserError(f"--vary {axis.name} needs one cluster, and --pools has several; vary something else")
     task = Task("fcfs", Cluster((1,)), options)
@@ -229,7 +221,6 @@ def _check_axis(axis: Axis, policies: Sequence[str], options: Options) -> None:
 
 
 def _concerns(name: str, text: str) -> bool:
-    """Whether an axis makes a difference to a policy."""
     policy, spec = resolve(text)
     if name in _WHERE or name in _HOW:
         return policy.preemptive or name not in _PREEMPTIVE

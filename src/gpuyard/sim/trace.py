@@ -1,4 +1,4 @@
-"""A trace: the jobs of a workload as columns, whatever file they came from."""
+"""A trace: the jobs of a workload as columns, from any file format."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from gpuyard.core.loops.pool import Flags as Flags
+from gpuyard.core.loops.pool import Floats as Floats
+from gpuyard.core.loops.pool import Ints as Ints
 from gpuyard.errors import UserError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _COLUMNS = (
     "submit", "run", "gpus", "requested", "priority", "weight", "tickets",
@@ -49,7 +48,7 @@ class Trace:
     host_memory: Floats
     """Bytes of the machine's own memory wanted in all; 0: not said."""
     gpu_types: list[str]
-    """GPU models that will do, with | between them; empty string: any."""
+    """Suitable GPU models, with | between them; empty string: any."""
     labels: dict[str, list[str]] = field(default_factory=dict)
     """What else the file says of each job, to select by: {column: one text per job}."""
     source: str = "memory"
@@ -131,7 +130,6 @@ class Trace:
                 raise UserError(f"job {self.ids[bad]}: {name} must be {rule}, not {getattr(self, name)[bad]:g}")
 
     def take(self, index: npt.NDArray[np.intp] | slice) -> Trace:
-        """The jobs at these positions, in that order; times stay as they are."""
         positions = np.arange(len(self))[index]
         kept = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in _COLUMNS:
@@ -176,7 +174,6 @@ class Trace:
         return replace(self, submit=submit, deadline=self.deadline + (submit - self.submit))
 
     def by_arrival(self) -> Trace:
-        """The same jobs in the order of arrival."""
         return self if self.in_order else replace(self.take(self.arrival_order()), in_order=True)
 
     def arrival_order(self) -> npt.NDArray[np.intp]:

@@ -33,7 +33,6 @@ class Pools:
     def of(
         cls, rows: Iterable[tuple[str, int, int]], label: str = DEFAULT_LABEL, memory: float = DEFAULT_GPU_MEMORY
     ) -> Pools:
-        """From (name, nodes, GPUs per node)."""
         clusters = tuple((name, Cluster((size,) * count, memory)) for name, count, size in rows)
         if not clusters:
             raise UserError("there are no pools; give at least one, with its number of nodes")
@@ -44,12 +43,11 @@ class Pools:
 
     @property
     def cluster(self) -> Cluster:
-        """All pools side by side; a pool's GPUs are numbered in the order of the pools."""
+        """All pools side by side; GPUs are numbered in the order of the pools."""
         nodes = tuple(size for _, cluster in self.clusters for size in cluster.nodes)
         return Cluster(nodes, self.clusters[0][1].memory)
 
     def members(self, trace: Trace) -> dict[str, Positions]:
-        """Positions of each pool's jobs in the trace."""
         if self.label not in trace.labels:
             known = list(trace.labels)
             has = f"it has {', '.join(known)}; say which with --pool-by" if known else "it has none at all"
@@ -108,7 +106,6 @@ def _merge(trace: Trace, pools: Pools, members: dict[str, Positions], parts: dic
 
 
 def _joined(count: int, spots: list[tuple[Positions, Placements, int]]) -> Placements:
-    """Placements of jobs at these positions of `count`, their GPUs numbered from an offset on."""
     sizes = np.zeros(count, dtype=np.int64)
     for at, part, _ in spots:
         sizes[at] = part.sizes

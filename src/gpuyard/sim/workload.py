@@ -1,4 +1,4 @@
-"""Workloads made to order: the same seed always gives the same trace."""
+"""Generated workloads: the same seed always gives the same trace."""
 
 from __future__ import annotations
 
@@ -32,15 +32,12 @@ class Range(NamedTuple):
     whole: bool = True
 
     def pick(self, chance: Floats) -> Floats:
-        """The values at these chances, which are uniform in [0, 1)."""
         if self.whole:
             return self.low + np.floor(chance * (self.high - self.low + 1))
         return np.clip(np.round(self.low + chance * (self.high - self.low), 3), self.low, self.high)
 
 
 class Limit(NamedTuple):
-    """What a range in the file may span."""
-
     low: float
     high: float
     words: str
@@ -66,7 +63,7 @@ _WEIGHT = Limit(0, MOST_GPUS, "above 0", above=True)
 
 @dataclass(frozen=True, slots=True)
 class TaskType:
-    """One kind of task: its ranges by column, how often it occurs, and whose it is."""
+    """One kind of task: its ranges by column, its frequency, and its user."""
 
     name: str
     ranges: dict[str, Range]
@@ -76,8 +73,6 @@ class TaskType:
 
 @dataclass(frozen=True, slots=True)
 class TaskMix:
-    """The content of a task file."""
-
     tasks: Range
     arrival: Range
     types: tuple[TaskType, ...]
@@ -121,7 +116,6 @@ def generate_tasks(
 
 
 def _draw(mix: TaskMix, kinds: Any, chance: Floats) -> tuple[dict[str, Floats], list[str]]:
-    """Every task's values, from its own kind's ranges."""
     neutral = {
         "compute": math.nan,
         "memory": 0.0,
@@ -144,7 +138,6 @@ def _draw(mix: TaskMix, kinds: Any, chance: Floats) -> tuple[dict[str, Floats], 
 
 
 def load_mix(config: str | Path | None = None) -> TaskMix:
-    """The task mix of a TOML file, checked key by key; without a path the built-in one."""
     if config is None:
         name, content = "tasks.toml", (resources.files(__package__) / "tasks.toml").read_bytes()
     else:

@@ -8,15 +8,17 @@ from itertools import cycle, islice
 import numpy as np
 import pytest
 
-from gpuyard.core.usage.admission import Decision, decide, need
-from gpuyard.core.usage.percentiles import (
+from gpuyard.core.usage.admission import (
+    Decision,
     Statistics,
     Thresholds,
     Window,
     ar1,
     autocorrelation,
+    decide,
     forecast,
     foreseen,
+    need,
     percentile,
     statistics_of,
     variation,

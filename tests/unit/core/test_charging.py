@@ -15,8 +15,8 @@ from gpuyard.core.plan import Plan, Start
 from gpuyard.core.reasons import Resources
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply, fold
+from gpuyard.core.usage.admission import Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.core.usage.charging import settle
-from gpuyard.core.usage.percentiles import Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.errors import Bug
 from gpuyard.policies.resolver import make_planner
 

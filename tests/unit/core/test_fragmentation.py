@@ -11,10 +11,11 @@ from gpuyard.core.engine import BadPlan, validate
 from gpuyard.core.events import Event, Placed, Started, Submitted
 from gpuyard.core.loops.fragmentation import fragments, typical
 from gpuyard.core.loops.placement import claim, place, release
-from gpuyard.core.loops.pool import PLACEMENTS, Pool, Site, new_pool
+from gpuyard.core.loops.pool import Pool, Site, new_pool
 from gpuyard.core.model import GIB, Cluster, Request
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import never_fits
+from gpuyard.core.policy import PLACEMENTS
 from gpuyard.core.state import State
 from gpuyard.core.transitions import fold
 from gpuyard.errors import UserError

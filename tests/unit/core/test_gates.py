@@ -29,7 +29,8 @@ from gpuyard.core.events import (
     Started,
     Submitted,
 )
-from gpuyard.core.limits.quotas import HOUR, in_week, quota_of
+from gpuyard.core.limits.gates import in_week
+from gpuyard.core.limits.quotas import HOUR, quota_of
 from gpuyard.core.model import Cluster, Quota, Request, Rules
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.core.planner import ordered

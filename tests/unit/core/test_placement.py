@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.core.events import Event, Exited, Placed, Started, Submitted
-from gpuyard.core.loops.nodes import has_room, nodes_for
-from gpuyard.core.loops.placement import claim, place, release
-from gpuyard.core.loops.pool import CONSOLIDATE, PLACEMENTS, Site
+from gpuyard.core.loops.placement import claim, has_room, nodes_for, place, release
+from gpuyard.core.loops.pool import CONSOLIDATE, Site
 from gpuyard.core.model import GIB, Cluster, Request
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import never_fits
+from gpuyard.core.policy import PLACEMENTS
 from gpuyard.core.state import State
 from gpuyard.core.transitions import fold
 from gpuyard.errors import UserError

@@ -39,6 +39,6 @@ def test_who_is_stopped_is_not_waited_for(text: str) -> None:
     assert [start.job for start in plan.starts] == ["urgent"]
     [victim] = plan.stops
     assert isinstance(plan.held["wide"], Resources)
-    draft = planner._drafted(Snapshot(state, 2.0))
+    draft = planner._draft(Snapshot(state, 2.0))
     first = [state.ids[row] for row, _ in blockers(draft, state.row_of["wide"])]
     assert sorted(first) == sorted({"a", "b", "c", "urgent"} - {victim})

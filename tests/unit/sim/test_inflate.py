@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuyard.core.loops.pool import PLACEMENTS
 from gpuyard.core.loops.sharing import choose_node
 from gpuyard.core.model import GIB, Cluster
+from gpuyard.core.policy import PLACEMENTS
 from gpuyard.errors import UserError
 from gpuyard.sim import inflate as module
 from gpuyard.sim.inflate import arrivals, inflate

@@ -1,24 +1,28 @@
 """What keeps waiting jobs from being chosen, whatever the policy says.
 
-Others must end first, a time must come, or a quota is used up. Gates hide such rows from a plan (`Snapshot.may`). A
-quota can be reached by what the plan itself starts: then it is made again without those who went too far (`too_many`).
-All of it costs nothing where nobody asked for such a thing.
+Other jobs must end or begin first, a time must come, or a quota is used up. Gates hide such rows from a plan
+(`Snapshot.may`). A plan's own starts can reach a quota: then it is made again without those that exceed it
+(`too_many`). All of it costs nothing where no job or rule asks for it. Below are the bookkeeping functions of
+dependencies (`Request.after`), which transitions call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.limits.quotas import HOUR, in_week, quota_of
+from gpuyard.core.limits.quotas import HOUR, WEEK, quota_of
 from gpuyard.core.loops.pool import Flags, Floats, Ints
-from gpuyard.core.model import Quota
+from gpuyard.core.model import Phase, Quota
 from gpuyard.core.reasons import ArrayLimit, BeginTime, Dependency, Promise, Reason
 from gpuyard.core.reasons import Quota as QuotaReason
 from gpuyard.core.state import State
 from gpuyard.errors import Bug
+
+_KINDS = ("ok", "notok", "any", "begun")
+_ABSENT = object()
 
 
 class Room(NamedTuple):
@@ -35,7 +39,6 @@ class Room(NamedTuple):
 
 
 def gated(state: State, now: float) -> bool:
-    """Whether anybody may be kept from being chosen."""
     return bool(
         state.after or state.promises or state.at_most or state.latest_begin > now
         or (state.rules is not None and state.rules.quotas)
@@ -43,14 +46,12 @@ def gated(state: State, now: float) -> bool:
 
 
 class Gates:
-    """Who may be chosen at an instant."""
-
     def __init__(self, state: State, now: float) -> None:
         self._state, self._now = state, now
         self._rows = state.waiting.array
         self._rooms = [*_array_rooms(state), *quota_rooms(state, now)]
         self._left = [room.left for room in self._rooms]
-        """What would be left after those who were to start."""
+        """What would be left after the starts of the plan."""
         begin = state.table.begin[self._rows]
         self.may: Flags = begin <= now
         """Which waiting rows may be chosen."""
@@ -68,7 +69,7 @@ class Gates:
         self.may[at[self._rows[at] == rows]] = False  # the others are held
 
     def too_many(self, starts: Sequence[int]) -> bool:
-        """Whether some of those who would start, in this order, go too far together; then they may not be chosen."""
+        """Whether some of the starts, in this order, exceed a limit together; these may then not be chosen."""
         accepted: list[int] = []
         left = [room.left.copy() for room in self._rooms]
         for row in starts:
@@ -85,7 +86,6 @@ class Gates:
         return True
 
     def has_room(self, starts: Sequence[int], row: int) -> bool:
-        """Whether one more may start beside those who do."""
         return all(
             room.left[room.account[row]]
             - sum(room.cost[one] for one in starts if room.account[one] == room.account[row])
@@ -94,7 +94,6 @@ class Gates:
         )
 
     def reasons(self) -> dict[str, Reason]:
-        """Why those who may not be chosen may not, in the order of submission."""
         return {self._state.ids[row]: self._why(row) for row in self._rows[~self.may].tolist()}
 
     def _why(self, row: int) -> Reason:
@@ -113,7 +112,6 @@ class Gates:
 
 
 def _spoken_for(state: State) -> Ints:
-    """Rows that have GPUs, or have been promised some."""
     return np.concatenate((state.running.array, np.array(list(state.promises), dtype=np.int64)))
 
 
@@ -134,7 +132,6 @@ def _array_rooms(state: State) -> list[Room]:
 
 
 def quota_rooms(state: State, now: float) -> list[Room]:
-    """How much users and groups may still have, where there are quotas."""
     if state.rules is None or not state.rules.quotas or not state.user_of:
         return []
     quotas = dict(state.rules.quotas)
@@ -150,7 +147,6 @@ def quota_rooms(state: State, now: float) -> list[Room]:
 
 
 def _rooms_of(state: State, names: list[str], quotas: list[Quota], account_of: list[str], now: float) -> list[Room]:
-    """Rooms of users, or of groups: `account_of` says by user whose account counts."""
     table, rows = state.table, _spoken_for(state)
     number = {name: n for n, name in enumerate(names)}
     account = np.array([number[name] for name in account_of], dtype=np.int64)[table.user]
@@ -176,3 +172,89 @@ def _rooms_of(state: State, names: list[str], quotas: list[Quota], account_of: l
 
         rooms.append(Room(account, np.where(had < hours, np.inf, 0.0), np.ones_like(table.gpus), no_hours))
     return rooms
+
+
+def in_week(state: State, user: int, now: float) -> float:
+    oldest = int(now // HOUR) - WEEK
+    had = sum(seconds for hour, seconds in state.ledger.hours[user].items() if hour > oldest)
+    rows = state.running.array
+    rows = rows[state.table.user[rows] == user]
+    since = np.maximum(state.table.started[rows], (oldest + 1) * HOUR)
+    return had + float((np.maximum(now - since, 0.0) * state.table.gpus[rows]).sum())
+
+
+def set_dependencies(state: State, row: int, after: Iterable[str]) -> None:
+    """Make a row wait for jobs, in place of those it waited for so far; what has happened already counts as done."""
+    state.doomed.pop(row, None)
+    left = {still: None for dependency in after for still in _left_of(state, row, dependency)}
+    if left:
+        state.after[row] = left
+        _remember(state, row, left)
+    else:
+        state.after.pop(row, None)
+
+
+def _left_of(state: State, row: int, dependency: str) -> Iterator[str]:
+    """The part of a dependency that is not fulfilled yet, or what replaced it; the chain may be long."""
+    handed, dependencies = state.handed.get(row, {}), [dependency]
+    while dependencies:
+        dependency = dependencies.pop()
+        if _is_ahead(state, dependency):
+            yield dependency
+        dependencies += reversed(handed.get(dependency, ()))
+
+
+def dependency_begun(state: State, job: str) -> None:
+    for row in state.followers.get(job, ()):
+        left = state.after.get(row)
+        if left is not None and left.pop(f"begun:{job}", _ABSENT) is not _ABSENT and not left:
+            del state.after[row]
+
+
+def dependency_over(state: State, job: str, phase: Phase, waited: Iterable[str] = ()) -> None:
+    """A job is over: jobs that wait for it wait no longer, or can never start.
+
+    If it never began, those that wait for its start wait for what it waited for: so an order holds when a job drops
+    out.
+    """
+    for row in sorted(set(state.followers.pop(job, ()))):
+        left = state.after.get(row)
+        if left is None:
+            continue
+        for dependency in [dependency for how in _KINDS if (dependency := f"{how}:{job}") in left]:
+            how = dependency.partition(":")[0]
+            if how == "begun":
+                _hand_on(state, row, dependency, waited)
+            if how in ("begun", "any") or (how == "ok") == (phase is Phase.SUCCEEDED):
+                del left[dependency]
+            else:
+                state.doomed.setdefault(row, dependency)
+        if not left:
+            del state.after[row]
+
+
+def _hand_on(state: State, row: int, dependency: str, waited: Iterable[str]) -> None:
+    """Make a row wait for what a job waited for that it was to follow, also after its request is edited."""
+    handed = [w for w in waited if _is_ahead(state, w) and w.partition(":")[2] != state.ids[row]]
+    if handed:
+        state.handed.setdefault(row, {})[dependency] = handed
+        state.after[row].update(dict.fromkeys(handed))
+        _remember(state, row, handed)
+
+
+def _remember(state: State, row: int, dependencies: Iterable[str]) -> None:
+    for dependency in dependencies:
+        state.followers.setdefault(dependency.partition(":")[2], []).append(row)
+
+
+def _is_ahead(state: State, dependency: str) -> bool:
+    how, _, job = dependency.partition(":")
+    row = state.row_of.get(job)
+    if row is None or state.phase[row].over:
+        return False
+    return how != "begun" or not _has_begun(state, row)
+
+
+def _has_begun(state: State, row: int) -> bool:
+    """Whether a job that is not over runs, or ran before it was queued again."""
+    return state.attempt[row] > (state.phase[row] is Phase.PLACED) or state.phase[row] is Phase.RUNNING

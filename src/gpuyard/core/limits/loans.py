@@ -1,8 +1,8 @@
-"""GPUs on loan: idle ones that a running job may use beside its own until somebody needs them.
+"""GPUs on loan: idle ones that a running job may use beside its own until a job needs them.
 
-A loan is no tenant of its GPU: plans do not see it, so it keeps nobody from starting, whatever the policy. Whoever a
-plan puts there is promised the GPU (`promises`), its borrower is told to leave, and it is placed when that has left.
-Nobody is ever placed on a GPU that is lent; `transitions` sees to that. When the borrower ends, so do its loans.
+A loan is no tenant of its GPU: plans do not see it, so it keeps no job from starting, whatever the policy. A job that a
+plan puts there is promised the GPU (`withdrawal`), its borrower is told to leave, and the job is placed when it has
+left. No job is ever placed on a GPU that is lent; `transitions` checks that. When the borrower ends, so do its loans.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from gpuyard.errors import Bug
 
 
 def lend(state: State, row: int, event: Granted) -> None:
-    """Let a job have GPUs that nobody has."""
     taken = [gpu for gpu in event.gpus if not _is_idle(state, gpu)]
     if taken:
         raise Bug(f"job {event.job} was lent GPUs {taken}, which are not idle")
@@ -28,32 +27,28 @@ def lend(state: State, row: int, event: Granted) -> None:
 
 
 def ask_back(state: State, row: int, event: Reclaimed) -> None:
-    """Remember that a job was told to leave GPUs that it has on loan."""
     state.reclaimed |= {gpu for gpu in event.gpus if state.lent.get(gpu) == event.job}
 
 
 def take_back(state: State, row: int, event: Returned) -> None:
-    """Let GPUs be nobody's again."""
     gone = {gpu for gpu in event.gpus if state.lent.get(gpu) == event.job}
     state.lent = {gpu: job for gpu, job in state.lent.items() if gpu not in gone}
     state.reclaimed -= gone
 
 
 def take_back_all(state: State, job: str) -> None:
-    """A job has left its own GPUs, and so those that it had on loan."""
     state.lent = {gpu: other for gpu, other in state.lent.items() if other != job}
     state.reclaimed &= state.lent.keys()
 
 
 def loans(state: State, job: str) -> list[int]:
-    """GPUs that a job has on loan, those included that it was told to leave."""
     return sorted(gpu for gpu, other in state.lent.items() if other == job)
 
 
 def idle(state: State, row: int, now: float, spare: float) -> list[int]:
-    """GPUs that could be lent to a running row: of those that it may use, where nobody is or is to be soon.
+    """GPUs that could be lent to a running row: those that it may use, on which no job runs or will run soon.
 
-    One that somebody else has reserved within the next `spare` seconds is none.
+    GPUs that another user has reserved within the next `spare` seconds do not count.
     """
     allowed = state.table.scopes[state.table.scope[row]]
     name = list(state.user_of)[int(state.table.user[row])]
@@ -68,7 +63,7 @@ def idle(state: State, row: int, now: float, spare: float) -> list[int]:
 
 
 def avoid(state: State, plan: Plan, now: float) -> None:
-    """Let those whom a plan starts have GPUs that nobody has on loan, where such will do as well."""
+    """Move the starts of a plan to GPUs that are not on loan, where such are as good."""
     if not state.lent:
         return
     demand = restricted(state, now) or state.table.demand
@@ -88,7 +83,7 @@ def avoid(state: State, plan: Plan, now: float) -> None:
 
 
 def unwelcome(state: State, now: float) -> list[int]:
-    """GPUs on loan that have to be given back whoever waits: withdrawn, drained, or reserved for others by now."""
+    """GPUs on loan that have to be given back at once: withdrawn, drained, or reserved for others by now."""
     found = []
     for gpu, job in state.lent.items():
         name = list(state.user_of)[int(state.table.user[state.row_of[job]])]
@@ -102,7 +97,6 @@ def unwelcome(state: State, now: float) -> list[int]:
 
 
 def within_quota(state: State, row: int, now: float) -> bool:
-    """Whether the user of a running row may have one more GPU, those on loan counted as well."""
     rooms = quota_rooms(state, now)
     users = [int(state.table.user[state.row_of[job]]) for job in state.lent.values()]
     for room in rooms:

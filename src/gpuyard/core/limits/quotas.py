@@ -6,15 +6,12 @@ Kept only where there are rules to share by (`Rules`); a simulation has none, an
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gpuyard.core.loops.pool import Floats
+from gpuyard.core.loops.pool import Floats, Ints
 from gpuyard.core.model import Quota, Rules
-
-if TYPE_CHECKING:
-    from gpuyard.core.state import State
 
 HOUR = 3600.0
 WEEK = 168
@@ -35,19 +32,16 @@ class Ledger:
         """GPU-seconds by the hour since the epoch."""
 
     def grow(self, users: int) -> None:
-        """Have room for so many users."""
         while len(self.faded) < users:
             self.faded.append(0.0)
             self.hours.append({})
 
     def fade(self, half_life: float, now: float) -> None:
-        """Let what users have had count for less."""
         factor = faded_to(half_life, now - self.at)
         self.faded = [had * factor for had in self.faded]
         self.at = max(self.at, now)
 
     def book(self, user: int, gpus: float, started: float, ended: float, half_life: float) -> None:
-        """A user has had GPUs from one instant to another, which is now."""
         self.fade(half_life, ended)
         self.faded[user] += gpus * _worth(half_life, ended - started)
         hours = self.hours[user]
@@ -58,12 +52,10 @@ class Ledger:
             self.hours[user] = {hour: had for hour, had in hours.items() if hour >= oldest}
 
     def facts(self) -> dict[str, Any]:
-        """All that it says, as plain values."""
         return {"at": self.at, "faded": list(self.faded), "hours": [sorted(hours.items()) for hours in self.hours]}
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Ledger:
-        """The ledger that said so."""
         ledger = cls()
         ledger.at, ledger.faded = float(facts["at"]), [float(had) for had in facts["faded"]]
         ledger.hours = [{int(hour): float(had) for hour, had in hours} for hours in facts["hours"]]
@@ -71,19 +63,17 @@ class Ledger:
 
 
 def faded_to(half_life: float, seconds: float) -> float:
-    """What is left of a GPU-second after so many seconds."""
+    """What is left of a GPU-second after `seconds`."""
     return 1.0 if half_life == math.inf else float(2.0 ** (-max(seconds, 0.0) / half_life))
 
 
 def _worth(half_life: float, seconds: float) -> float:
-    """What a GPU that was had for the last seconds counts now."""
     if half_life == math.inf:
         return max(seconds, 0.0)
     return half_life / math.log(2.0) * (1.0 - faded_to(half_life, seconds))
 
 
 def _worth_now(half_life: float, seconds: Floats) -> Floats:
-    """The same for many GPUs, of which none was had for less than nothing."""
     return seconds if half_life == math.inf else half_life / math.log(2.0) * (1.0 - 2.0 ** (-seconds / half_life))
 
 
@@ -99,46 +89,35 @@ def _by_hour(started: float, ended: float) -> list[tuple[int, float]]:
 
 
 def weight_of(rules: Rules, name: str) -> float:
-    """The share that a user, or a group with an @ before it, deserves."""
     weights = dict(rules.weights)
     return weights.get(name, 1.0 if name.startswith("@") else weights.get("*", 1.0))
 
 
 def quota_of(rules: Rules, name: str) -> Quota:
-    """What a user, or a group with an @ before it, may have; what a user's own quota leaves open, everybody's says."""
+    """What a user, or a group with an @ before it, may have; `*` fills what a user's own quota leaves open."""
     quotas = dict(rules.quotas)
     own = quotas.get(name, Quota())
     others = Quota() if name.startswith("@") or not name else quotas.get("*", Quota())
     return Quota(own.gpus or others.gpus, own.gpu_hours or others.gpu_hours)
 
 
-def standing(state: State, rules: Rules, now: float) -> Floats:
-    """GPU-seconds that each user has had, faded, for the share they deserve: half their own, half their group's."""
-    ledger, table = state.ledger, state.table
-    rows = state.running.array
-    factor = faded_to(rules.half_life, now - ledger.at)
-    held = _worth_now(rules.half_life, np.maximum(now - table.started[rows], 0.0)) * table.gpus[rows]
-    had = np.array(ledger.faded) * factor
-    had += np.bincount(table.user[rows], weights=held, minlength=len(had))
-    own: Floats = had / np.array([weight_of(rules, name) for name in state.user_of] or [1.0])[: len(had)]
-    if not any(state.group_of):
+def fair_usage(
+    ledger: Ledger, rules: Rules, names: list[str], groups: list[str], user: Ints, gpus: Ints, held: Floats, now: float
+) -> Floats:
+    """GPU-seconds that each user has had, faded, for the share they deserve: half their own, half their group's.
+
+    `names` and `groups` are by user; `user`, `gpus` and `held` (seconds so far) are of the running jobs.
+    """
+    had = np.array(ledger.faded) * faded_to(rules.half_life, now - ledger.at)
+    had += np.bincount(user, weights=_worth_now(rules.half_life, held) * gpus, minlength=len(had))
+    own: Floats = had / np.array([weight_of(rules, name) for name in names] or [1.0])[: len(had)]
+    if not any(groups):
         return own
-    groups: dict[str, float] = {}
-    for user, group in enumerate(state.group_of):
-        groups[group] = groups.get(group, 0.0) + float(had[user])
+    of_group: dict[str, float] = {}
+    for n, group in enumerate(groups):
+        of_group[group] = of_group.get(group, 0.0) + float(had[n])
     shared = [
-        groups[group] / weight_of(rules, f"@{group}") if group else float(own[user])
-        for user, group in enumerate(state.group_of)
+        of_group[group] / weight_of(rules, f"@{group}") if group else float(own[n]) for n, group in enumerate(groups)
     ]
     both: Floats = (own + np.array(shared)) / 2.0
     return both
-
-
-def in_week(state: State, user: int, now: float) -> float:
-    """GPU-seconds that a user has had in the last seven days."""
-    oldest = int(now // HOUR) - WEEK
-    had = sum(seconds for hour, seconds in state.ledger.hours[user].items() if hour > oldest)
-    rows = state.running.array
-    rows = rows[state.table.user[rows] == user]
-    since = np.maximum(state.table.started[rows], (oldest + 1) * HOUR)
-    return had + float((np.maximum(now - since, 0.0) * state.table.gpus[rows]).sum())

@@ -1,7 +1,7 @@
-"""Reservations: GPUs that only some may use for a time.
+"""Reservations: GPUs that only some users may use for a time.
 
-Who else may start there before is sure to have ended by then (`Request.limit`), or can be stopped in time. So nobody
-has to be thrown out, and a reservation is honoured to the second; the time before it is not lost.
+Another job may start there before if it is sure to have ended by then (`Request.limit`), or can be stopped in time. So
+no job has to be killed, a reservation is honoured to the second, and the time before it is not lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _ahead(state: State, now: float) -> list[Booking]:
 
 
 def restricted(state: State, now: float) -> Demand | None:
-    """What waiting jobs ask for, less the GPUs that are reserved for others; None where that changes nothing."""
+    """Demand of waiting jobs, less the GPUs that are reserved for others; None where that changes nothing."""
     bookings = _ahead(state, now)
     rows = state.waiting.array
     if not bookings or not len(rows):
@@ -41,7 +41,6 @@ def restricted(state: State, now: float) -> Demand | None:
 
 
 def _keeps_out(state: State, booking: Booking, rows: Ints, now: float) -> Flags:
-    """Which rows may not start on its GPUs now."""
     table = state.table
     welcome = np.isin(table.user[rows], [state.user_of[user] for user in booking.users if user in state.user_of])
     ends = now + np.where(table.preemptible[rows], np.minimum(table.notice[rows], table.limit[rows]), table.limit[rows])
@@ -65,7 +64,7 @@ def in_the_way(state: State, now: float) -> list[int]:
 
 
 def next_change(state: State, now: float) -> float:
-    """When a reservation begins or ends, or somebody has to be told that one will begin."""
+    """When a reservation begins or ends, or a job has to be told that one will begin."""
     times = [time for booking in _ahead(state, now) for time in (booking.begin, booking.end)]
     rows = state.running.array
     notices = state.table.notice[rows[state.table.preemptible[rows]]].tolist() if times else []
@@ -74,7 +73,7 @@ def next_change(state: State, now: float) -> float:
 
 
 def until_taken(state: State, row: int, now: float) -> float:
-    """Seconds until somebody else has reserved a GPU that a running row is on."""
+    """Seconds until another user's reservation begins on a GPU of a running row."""
     spot = set(state.spot[row].tolist())
     name = _name(state, row)
     others = [b for b in _ahead(state, now) if name not in b.users and not spot.isdisjoint(b.gpus)]
@@ -82,7 +81,6 @@ def until_taken(state: State, row: int, now: float) -> float:
 
 
 def blocking(state: State, row: int, now: float) -> Reservation | None:
-    """The reservation that keeps a row from GPUs that it could otherwise use, the next to begin."""
     allowed = state.table.scopes[state.table.scope[row]]
     for booking in sorted(_ahead(state, now), key=lambda booking: booking.begin):
         keeps_out = _keeps_out(state, booking, np.array([row], dtype=np.int64), now)[0]

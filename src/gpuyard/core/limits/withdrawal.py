@@ -1,6 +1,8 @@
-"""GPUs that jobs may not use:
+"""GPUs that jobs may not use: withdrawn ones, memory that others take, and promised GPUs.
 
-withdrawn ones, memory that others take, and GPUs promised to jobs that wait for a stop.
+Stopping takes time, so a plan that stops jobs cannot be carried out at once. A job that is to run in their place is
+promised exactly the GPUs that the plan gave it: no other job gets them meanwhile, and it is placed when they are free.
+The same holds for GPUs on loan (`loans`), which a plan takes for free: the borrower must leave first.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from gpuyard.core.plan import Plan, Start
 from gpuyard.core.state import State
 
 SHARED = "shared"
-"""Why a GPU is withdrawn from those who want it whole, and not from those who share it."""
+"""Cause of a GPU that is withdrawn from jobs that want it whole, and not from those that share it."""
 _OUT_OF_REACH = 1e6  # percent: more than any share leaves, and little enough to be added and taken away exactly
-_NOTHING = 1.0  # bytes: less than anybody asks for, and one can still divide by it
+_NOTHING = 1.0  # bytes: less than any job asks for, and not 0, since it is a divisor
 
 
 def withdraw(pool: Pool, gpu: int, cause: str = "") -> None:
-    """Put a tenant on a GPU that leaves no room beside it; those who are there stay, and may leave."""
+    """Put a tenant on a GPU that leaves no room beside it; jobs that are there stay, and may leave."""
     pool.idle[pool.node[gpu]] -= pool.tenants[gpu] == 0
     pool.tenants[gpu] += 1
     if cause != SHARED:
@@ -29,7 +31,6 @@ def withdraw(pool: Pool, gpu: int, cause: str = "") -> None:
 
 
 def give_back(pool: Pool, gpu: int, cause: str = "") -> None:
-    """Take that tenant away."""
     pool.tenants[gpu] -= 1
     if cause != SHARED:
         pool.compute[gpu] += _OUT_OF_REACH
@@ -41,7 +42,7 @@ def give_back(pool: Pool, gpu: int, cause: str = "") -> None:
 
 
 def vacate(state: State, gpus: Ints) -> None:
-    """Where a job that had GPUs for itself has left, only those tenants may be left: let it be as if it never came."""
+    """After a job with whole GPUs has left, only tenants of `withdraw` may be left: restore what the job changed."""
     pool = state.pool
     kept = gpus[pool.tenants[gpus] > 0]
     beside = np.array([state.withdrawn.get(gpu) == SHARED for gpu in kept.tolist()], dtype=np.int64)
@@ -51,7 +52,7 @@ def vacate(state: State, gpus: Ints) -> None:
 
 
 def take(state: State, taken: tuple[float, ...], buffer: float) -> None:
-    """Let shares have so much less of each GPU than there is of it, from now on."""
+    """Reduce what shares may have of each GPU by `taken` bytes, from now on."""
     pool, cluster = state.pool, state.cluster
     sizes = np.array(cluster.gpu_memory or (cluster.memory,) * cluster.gpus)
     total = np.maximum(sizes - np.array(taken or 0.0), np.minimum(sizes, _NOTHING))
@@ -64,7 +65,7 @@ def take(state: State, taken: tuple[float, ...], buffer: float) -> None:
 
 
 def take_host(state: State, node: int, cpus: float, memory: float) -> None:
-    """Let so much of a node's CPUs and memory be no job's, from now on."""
+    """Take CPUs and memory of a node away from jobs, from now on."""
     pool, (former_cpus, former_memory) = state.pool, state.hosted.get(node, (0.0, 0.0))
     for left, most, change in (
         (pool.cpus, pool.all_cpus, former_cpus - cpus),
@@ -76,7 +77,7 @@ def take_host(state: State, node: int, cpus: float, memory: float) -> None:
 
 
 def keep_for(state: State, row: int, gpus: tuple[int, ...]) -> None:
-    """Let nobody but this waiting row start on GPUs, once those who run there have left."""
+    """Promise GPUs to this waiting row alone, once the jobs that run there have left."""
     keep_no_more(state, row)
     state.promises[row] = gpus
     for gpu in gpus:
@@ -84,22 +85,18 @@ def keep_for(state: State, row: int, gpus: tuple[int, ...]) -> None:
 
 
 def keep_no_more(state: State, row: int) -> None:
-    """Let a row have no GPUs kept for it."""
     for gpu in state.promises.pop(row, ()):
         give_back(state.pool, gpu)
 
 
 class StandingPromises(NamedTuple):
-    """How it stands with the promises."""
-
     due: list[int]
     """Rows whose GPUs are free for them now."""
     broken: list[int]
-    """Rows that cannot have their GPUs even when all who are being stopped have left."""
+    """Rows that cannot have their GPUs even when all jobs that are being stopped have left."""
 
 
 def standing_promises(state: State) -> StandingPromises:
-    """Which promises can be kept now, and which never."""
     if not state.promises:
         return StandingPromises([], [])
     site = on_copy(state.site())
@@ -117,7 +114,7 @@ def standing_promises(state: State) -> StandingPromises:
 def split_promised(state: State, plan: Plan) -> tuple[list[Start], list[Start]]:
     """The starts of a plan that can be carried out now, and those that must wait until others have left their GPUs.
 
-    Who is stopped only to go on elsewhere is in neither: it waits again, and is planned anew then.
+    A job that is stopped only to continue elsewhere is in neither: it waits again, and the next plan decides about it.
     """
     if not plan.stops and not state.lent:
         return plan.starts, []
@@ -128,7 +125,6 @@ def split_promised(state: State, plan: Plan) -> tuple[list[Start], list[Start]]:
 
 
 def in_place_of(state: State, row: int) -> list[int]:
-    """The rows that were promised GPUs of a running one."""
     spot = set(state.spot[row].tolist())
     return [other for other, gpus in state.promises.items() if not spot.isdisjoint(gpus)]
 
@@ -138,7 +134,7 @@ def _spot(state: State, row: int) -> Ints:
 
 
 def _takes(site: Site, row: int, spot: Ints) -> bool:
-    """Let a row have its GPUs, if they are free for it; it may have been edited to want others."""
+    """Give a row its GPUs, if they are free for it; it may have been edited to want others."""
     if len(spot) != site.demand.gpus[row] or not fits_in_place(site, row, spot):
         return False
     claim(site, row, spot)

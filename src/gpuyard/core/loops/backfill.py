@@ -1,10 +1,10 @@
-"""Who may go ahead of whom: the inner loops of the disciplines that never stop a job.
+"""Which job may overtake which: the inner loops of the disciplines that never stop a job.
 
-A discipline gets rows that are already in the policy's order and decides which of them start, by trying to place
-them one after another on a site whose pool is its own copy. Like the placements, these are loops in numba's subset.
+A discipline gets rows that are already in the policy's order and decides which of them start, by trying to place them
+one after another on a site whose pool is its own copy. Like the placements, these are loops in numba's subset.
 
-The one trick that keeps them fast is the *limit*: free capacity only shrinks while a plan is made, so once a job
-of k whole GPUs did not fit, no job of k or more can, and those are not even looked at.
+The one trick that keeps them fast is the *limit*: free capacity only shrinks while a plan is made, so once a job of k
+whole GPUs did not fit, no job of k or more can, and those are not even looked at.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.nodes import needs_one_node, some_node_has
-from gpuyard.core.loops.placement import claim, fits, release, settle
+from gpuyard.core.loops.placement import claim, fits, needs_one_node, release, settle, some_node_has
 from gpuyard.core.loops.pool import Counts, Demand, Floats, Ints, Site, on_copy, takes_any
 
 DISCIPLINES = {
@@ -40,7 +39,6 @@ class Starts(NamedTuple):
 
 
 def new_starts(jobs: int, bins: int) -> Starts:
-    """Room for so many jobs to be started, with so many GPUs in all."""
     return Starts(
         np.empty(jobs, dtype=np.int64),
         np.empty(jobs, dtype=np.int64),
@@ -55,7 +53,7 @@ def bins_taken(starts: Starts) -> int:
 
 
 def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
-    """Give a job the spot that has been written behind those of the others, and note it."""
+    """Claim the spot that was written behind those of the others, and note the job."""
     claim(site, row, spot)
     i = starts.size[0]
     starts.rows[i] = row
@@ -76,7 +74,6 @@ class Holders(NamedTuple):
 
 
 def held_spot(holders: Holders, i: int) -> Ints:
-    """The spot of the i-th holder."""
     return np.asarray(holders.bins[holders.begins[i] : holders.ends[i]])
 
 
@@ -99,13 +96,12 @@ def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int
 
 
 def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
-    """When the head is expected to fit, and the site at that instant without it. Holders by expected end."""
     later = on_copy(site)
     return wait_for(head, holders, later), later
 
 
 def wait_for(head: int, holders: Holders, later: Site) -> float:
-    """Let holders leave, one instant after another, until the head fits; returns when that is."""
+    """Release holders, one instant after another, until the head fits; returns when that is."""
     idle, k = later.pool.idle, later.demand.gpus[head]
     any_gpu = takes_any(later.demand, head)
     one_node = not later.fine and needs_one_node(later.code, later.pool.size, k)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.loops.placement import claim, place, release
-from gpuyard.core.loops.pool import NOBODY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
+from gpuyard.core.loops.pool import EMPTY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
 
 
 class Profile(NamedTuple):
@@ -60,7 +60,6 @@ def new_profile(now: float, holders: Holders, site: Site) -> Profile:
 
 
 def _site_at(profile: Profile, site: Site, i: int) -> Site:
-    """The i-th row of a profile as a site that can be written to."""
     fixed = site.pool
     pool = Pool(
         fixed.first, fixed.size, fixed.node,
@@ -73,7 +72,6 @@ def _site_at(profile: Profile, site: Site, i: int) -> Site:
 
 
 def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:
-    """What stays free throughout rows begin to end of a profile."""
     pool = copy_pool(_site_at(profile, site, begin).pool)
     for j in range(begin + 1, end):
         pool.idle[:] = np.minimum(pool.idle, profile.idle[j])
@@ -105,7 +103,7 @@ def earliest(row: int, profile: Profile, site: Site) -> tuple[int, Ints]:
         spot = place(_window(profile, site, int(i), int(np.searchsorted(times, times[i] + length))), row)
         if len(spot) > 0:
             return int(i), spot
-    return -1, NOBODY
+    return -1, EMPTY
 
 
 def book(profile: Profile, i: int, row: int, spot: Ints, site: Site) -> Profile:
@@ -126,7 +124,7 @@ def book(profile: Profile, i: int, row: int, spot: Ints, site: Site) -> Profile:
 
 
 def conserve(order: Ints, now: float, holders: Holders, site: Site, starts: Starts) -> None:
-    """Give every job the earliest reservation that delays nobody ahead; those that are due now start."""
+    """Give every job the earliest reservation that delays no job ahead; those that are due now start."""
     demand = site.demand
     profile = new_profile(now, holders, site)
     least = np.empty(len(order), dtype=np.int64)
@@ -136,7 +134,7 @@ def conserve(order: Ints, now: float, holders: Holders, site: Site, starts: Star
         least[n] = smallest
     for n in range(len(order)):
         if least[n] > sum(site.pool.idle):
-            break  # nobody from here on fits now, so their reservations change nothing
+            break  # no job from here on fits now, so their reservations change nothing
         row = order[n]
         i, spot = earliest(row, profile, site)
         if i < 0:

@@ -9,11 +9,11 @@ import numpy as np
 A = Any  # a number or an array of numbers
 
 ENDLESS = 1e7
-"""Seconds, some four months: longer is not told apart, and neither is what nobody knows."""
+"""Seconds, about four months: longer times, and unknown ones, count as this."""
 OVERDUE = 1.0
 """Seconds until a job that has outlived its estimate is expected to end."""
 LENGTHS = 32
-"""Lengths of jobs are told apart by powers of two, so many of them."""
+"""Number of classes of job lengths, by powers of two."""
 
 
 def attained(progress: A, started: A, overhead: A, now: float) -> A:
@@ -22,22 +22,20 @@ def attained(progress: A, started: A, overhead: A, now: float) -> A:
 
 
 def remaining(estimate: A, done: A) -> A:
-    """Seconds of work that are left, as far as anybody knows."""
     return np.maximum(estimate - done, 0.0)
 
 
 def waited(submit: A, held_for: A, started: A, now: float) -> A:
-    """Seconds since submission that were not spent on GPUs."""
     return now - submit - (held_for + np.maximum(now - started, 0.0))
 
 
 def behind_all(turn: A, last: float) -> A:
-    """A number behind everybody's, by turns: where a running job would queue were it stopped now."""
+    """A number behind all others, by turns: where a running job would queue were it stopped now."""
     return last + 1.0 + turn / (last + 1.0)
 
 
 def slice_over_at(since: A, quantum: float, now: float) -> A:
-    """When the present slice is over, `now` if it is: nobody counts slices while nobody waits."""
+    """When the present slice is over, `now` if it is: slices are not counted while no job waits."""
     slices = (now - since) / quantum
     nearest = np.maximum(np.round(slices), 1.0)
     over = 1.0 * (np.abs(since + nearest * quantum - now) <= 8 * np.spacing(np.maximum(1.0, np.abs(now))))

@@ -26,18 +26,16 @@ Kind = tuple[int, float, float, int]
 
 
 def room(compute: Floats, memory: Floats, total: Floats) -> Floats:
-    """How much of each GPU is free, 0 to 1: of its compute or of its memory, whichever is less."""
     return np.maximum(np.minimum(compute / 100.0, memory / total), 0.0)
 
 
 def kind_of(demand: Demand, row: int, memory: float) -> Kind:
-    """What kind of job a row is, on GPUs of so much memory."""
     share = max(float(demand.compute[row]) / 100.0, float(demand.memory[row]) / memory)
     return int(demand.gpus[row]), min(share, 1.0), float(demand.cpus[row]), int(demand.scope[row])
 
 
 def typical(kinds: dict[Kind, int], scopes: Flags) -> Tasks:
-    """The usual tasks of a workload, from how often each kind of job has come."""
+    """The typical tasks of a workload, from how often each kind of job has come."""
     if not kinds:
         return NO_TASKS
     ranked = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
@@ -54,7 +52,6 @@ def typical(kinds: dict[Kind, int], scopes: Flags) -> Tasks:
 
 
 def fragments(pool: Pool, tasks: Tasks) -> Floats:
-    """The fragmentation of each node, in GPUs."""
     sizes = np.diff(pool.first)
     free = room(pool.compute, pool.memory, pool.total)
     found = np.zeros(len(sizes))
@@ -126,7 +123,6 @@ def _graded(demand: Demand, pool: Pool, tasks: Tasks, row: int, nodes: Ints, gpu
 
 
 def _mean(tasks: Tasks, count: Ints, stuck: Floats, whole: Floats, cpus: Floats) -> Floats:
-    """The fragmentation of nodes, from what each task finds on them."""
     able = (count >= tasks.gpus) & (cpus.reshape((-1, 1)) >= tasks.cpus - _NOISE) & (tasks.gpus > 0)
     mean: Floats = (np.where(able, stuck, whole.reshape((-1, 1))) * tasks.popularity).sum(1)
     return mean
@@ -137,7 +133,7 @@ def _grade(rise: Floats) -> Floats:
 
 
 def fullest(free: Floats, usable: Flags, k: int) -> Flags:
-    """The k usable GPUs of each node with the least room; the lower number of two alike."""
+    """The k usable GPUs of each node with the least room; ties go to the lower number."""
     columns = np.arange(free.shape[1])
     left = np.where(usable, free, np.inf)
     taken = np.zeros(left.shape, dtype=np.bool_)

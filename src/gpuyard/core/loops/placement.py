@@ -1,23 +1,27 @@
-"""On which GPUs: eight ways to choose from the free capacity of a cluster, and taking it and giving it back.
+"""Placement: eight ways to choose nodes and GPUs from the free capacity of a cluster, and claiming and releasing them.
 
 These functions are loops over arrays and integers in numba's subset: they run interpreted here, and compiled
-elsewhere, from the same source. They never look at a policy. The arrays are those of `pool`; what takes a look at every
-single GPU is in `sharing`.
+elsewhere, from the same source. They never look at a policy. The arrays are those of `pool`; what looks at every
+single GPU is in `sharing`. Where jobs take whole GPUs, those of a node are all alike, and a spot is a list of nodes
+with one entry per GPU. It is written where the caller says, so that small jobs, the bulk of most traces, allocate
+nothing.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpuyard.core.loops.nodes import add_gpus, choose_nodes, has_room, most_idle, nodes_for
 from gpuyard.core.loops.pool import (
     BYTE,
     CONSOLIDATE,
+    EMPTY,
     INTERPRETED,
-    NOBODY,
+    PACK,
     PACKING,
     RANDOM,
     SLACK,
+    SPREAD,
+    Counts,
     Flags,
     Ints,
     Pool,
@@ -30,12 +34,166 @@ from gpuyard.core.loops.pool import (
 from gpuyard.core.loops.sharing import NodeScores, by_node, choose_gpus, pack_one_node, part_of, room_at, usable_gpus
 
 
+def choose_nodes(code: int, size: Counts, idle: Counts, k: int, salt: int, nodes: Ints) -> bool:
+    """Write the nodes for k whole GPUs; false where they do not fit."""
+    if code == CONSOLIDATE:
+        if k > size[0] and k > size[most_idle(size)]:
+            return _whole_nodes(size, idle, k, nodes)
+        best = best_fit(idle, k)
+        if best >= 0:
+            nodes[:] = best
+        return best >= 0
+    if sum(idle) < k:
+        return False
+    if len(idle) == 1:
+        nodes[:] = 0
+        return True
+    if code == SPREAD:
+        _emptiest_first(idle, k, nodes)
+        return True
+    if code == PACK:
+        best = best_fit(idle, k)
+        if best >= 0:
+            nodes[:] = best
+            return True
+    if code in (PACK, RANDOM):
+        _in_order(code, idle, k, salt, nodes)
+        return True
+    done = 0
+    for n in range(len(idle)):
+        took = min(idle[n], k - done)
+        nodes[done : done + took] = n
+        done += took
+        if done == k:
+            break
+    return True
+
+
+def nodes_for(code: int, size: Counts, idle: Counts, k: int, salt: int) -> Ints:
+    nodes = np.empty(k, dtype=np.int64)
+    return nodes if choose_nodes(code, size, idle, k, salt, nodes) else EMPTY
+
+
+def has_room(code: int, size: Counts, idle: Counts, k: int) -> bool:
+    if code != CONSOLIDATE:
+        return bool(sum(idle) >= k)
+    if needs_one_node(code, size, k):
+        return best_fit(idle, k) >= 0
+    return whole_nodes_fit(size, idle, k)
+
+
+def best_fit(idle: Counts, k: int) -> int:
+    """The node with the fewest idle GPUs that has k of them; -1 if none has."""
+    best = -1
+    for n in range(len(idle)):
+        if idle[n] >= k and (best < 0 or idle[n] < idle[best]):
+            best = n
+            if idle[n] == k:
+                break
+    return best
+
+
+def most_idle(idle: Counts) -> int:
+    best = 0
+    for n in range(len(idle)):
+        if idle[n] > idle[best]:
+            best = n
+    return best
+
+
+def _in_order(code: int, idle: Counts, k: int, salt: int, nodes: Ints) -> None:
+    """One node after another: the emptiest first, or in random order."""
+    order = np.argsort(-np.asarray(idle), kind="mergesort") if code == PACK else shuffled(salt, len(idle))
+    done = 0
+    for n in order:
+        took = min(idle[n], k - done)
+        nodes[done : done + took] = n
+        done += took
+        if done == k:
+            break
+
+
+def _emptiest_first(idle: Counts, k: int, nodes: Ints) -> None:
+    if k == 1:
+        nodes[0] = most_idle(idle)
+        return
+    left = idle.copy()
+    for i in range(k):
+        n = most_idle(left)
+        nodes[i] = n
+        left[n] -= 1
+
+
+def whole_nodes_fit(size: Counts, idle: Counts, k: int) -> bool:
+    """Whether `_whole_nodes` would find room, at less cost: most plans ask only that of a wide job."""
+    left = k
+    largest = size[most_idle(size)]
+    while largest > 0:
+        smaller = 0
+        for n in range(len(size)):
+            if size[n] == largest and idle[n] == largest:
+                if left <= largest:  # this one takes all that is left
+                    return True
+                left -= largest
+            elif smaller < size[n] < largest:
+                smaller = size[n]
+        largest = smaller
+    most = 0  # on nodes that are not whole
+    for n in range(len(size)):
+        if idle[n] < size[n]:
+            most = max(most, idle[n])
+    return bool(left <= most)
+
+
+def _whole_nodes(size: Counts, idle: Counts, k: int, nodes: Ints) -> bool:
+    """Whole free nodes, the largest first; what is left goes to the node with the most idle GPUs."""
+    if not whole_nodes_fit(size, idle, k):
+        return False
+    left = k
+    spare = idle.copy()
+    largest = size[most_idle(size)]
+    while largest > 0:
+        smaller = 0
+        for n in range(len(size)):
+            if size[n] == largest and spare[n] == largest and left >= largest:
+                nodes[k - left : k - left + largest] = n
+                left -= largest
+                spare[n] = 0
+            elif smaller < size[n] < largest:
+                smaller = size[n]
+        largest = smaller
+    if left > 0:
+        nodes[k - left :] = most_idle(spare)
+    return True
+
+
+def needs_one_node(code: int, size: Counts, k: int) -> bool:
+    """Whether k whole GPUs fit exactly where a single node has as many idle."""
+    return bool(code == CONSOLIDATE and (k <= size[0] or k <= size[most_idle(size)]))
+
+
+def some_node_has(idle: Counts, nodes: Ints, k: int) -> bool:
+    most = 0
+    for n in nodes:
+        most = max(most, idle[n])
+    return bool(most >= k)
+
+
+def add_gpus(idle: Counts, nodes: Ints, sign: int) -> None:
+    """Count GPUs of these nodes as idle (sign 1), or no longer (-1)."""
+    if len(idle) == 1:
+        idle[0] += sign * len(nodes)
+    else:
+        for n in nodes:
+            idle[n] += sign
+
+
 def _consolidated(pool: Pool, usable: Flags, k: int) -> Ints:
     """`consolidate` among the usable GPUs of each node."""
     per_node = np.bincount(pool.node[usable], minlength=len(pool.idle)).astype(np.int64)
     nodes = nodes_for(CONSOLIDATE, pool.size, per_node, k, 0)
     if len(nodes) == 0:
-        return NOBODY
+        return EMPTY
     if nodes[0] == nodes[-1]:
         return pack_one_node(pool, usable, per_node, k)
     gpus = np.empty(k, dtype=np.int64)
@@ -49,7 +207,7 @@ def _consolidated(pool: Pool, usable: Flags, k: int) -> Ints:
 
 
 def place(site: Site, row: int) -> Ints:
-    """A spot for a job: its bins, or an empty array where it does not fit now."""
+    """The bins of a job's spot, or an empty array where it does not fit now."""
     if INTERPRETED and site.parts and row in site.parts:
         return place_parts(site, row)
     k = site.demand.gpus[row]
@@ -74,18 +232,18 @@ def place_parts(site: Site, row: int) -> Ints:
     """A spot for a job of several parts, each on one node, the largest first; empty where not all fit."""
     trial, parts, found = on_copy(site), site.parts[row], []
     if max(parts) > np.diff(site.pool.first).max():
-        return NOBODY
-    board = NodeScores(part_of(trial, row, parts[0]), 0)
+        return EMPTY
+    node_scores = NodeScores(part_of(trial, row, parts[0]), 0)
     for n, size in enumerate(parts):
         if n and size != parts[n - 1]:
-            board = NodeScores(part_of(trial, row, size), 0)
-        spot = board.spot()
+            node_scores = NodeScores(part_of(trial, row, size), 0)
+        spot = node_scores.spot()
         if len(spot) == 0:
-            return NOBODY
+            return EMPTY
         found.append(spot)
         if n + 1 < len(parts):
-            claim(board.site, 0, spot)
-            board.changed(spot)
+            claim(node_scores.site, 0, spot)
+            node_scores.changed(spot)
     return np.concatenate(found)
 
 
@@ -106,7 +264,7 @@ def _parts_fit(site: Site, row: int, spot: Ints) -> bool:
 
 
 def settle(site: Site, row: int, spot: Ints) -> bool:
-    """Write a job's spot where it is wanted; false where it does not fit now."""
+    """Write a job's spot into `spot`; false where it does not fit now."""
     if not site.fine:
         return choose_nodes(site.code, site.pool.size, site.pool.idle, site.demand.gpus[row], site.salt, spot)
     found = place(site, row)
@@ -116,7 +274,6 @@ def settle(site: Site, row: int, spot: Ints) -> bool:
 
 
 def fits(site: Site, row: int) -> bool:
-    """Whether there is a spot for a job now."""
     if not site.fine:
         return has_room(site.code, site.pool.size, site.pool.idle, site.demand.gpus[row])
     return len(place(site, row)) > 0
@@ -142,7 +299,6 @@ def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
 
 
 def claim(site: Site, row: int, spot: Ints) -> None:
-    """Take a job's spot out of the pool."""
     if INTERPRETED and site.parts and row in site.parts:
         for part, piece in pieces(site, row, spot):
             claim(part, 0, piece)
@@ -169,7 +325,6 @@ def claim(site: Site, row: int, spot: Ints) -> None:
 
 
 def release(site: Site, row: int, spot: Ints) -> None:
-    """Give a job's spot back to the pool."""
     if INTERPRETED and site.parts and row in site.parts:
         for part, piece in pieces(site, row, spot):
             release(part, 0, piece)
@@ -190,14 +345,14 @@ def release(site: Site, row: int, spot: Ints) -> None:
     pool.kind[empty] = 0
     if counts_host(site.demand, row):
         _add_host(site, row, spot, 1.0)
-    for n in pool.node[empty]:  # whoever left last, also one that took no CPUs
+    for n in pool.node[empty]:  # after the last job, also one that took no CPUs
         if pool.idle[n] == pool.size[n]:
             pool.cpus[n] = pool.all_cpus[n]
             pool.host[n] = pool.all_host[n]
 
 
 def _add_host(site: Site, row: int, spot: Ints, sign: float) -> None:
-    """Give CPUs and host memory back to the nodes of a spot, or take them: every GPU brings its part of the job's."""
+    """Give CPUs and host memory back to the nodes of a spot, or take them: each GPU brings its part of the job's."""
     demand, pool = site.demand, site.pool
     cpus, host = sign * demand.cpus[row] / len(spot), sign * demand.host[row] / len(spot)
     for n in pool.node[spot]:
@@ -206,7 +361,6 @@ def _add_host(site: Site, row: int, spot: Ints, sign: float) -> None:
 
 
 def _host_fits(site: Site, row: int, spot: Ints) -> bool:
-    """Whether the nodes of a spot have CPUs and host memory enough."""
     demand, pool = site.demand, site.pool
     counts = np.bincount(pool.node[spot])
     enough = True
@@ -218,7 +372,6 @@ def _host_fits(site: Site, row: int, spot: Ints) -> bool:
 
 
 def fits_in_place(site: Site, row: int, spot: Ints) -> bool:
-    """Whether exactly this spot is free for a job."""
     if INTERPRETED and site.parts and row in site.parts:
         return _parts_fit(site, row, spot)
     if site.fine:

@@ -1,9 +1,9 @@
-"""What is free, what is asked for, and the names of the ways to choose: the arrays that all placements work on.
+"""What is free and what jobs ask for: the arrays that all placements work on, and the codes of the placements.
 
-Capacity is counted in *bins*. As long as every job takes whole GPUs from anywhere, a bin is a node: the GPUs of
-a node are interchangeable, so who gets which one is settled last (`pick`), when it is known who keeps theirs.
-Once any job shares a GPU, names the GPUs or models it wants, or takes CPUs that are counted, bins are the GPUs
-themselves (`fine`). A job's spot is the array of its bins, one entry per GPU.
+Capacity is counted in *bins*. As long as every job takes whole GPUs from anywhere, a bin is a node: the GPUs of a node
+are interchangeable, so which job gets which one is decided last (`pick`), when it is known which jobs keep theirs. Once
+any job shares a GPU, names the GPUs or models it wants, or takes CPUs that are counted, bins are the GPUs themselves
+(`fine`). A job's spot is the array of its bins, one entry per GPU.
 
 Named tuples of arrays, since compiled code takes those, too; new fields go to the end.
 """
@@ -19,41 +19,19 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Counts = Any
-"""A number for each node: an array, or a list, which the interpreter walks several times faster."""
+"""A number for each node: an array, or a list, over which the interpreter loops several times faster."""
 
 INTERPRETED = True
 """Whether loops are run by Python; where they are compiled, this is false."""
 
 FIRST, PACK, SPREAD, CONSOLIDATE, RANDOM, PACKING, CLUSTERING, FGD = range(8)
-PLACEMENTS = {
-    "first": FIRST,
-    "pack": PACK,
-    "spread": SPREAD,
-    "consolidate": CONSOLIDATE,
-    "random": RANDOM,
-    "packing": PACKING,
-    "clustering": CLUSTERING,
-    "fgd": FGD,
-}
-PLACEMENT_DOCS = {
-    "first": "the lowest-numbered GPUs that fit",
-    "pack": "best fit: the fullest node or GPU that still has room",
-    "spread": "least loaded: the emptiest node or GPU",
-    "consolidate": "one node, best fit; whole free nodes if larger; waits rather than spread wider (Helios)",
-    "random": "seeded random nodes and GPUs",
-    "packing": "one node: GPUs that are shared already, then idle GPUs of nodes in use, then idle nodes",
-    "clustering": "one node: beside jobs that want as many GPUs, then idle nodes, then anywhere",
-    "fgd": "one node: where the GPUs that the usual jobs could not use grow least (Weng et al., ATC'23)",
-}
 
-NOBODY: Ints = np.empty(0, dtype=np.int64)
+EMPTY: Ints = np.empty(0, dtype=np.int64)
 SLACK = 1e-9  # shares are sums of decimals: 100 - 33.3 - 33.3 must still hold 33.4 ...
 BYTE = 1e-3  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
 
 
 class Pool(NamedTuple):
-    """Free capacity of a cluster."""
-
     first: Ints
     """GPU number at which each node begins, and the number of GPUs at the end."""
     size: Counts
@@ -71,7 +49,7 @@ class Pool(NamedTuple):
     total: Floats
     """Bytes of each GPU when empty."""
     kind: Ints
-    """What each GPU is used for: k for a job of k whole GPUs, -1 for shares, 0 for nobody."""
+    """What each GPU is used for: k for a job of k whole GPUs, -1 for shares, 0 for none."""
     cpus: Floats
     """CPU cores left on each node; infinite where they are not counted."""
     host: Floats
@@ -83,8 +61,6 @@ class Pool(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What jobs ask for, by row."""
-
     gpus: Ints
     memory: Floats
     compute: Floats
@@ -99,7 +75,7 @@ class Demand(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """The usual jobs of a workload, which fragmentation is measured by (`fragmentation`)."""
+    """The typical jobs of a workload, by which fragmentation is measured (`fragmentation`)."""
 
     gpus: Ints
     share: Floats
@@ -111,11 +87,11 @@ class Tasks(NamedTuple):
     """How much of the workload each task stands for; they add up to 1."""
 
 
-NO_TASKS = Tasks(NOBODY, np.empty(0), np.empty(0), np.empty((0, 0), dtype=np.bool_), np.empty(0))
+NO_TASKS = Tasks(EMPTY, np.empty(0), np.empty(0), np.empty((0, 0), dtype=np.bool_), np.empty(0))
 
 
 class Site(NamedTuple):
-    """Everything it takes to place a job: what is asked, what is free, and how to choose."""
+    """What it takes to place a job: demand, free capacity, and the placement."""
 
     demand: Demand
     pool: Pool
@@ -132,7 +108,6 @@ class Site(NamedTuple):
 
 
 def on_copy(site: Site) -> Site:
-    """The same site with a pool of its own, to try things out on."""
     pool = site.pool
     if site.fine:
         pool = copy_pool(pool)
@@ -172,7 +147,6 @@ def _counted(amounts: tuple[float, ...], nodes: int) -> Floats:
 
 
 def copy_pool(pool: Pool) -> Pool:
-    """A pool to plan on; what never changes is shared."""
     return Pool(
         pool.first, pool.size, pool.node,
         pool.idle.copy(), pool.tenants.copy(), pool.memory.copy(), pool.compute.copy(),
@@ -182,7 +156,6 @@ def copy_pool(pool: Pool) -> Pool:
 
 
 def restore(pool: Pool, other: Pool) -> None:
-    """Make a pool, GPU by GPU, what another one is."""
     pool.idle[:] = other.idle
     pool.tenants[:] = other.tenants
     pool.memory[:] = other.memory
@@ -201,12 +174,10 @@ def mix(salt: int, index: Ints) -> npt.NDArray[np.uint64]:
 
 
 def shuffled(salt: int, n: int) -> Ints:
-    """The numbers below n in a pseudo-random order."""
     return np.argsort(mix(salt, np.arange(n)), kind="mergesort")
 
 
 def salted(seed: int, number: int) -> int:
-    """A salt for the n-th decision under a seed."""
     return int(np.int64(mix(seed & (2**62 - 1), np.array([number]))[0] >> np.uint64(2)))
 
 

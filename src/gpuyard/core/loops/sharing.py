@@ -1,5 +1,12 @@
-"""Placement GPU by GPU, for jobs that share GPUs, name them, or take CPUs and host memory; with a score per node
-that is kept up to date.
+"""Placement GPU by GPU, for jobs that share GPUs, name them, or take CPUs and host memory of a node.
+
+There are two ways. While GPUs alone count, placements look at GPUs wherever they are (`choose_gpus`). A job that also
+takes CPUs or host memory goes on one node, and so does every job under `packing`, `clustering` and `fgd`: nodes are
+scored, the lowest score wins, ties go to the lowest node, and then GPUs are chosen on it (`by_node`). A job that wants
+more GPUs than any node has is spread over the nodes with the most room.
+
+`by_node` scores every node for every job. Within one plan little changes between two jobs of a kind, so `NodeScores`
+computes a score again only for nodes on which a job was placed. The choice is the same.
 """
 
 from __future__ import annotations
@@ -13,9 +20,9 @@ from gpuyard.core.loops.pool import (
     BYTE,
     CLUSTERING,
     CONSOLIDATE,
+    EMPTY,
     FGD,
     FIRST,
-    NOBODY,
     PACK,
     PACKING,
     RANDOM,
@@ -47,7 +54,6 @@ class Slots(NamedTuple):
 
 
 def usable_gpus(site: Site, row: int) -> Flags:
-    """Which GPUs have room for a job, one by one."""
     demand, pool = site.demand, site.pool
     if demand.compute[row] >= 100:
         enough = pool.tenants == 0
@@ -58,7 +64,6 @@ def usable_gpus(site: Site, row: int) -> Flags:
 
 
 def room_at(site: Site, row: int, spot: Ints) -> Flags:
-    """Which of these GPUs have room for a job."""
     demand, pool = site.demand, site.pool
     if demand.compute[row] >= 100:
         enough = pool.tenants[spot] == 0
@@ -69,7 +74,6 @@ def room_at(site: Site, row: int, spot: Ints) -> Flags:
 
 
 def slots_of(site: Site, row: int, nodes: Ints) -> Slots:
-    """The GPUs of these nodes, as a job sees them."""
     demand, pool = site.demand, site.pool
     sizes = pool.first[nodes + 1] - pool.first[nodes]
     column = np.arange(np.diff(pool.first).max())
@@ -86,7 +90,6 @@ def slots_of(site: Site, row: int, nodes: Ints) -> Slots:
 
 
 def hosts(site: Site, row: int, slots: Slots) -> Flags:
-    """Which of the nodes have room for the whole job."""
     demand, pool = site.demand, site.pool
     enough: Flags = slots.usable.sum(1) >= demand.gpus[row]
     enough &= pool.cpus[slots.nodes] >= demand.cpus[row] - SLACK
@@ -95,7 +98,6 @@ def hosts(site: Site, row: int, slots: Slots) -> Flags:
 
 
 def only(slots: Slots, chosen: Flags) -> Slots:
-    """Some of the nodes."""
     return Slots(slots.nodes[chosen], slots.gpus[chosen], slots.usable[chosen], slots.free[chosen])
 
 
@@ -117,7 +119,6 @@ def scores(site: Site, row: int, slots: Slots) -> Floats:
 
 
 def lots(salt: int, nodes: Ints) -> Floats:
-    """What random placement goes by."""
     return mix(salt, nodes).astype(np.float64)
 
 
@@ -135,7 +136,7 @@ def _left(site: Site, row: int, slots: Slots, with_cpus: bool) -> Floats:
 
 
 def _packing(site: Site, row: int, slots: Slots) -> Floats:
-    """Occupied GPUs with little room first, then as few idle GPUs as will do, then the smallest idle nodes."""
+    """Occupied GPUs with little room first, then as few idle GPUs as possible, then the smallest idle nodes."""
     pool, k = site.pool, site.demand.gpus[row]
     if k == 0:
         return np.zeros(len(slots.nodes))
@@ -168,7 +169,6 @@ def _clustering(site: Site, row: int, slots: Slots) -> Floats:
 
 
 def choose_node(site: Site, row: int) -> int:
-    """The best node that has room for a whole job; -1 if none has."""
     slots = slots_of(site, row, np.arange(len(site.pool.first) - 1))
     slots = only(slots, hosts(site, row, slots))
     if len(slots.nodes) == 0:
@@ -177,12 +177,10 @@ def choose_node(site: Site, row: int) -> int:
 
 
 def gpus_on(site: Site, row: int, node: int) -> Ints:
-    """A job's GPUs on a node that has room for it."""
     return picked(site, row, node, slots_of(site, row, np.array([node])))
 
 
 def picked(site: Site, row: int, node: int, slots: Slots) -> Ints:
-    """The same, if what is left on the node is known."""
     k = site.demand.gpus[row]
     if site.code == FGD and k == 1:
         best = grades(site.demand, site.pool, site.tasks, row, slots.nodes, slots.gpus, slots.usable)[1]
@@ -202,7 +200,7 @@ def by_node(site: Site, row: int) -> Ints:
     if k > np.diff(site.pool.first).max():
         return _over_nodes(site, row)
     node = choose_node(site, row)
-    return gpus_on(site, row, node) if node >= 0 else NOBODY
+    return gpus_on(site, row, node) if node >= 0 else EMPTY
 
 
 def _over_nodes(site: Site, row: int) -> Ints:
@@ -223,14 +221,14 @@ def _over_nodes(site: Site, row: int) -> Ints:
         done += took
         if done == k:
             return gpus
-    return NOBODY
+    return EMPTY
 
 
 def choose_gpus(code: int, pool: Pool, usable: Flags, k: int, salt: int) -> Ints:
     """k of the usable GPUs, best first by the placement's own measure; empty where there are too few."""
     candidates = np.flatnonzero(usable)
     if len(candidates) < k:
-        return NOBODY
+        return EMPTY
     if code in (PACK, SPREAD):
         left = pool.compute[candidates] / 100.0 + pool.memory[candidates] / pool.total[candidates]
         sign = 1.0 if code == PACK else -1.0
@@ -241,9 +239,8 @@ def choose_gpus(code: int, pool: Pool, usable: Flags, k: int, salt: int) -> Ints
 
 
 def pack_one_node(pool: Pool, usable: Flags, per_node: Ints, k: int) -> Ints:
-    """The k fullest usable GPUs of the node where they leave the least room behind."""
     best_room = np.inf
-    best = NOBODY
+    best = EMPTY
     for n in range(len(per_node)):
         if per_node[n] >= k:
             here = np.flatnonzero(usable & (pool.node == n))
@@ -255,11 +252,11 @@ def pack_one_node(pool: Pool, usable: Flags, per_node: Ints, k: int) -> Ints:
     return best
 
 
-Wish = tuple[float, ...]
+DemandKey = tuple[float, ...]
 
 
-def wish_of(demand: Demand, row: int) -> Wish:
-    """What a job asks for: those who ask for the same are placed alike."""
+def demand_key(demand: Demand, row: int) -> DemandKey:
+    """A job's demand as a key: jobs with the same key are placed alike."""
     return (
         float(demand.gpus[row]), float(demand.memory[row]), float(demand.compute[row]), float(demand.scope[row]),
         float(demand.cpus[row]), float(demand.host[row]),
@@ -267,7 +264,6 @@ def wish_of(demand: Demand, row: int) -> Wish:
 
 
 def goes_by_node(site: Site, row: int) -> bool:
-    """Whether a job is placed on one node, by the scores of nodes."""
     if not site.fine or site.demand.gpus[row] > np.diff(site.pool.first).max():
         return False
     if site.code >= PACKING:
@@ -276,7 +272,7 @@ def goes_by_node(site: Site, row: int) -> bool:
 
 
 def part_of(site: Site, row: int, size: int) -> Site:
-    """A site on which row 0 is a part of a job, with so many of its GPUs."""
+    """A site on which row 0 is a part of a job, with `size` of its GPUs."""
     demand = site.demand
     one = np.array([row])
     share = size / demand.gpus[row]
@@ -294,7 +290,7 @@ _known: list[tuple[Ints, Ints, Flags]] = []
 
 
 def _seats(first: Ints) -> tuple[Ints, Flags]:
-    """The GPUs of each node, in rows as wide as the largest, and which of them are not only there to fill it."""
+    """The GPUs of each node, in rows as wide as the largest, and which entries are real and not padding."""
     for known, gpus, real in _known:
         if known is first:
             return gpus, real
@@ -317,27 +313,23 @@ class NodeScores:
 
     @property
     def fits(self) -> bool:
-        """Whether any node has room."""
         return bool(self._scores.min() < np.inf)
 
     def spot(self) -> Ints:
-        """The GPUs on the best node; empty where there is no room."""
         best = int(self._scores.argmin())
         if self._scores[best] == np.inf:
-            return NOBODY
+            return EMPTY
         return picked(self.site, self._row, best, self._slots(slice(best, best + 1), np.array([best])))
 
     def changed(self, spot: Ints) -> None:
-        """Somebody was placed on these GPUs, or left them."""
-        self.look_at(np.unique(self.site.pool.node[spot]) if len(spot) > 1 else self.site.pool.node[spot])
+        self.update(np.unique(self.site.pool.node[spot]) if len(spot) > 1 else self.site.pool.node[spot])
 
-    def look_at(self, nodes: Ints) -> None:
-        """Work out anew how these nodes are."""
+    def update(self, nodes: Ints) -> None:
         self._scores[nodes] = np.inf
         self._look(nodes)
 
     def _slots(self, at: Any, nodes: Ints) -> Slots:
-        """`sharing.slots_of`, with what is the same in every plan known already."""
+        """`slots_of`, with what is the same in every plan known already."""
         pool, demand, row = self.site.pool, self.site.demand, self._row
         gpus, real = self._gpus[at], self._real[at]
         memory, compute = pool.memory[gpus], pool.compute[gpus]

@@ -1,8 +1,8 @@
-"""The inner loop of preemption: who must stop so that a better job can run.
+"""The inner loop of preemption: which jobs must stop so that a better job can run.
 
-Waiting and running jobs are walked in one order, each taking what it needs from those behind it. Two rules keep
-it humane: a job is placed before anybody is stopped for it, and whoever can stay although a better job comes in
-does stay, best rank first. Loops in numba's subset, like the disciplines.
+Waiting and running jobs are visited in one order, each taking what it needs from those behind it. Two rules keep
+preemptions few: a job is placed without a stop where possible, and a victim that can stay although a better job comes
+in does stay, best rank first. Loops in numba's subset, like the disciplines.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
-from gpuyard.core.loops.nodes import has_room, most_idle
-from gpuyard.core.loops.placement import claim, fits, fits_in_place, release, settle
+from gpuyard.core.loops.placement import claim, fits, fits_in_place, has_room, most_idle, release, settle
 from gpuyard.core.loops.pool import CONSOLIDATE, INTERPRETED, Counts, Ints, Site, on_copy, restore, takes_any
 
 _MANY = 64  # from here on, the interpreter is quicker to leave jobs out at once than to pass over them one by one
 
 
-def displace(
+def choose_victims(
     order: Ints, keys: Counts, holders: Holders, holder_keys: Counts, stop: bool, site: Site, starts: Starts,
     victim: Counts, held: Counts, flat: Ints,
 ) -> None:  # fmt: skip
     """Decide which of `order` start and which holders stop (`victim` becomes 1); both are in rank order.
 
-    A victim is looked at again when its own rank comes up: it stays where it is if there is room after all, and
-    moves elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with,
-    and `flat` is the holders' bins as an array.
+    A victim is tried again when its own rank comes up: it stays where it is if there is room after all, and moves
+    elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with, and
+    `flat` is the holders' bins as an array.
     """
     demand, n = site.demand, len(holders.rows)
     limit, blocked, i = NO_LIMIT, False, 0
@@ -82,16 +81,16 @@ def _stays(again: int, holders: Holders, site: Site, victim: Counts) -> bool:
     return True
 
 
-def _limit_after(row: int, nobody_behind: bool, site: Site) -> int:
-    """From how many GPUs on jobs need not be looked at once this one did not fit."""
+def _limit_after(row: int, last: bool, site: Site) -> int:
+    """From how many GPUs on jobs need not be tried once this one did not fit."""
     limit = int(site.demand.gpus[row])
-    if nobody_behind and not site.fine:
+    if last and not site.fine:
         limit = min(limit, sum(site.pool.idle) + 1)  # all that is left is what is idle
     return limit
 
 
 def before(key: float, row: int, keys: Counts, rows: Ints) -> int:
-    """How many of those rows, which are in rank order, go before a job; among equals, the lower row goes first."""
+    """How many of those rows, which are in rank order, go before a job; ties go to the lower row."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2
@@ -103,7 +102,6 @@ def before(key: float, row: int, keys: Counts, rows: Ints) -> int:
 
 
 def _next_victim(victim: Counts, begin: int, end: int) -> int:
-    """The first victim from `begin` on, or `end`."""
     for h in range(begin, end):
         if victim[h] == 1:
             return h
@@ -112,7 +110,7 @@ def _next_victim(victim: Counts, begin: int, end: int) -> int:
 
 def _count(begin: int, counted: int, holders: Holders, victim: Counts, flat: Ints, held: Counts) -> None:
     """Make `held` what holders from `begin` on have of each node, victims left out; it was that from `counted` on."""
-    if counted == len(holders.rows):  # so far nobody was counted, and nobody is a victim
+    if counted == len(holders.rows):  # so far none was counted, and none is a victim
         if INTERPRETED:
             held[:] = np.bincount(flat[holders.begins[begin] :], minlength=len(held)).tolist()
         else:
@@ -126,7 +124,6 @@ def _count(begin: int, counted: int, holders: Holders, victim: Counts, flat: Int
 
 
 def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
-    """Add a holder's GPUs to the numbers of their nodes, or take them away."""
     begin, end = holders.begins[h], holders.ends[h]
     if len(counts) == 1:
         counts[0] += sign * (end - begin)
@@ -136,7 +133,7 @@ def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
 
 
 def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
-    """Room for a job at the cost of holders behind it, as few and as far behind as will do; false if none will."""
+    """Make room for a job by stopping holders behind it, as few and as far behind as possible; false if impossible."""
     pool, k = site.pool, site.demand.gpus[row]
     one_node = site.code == CONSOLIDATE
     if site.fine:
@@ -158,7 +155,7 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
 
 
 def _in_reach(k: int, held: Counts, site: Site) -> bool:
-    """Whether k GPUs could be had if all who may be stopped were."""
+    """Whether k GPUs would be free if all holders that may be stopped were."""
     pool = site.pool
     for n in range(len(held)):
         pool.idle[n] += held[n]
@@ -196,7 +193,7 @@ def _spare_by_count(
 
 
 def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
-    """The same where counting is not enough: take all holders away, and put back those who can stay."""
+    """`_make_room` where counting is not enough: release all holders, and put back those that can stay."""
     trial = on_copy(site)
     for h in range(behind, len(holders.rows)):
         if victim[h] == 0:

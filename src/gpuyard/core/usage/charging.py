@@ -1,7 +1,7 @@
-"""What jobs are counted with on the GPUs they share: what they asked for, or less where less is expected of them.
+"""What jobs are charged on the GPUs they share: what they asked for, or less where they are expected to use less.
 
-A charge is a job's footprint in the pool. So the sum of all charges never exceeds a GPU, every plan keeps to that, and
-who plans knows nothing of usage. What a job was promised stays what it asked for: a charge bounds nobody.
+A charge is a job's footprint in the pool. So the sum of all charges never exceeds a GPU, every plan respects that, and
+planners know nothing of usage. What a job was promised stays what it asked for: a charge limits no job.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from gpuyard.core.events import Charged
 from gpuyard.core.loops.pool import Floats, Ints
 from gpuyard.core.model import Phase
 from gpuyard.core.state import State
-from gpuyard.core.usage.admission import HISTORY
-from gpuyard.core.usage.percentiles import Usage
+from gpuyard.core.usage.admission import HISTORY, Usage
 from gpuyard.errors import Bug
 
 _SHRINKS = 0.95  # a charge that would become but a little smaller stays: thousands may wait, and an event is dear
@@ -25,7 +24,6 @@ NOTHING = Usage()
 
 
 def charge(state: State, row: int, event: Charged) -> None:
-    """Count a job with so much from now on."""
     table, memory = state.table, event.memory
     asked, whole = float(table.memory[row]), bool(table.compute[row] >= 100)
     if whole and memory == asked:
@@ -44,7 +42,7 @@ def charge(state: State, row: int, event: Charged) -> None:
 
 
 def keep_charge(state: State, row: int) -> None:
-    """After a row was told what its job asks for: a job on GPUs is counted there as before, and a waiting one anew."""
+    """After an edit: a job on GPUs is charged as before, and a waiting one again from what it asks for."""
     if row in state.charges and len(state.spot[row]):
         state.table.footprint[row] = state.charges[row]
     else:
@@ -54,9 +52,9 @@ def keep_charge(state: State, row: int) -> None:
 def settle(state: State, usage: Usage | None, now: float, most: int = 1000) -> list[Charged]:
     """What jobs should be charged from now on, if it is another amount than now; the most urgent first, if many.
 
-    Whoever is expected to need less than it asked for is charged that. Who outgrows what was expected of it, or of whom
-    nothing is known any more, is charged what it asked for again: at once if it waits, and as far as there is room if
-    it is on GPUs.
+    A job that is expected to need less than it asked for is charged that. A job that outgrows what was expected, or of
+    which nothing is known any more, is charged what it asked for again: at once if it waits, and as far as there is
+    room if it is on GPUs.
     """
     if usage is None and not state.charges:
         return []
@@ -73,19 +71,20 @@ def _settled(state: State, usage: Usage, now: float) -> Iterator[Charged]:
     lowered = {row: float(wanted[row]) for row in placed if wanted[row] < _SHRINKS * charged[row]}
     for row, lower in lowered.items():
         room[state.spot[row]] += float(charged[row]) - lower
-        yield _told(state, row, lower, usage, now)
+        yield _charge(state, row, lower, usage, now)
     for row in placed:
         higher = _raised(float(charged[row]), float(wanted[row]), float(np.min(room[state.spot[row]])))
         if higher is not None:
             room[state.spot[row]] -= higher - float(charged[row])
-            yield _told(state, row, higher, usage, now)
+            yield _charge(state, row, higher, usage, now)
     for row in changed:
         if not len(state.spot[row]) and not _SHRINKS * charged[row] <= wanted[row] <= charged[row]:
-            yield _told(state, row, float(wanted[row]), usage, now)
+            yield _charge(state, row, float(wanted[row]), usage, now)
 
 
 def targets(state: State, usage: Usage) -> Floats:
-    """What jobs should be charged, by row, if there is room: what is expected of them, and at most what they asked."""
+    """What jobs should be charged, by row, if there is room: what they are expected to use, and at most what they asked
+    for."""
     table = state.table
     wanted = table.memory[: table.size].copy()
     known = [(row, peak.memory) for job, peak in usage.peaks.items() if (row := state.row_of.get(job)) is not None]
@@ -107,7 +106,7 @@ def _raised(now: float, wanted: float, room: float) -> float | None:
     return higher if higher > now and (higher - now >= _STEP or higher == wanted) else None
 
 
-def _told(state: State, row: int, memory: float, usage: Usage, now: float) -> Charged:
+def _charge(state: State, row: int, memory: float, usage: Usage, now: float) -> Charged:
     job = state.ids[row]
     peak = usage.peaks.get(job)
     return Charged(now, job, memory, HISTORY, peak.evidence) if peak is not None else Charged(now, job, memory)

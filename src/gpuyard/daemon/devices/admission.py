@@ -18,9 +18,9 @@ import numpy as np
 
 from gpuyard.core.events import Cancelled, Edited, Event, Exited, Placed
 from gpuyard.core.model import Phase
+from gpuyard.core.usage.admission import USUAL, Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.core.usage.charging import settle
 from gpuyard.core.usage.overcommit import hopeful
-from gpuyard.core.usage.percentiles import USUAL, Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.daemon.devices.measurements import Measure
 from gpuyard.units import format_size
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuyard.core.columns import Table
 from gpuyard.core.events import Edited
 from gpuyard.core.loops.pool import Floats
 from gpuyard.core.model import Phase, Request
-from gpuyard.core.state import State
+from gpuyard.core.state import State, Table
 from gpuyard.engines.mps_control import program
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device

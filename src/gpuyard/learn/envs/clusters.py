@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpuyard.core.loops import backfill, nodes, placement, pool
+from gpuyard.core.loops import backfill, placement, pool
 from gpuyard.core.loops.backfill import new_starts
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.planner import OrderedPlanner
@@ -144,7 +144,7 @@ def planner_for(discipline: str, placement: str) -> OrderedPlanner:
 MAX_QUEUE = 128
 DISCIPLINES = {"commit": COMMIT, "easy-shadow": EASY_SHADOW, "easy": EASY}
 OBJECTIVES = ("slowdown", "jct", "wait")
-_MODULES = (pool, nodes, placement, backfill, schedule, clock, loops_of_fleet)
+_MODULES = (pool, placement, backfill, schedule, clock, loops_of_fleet)
 
 Observations = npt.NDArray[np.float32]
 

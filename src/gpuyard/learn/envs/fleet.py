@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, shadow_time, wait_for
-from gpuyard.core.loops.nodes import has_room
+from gpuyard.core.loops.placement import has_room
 from gpuyard.core.loops.pool import Demand, Flags, Floats, Ints, Pool, Site
 from gpuyard.sim.kernel.clock import Clock, next_instant
 from gpuyard.sim.kernel.schedule import (

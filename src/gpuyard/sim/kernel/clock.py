@@ -10,14 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.nodes import add_gpus
+from gpuyard.core.loops.placement import add_gpus
 from gpuyard.core.loops.pool import Floats, Ints
 from gpuyard.sim.kernel.schedule import Schedule, Work, next_end, take_gpus
 
 
 class Clock(NamedTuple):
-    """Where a simulation stands."""
-
     finished: Ints
     """Rows that finished at this instant."""
     counts: Ints
@@ -27,15 +25,14 @@ class Clock(NamedTuple):
 
 
 def new_clock(most: int) -> Clock:
-    """At the beginning, with room for so many running jobs."""
     return Clock(np.empty(most, np.int64), np.zeros(3, np.int64), np.full(1, np.inf))
 
 
-def next_instant(clock: Clock, work: Work, yard: Schedule, idle: Ints, stepwise: bool) -> float:
-    """Let the next events happen, and say when they do; infinite if nothing will ever happen again."""
+def next_instant(clock: Clock, work: Work, schedule: Schedule, idle: Ints, stepwise: bool) -> float:
+    """Let the next events happen, and return when they do; infinite if nothing will ever happen again."""
     n, row = len(work.submit), clock.counts[2]
     arrives = work.submit[row] if row < n else np.inf
-    now = min(arrives, next_end(yard.ends), clock.due[0])
+    now = min(arrives, next_end(schedule.ends), clock.due[0])
     clock.counts[0] = 0
     clock.counts[1] = row
     if now == np.inf:
@@ -43,12 +40,12 @@ def next_instant(clock: Clock, work: Work, yard: Schedule, idle: Ints, stepwise:
     if stepwise and arrives == now:
         clock.counts[2] = row + 1
         return now
-    while next_end(yard.ends) == now:
-        done = yard.ends.row[0]
-        take_gpus(yard, done)
-        add_gpus(idle, yard.nodes[yard.offset[done] : yard.offset[done + 1]], 1)
-        yard.end[done] = now
-        yard.done[0] += 1
+    while next_end(schedule.ends) == now:
+        done = schedule.ends.row[0]
+        take_gpus(schedule, done)
+        add_gpus(idle, schedule.nodes[schedule.offset[done] : schedule.offset[done + 1]], 1)
+        schedule.end[done] = now
+        schedule.done[0] += 1
         clock.finished[clock.counts[0]] = done
         clock.counts[0] += 1
         if stepwise:
@@ -68,7 +65,7 @@ def round_after(time: float, length: float) -> float:
 
 
 def is_time_to_plan(clock: Clock, now: float, eventful: bool, every: float) -> bool:
-    """Whether a plan is made at this instant; if so, the next wish is still to be made."""
+    """Whether a plan is made at this instant; if so, the plan sets the next wake-up."""
     eventful = eventful or clock.due[0] == now
     if every > 0 and eventful:
         clock.due[0] = min(clock.due[0] if clock.due[0] > now else np.inf, round_after(now, every))

@@ -1,5 +1,11 @@
-"""Compiles the loops of the core and of the kernel, and policies, from their one source, and keeps the machine
-code on disk.
+"""Compiles the loops of the core and of the kernel, and policies, from their one source, and keeps the result on disk.
+
+The functions of `core` are written in numba's subset but know nothing of numba: the daemon runs them interpreted. Here
+their source is put into one module, every function decorated, in a directory named after a hash of that source; numba
+keeps its machine code beside it. So a change anywhere starts afresh, and only the first run ever compiles.
+
+A driver takes policies as values of one function type, so that it is compiled once for all of them. A policy that numba
+cannot compile is still a policy: `replay` runs it.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from gpuyard.errors import Bug
 
 
 def cache_home() -> Path:
-    """Where compiled code is kept: GPUYARD_CACHE_DIR, or gpuyard/ in the user's cache directory."""
+    """The directory of compiled code: GPUYARD_CACHE_DIR, or gpuyard/ in the user's cache directory."""
     given = os.environ.get("GPUYARD_CACHE_DIR")
     if given:
         return Path(given)
@@ -32,9 +38,9 @@ def cache_home() -> Path:
 
 
 class _WholeGpus(ast.NodeTransformer):
-    """Leave out what only matters where GPUs are shared: `site.fine` is false, and all jobs take any GPU.
+    """Remove what only matters where GPUs are shared: `site.fine` is false, and all jobs take any GPU.
 
-    Code that is not there need not be compiled, and arrays that only it looks at need not be passed about.
+    Removed code is not compiled, and arrays that only it reads are not passed about.
     """
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -95,22 +101,23 @@ LEAN = frozenset(
     (
         "choose_nodes", "wait_for", "backfill", "_start_heads", "_may_be_new", "_begin", "best_fit", "most_idle",
         "needs_one_node", "some_node_has", "add_gpus", "settle", "claim", "release", "bins_taken", "start", "fill",
-        "book_events", "_number", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "runs",
-        "runs_no_more", "_take_in", "_plan", "displace", "before", "_next_victim", "_count", "_stays",
+        "book_events", "_number", "_plan_dynamic", "_renumber", "best_of", "_best_by_bounds", "remove_waiting", "runs",
+        "runs_no_more", "_take_in", "_plan", "choose_victims", "before", "_next_victim", "_count", "_stays",
         "_limit_after", "_in_reach", "has_room", "whole_nodes_fit", "fits", "_add_bins",
         "_make_room", "_spare_by_count", "is_full", "add_piece", "next_end", "add_end", "remove_end", "_before",
         "_stand", "_rise", "_sink", "_lowest_bit", "_down", "next_row", "_set_front", "put_in", "take_out",
         "first_row", "smallest", "_place_in", "expect", "expect_no_more", "give_gpus", "_give_lowest", "take_gpus",
         "run_from", "next_instant", "round_after", "is_time_to_plan", "_arrived", "_plan_in_order", "plan_salt",
-        "line_length", "_find", "_move", "_to_the_middle", "join", "leave", "note_submitted", "note_started",
+        "queue_length", "_find", "_move", "_to_the_middle", "join", "leave", "note_submitted", "note_started",
         "note_stopped", "note_preempted", "note_finished", "note_renewed", "gather", "_gather_one", "_take",
-        "_changing", "attained", "behind_all", "remaining", "waited", "_queue_up", "_stop", "_everybody_starts",
-        "_begin_all", "nobody_stops", "note_worst", "asks_for_at_most", "fill_up", "take_from", "_gather_work",
-        "_sort_out", "_sort", "decide_anew", "forget_ended", "_part_from_victims", "anybody_fits", "_wake_at",
-        "change_times", "ends_by", "enlist", "dismiss", "decide_standing", "_near", "_rank_due", "_dismiss_victims",
-        "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off", "reserve_for", "_candidates",
-        "without_number", "look_around", "_look_at_jobs", "gather_around", "_opening", "_shorter", "_let_begin",
-        "_judge", "_begin_best", "_keep_head", "usage_into",
+        "_changing", "attained", "behind_all", "remaining", "waited", "_queue_up", "_stop", "_start_all",
+        "_begin_all", "no_job_stops", "note_worst", "asks_for_at_most", "fill_up", "take_from", "_gather_work",
+        "_sort_out", "_sort", "decide_from_scratch", "forget_ended", "_part_from_victims", "any_job_fits", "_wake_at",
+        "change_times", "ends_by", "enlist", "dismiss", "decide_incrementally", "_near", "_rank_due",
+        "_dismiss_victims", "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off",
+        "reserve_for", "_candidates",
+        "without_number", "measure_features", "_measure_jobs", "gather_feature", "_opening", "_shorter", "_let_begin",
+        "_score_all", "_begin_best", "_keep_head", "usage_into",
     )
 )  # fmt: skip
 """Functions that allocate nothing and return no array: counting references would only cost time in them."""
@@ -119,19 +126,19 @@ INLINED = frozenset(
     (
         "next_instant", "is_time_to_plan", "_arrived", "_plan_in_order", "give_gpus", "take_gpus", "run_from", "fill",
         "settle", "start", "put_in", "take_out", "first_row",
-        "book_events", "_plan_scored", "_renumber", "best_of", "_best_by_bounds", "leave_crowd", "_gather_one",
+        "book_events", "_plan_dynamic", "_renumber", "best_of", "_best_by_bounds", "remove_waiting", "_gather_one",
         "_changing",
         "note_submitted", "note_started", "note_stopped", "note_finished", "_take_in", "_plan",
-        "_everybody_starts", "decide_standing", "_opening", "_shorter", "_judge", "_begin_best", "_let_begin",
-        "look_around", "_look_at_jobs", "gather_around", "gather", "_before_shadow", "_keep_head",
+        "_start_all", "decide_incrementally", "_opening", "_shorter", "_score_all", "_begin_best", "_let_begin",
+        "measure_features", "_measure_jobs", "gather_feature", "gather", "_before_shadow", "_keep_head",
     )
 )  # fmt: skip
-"""Functions of every event, which are passed so many arrays that passing them costs more than what they do."""
+"""Functions of every event: passing their many arrays costs more than what they do."""
 
 
 @cache
 def merged_source(modules: tuple[ModuleType, ...], entries: tuple[str, ...]) -> str:
-    """The modules in one, every function decorated; what is compiled for its own sake (`entries`) is kept on disk.
+    """The modules in one, every function decorated; machine code of `entries` is kept on disk.
 
     Named tuples stay those of the modules, since callers make them. Bins are nodes throughout.
     """
@@ -157,7 +164,7 @@ def merged_source(modules: tuple[ModuleType, ...], entries: tuple[str, ...]) -> 
 
 
 def load(name: str, source: str) -> ModuleType:
-    """The source as a module that lives in the cache directory, where numba finds what it compiled before."""
+    """The source as a module in the cache directory, where numba finds what it compiled before."""
     title = f"gpuyard_{name}_{_digest(source)}"
     if title in sys.modules:
         return sys.modules[title]
@@ -187,13 +194,12 @@ def _written(path: Path, source: str) -> Path:
 
 
 def is_compiled(name: str, source: str, entry: str) -> bool:
-    """Whether an entry's machine code is on disk already."""
     return any((_path(name, source).parent / "__pycache__").glob(f"{name}.{entry}-*.nbc"))
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Only one process compiles at a time; the others wait, and find it done."""
+    """One process compiles at a time; the others wait, and find it done."""
     try:
         cache_home().mkdir(parents=True, exist_ok=True)
         file = open(cache_home() / "compiling.lock", "w")  # noqa: SIM115
@@ -229,7 +235,7 @@ def rank(values, n, out):
 """
 
 
-_JUDGE = """\
+_SCORER = """\
 import numba
 from gpuyard.sim.kernel.compiler import FUNCTIONS
 
@@ -245,18 +251,18 @@ _AT_ONCE = "out[:n] = function({arguments})"
 
 
 def compile_policy(policy: Policy) -> Any:
-    """The policy as a compiled function of columns; raises what numba raises where that cannot be done."""
+    """The policy as a compiled function of columns; raises what numba raises."""
     arguments = ", ".join(_arguments(policy, ":n"))
     return load("policy", _SOURCE.format(key=_known(policy), arguments=arguments)).rank
 
 
 def compile_scorer(policy: Policy) -> Any:
-    """The same, of columns and of numbers of its own; one that has some is compiled once, whatever they are."""
+    """The policy as a compiled function of columns and weights; compiled once for all values of the weights."""
     if policy.weights is None:
         body = _AT_ONCE.format(arguments=", ".join(_arguments(policy, ":n")))
     else:
         body = _BY_JOB.format(arguments=", ".join([*_arguments(policy, "i"), "weights"]))
-    return load("judge", _JUDGE.format(key=_known(policy), body=body)).rank
+    return load("scorer", _SCORER.format(key=_known(policy), body=body)).rank
 
 
 def _arguments(policy: Policy, index: str) -> list[str]:
@@ -265,7 +271,7 @@ def _arguments(policy: Policy, index: str) -> list[str]:
 
 
 def _known(policy: Policy) -> str:
-    """The fingerprint under which a policy's function can be had."""
+    """The fingerprint under which `FUNCTIONS` has a policy's function."""
     key = _fingerprint(policy.function)
     if key not in FUNCTIONS:
         FUNCTIONS[key] = _for_numba(policy.function, {})
@@ -273,7 +279,7 @@ def _known(policy: Policy) -> str:
 
 
 def _for_numba(function: Callable[..., Any], seen: dict[Callable[..., Any], Any]) -> Any:
-    """A function with ordinary parameters only, which is all that numba takes, and so for the functions it calls."""
+    """A function with positional parameters only, which is all that numba takes, and so for the functions it calls."""
     import numba
 
     if function in seen:
@@ -289,7 +295,7 @@ def _for_numba(function: Callable[..., Any], seen: dict[Callable[..., Any], Any]
 
 
 def _fingerprint(function: Callable[..., Any]) -> str:
-    """What a function does, in a few letters: its code, and that of the functions it calls."""
+    """A hash of a function's code, and of the functions it calls."""
     digest = hashlib.sha256()
     seen: set[int] = set()
 

@@ -1,7 +1,4 @@
-"""From a trace to a schedule with the compiled drivers:
-
-what they can do, how they are fed, and reruns for training.
-"""
+"""From a trace to a schedule with the compiled drivers: what they can do, their arguments, and reruns for training."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.core.columns import ALWAYS, COLUMNS
-from gpuyard.core.loops import backfill, conservative, formulas, nodes, placement, pool, victims
+from gpuyard.core.loops import backfill, conservative, formulas, placement, pool, victims
 from gpuyard.core.loops.pool import PACKING, Flags, Floats, Ints, Site
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.planner import OrderedPlanner
@@ -38,17 +35,16 @@ from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Trace
 
 MODULES = (
-    pool, nodes, placement, formulas, backfill, victims, conservative, schedule, clock, static_priority,
-    preemption_state,
+    pool, placement, formulas, backfill, victims, conservative, schedule, clock, static_priority, preemption_state,
     job_columns, dynamic_priority, preemption_driver,
 )  # fmt: skip
-JUDGING = (
-    pool, nodes, placement, formulas, backfill, conservative, schedule, clock, static_priority, job_columns,
+SCORING_MODULES = (
+    pool, placement, formulas, backfill, conservative, schedule, clock, static_priority, job_columns,
     dynamic_priority, queue_scoring,
 )  # fmt: skip
 """Of a module of its own: what trained policies need is not compiled with the rest."""
-JUDGED = "run_judged"
-ENTRIES = ("run_in_order", "run_backfilling", "run_scored", "run_preempting")
+SCORING_ENTRY = "run_queue_scoring"
+ENTRIES = ("run_in_order", "run_backfilling", "run_dynamic_priority", "run_preempting")
 _UNKNOWN_BEFOREHAND = frozenset({"virtual_finish", "turn", "requeued"})
 _USAGE = frozenset({"user_usage", "usage_share"})
 _DISCIPLINES = {
@@ -62,7 +58,7 @@ _DISCIPLINES = {
 
 
 def why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner) -> str | None:
-    """Why a simulation is not one for the compiled drivers; None if it is."""
+    """Why the compiled drivers cannot run a simulation; None if they can."""
     policy = planner.policy
     if planner.code >= PACKING:
         return f"placement {planner.placement} looks at single GPUs"
@@ -78,27 +74,24 @@ def why_not(trace: Trace, cluster: Cluster, planner: OrderedPlanner) -> str | No
 
 
 def entry_for(planner: OrderedPlanner) -> str:
-    """Which of the compiled drivers a planner is for."""
     policy = planner.policy
     if policy.preemptive:
         return "run_preempting"
     if policy.looks_around:
-        return JUDGED
+        return SCORING_ENTRY
     if not policy.static or _UNKNOWN_BEFOREHAND.intersection(policy.columns):
-        return "run_scored" if planner.discipline in ("strict", "skip") else JUDGED
+        return "run_dynamic_priority" if planner.discipline in ("strict", "skip") else SCORING_ENTRY
     return "run_in_order" if planner.discipline in ("strict", "skip", "commit") else "run_backfilling"
 
 
 def _source(entry: str) -> tuple[str, str]:
-    """The module that an entry is in: its name and source."""
-    if entry == JUDGED:
-        return "judging", compiler.merged_source(JUDGING, (JUDGED,))
+    if entry == SCORING_ENTRY:
+        return "scoring", compiler.merged_source(SCORING_MODULES, (SCORING_ENTRY,))
     return "loops", compiler.merged_source(MODULES, ENTRIES)
 
 
 @cache
 def loop(entry: str) -> Any:
-    """One of the compiled drivers; imports numba."""
     return getattr(compiler.load(*_source(entry)), entry)
 
 
@@ -106,7 +99,6 @@ _ON_DISK: set[str] = set()
 
 
 def is_compiled(planner: OrderedPlanner) -> bool:
-    """Whether the driver for this planner is on disk, from this version of the source."""
     entry = entry_for(planner)
     if entry not in _ON_DISK and compiler.is_compiled(*_source(entry), entry):
         _ON_DISK.add(entry)
@@ -124,7 +116,6 @@ def drive(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Result:
-    """Simulate a trace, as `replay` does."""
     check_timing(planner, restart_cost, round_length)
     trace.check()
     if not trace.in_order:
@@ -132,18 +123,18 @@ def drive(
         trace, estimates, restart_cost = trace.take(by_arrival), estimates[by_arrival], restart_cost[by_arrival]
     run = Run(trace, cluster, planner, estimates, restart_cost, round_length, seed)
     with nullcontext() if is_compiled(planner) else compiler.alone():
-        watched(run.call, run.yard.done, len(trace), progress)
+        watched(run.call, run.schedule.done, len(trace), progress)
     return run.result()
 
 
 def watched(call: Callable[[], None], done: Ints, total: int, progress: Progress | None) -> None:
-    """Run a compiled loop beside this thread, so that progress can be told and Ctrl-C is heard."""
+    """Run a compiled loop beside this thread, which shows progress and handles Ctrl-C."""
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
             call()
-        except BaseException as error:  # to be raised where somebody is listening
+        except BaseException as error:  # raised again in the waiting thread
             failed.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -157,13 +148,11 @@ def watched(call: Callable[[], None], done: Ints, total: int, progress: Progress
 
 
 def _only(record: Any, *names: str) -> Any:
-    """A named tuple with everything left out but these fields: the compiled loops never look at the others."""
+    """A named tuple with only these fields: the compiled loops never look at the others."""
     return type(record)(*(value if name in names else None for name, value in record._asdict().items()))
 
 
 class Run:
-    """One simulation: its arrays, and which driver is called with them."""
-
     def __init__(
         self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats, restart: Floats,
         every: float, seed: int,
@@ -185,7 +174,7 @@ class Run:
         )  # fmt: skip
         self.clock = clock.new_clock(gpus + 1)
         self.pieces: schedule.Pieces | None = None
-        self.yard = schedule.Schedule(
+        self.schedule = schedule.Schedule(
             pool=_only(full, "first", "node", "tenants"),
             lowest=full.first[:-1].copy(),
             free=np.array([gpus]),
@@ -200,7 +189,6 @@ class Run:
         )
 
     def _load(self, estimates: Floats) -> None:
-        """Fill the table of columns."""
         trace = self.trace
         columns: dict[str, Floats | Ints | Flags] = {
             name: getattr(trace, name)
@@ -216,10 +204,9 @@ class Run:
         self.state.table.load(columns)
 
     def _rejected(self) -> dict[int, str]:
-        """Jobs that can never run on this cluster, and why."""
         trace = self.trace
-        wishes = np.stack((trace.gpus.astype(np.float64), trace.memory)) if trace.memory.any() else trace.gpus[None, :]
-        kinds, kind = np.unique(wishes, axis=1, return_inverse=True) if len(wishes) > 1 else _kinds(trace.gpus)
+        demands = np.stack((trace.gpus.astype(np.float64), trace.memory)) if trace.memory.any() else trace.gpus[None, :]
+        kinds, kind = np.unique(demands, axis=1, return_inverse=True) if len(demands) > 1 else _kinds(trace.gpus)
         found: dict[int, str] = {}
         for i in range(kinds.shape[1]):
             memory = float(kinds[1, i]) if len(kinds) > 1 else 0.0
@@ -229,22 +216,21 @@ class Run:
         return dict(sorted(found.items()))
 
     def call(self) -> None:
-        """Let the driver run."""
         entry = entry_for(self.planner)
         wrong = -1
         if entry == "run_preempting":
             wrong, self.pieces = self._preempting(loop(entry))
-        elif entry == "run_scored":
+        elif entry == "run_dynamic_priority":
             wrong = self._scored(loop(entry))
-        elif entry == JUDGED:
-            wrong = loop(entry)(*self.judged_arguments())
+        elif entry == SCORING_ENTRY:
+            wrong = loop(entry)(*self.scoring_arguments())
         else:
             kind = _DISCIPLINES[self.planner.discipline]
-            loop(entry)(self.work, self._order(), self.site, self.yard, self.clock, kind, self.seed, self.every)
+            loop(entry)(self.work, self._order(), self.site, self.schedule, self.clock, kind, self.seed, self.every)
         if wrong >= 0:
             name = self.planner.policy.name
             raise PolicyError(f"policy {name} returned 'not a number' for job {self.trace.ids[wrong]}")
-        if self.yard.done[0] < len(self.trace):
+        if self.schedule.done[0] < len(self.trace):
             raise Bug("the simulation came to a halt with jobs waiting")
 
     def _order(self) -> static_priority.Order:
@@ -268,21 +254,24 @@ class Run:
 
     def _scored(self, entry: Callable[..., int]) -> int:
         policy = self.planner.policy
-        crowd = dynamic_priority.new_crowd(len(self.trace), len(policy.columns), self.cluster.gpus, len(self.users))
+        waiting = dynamic_priority.new_waiting_jobs(
+            len(self.trace), len(policy.columns), self.cluster.gpus, len(self.users)
+        )
         return entry(
-            self.work, self.site, self.yard, self.clock, self._facts(), crowd, _codes(policy), _when(policy),
+            self.work, self.site, self.schedule, self.clock, self._facts(), waiting, _codes(policy), _when(policy),
             "user_usage" in policy.columns, self.planner.discipline == "strict", self.every,
             compiler.compile_policy(policy),
         )  # fmt: skip
 
-    def judged_arguments(self) -> tuple[Any, ...]:
-        """What `run_judged` is called with; a trained policy's weights come last."""
+    def scoring_arguments(self) -> tuple[Any, ...]:
+        """The arguments of `run_queue_scoring`; a trained policy's weights come last."""
         policy, gpus = self.planner.policy, self.cluster.gpus
-        crowd = dynamic_priority.new_crowd(len(self.trace), len(policy.columns), gpus, len(self.users))
+        waiting = dynamic_priority.new_waiting_jobs(len(self.trace), len(policy.columns), gpus, len(self.users))
         length = length_of(self.state.table.estimate[: len(self.trace)])
         return (
-            self.work, self.site, self.yard, self.clock, self._facts(), crowd, queue_scoring.new_around(length, gpus),
-            _codes(policy), _DISCIPLINES[self.planner.discipline], bool(_USAGE.intersection(policy.columns)),
+            self.work, self.site, self.schedule, self.clock, self._facts(), waiting,
+            queue_scoring.new_features(length, gpus), _codes(policy), _DISCIPLINES[self.planner.discipline],
+            bool(_USAGE.intersection(policy.columns)),
             self.every, compiler.compile_scorer(policy), np.empty(0) if policy.weights is None else policy.weights,
         )  # fmt: skip
 
@@ -295,7 +284,7 @@ class Run:
             columns=_codes(policy),
             change_columns=_codes(change) if change else np.empty(0, dtype=np.int64),
             changes=change is not None,
-            standing=_stands(policy),
+            ranks_hold=_ranks_hold(policy),
             quantum=policy.quantum,
             sliced=policy.sliced,
             strict=self.planner.discipline == "strict",
@@ -306,15 +295,14 @@ class Run:
         )
         most = max(len(rules.columns), len(rules.change_columns))
         return entry(
-            self.work, self.site, self.yard, self.clock, self._facts(), preemption_state.new_line(n),
-            schedule.new_pieces(n + gpus + 1, int(self.yard.offset[-1]) + gpus + 1),
-            preemption_state.new_desk(gpus, len(self.cluster.nodes), n, most), rules, rank,
+            self.work, self.site, self.schedule, self.clock, self._facts(), preemption_state.new_sorted_queue(n),
+            schedule.new_pieces(n + gpus + 1, int(self.schedule.offset[-1]) + gpus + 1),
+            preemption_state.new_preemption_state(gpus, len(self.cluster.nodes), n, most), rules, rank,
             compiler.compile_policy(change) if change else rank,
         )  # fmt: skip
 
     def result(self) -> Result:
-        """What came of it."""
-        of = self.yard
+        of = self.schedule
         if self.pieces is None:
             rows = np.arange(len(self.trace))
             job = np.repeat(rows, np.diff(of.offset))
@@ -347,8 +335,8 @@ def _codes(policy: Policy) -> Ints:
     return np.array([queue_scoring.CODES[name] for name in policy.columns], dtype=np.int64)
 
 
-def _stands(policy: Policy) -> bool:
-    """Whether a running job's number stands until a time that the policy tells, whatever happens to others."""
+def _ranks_hold(policy: Policy) -> bool:
+    """Whether a running job's number stands until a time that the policy says, whatever happens to others."""
     change = policy.next_change
     if change is None or policy.quantum > 0:
         return False
@@ -357,30 +345,30 @@ def _stands(policy: Policy) -> bool:
 
 
 def _when(policy: Policy) -> int:
-    """How often a policy's numbers have to be worked out anew."""
+    """How often a policy's numbers have to be computed again."""
     moving = {name for name in policy.columns if COLUMNS[name].changes == ALWAYS}
     if not moving:
         return dynamic_priority.ONCE
     if moving == {"draw"}:
         return dynamic_priority.AT_STARTS
-    return dynamic_priority.ONE_WAY if policy.one_way and moving == {"wait"} else dynamic_priority.ALWAYS_ANEW
+    return dynamic_priority.ONE_WAY if policy.one_way and moving == {"wait"} else dynamic_priority.EVERY_PLAN
 
 
 _KEPT = frozenset({"asked", "values", "near", "near_keys", "keys", "rows", "gpus", "nodes", "submit", "run"})
-"""Arrays that nobody writes, or that are written before they are read: these need not be made anew."""
+"""Arrays that no run writes, or that are written before they are read: these need no reset."""
 
 
 class Rerun:
-    """A simulation whose arrays are laid out once and made new before every run."""
+    """A simulation whose arrays are allocated once and reset before every run."""
 
     def __init__(self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, estimates: Floats) -> None:
-        if entry_for(planner) != JUDGED:
-            raise Bug(f"policy {planner.policy.name} is not judged anew at every plan")
+        if entry_for(planner) != SCORING_ENTRY:
+            raise Bug(f"policy {planner.policy.name} does not score the queue at every plan")
         if reason := why_not(trace, cluster, planner):
             raise UserError(f"this cannot be learned on: {reason}, which the compiled simulator does not do")
         run = Run(trace, cluster, planner, estimates, np.zeros(len(trace)), 0.0, 0)
-        self._entry, self._arguments = loop(JUDGED), run.judged_arguments()
-        self._start, self._done, self._jobs = run.yard.start, run.yard.done, len(trace)
+        self._entry, self._arguments = loop(SCORING_ENTRY), run.scoring_arguments()
+        self._start, self._done, self._jobs = run.schedule.start, run.schedule.done, len(trace)
         self._fresh = [(array, array.copy()) for array in _written(self._arguments)]
 
     def starts(self, weights: Floats) -> Floats:
@@ -396,7 +384,6 @@ class Rerun:
 
 
 def _written(value: Any, name: str = "") -> list[np.ndarray[Any, Any]]:
-    """The arrays within that a run writes to."""
     if isinstance(value, np.ndarray):
         return [] if name in _KEPT else [value]
     if isinstance(value, tuple):

@@ -1,9 +1,9 @@
-"""The compiled driver for policies whose order changes while jobs wait, and that stop nobody: strict and skip.
+"""The compiled driver for policies whose order changes while jobs wait, and that stop no job: strict and skip.
 
-How much is worked out anew depends on what a policy looks at. Numbers that are drawn stand until somebody starts;
-numbers that never change are worked out once. Where a job's number moves one way while it waits, its number at some
-time to come bounds it until then: only jobs whose bound is better than the best number found are looked at closely,
-and the time to come is chosen so that this is little work. Loops in numba's subset.
+How much is computed again depends on what a policy reads. Numbers that are drawn stand until a job starts; numbers that
+never change are computed once. Where a job's number moves one way while it waits, its number at a later time bounds it
+until then: only jobs whose bound is better than the best number found are looked at closely, and that later time is
+chosen so that this is little work. Loops in numba's subset.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gpuyard.sim.kernel.job_columns import (
 )
 from gpuyard.sim.kernel.schedule import Schedule, Work, asks_for_at_most, give_gpus, plan_salt, run_from
 
-ONCE, AT_STARTS, ALWAYS_ANEW, ONE_WAY = range(4)
-"""When numbers are worked out: at submission, after every start, at every plan, or as far as bounds do not tell."""
+ONCE, AT_STARTS, EVERY_PLAN, ONE_WAY = range(4)
+"""When numbers are computed: at submission, after every start, at every plan, or where bounds are not enough."""
 
 
 class WaitingJobs(NamedTuple):
@@ -54,8 +54,7 @@ class WaitingJobs(NamedTuple):
     """Until when bounds hold, and how far ahead they are set."""
 
 
-def new_crowd(rows: int, columns: int, gpus: int, users: int) -> WaitingJobs:
-    """Room for so many jobs to wait."""
+def new_waiting_jobs(rows: int, columns: int, gpus: int, users: int) -> WaitingJobs:
     return WaitingJobs(
         np.empty(rows + 1, np.int64), np.empty(rows + 1), np.full(rows, -1, np.int64), np.empty(rows + 1, np.int64),
         np.empty(rows + 1), np.empty((max(columns, 1), rows + 1)), np.empty(gpus + 1, np.int64), np.zeros(users),
@@ -63,83 +62,84 @@ def new_crowd(rows: int, columns: int, gpus: int, users: int) -> WaitingJobs:
     )  # fmt: skip
 
 
-def run_scored(
-    work: Work, site: Site, yard: Schedule, clock: Clock, facts: JobColumns, crowd: WaitingJobs, columns: Ints,
+def run_dynamic_priority(
+    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, waiting: WaitingJobs, columns: Ints,
     when: int,
     with_usage: bool, strict: bool, every: float, rank: Rank,
 ) -> int:  # fmt: skip
     """Simulate strict or skip; returns the row that the policy had no number for, or -1."""
-    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
+    starts = new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1)
     while True:
-        now = next_instant(clock, work, yard, site.pool.idle, False)
+        now = next_instant(clock, work, schedule, site.pool.idle, False)
         if now == np.inf:
             return -1
-        before = crowd.counts[0]
-        book_events(work, yard, clock, facts, crowd, with_usage, now)
+        before = waiting.counts[0]
+        book_events(work, schedule, clock, facts, waiting, with_usage, now)
         wrong = -1
-        if when != ALWAYS_ANEW:
-            _number(facts, crowd, columns, when, rank, now, before, crowd.counts[0])
-            wrong = without_number(crowd, before)
-        if wrong < 0 and is_time_to_plan(clock, now, crowd.counts[4] > 0, every):
-            wrong = _plan_scored(work, site, yard, facts, crowd, starts, columns, when, with_usage, strict, rank, now)
+        if when != EVERY_PLAN:
+            _number(facts, waiting, columns, when, rank, now, before, waiting.counts[0])
+            wrong = without_number(waiting, before)
+        if wrong < 0 and is_time_to_plan(clock, now, waiting.counts[4] > 0, every):
+            wrong = _plan_dynamic(
+                work, site, schedule, facts, waiting, starts, columns, when, with_usage, strict, rank, now
+            )
         if wrong >= 0:
             return wrong
 
 
 def book_events(
-    work: Work, yard: Schedule, clock: Clock, facts: JobColumns, crowd: WaitingJobs, with_usage: bool, now: float
+    work: Work, schedule: Schedule, clock: Clock, facts: JobColumns, waiting: WaitingJobs, with_usage: bool, now: float
 ) -> None:
-    """Book who has finished and who has arrived."""
     for i in range(clock.counts[0]):
         row = clock.finished[i]
         note_finished(facts, row, now)
         if with_usage:
-            runs_no_more(crowd, row)
-    crowd.counts[4] = clock.counts[0]
+            runs_no_more(waiting, row)
+    waiting.counts[4] = clock.counts[0]
     for row in range(clock.counts[1], clock.counts[2]):
         if work.rejected[row]:
-            yard.done[0] += 1
+            schedule.done[0] += 1
             continue
         note_submitted(facts, row)
-        i = crowd.counts[0]
-        crowd.rows[i] = row
-        crowd.place[row] = i
-        crowd.counts[0] = i + 1
-        crowd.counts[4] += 1
-        crowd.waiting_of[facts.gpus[row]] += 1
+        i = waiting.counts[0]
+        waiting.rows[i] = row
+        waiting.place[row] = i
+        waiting.counts[0] = i + 1
+        waiting.counts[4] += 1
+        waiting.waiting_of[facts.gpus[row]] += 1
 
 
-def without_number(crowd: WaitingJobs, begin: int) -> int:
+def without_number(waiting: WaitingJobs, begin: int) -> int:
     """The first row, from this place on, that the policy had no number for; -1 if there is none."""
-    for i in range(begin, crowd.counts[0]):
-        if np.isnan(crowd.keys[i]):
-            return int(crowd.rows[i])
+    for i in range(begin, waiting.counts[0]):
+        if np.isnan(waiting.keys[i]):
+            return int(waiting.rows[i])
     return -1
 
 
 def _number(
-    facts: JobColumns, crowd: WaitingJobs, columns: Ints, when: int, rank: Rank, now: float, begin: int, end: int
+    facts: JobColumns, waiting: WaitingJobs, columns: Ints, when: int, rank: Rank, now: float, begin: int, end: int
 ) -> None:
-    """Work out the numbers of some who wait, or bounds of them."""
+    """Compute the numbers of some waiting jobs, or bounds of them."""
     n = end - begin
-    gather(facts, columns, crowd.rows[begin:end], now, crowd.usage, crowd.values)
-    rank(crowd.values, n, crowd.keys[begin:])
+    gather(facts, columns, waiting.rows[begin:end], now, waiting.usage, waiting.values)
+    rank(waiting.values, n, waiting.keys[begin:])
     if when == ONE_WAY:
-        gather(facts, columns, crowd.rows[begin:end], max(now, crowd.horizon[0]), crowd.usage, crowd.values)
-        rank(crowd.values, n, crowd.near_keys)
+        gather(facts, columns, waiting.rows[begin:end], max(now, waiting.horizon[0]), waiting.usage, waiting.values)
+        rank(waiting.values, n, waiting.near_keys)
         for i in range(n):
-            later = crowd.near_keys[i]
-            if not crowd.keys[begin + i] <= later:  # also where either is not a number
-                crowd.keys[begin + i] = later + 0.0 * crowd.keys[begin + i]
+            later = waiting.near_keys[i]
+            if not waiting.keys[begin + i] <= later:  # also where either is not a number
+                waiting.keys[begin + i] = later + 0.0 * waiting.keys[begin + i]
 
 
-def _plan_scored(
-    work: Work, site: Site, yard: Schedule, facts: JobColumns, crowd: WaitingJobs, starts: Starts, columns: Ints,
+def _plan_dynamic(
+    work: Work, site: Site, schedule: Schedule, facts: JobColumns, waiting: WaitingJobs, starts: Starts, columns: Ints,
     when: int,
     with_usage: bool, strict: bool, rank: Rank, now: float,
 ) -> int:  # fmt: skip
-    """Start who may, the best first; returns a row without a number, or -1."""
-    if not asks_for_at_most(yard.free[0], crowd.waiting_of):
+    """Start jobs, the best first; returns a row without a number, or -1."""
+    if not asks_for_at_most(schedule.free[0], waiting.waiting_of):
         return -1
     site = Site(
         site.demand,
@@ -150,117 +150,115 @@ def _plan_scored(
         site.tasks,
         site.parts,
     )
-    wrong = _renumber(facts, crowd, columns, when, with_usage, rank, now)
+    wrong = _renumber(facts, waiting, columns, when, with_usage, rank, now)
     limit = NO_LIMIT
-    while wrong < 0 and asks_for_at_most(min(yard.free[0], limit - 1), crowd.waiting_of):
-        most = len(crowd.waiting_of) if strict else min(yard.free[0], limit - 1)
+    while wrong < 0 and asks_for_at_most(min(schedule.free[0], limit - 1), waiting.waiting_of):
+        most = len(waiting.waiting_of) if strict else min(schedule.free[0], limit - 1)
         if when == ONE_WAY:
-            row = _best_by_bounds(facts, crowd, columns, rank, now, most)
+            row = _best_by_bounds(facts, waiting, columns, rank, now, most)
         else:
-            row = best_of(facts, crowd, most)
+            row = best_of(facts, waiting, most)
         starts.size[0] = 0
-        crowd.near[0] = row
-        limit = fill(crowd.near[:1], strict, limit, site, starts)
+        waiting.near[0] = row
+        limit = fill(waiting.near[:1], strict, limit, site, starts)
         if starts.size[0] > 0:
-            leave_crowd(facts, crowd, row)
-            give_gpus(yard, row, starts.bins[: starts.ends[0]], site.code, site.salt)
+            remove_waiting(facts, waiting, row)
+            give_gpus(schedule, row, starts.bins[: starts.ends[0]], site.code, site.salt)
             note_started(facts, row, now, 0.0)
-            run_from(yard, row, now, now + work.run[row])
+            run_from(schedule, row, now, now + work.run[row])
             if with_usage:
-                runs(crowd, row)
+                runs(waiting, row)
         elif strict:
             break
     return wrong
 
 
 def _renumber(
-    facts: JobColumns, crowd: WaitingJobs, columns: Ints, when: int, with_usage: bool, rank: Rank, now: float
+    facts: JobColumns, waiting: WaitingJobs, columns: Ints, when: int, with_usage: bool, rank: Rank, now: float
 ) -> int:
-    """Bring numbers or bounds up to date where that is due; returns a row without a number, or -1."""
-    n = crowd.counts[0]
-    if when == ONCE or (when == AT_STARTS and crowd.counts[2] == facts.numbers[1]):
+    """Update numbers or bounds where that is due; returns a row without a number, or -1."""
+    n = waiting.counts[0]
+    if when == ONCE or (when == AT_STARTS and waiting.counts[2] == facts.numbers[1]):
         return -1
     if when == ONE_WAY:
-        if now <= crowd.horizon[0] and crowd.counts[3] <= 2 * n + 64:
+        if now <= waiting.horizon[0] and waiting.counts[3] <= 2 * n + 64:
             return -1
-        if crowd.counts[3] > 2 * n + 64:  # bounds were loose: look less far ahead
-            crowd.horizon[1] = max(crowd.horizon[1] * 0.5, 1e-3)
-        elif crowd.counts[3] < n:
-            crowd.horizon[1] *= 2.0
-        crowd.horizon[0] = now + crowd.horizon[1]
-        crowd.counts[3] = 0
+        if waiting.counts[3] > 2 * n + 64:  # bounds were loose: look less far ahead
+            waiting.horizon[1] = max(waiting.horizon[1] * 0.5, 1e-3)
+        elif waiting.counts[3] < n:
+            waiting.horizon[1] *= 2.0
+        waiting.horizon[0] = now + waiting.horizon[1]
+        waiting.counts[3] = 0
     if with_usage:
-        usage_now(facts, crowd.running[: crowd.counts[1]], now, crowd.usage)
-    crowd.counts[2] = facts.numbers[1]
-    _number(facts, crowd, columns, when, rank, now, 0, n)
-    return without_number(crowd, 0)
+        usage_now(facts, waiting.running[: waiting.counts[1]], now, waiting.usage)
+    waiting.counts[2] = facts.numbers[1]
+    _number(facts, waiting, columns, when, rank, now, 0, n)
+    return without_number(waiting, 0)
 
 
-def best_of(facts: JobColumns, crowd: WaitingJobs, most: int) -> int:
-    """The waiting row with the smallest number, ties to the lower row, that asks for at most so many GPUs."""
+def best_of(facts: JobColumns, waiting: WaitingJobs, most: int) -> int:
+    """The waiting row with the smallest number, ties to the lower row, that asks for at most `most` GPUs."""
     best, key = -1, np.inf
-    for i in range(crowd.counts[0]):
-        row = crowd.rows[i]
-        if crowd.keys[i] <= key and facts.gpus[row] <= most and (best < 0 or crowd.keys[i] < key or row < best):
-            best, key = row, crowd.keys[i]
+    for i in range(waiting.counts[0]):
+        row = waiting.rows[i]
+        if waiting.keys[i] <= key and facts.gpus[row] <= most and (best < 0 or waiting.keys[i] < key or row < best):
+            best, key = row, waiting.keys[i]
     return best
 
 
-def _best_by_bounds(facts: JobColumns, crowd: WaitingJobs, columns: Ints, rank: Rank, now: float, most: int) -> int:
-    """The same where bounds are known: first the number of the last best, then all that could be better."""
-    last = crowd.counts[5]
-    if last < 0 or crowd.place[last] < 0 or facts.gpus[last] > most:
-        last = best_of(facts, crowd, most)
-    crowd.near[0] = last
-    gather(facts, columns, crowd.near[:1], now, crowd.usage, crowd.values)
-    rank(crowd.values, 1, crowd.near_keys)
-    best, key = crowd.near[0], crowd.near_keys[0]
+def _best_by_bounds(facts: JobColumns, waiting: WaitingJobs, columns: Ints, rank: Rank, now: float, most: int) -> int:
+    """`best_of` where bounds are known: first the number of the last best, then all that could be better."""
+    last = waiting.counts[5]
+    if last < 0 or waiting.place[last] < 0 or facts.gpus[last] > most:
+        last = best_of(facts, waiting, most)
+    waiting.near[0] = last
+    gather(facts, columns, waiting.near[:1], now, waiting.usage, waiting.values)
+    rank(waiting.values, 1, waiting.near_keys)
+    best, key = waiting.near[0], waiting.near_keys[0]
     reach = key + 1e-12 * abs(key)  # bounds are as good as floating-point numbers are
     n = 0
-    for i in range(crowd.counts[0]):
-        if crowd.keys[i] <= reach and facts.gpus[crowd.rows[i]] <= most:
-            crowd.near[n] = crowd.rows[i]
+    for i in range(waiting.counts[0]):
+        if waiting.keys[i] <= reach and facts.gpus[waiting.rows[i]] <= most:
+            waiting.near[n] = waiting.rows[i]
             n += 1
-    crowd.counts[5] = best
-    if n == 1:  # nobody but the last best
+    waiting.counts[5] = best
+    if n == 1:  # only the last best
         return best
-    crowd.counts[3] += n
-    gather(facts, columns, crowd.near[:n], now, crowd.usage, crowd.values)
-    rank(crowd.values, n, crowd.near_keys)
+    waiting.counts[3] += n
+    gather(facts, columns, waiting.near[:n], now, waiting.usage, waiting.values)
+    rank(waiting.values, n, waiting.near_keys)
     for i in range(n):
-        if crowd.near_keys[i] < key or (crowd.near_keys[i] == key and crowd.near[i] < best):
-            best, key = crowd.near[i], crowd.near_keys[i]
-    crowd.counts[5] = best
+        if waiting.near_keys[i] < key or (waiting.near_keys[i] == key and waiting.near[i] < best):
+            best, key = waiting.near[i], waiting.near_keys[i]
+    waiting.counts[5] = best
     return best
 
 
-def leave_crowd(facts: JobColumns, crowd: WaitingJobs, row: int) -> None:
-    """A job waits no longer; the last one takes its place."""
-    i, last = crowd.place[row], crowd.counts[0] - 1
-    crowd.rows[i] = crowd.rows[last]
-    crowd.keys[i] = crowd.keys[last]
-    crowd.place[crowd.rows[i]] = i
-    crowd.place[row] = -1
-    crowd.counts[0] = last
-    crowd.waiting_of[facts.gpus[row]] -= 1
+def remove_waiting(facts: JobColumns, waiting: WaitingJobs, row: int) -> None:
+    """Remove a job; the last one takes its place."""
+    i, last = waiting.place[row], waiting.counts[0] - 1
+    waiting.rows[i] = waiting.rows[last]
+    waiting.keys[i] = waiting.keys[last]
+    waiting.place[waiting.rows[i]] = i
+    waiting.place[row] = -1
+    waiting.counts[0] = last
+    waiting.waiting_of[facts.gpus[row]] -= 1
 
 
-def runs(crowd: WaitingJobs, row: int) -> None:
-    """Put a row among those that run."""
-    i = crowd.counts[1]
-    while i > 0 and crowd.running[i - 1] > row:
-        crowd.running[i] = crowd.running[i - 1]
+def runs(waiting: WaitingJobs, row: int) -> None:
+    i = waiting.counts[1]
+    while i > 0 and waiting.running[i - 1] > row:
+        waiting.running[i] = waiting.running[i - 1]
         i -= 1
-    crowd.running[i] = row
-    crowd.counts[1] += 1
+    waiting.running[i] = row
+    waiting.counts[1] += 1
 
 
-def runs_no_more(crowd: WaitingJobs, row: int) -> None:
-    """Take a row out of those that run."""
-    n = crowd.counts[1] - 1
+def runs_no_more(waiting: WaitingJobs, row: int) -> None:
+    n = waiting.counts[1] - 1
     i = 0
-    while crowd.running[i] != row:
+    while waiting.running[i] != row:
         i += 1
     for j in range(i, n):
-        crowd.running[j] = crowd.running[j + 1]
-    crowd.counts[1] = n
+        waiting.running[j] = waiting.running[j + 1]
+    waiting.counts[1] = n

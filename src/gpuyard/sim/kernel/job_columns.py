@@ -1,6 +1,6 @@
-"""What policies may know of the jobs, as the simulation goes: the columns of `core.columns`, for compiled policies.
+"""What policies may know of the jobs during a simulation: the columns of `core.columns`, for compiled policies.
 
-Loops in numba's subset; the arithmetic is that of `core.formulas`.
+Loops in numba's subset; the arithmetic is that of `core.loops.formulas`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class JobColumns(NamedTuple):
 
 
 def note_submitted(facts: JobColumns, row: int) -> None:
-    """A job joins the queue for the first time."""
     facts.numbers[0] += 1
     facts.turn[row] = facts.requeued[row] = facts.numbers[0]
     user = facts.user[row]
@@ -74,7 +73,6 @@ def note_submitted(facts: JobColumns, row: int) -> None:
 
 
 def note_started(facts: JobColumns, row: int, now: float, overhead: float) -> None:
-    """A job begins to run."""
     facts.numbers[1] += 1
     facts.numbers[0] += 1
     facts.turn[row] = facts.numbers[0]
@@ -84,7 +82,6 @@ def note_started(facts: JobColumns, row: int, now: float, overhead: float) -> No
 
 
 def note_stopped(facts: JobColumns, row: int, now: float) -> None:
-    """A job leaves its GPUs."""
     started = facts.started[row]
     facts.progress[row] += max(now - started - facts.overhead[row], 0.0)
     facts.held_for[row] += now - started
@@ -93,21 +90,18 @@ def note_stopped(facts: JobColumns, row: int, now: float) -> None:
 
 
 def note_preempted(facts: JobColumns, row: int, now: float) -> None:
-    """A job is stopped, and queues again."""
     note_stopped(facts, row, now)
     facts.numbers[0] += 1
     facts.requeued[row] = facts.numbers[0]
 
 
 def note_finished(facts: JobColumns, row: int, now: float) -> None:
-    """A job is through."""
     note_stopped(facts, row, now)
     if facts.virtual_finish[row] < np.inf:
         facts.virtual_time[0] = max(facts.virtual_time[0], facts.virtual_finish[row])
 
 
 def note_renewed(facts: JobColumns, row: int, now: float) -> None:
-    """A running job's time slice begins anew."""
     facts.slice_started[row] = now
     facts.numbers[0] += 1
     facts.turn[row] = facts.numbers[0]
@@ -119,7 +113,7 @@ def usage_now(facts: JobColumns, running: Ints, now: float, usage: Floats) -> No
 
 
 def usage_into(facts: JobColumns, running: Ints, now: float, held: Floats, usage: Floats) -> None:
-    """The same, with room for what running jobs have had."""
+    """`usage_now`, with an array for what running jobs have had."""
     for user in range(len(usage)):
         held[user] = 0.0
     for row in running:
@@ -156,7 +150,7 @@ def _take(source: Floats, rows: Ints, out: Floats) -> None:
 
 
 def _changing(facts: JobColumns, column: int, row: int, now: float, usage: Floats) -> float:
-    """A column that changes with time or by what happens to a job."""
+    """A column that changes with time or with events of a job."""
     if column == WAIT:
         return float(waited(facts.asked[SUBMIT, row], facts.held_for[row], facts.started[row], now))
     if column == USER_USAGE:
@@ -169,7 +163,6 @@ def _changing(facts: JobColumns, column: int, row: int, now: float, usage: Float
 
 
 def _gather_work(facts: JobColumns, column: int, rows: Ints, now: float, out: Floats) -> None:
-    """What jobs have done, or have left to do."""
     for i in range(len(rows)):
         row = rows[i]
         out[i] = attained(facts.progress[row], facts.started[row], facts.overhead[row], now)

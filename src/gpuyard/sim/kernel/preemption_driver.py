@@ -1,6 +1,10 @@
-"""The compiled driver for preemptive policies:
+"""The compiled driver for preemptive policies: what `core.preemption` does for single plans.
 
-running jobs whose ranks hold until a known time, and those ranked at every plan. Loops in numba's subset.
+Ranks of waiting jobs do not change, so they are computed when a job joins the queue. Running jobs are ranked as seldom
+as their policy allows. Numbers of some policies stand until a time that the policy itself says, as those of `las` do
+until they drop: such jobs are kept in rank order from plan to plan, and only numbers that may have changed are computed
+again. Others are ranked at every plan that may stop a job, in the order of the last time, which is nearly right
+already. Loops in numba's subset.
 """
 
 from __future__ import annotations
@@ -26,11 +30,11 @@ from gpuyard.sim.kernel.preemption_state import (
     PreemptionRules,
     PreemptionState,
     SortedQueue,
-    anybody_fits,
+    any_job_fits,
     change_times,
     join,
     leave,
-    line_length,
+    queue_length,
     take_from,
 )
 from gpuyard.sim.kernel.schedule import (
@@ -52,221 +56,217 @@ from gpuyard.sim.kernel.schedule import (
 )
 
 
-def enlist(row: int, now: float, facts: JobColumns, desk: PreemptionState) -> None:
-    """A job begins to run; when its number changes is worked out once somebody waits."""
+def enlist(row: int, now: float, facts: JobColumns, state: PreemptionState) -> None:
+    """A job begins to run; when its number changes is computed once a job waits."""
     if facts.preemptible[row]:
-        join(desk.runners, desk.key[row], row)
-        add_end(desk.drops, now, row)
-        desk.counts[5] += facts.gpus[row]
+        join(state.runners, state.key[row], row)
+        add_end(state.drops, now, row)
+        state.counts[5] += facts.gpus[row]
 
 
-def dismiss(row: int, facts: JobColumns, desk: PreemptionState) -> None:
-    """A job runs no more."""
-    if desk.drops.place[row] >= 0:
-        leave(desk.runners, desk.key[row], row)
-        remove_end(desk.drops, row)
-        desk.counts[5] -= facts.gpus[row]
+def dismiss(row: int, facts: JobColumns, state: PreemptionState) -> None:
+    if state.drops.place[row] >= 0:
+        leave(state.runners, state.key[row], row)
+        remove_end(state.drops, row)
+        state.counts[5] -= facts.gpus[row]
 
 
-def decide_standing(
-    site: Site, yard: Schedule, clock: Clock, facts: JobColumns, line: SortedQueue, starts: Starts,
-    desk: PreemptionState, rules: PreemptionRules,
+def decide_incrementally(
+    site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, starts: Starts,
+    state: PreemptionState, rules: PreemptionRules,
     rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
-    """Re-decide over running and waiting jobs together; returns a row without a number, or -1."""
-    wrong = _rank_due(facts, desk, rules, rank, change, now)
+    """Decide again over running and waiting jobs together; returns a row without a number, or -1."""
+    wrong = _rank_due(facts, state, rules, rank, change, now)
     if wrong >= 0:
         return wrong
-    first, last = desk.runners.span[0], desk.runners.span[1]
-    rows, keys = desk.runners.rows[first:last], desk.runners.keys[first:last]
-    if anybody_fits(rows, keys, desk.counts[5], yard.free[0], line, desk.waiting_of, facts):
-        take_from(rows, keys, site, yard, line, starts, desk, rules.strict)
-        _dismiss_victims(facts, desk)
-    if line_length(line) + desk.counts[4] > starts.size[0]:
-        clock.due[0] = max(_wake_for_drops(starts, facts, desk, rules, change, now), np.nextafter(now, np.inf))
+    first, last = state.runners.span[0], state.runners.span[1]
+    rows, keys = state.runners.rows[first:last], state.runners.keys[first:last]
+    if any_job_fits(rows, keys, state.counts[5], schedule.free[0], queue, state.waiting_of, facts):
+        take_from(rows, keys, site, schedule, queue, starts, state, rules.strict)
+        _dismiss_victims(facts, state)
+    if queue_length(queue) + state.counts[4] > starts.size[0]:
+        clock.due[0] = max(_wake_for_drops(starts, facts, state, rules, change, now), np.nextafter(now, np.inf))
     return -1
 
 
 def _near(time: float) -> float:
-    """How far a time may be from what it was worked out to be earlier: roundings, and what policies allow for them."""
+    """How far a time may be from its earlier value: rounding, and the tolerance of policies."""
     return 1e-5 + 1e-9 * abs(time)
 
 
 def _rank_due(
-    facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, rank: Rank, change: Rank, now: float
+    facts: JobColumns, state: PreemptionState, rules: PreemptionRules, rank: Rank, change: Rank, now: float
 ) -> int:
-    """Work out the numbers that may have changed by now; returns a row without one, or -1."""
-    n = ends_by(desk.drops, now + _near(now), desk.others)
+    """Compute the numbers that may have changed by now; returns a row without one, or -1."""
+    n = ends_by(state.drops, now + _near(now), state.others)
     if n == 0:
         return -1
-    gather(facts, rules.columns, desk.others[:n], now, facts.usage, desk.values)
-    rank(desk.values, n, desk.keys)
+    gather(facts, rules.columns, state.others[:n], now, facts.usage, state.values)
+    rank(state.values, n, state.keys)
     for i in range(n):
-        row, key = desk.others[i], desk.keys[i]
+        row, key = state.others[i], state.keys[i]
         if np.isnan(key):
             return int(row)
-        if key != desk.key[row]:
-            leave(desk.runners, desk.key[row], row)
-            join(desk.runners, key, row)
-            desk.key[row] = key
-    change_times(n, facts, desk, rules, change, now)
+        if key != state.key[row]:
+            leave(state.runners, state.key[row], row)
+            join(state.runners, key, row)
+            state.key[row] = key
+    change_times(n, facts, state, rules, change, now)
     for i in range(n):
-        row = desk.others[i]
-        if np.isnan(desk.keys[i]):
+        row = state.others[i]
+        if np.isnan(state.keys[i]):
             return int(row)
-        remove_end(desk.drops, row)
-        add_end(desk.drops, desk.keys[i], row)
+        remove_end(state.drops, row)
+        add_end(state.drops, state.keys[i], row)
     return -1
 
 
-def _dismiss_victims(facts: JobColumns, desk: PreemptionState) -> None:
-    """Note who has to stop."""
-    first, stops = desk.runners.span[0], 0
-    for h in range(desk.runners.span[1] - first):
-        if desk.victim[h] == 1:
-            desk.stopped[stops] = desk.runners.rows[first + h]
+def _dismiss_victims(facts: JobColumns, state: PreemptionState) -> None:
+    first, stops = state.runners.span[0], 0
+    for h in range(state.runners.span[1] - first):
+        if state.victim[h] == 1:
+            state.stopped[stops] = state.runners.rows[first + h]
             stops += 1
     for i in range(stops):
-        dismiss(desk.stopped[i], facts, desk)
-    desk.counts[4] = stops
+        dismiss(state.stopped[i], facts, state)
+    state.counts[4] = stops
 
 
 def _wake_for_drops(
-    starts: Starts, facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, change: Rank, now: float
+    starts: Starts, facts: JobColumns, state: PreemptionState, rules: PreemptionRules, change: Rank, now: float
 ) -> float:
-    """When a rank changes by itself, to the last bit: worked out anew for all who could be the first."""
+    """When a rank changes by itself, to the last bit: computed again for all that could be the first."""
     n = starts.size[0]
     for i in range(n):
-        desk.others[i] = starts.rows[i]
-    first = next_end(desk.drops)
+        state.others[i] = starts.rows[i]
+    first = next_end(state.drops)
     if first < np.inf:
-        desk.others[n] = desk.drops.row[0]
+        state.others[n] = state.drops.row[0]
         n += 1
-    change_times(n, facts, desk, rules, change, now)
-    at = _earliest(n, desk)
+    change_times(n, facts, state, rules, change, now)
+    at = _earliest(n, state)
     if first < np.inf:
-        n = ends_by(desk.drops, at + _near(at), desk.others)
+        n = ends_by(state.drops, at + _near(at), state.others)
         if n > 1:  # not just the one that was looked at
-            change_times(n, facts, desk, rules, change, now)
-            at = min(at, _earliest(n, desk))
+            change_times(n, facts, state, rules, change, now)
+            at = min(at, _earliest(n, state))
     return at
 
 
-def _earliest(n: int, desk: PreemptionState) -> float:
+def _earliest(n: int, state: PreemptionState) -> float:
     at = np.inf
     for i in range(n):
-        at = min(at, desk.keys[i])
+        at = min(at, state.keys[i])
     return at
 
 
-def nobody_stops(line: SortedQueue, desk: PreemptionState) -> bool:
-    """Whether old numbers will do to see that all running jobs go before all who wait."""
-    key, row = line.keys[line.span[0]], line.rows[line.span[0]]
-    return key > desk.worst[0] or (key == desk.worst[0] and row > desk.worst[1])
+def no_job_stops(queue: SortedQueue, state: PreemptionState) -> bool:
+    """Whether old numbers are enough to see that all running jobs go before all that wait."""
+    key, row = queue.keys[queue.span[0]], queue.rows[queue.span[0]]
+    return key > state.worst[0] or (key == state.worst[0] and row > state.worst[1])
 
 
-def note_worst(desk: PreemptionState, key: float, row: int) -> None:
-    """A job runs with that number."""
-    if key > desk.worst[0] or (key == desk.worst[0] and row > desk.worst[1]):
-        desk.worst[0] = key
-        desk.worst[1] = row
+def note_worst(state: PreemptionState, key: float, row: int) -> None:
+    if key > state.worst[0] or (key == state.worst[0] and row > state.worst[1]):
+        state.worst[0] = key
+        state.worst[1] = row
 
 
 def fill_up(
-    site: Site, yard: Schedule, line: SortedQueue, starts: Starts, desk: PreemptionState, rules: PreemptionRules
+    site: Site, schedule: Schedule, queue: SortedQueue, starts: Starts, state: PreemptionState, rules: PreemptionRules
 ) -> None:
-    """Start who fits without anybody being stopped."""
-    if asks_for_at_most(yard.free[0], desk.waiting_of):
-        take_from(desk.loose[:0], desk.keys[:0], site, yard, line, starts, desk, rules.strict)
+    """Start what fits without a stop."""
+    if asks_for_at_most(schedule.free[0], state.waiting_of):
+        take_from(state.loose[:0], state.keys[:0], site, schedule, queue, starts, state, rules.strict)
 
 
-def decide_anew(
-    site: Site, yard: Schedule, clock: Clock, facts: JobColumns, line: SortedQueue, starts: Starts,
-    desk: PreemptionState, rules: PreemptionRules,
+def decide_from_scratch(
+    site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, starts: Starts,
+    state: PreemptionState, rules: PreemptionRules,
     rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
-    """Re-decide over running and waiting jobs together; returns a row without a number, or -1."""
-    soon = _sort_out(facts, desk, rules, now)
-    n = desk.counts[1]
-    gather(facts, rules.columns, desk.loose[:n], now, facts.usage, desk.values)
-    rank(desk.values, n, desk.keys)
+    """`decide_standing` for policies whose numbers can change at any time: all are computed again."""
+    soon = _sort_out(facts, state, rules, now)
+    n = state.counts[1]
+    gather(facts, rules.columns, state.loose[:n], now, facts.usage, state.values)
+    rank(state.values, n, state.keys)
     behind = 0
     for h in range(n):
-        desk.victim[h] = 0
-        behind += facts.gpus[desk.loose[h]]
-        if np.isnan(desk.keys[h]):
-            return int(desk.loose[h])
-    _sort(desk.keys, desk.loose, n)
-    if anybody_fits(desk.loose[:n], desk.keys, behind, yard.free[0], line, desk.waiting_of, facts):
-        take_from(desk.loose[:n], desk.keys[:n], site, yard, line, starts, desk, rules.strict)
-    _part_from_victims(desk)
-    if line_length(line) + desk.counts[4] > starts.size[0]:
-        clock.due[0] = max(_wake_at(soon, starts, facts, desk, rules, change, now), np.nextafter(now, np.inf))
+        state.victim[h] = 0
+        behind += facts.gpus[state.loose[h]]
+        if np.isnan(state.keys[h]):
+            return int(state.loose[h])
+    _sort(state.keys, state.loose, n)
+    if any_job_fits(state.loose[:n], state.keys, behind, schedule.free[0], queue, state.waiting_of, facts):
+        take_from(state.loose[:n], state.keys[:n], site, schedule, queue, starts, state, rules.strict)
+    _part_from_victims(state)
+    if queue_length(queue) + state.counts[4] > starts.size[0]:
+        clock.due[0] = max(_wake_at(soon, starts, facts, state, rules, change, now), np.nextafter(now, np.inf))
     return -1
 
 
-def forget_ended(facts: JobColumns, desk: PreemptionState) -> None:
-    """Keep only rows that run."""
+def forget_ended(facts: JobColumns, state: PreemptionState) -> None:
     kept = 0
-    for i in range(desk.counts[0]):
-        if facts.started[desk.running[i]] < np.inf:
-            desk.running[kept] = desk.running[i]
+    for i in range(state.counts[0]):
+        if facts.started[state.running[i]] < np.inf:
+            state.running[kept] = state.running[i]
             kept += 1
-    desk.counts[0] = kept
+    state.counts[0] = kept
 
 
-def _part_from_victims(desk: PreemptionState) -> None:
-    """Those who may be stopped stand at the end of `running`; keep who goes on, and note the last of them."""
-    n, stops = desk.counts[1], 0
-    kept = desk.counts[0] - n
-    desk.worst[0] = -np.inf
+def _part_from_victims(state: PreemptionState) -> None:
+    """Jobs that may be stopped are at the end of `running`; keep those that go on, and note the last of them."""
+    n, stops = state.counts[1], 0
+    kept = state.counts[0] - n
+    state.worst[0] = -np.inf
     for h in range(n):
-        if desk.victim[h] == 1:
-            desk.stopped[stops] = desk.loose[h]
+        if state.victim[h] == 1:
+            state.stopped[stops] = state.loose[h]
             stops += 1
         else:
-            desk.running[kept] = desk.loose[h]
-            note_worst(desk, desk.keys[h], desk.loose[h])
+            state.running[kept] = state.loose[h]
+            note_worst(state, state.keys[h], state.loose[h])
             kept += 1
-    desk.counts[0] = kept
-    desk.counts[4] = stops
+    state.counts[0] = kept
+    state.counts[4] = stops
 
 
-def _sort_out(facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, now: float) -> float:
-    """Who runs, and who of them may be stopped now; returns when the first of the others may be."""
+def _sort_out(facts: JobColumns, state: PreemptionState, rules: PreemptionRules, now: float) -> float:
+    """Which jobs run, and which of them may be stopped now; returns when the first of the others may be."""
     soon = np.inf
     slack = 1e-9 * max(1.0, abs(now))  # nearer than this, look exactly
     loose, others = 0, 0
-    for i in range(desk.counts[0]):
-        row = desk.running[i]
+    for i in range(state.counts[0]):
+        row = state.running[i]
         if facts.started[row] == np.inf:
             continue
         free_at = now
         if rules.sliced:
-            free_at = desk.over[row]
+            free_at = state.over[row]
             if now >= free_at - slack:
                 free_at = float(slice_over_at(facts.slice_started[row], rules.quantum, now))
-                desk.over[row] = free_at
+                state.over[row] = free_at
         elif rules.quantum > 0:
             free_at = facts.slice_started[row] + rules.quantum
         stays = rules.any_fixed and not facts.preemptible[row]
         if free_at <= now and not stays:
-            desk.loose[loose] = row
+            state.loose[loose] = row
             loose += 1
         else:
-            desk.others[others] = row
+            state.others[others] = row
             others += 1
             if not stays:
                 soon = min(soon, free_at)
     for i in range(others):
-        desk.running[i] = desk.others[i]
-    desk.counts[0] = others + loose
-    desk.counts[1] = loose
+        state.running[i] = state.others[i]
+    state.counts[0] = others + loose
+    state.counts[1] = loose
     return soon
 
 
 def _sort(keys: Floats, rows: Ints, n: int) -> None:
-    """By key, ties by row; quick where it is nearly so."""
+    """By key, ties by row; fast where it is nearly sorted."""
     for i in range(1, n):
         key, row = keys[i], rows[i]
         j = i
@@ -282,17 +282,17 @@ def _wake_at(
     soon: float,
     starts: Starts,
     facts: JobColumns,
-    desk: PreemptionState,
+    state: PreemptionState,
     rules: PreemptionRules,
     change: Rank,
     now: float,
 ) -> float:
     """When the plan could change although nothing happens: a quantum is over, or a rank changes by itself."""
     at = soon
-    rows, kept = desk.others, 0
-    for h in range(desk.counts[1]):
-        if desk.victim[h] == 0:
-            rows[kept] = desk.loose[h]
+    rows, kept = state.others, 0
+    for h in range(state.counts[1]):
+        if state.victim[h] == 0:
+            rows[kept] = state.loose[h]
             kept += 1
     if rules.quantum > 0 and (starts.size[0] > 0 or (rules.sliced and kept > 0)):
         at = min(at, now + rules.quantum)
@@ -301,63 +301,63 @@ def _wake_at(
         for i in range(starts.size[0]):
             rows[n] = starts.rows[i]
             n += 1
-        change_times(n, facts, desk, rules, change, now)
+        change_times(n, facts, state, rules, change, now)
         for i in range(n):
-            at = min(at, desk.keys[i])
+            at = min(at, state.keys[i])
     return at
 
 
 def run_preempting(
-    work: Work, site: Site, yard: Schedule, clock: Clock, facts: JobColumns, line: SortedQueue, pieces: Pieces,
-    desk: PreemptionState,
+    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, pieces: Pieces,
+    state: PreemptionState,
     rules: PreemptionRules, rank: Rank, change: Rank,
 ) -> tuple[int, Pieces]:  # fmt: skip
     """Simulate a preemptive policy; returns the row that it had no number for, or -1, and all stretches of time."""
-    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
+    starts = new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1)
     while True:
-        if is_full(pieces, len(desk.waiting_of)):
+        if is_full(pieces, len(state.waiting_of)):
             pieces = longer(pieces)
-        now = next_instant(clock, work, yard, site.pool.idle, False)
+        now = next_instant(clock, work, schedule, site.pool.idle, False)
         if now == np.inf:
             return -1, pieces
-        wrong = _take_in(work, yard, clock, facts, line, pieces, desk, rules, rank, now)
-        if wrong < 0 and is_time_to_plan(clock, now, desk.counts[3] > 0, rules.every) and line_length(line) > 0:
-            if is_full(pieces, len(desk.waiting_of)):
+        wrong = _take_in(work, schedule, clock, facts, queue, pieces, state, rules, rank, now)
+        if wrong < 0 and is_time_to_plan(clock, now, state.counts[3] > 0, rules.every) and queue_length(queue) > 0:
+            if is_full(pieces, len(state.waiting_of)):
                 pieces = longer(pieces)
-            wrong = _plan(work, site, yard, clock, facts, line, starts, pieces, desk, rules, rank, change, now)
+            wrong = _plan(work, site, schedule, clock, facts, queue, starts, pieces, state, rules, rank, change, now)
         if wrong >= 0:
             return wrong, pieces
 
 
 def _take_in(
-    work: Work, yard: Schedule, clock: Clock, facts: JobColumns, line: SortedQueue, pieces: Pieces,
-    desk: PreemptionState, rules: PreemptionRules,
+    work: Work, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, pieces: Pieces,
+    state: PreemptionState, rules: PreemptionRules,
     rank: Rank, now: float,
 ) -> int:  # fmt: skip
-    """Book who has finished and who has arrived; returns a row without a number, or -1."""
+    """Book finished and arrived jobs; returns a row without a number, or -1."""
     for i in range(clock.counts[0]):
         row = clock.finished[i]
-        add_piece(pieces, yard, row, facts.started[row], now)
+        add_piece(pieces, schedule, row, facts.started[row], now)
         note_finished(facts, row, now)
-        if rules.standing:
-            dismiss(row, facts, desk)
-    desk.counts[3] = clock.counts[0]
+        if rules.ranks_hold:
+            dismiss(row, facts, state)
+    state.counts[3] = clock.counts[0]
     for row in range(clock.counts[1], clock.counts[2]):
         if work.rejected[row]:
-            yard.done[0] += 1
+            schedule.done[0] += 1
             continue
         note_submitted(facts, row)
-        _queue_up(row, now, facts, line, desk, rules, rank)
-        if np.isnan(desk.key[row]):
+        _queue_up(row, now, facts, queue, state, rules, rank)
+        if np.isnan(state.key[row]):
             return row
-        desk.counts[3] += 1
+        state.counts[3] += 1
     return -1
 
 
 def _plan(
-    work: Work, site: Site, yard: Schedule, clock: Clock, facts: JobColumns, line: SortedQueue, starts: Starts,
+    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, starts: Starts,
     pieces: Pieces,
-    desk: PreemptionState, rules: PreemptionRules, rank: Rank, change: Rank, now: float,
+    state: PreemptionState, rules: PreemptionRules, rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
     """Make a plan and carry it out; returns a row without a number, or -1."""
     site = Site(
@@ -370,29 +370,29 @@ def _plan(
         site.parts,
     )
     starts.size[0] = 0
-    desk.counts[1] = 0
-    desk.counts[4] = 0
+    state.counts[1] = 0
+    state.counts[4] = 0
     wrong = -1
-    if not rules.sliced and _everybody_starts(line, starts, site, yard, desk):
+    if not rules.sliced and _start_all(queue, starts, site, schedule, state):
         pass
-    elif rules.standing:
-        wrong = decide_standing(site, yard, clock, facts, line, starts, desk, rules, rank, change, now)
-    elif rules.improves and nobody_stops(line, desk):
-        fill_up(site, yard, line, starts, desk, rules)
+    elif rules.ranks_hold:
+        wrong = decide_incrementally(site, schedule, clock, facts, queue, starts, state, rules, rank, change, now)
+    elif rules.improves and no_job_stops(queue, state):
+        fill_up(site, schedule, queue, starts, state, rules)
     else:
-        wrong = decide_anew(site, yard, clock, facts, line, starts, desk, rules, rank, change, now)
+        wrong = decide_from_scratch(site, schedule, clock, facts, queue, starts, state, rules, rank, change, now)
     if wrong >= 0:
         return wrong
-    for i in range(desk.counts[4]):
-        row = desk.stopped[i]
-        add_piece(pieces, yard, row, facts.started[row], now)
-        _stop(row, yard, facts, now)
-        _queue_up(row, now, facts, line, desk, rules, rank)
-    _begin_all(work, site, yard, facts, line, starts, desk, rules, now)
+    for i in range(state.counts[4]):
+        row = state.stopped[i]
+        add_piece(pieces, schedule, row, facts.started[row], now)
+        _stop(row, schedule, facts, now)
+        _queue_up(row, now, facts, queue, state, rules, rank)
+    _begin_all(work, site, schedule, facts, queue, starts, state, rules, now)
     if rules.sliced:
-        for h in range(desk.counts[1]):
-            if desk.victim[h] == 0:
-                note_renewed(facts, desk.loose[h], now)
+        for h in range(state.counts[1]):
+            if state.victim[h] == 0:
+                note_renewed(facts, state.loose[h], now)
     return -1
 
 
@@ -400,41 +400,41 @@ def _queue_up(
     row: int,
     now: float,
     facts: JobColumns,
-    line: SortedQueue,
-    desk: PreemptionState,
+    queue: SortedQueue,
+    state: PreemptionState,
     rules: PreemptionRules,
     rank: Rank,
 ) -> None:
     """A job joins the queue with the number that it will have there."""
-    desk.others[0] = row
-    gather(facts, rules.columns, desk.others[:1], now, facts.usage, desk.values)
-    rank(desk.values, 1, desk.keys)
-    desk.key[row] = desk.keys[0]
-    join(line, desk.key[row], row)
-    desk.counts[2] += facts.gpus[row]
-    desk.waiting_of[facts.gpus[row]] += 1
+    state.others[0] = row
+    gather(facts, rules.columns, state.others[:1], now, facts.usage, state.values)
+    rank(state.values, 1, state.keys)
+    state.key[row] = state.keys[0]
+    join(queue, state.key[row], row)
+    state.counts[2] += facts.gpus[row]
+    state.waiting_of[facts.gpus[row]] += 1
 
 
-def _stop(row: int, yard: Schedule, facts: JobColumns, now: float) -> None:
-    take_gpus(yard, row)
-    yard.preemptions[row] += 1
+def _stop(row: int, schedule: Schedule, facts: JobColumns, now: float) -> None:
+    take_gpus(schedule, row)
+    schedule.preemptions[row] += 1
     note_preempted(facts, row, now)
 
 
-def _everybody_starts(line: SortedQueue, starts: Starts, site: Site, yard: Schedule, desk: PreemptionState) -> bool:
-    """Start all that waits, if there is room without stopping anybody: the usual case on a machine that is not full."""
-    if desk.counts[2] > yard.free[0]:
+def _start_all(queue: SortedQueue, starts: Starts, site: Site, schedule: Schedule, state: PreemptionState) -> bool:
+    """Start all waiting jobs, if there is room without a stop: the usual case on a machine that is not full."""
+    if state.counts[2] > schedule.free[0]:
         return False
     idle = site.pool.idle
     for n in range(len(idle)):
-        desk.idle[n] = idle[n]
-    for i in range(line.span[0], line.span[1]):
-        row = line.rows[i]
+        state.idle[n] = idle[n]
+    for i in range(queue.span[0], queue.span[1]):
+        row = queue.rows[i]
         taken = bins_taken(starts)
         spot = starts.bins[taken : taken + site.demand.gpus[row]]
         if not settle(site, row, spot):
             for n in range(len(idle)):
-                idle[n] = desk.idle[n]
+                idle[n] = state.idle[n]
             starts.size[0] = 0
             return False
         start(site, starts, row, spot)
@@ -444,31 +444,30 @@ def _everybody_starts(line: SortedQueue, starts: Starts, site: Site, yard: Sched
 def _begin_all(
     work: Work,
     site: Site,
-    yard: Schedule,
+    schedule: Schedule,
     facts: JobColumns,
-    line: SortedQueue,
+    queue: SortedQueue,
     starts: Starts,
-    desk: PreemptionState,
+    state: PreemptionState,
     rules: PreemptionRules,
     now: float,
 ) -> None:
-    """Let everybody begin whom the plan starts."""
     begin = 0
     for i in range(starts.size[0]):
         row = starts.rows[i]
-        leave(line, desk.key[row], row)
-        desk.counts[2] -= facts.gpus[row]
-        desk.waiting_of[facts.gpus[row]] -= 1
-        give_gpus(yard, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)
+        leave(queue, state.key[row], row)
+        state.counts[2] -= facts.gpus[row]
+        state.waiting_of[facts.gpus[row]] -= 1
+        give_gpus(schedule, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)
         begin = starts.ends[i]
-        overhead = 0.0 if np.isnan(yard.start[row]) else work.restart[row]
+        overhead = 0.0 if np.isnan(schedule.start[row]) else work.restart[row]
         note_started(facts, row, now, overhead)
-        run_from(yard, row, now, now + overhead + (work.run[row] - facts.progress[row]))
-        if rules.standing:
-            enlist(row, now, facts, desk)
+        run_from(schedule, row, now, now + overhead + (work.run[row] - facts.progress[row]))
+        if rules.ranks_hold:
+            enlist(row, now, facts, state)
             continue
-        note_worst(desk, desk.key[row], row)
-        if desk.counts[0] == len(desk.running):
-            forget_ended(facts, desk)
-        desk.running[desk.counts[0]] = row
-        desk.counts[0] += 1
+        note_worst(state, state.key[row], row)
+        if state.counts[0] == len(state.running):
+            forget_ended(facts, state)
+        state.running[state.counts[0]] = row
+        state.counts[0] += 1

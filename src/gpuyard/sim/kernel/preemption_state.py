@@ -1,6 +1,8 @@
-"""Arrays of the compiled driver for preemptive policies:
+"""Arrays of the compiled driver for preemptive policies, and what it does however running jobs are ranked.
 
-the sorted queue, and what every plan needs. Loops in numba's subset.
+The queue is sorted by key, ties by row, in one stretch of two arrays. A job that joins or leaves moves the shorter
+side; so a queue that is joined at the back and left at the front, as most are, moves next to nothing. Loops in numba's
+subset.
 """
 
 from __future__ import annotations
@@ -11,92 +13,88 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import Holders, Starts
 from gpuyard.core.loops.pool import Floats, Ints, Site
-from gpuyard.core.loops.victims import before, displace
+from gpuyard.core.loops.victims import before, choose_victims
 from gpuyard.sim.kernel.job_columns import JobColumns, Rank, gather
 from gpuyard.sim.kernel.schedule import Ends, Schedule, asks_for_at_most, new_ends
 
 
 class SortedQueue(NamedTuple):
-    """The queue is what stands from the first to the second number of `span`."""
+    """The queue is what is between the first and the second number of `span`."""
 
     keys: Floats
     rows: Ints
     span: Ints
 
 
-def new_line(most: int) -> SortedQueue:
-    """Room for so many to wait."""
+def new_sorted_queue(most: int) -> SortedQueue:
     middle = most // 2 + 1
     return SortedQueue(np.empty(2 * most + 4), np.empty(2 * most + 4, np.int64), np.array([middle, middle]))
 
 
-def line_length(line: SortedQueue) -> int:
-    """How many wait."""
-    return int(line.span[1] - line.span[0])
+def queue_length(queue: SortedQueue) -> int:
+    return int(queue.span[1] - queue.span[0])
 
 
-def _find(line: SortedQueue, key: float, row: int) -> int:
-    low, high = line.span[0], line.span[1]
+def _find(queue: SortedQueue, key: float, row: int) -> int:
+    low, high = queue.span[0], queue.span[1]
     while low < high:
         middle = (low + high) >> 1
-        other = line.keys[middle]
-        if other < key or (other == key and line.rows[middle] < row):
+        other = queue.keys[middle]
+        if other < key or (other == key and queue.rows[middle] < row):
             low = middle + 1
         else:
             high = middle
     return int(low)
 
 
-def _move(line: SortedQueue, begin: int, end: int, by: int) -> None:
-    """Shift what stands from begin to end."""
+def _move(queue: SortedQueue, begin: int, end: int, by: int) -> None:
     if by > 0:
         for i in range(end - 1, begin - 1, -1):
-            line.keys[i + by] = line.keys[i]
-            line.rows[i + by] = line.rows[i]
+            queue.keys[i + by] = queue.keys[i]
+            queue.rows[i + by] = queue.rows[i]
     else:
         for i in range(begin, end):
-            line.keys[i + by] = line.keys[i]
-            line.rows[i + by] = line.rows[i]
+            queue.keys[i + by] = queue.keys[i]
+            queue.rows[i + by] = queue.rows[i]
 
 
-def _to_the_middle(line: SortedQueue) -> None:
-    begin, size = line.span[0], line.span[1] - line.span[0]
-    middle = (len(line.rows) - size) // 2
+def _to_the_middle(queue: SortedQueue) -> None:
+    begin, size = queue.span[0], queue.span[1] - queue.span[0]
+    middle = (len(queue.rows) - size) // 2
     if middle != begin:
-        _move(line, begin, begin + size, middle - begin)
-        line.span[0] = middle
-        line.span[1] = middle + size
+        _move(queue, begin, begin + size, middle - begin)
+        queue.span[0] = middle
+        queue.span[1] = middle + size
 
 
-def join(line: SortedQueue, key: float, row: int) -> None:
-    """A job joins the queue."""
-    if line.span[0] == 0 or line.span[1] == len(line.rows):
-        _to_the_middle(line)
-    at = _find(line, key, row)
-    if at - line.span[0] < line.span[1] - at:
-        _move(line, line.span[0], at, -1)
-        line.span[0] -= 1
+def join(queue: SortedQueue, key: float, row: int) -> None:
+    if queue.span[0] == 0 or queue.span[1] == len(queue.rows):
+        _to_the_middle(queue)
+    at = _find(queue, key, row)
+    if at - queue.span[0] < queue.span[1] - at:
+        _move(queue, queue.span[0], at, -1)
+        queue.span[0] -= 1
         at -= 1
     else:
-        _move(line, at, line.span[1], 1)
-        line.span[1] += 1
-    line.keys[at] = key
-    line.rows[at] = row
+        _move(queue, at, queue.span[1], 1)
+        queue.span[1] += 1
+    queue.keys[at] = key
+    queue.rows[at] = row
 
 
-def leave(line: SortedQueue, key: float, row: int) -> None:
+def leave(queue: SortedQueue, key: float, row: int) -> None:
     """A job leaves the queue; it must be there with that key."""
-    at = _find(line, key, row)
-    if at - line.span[0] < line.span[1] - at - 1:
-        _move(line, line.span[0], at, 1)
-        line.span[0] += 1
+    at = _find(queue, key, row)
+    if at - queue.span[0] < queue.span[1] - at - 1:
+        _move(queue, queue.span[0], at, 1)
+        queue.span[0] += 1
     else:
-        _move(line, at + 1, line.span[1], -1)
-        line.span[1] -= 1
+        _move(queue, at + 1, queue.span[1], -1)
+        queue.span[1] -= 1
 
 
 class PreemptionRules(NamedTuple):
-    """How a preemptive policy is to be obeyed."""
+    """The parameters of a preemptive policy."""
 
     columns: Ints
     """Codes of the columns that ranks depend on."""
@@ -104,8 +102,8 @@ class PreemptionRules(NamedTuple):
     """The same for the seconds until a rank changes by itself."""
     changes: bool
     """Whether there are such."""
-    standing: bool
-    """Whether a running job's number stands until then, so that it need not be worked out at every plan."""
+    ranks_hold: bool
+    """Whether a running job's number stands until then, so that it need not be computed at every plan."""
     quantum: float
     sliced: bool
     strict: bool
@@ -118,7 +116,7 @@ class PreemptionRules(NamedTuple):
 
 
 class PreemptionState(NamedTuple):
-    """Arrays to work with, so that plans allocate nothing."""
+    """Work arrays, so that plans allocate nothing."""
 
     running: Ints
     """Rows that run, nearly by rank, and some that have ended; not used where numbers stand."""
@@ -142,23 +140,22 @@ class PreemptionState(NamedTuple):
     key: Floats
     """Of every row: its number in the queue, or its last one since."""
     counts: Ints
-    """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all who wait; what
+    """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all waiting jobs; what
     has happened at this instant; how many rows are in `stopped`; GPUs that the jobs in `runners` have."""
     waiting_of: Ints
     """How many wait for one GPU, two, and so on."""
     over: Floats
-    """Of every row: when its present slice is over, as far as that was worked out."""
+    """Of every row: when its present slice is over, if that was computed."""
     worst: Floats
-    """The number that no running job's exceeds, and the row behind whom none with that number is."""
+    """The number that no running job's exceeds, and the last row with that number."""
 
 
-def new_desk(gpus: int, nodes: int, rows: int, columns: int) -> PreemptionState:
-    """Arrays for so many GPUs, nodes and jobs, and policies of so many columns."""
+def new_preemption_state(gpus: int, nodes: int, rows: int, columns: int) -> PreemptionState:
     most = gpus + 1
     return PreemptionState(
         running=np.empty(2 * most, np.int64),
         loose=np.empty(most, np.int64),
-        runners=new_line(most),
+        runners=new_sorted_queue(most),
         drops=new_ends(most, rows),
         keys=np.empty(most),
         others=np.empty(most, np.int64),
@@ -182,36 +179,36 @@ def take_from(
     rows: Ints,
     keys: Floats,
     site: Site,
-    yard: Schedule,
-    line: SortedQueue,
+    schedule: Schedule,
+    queue: SortedQueue,
     starts: Starts,
-    desk: PreemptionState,
+    state: PreemptionState,
     strict: bool,
 ) -> None:
     """Let the queue take what it needs from what is idle and from these running jobs, which are in rank order."""
-    first, last, n = line.span[0], line.span[1], len(rows)
-    ahead = before(line.keys[first], line.rows[first], keys, rows)  # of everybody who waits: they are left alone
+    first, last, n = queue.span[0], queue.span[1], len(rows)
+    ahead = before(queue.keys[first], queue.rows[first], keys, rows)  # of all waiting jobs: they are left alone
     for h in range(ahead):
-        desk.victim[h] = 0
+        state.victim[h] = 0
     end = 0
     for h in range(ahead, n):
-        desk.victim[h] = 0
-        desk.begins[h] = end
-        for i in range(yard.offset[rows[h]], yard.offset[rows[h] + 1]):
-            desk.bins[end] = yard.nodes[i]
+        state.victim[h] = 0
+        state.begins[h] = end
+        for i in range(schedule.offset[rows[h]], schedule.offset[rows[h] + 1]):
+            state.bins[end] = schedule.nodes[i]
             end += 1
-        desk.ends[h] = end
-    for b in range(len(desk.held)):
-        desk.held[b] = 0
-    holders = Holders(rows[ahead:], desk.begins[ahead:n], desk.ends[ahead:n], desk.bins, desk.over[:0])
-    displace(
-        line.rows[first:last], line.keys[first:last], holders, keys[ahead:], strict, site, starts, desk.victim[ahead:n],
-        desk.held, desk.bins[:end],
+        state.ends[h] = end
+    for b in range(len(state.held)):
+        state.held[b] = 0
+    holders = Holders(rows[ahead:], state.begins[ahead:n], state.ends[ahead:n], state.bins, state.over[:0])
+    choose_victims(
+        queue.rows[first:last], queue.keys[first:last], holders, keys[ahead:], strict, site, starts,
+        state.victim[ahead:n], state.held, state.bins[:end],
     )  # fmt: skip
 
 
-def anybody_fits(
-    rows: Ints, keys: Floats, behind: int, free: int, line: SortedQueue, waiting_of: Ints, facts: JobColumns
+def any_job_fits(
+    rows: Ints, keys: Floats, behind: int, free: int, queue: SortedQueue, waiting_of: Ints, facts: JobColumns
 ) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it have (all: `behind`)."""
     if asks_for_at_most(free, waiting_of):
@@ -219,25 +216,25 @@ def anybody_fits(
     if not asks_for_at_most(free + behind, waiting_of):
         return False
     h, n = 0, len(rows)
-    for i in range(line.span[0], line.span[1]):
-        while h < n and keys[h] < line.keys[i]:
+    for i in range(queue.span[0], queue.span[1]):
+        while h < n and keys[h] < queue.keys[i]:
             behind -= facts.gpus[rows[h]]
             h += 1
         if h == n:
             return False
-        if facts.gpus[line.rows[i]] <= free + behind:
+        if facts.gpus[queue.rows[i]] <= free + behind:
             return True
     return False
 
 
 def change_times(
-    n: int, facts: JobColumns, desk: PreemptionState, rules: PreemptionRules, change: Rank, now: float
+    n: int, facts: JobColumns, state: PreemptionState, rules: PreemptionRules, change: Rank, now: float
 ) -> None:
     """Write into `keys` when the numbers of the first n rows in `others` change by themselves."""
-    gather(facts, rules.change_columns, desk.others[:n], now, facts.usage, desk.values)
-    change(desk.values, n, desk.keys)
+    gather(facts, rules.change_columns, state.others[:n], now, facts.usage, state.values)
+    change(state.values, n, state.keys)
     for i in range(n):
-        row = desk.others[i]
+        row = state.others[i]
         # A job that is still restarting makes no progress yet.
         restarting = facts.started[row] + facts.overhead[row] - now if facts.started[row] < np.inf else 0.0
-        desk.keys[i] = now + (desk.keys[i] + max(restarting, 0.0))
+        state.keys[i] = now + (state.keys[i] + max(restarting, 0.0))

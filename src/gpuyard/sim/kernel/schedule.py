@@ -1,6 +1,6 @@
-"""What the compiled drivers share:
+"""What the compiled drivers share: jobs as arrays, GPUs that are given and taken, and the schedule.
 
-a heap of ends, jobs as arrays, GPUs that are given and taken, and the schedule. Loops in numba's subset.
+Ends of running jobs are a heap by (time, row) from which any job can be removed. Loops in numba's subset.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class Ends(NamedTuple):
 
 
 def new_ends(most: int, rows: int) -> Ends:
-    """Room for so many running jobs out of so many rows."""
     return Ends(np.empty(most), np.empty(most, np.int64), np.full(rows, -1, np.int64), np.zeros(1, np.int64))
 
 
@@ -54,13 +53,11 @@ def ends_by(ends: Ends, time: float, rows: Ints) -> int:
 
 
 def add_end(ends: Ends, time: float, row: int) -> None:
-    """A job runs until then."""
     ends.size[0] += 1
     _rise(ends, ends.size[0] - 1, time, row)
 
 
 def remove_end(ends: Ends, row: int) -> None:
-    """A job runs no longer."""
     i = ends.place[row]
     ends.place[row] = -1
     last = ends.size[0] - 1
@@ -120,7 +117,7 @@ class Work(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Who is where, as the simulation goes."""
+    """Which job is where."""
 
     pool: Pool
     """Only `first` and `tenants` count here; what is idle on each node is the site's business."""
@@ -138,13 +135,13 @@ class Schedule(NamedTuple):
     gpus: Ints
     nodes: Ints
     done: Ints
-    """One number: jobs that are through, for whoever watches."""
+    """One number: jobs that are done, for the progress bar."""
 
 
 class Expected(NamedTuple):
     """Running jobs by their expected end, ties by row, in parallel arrays.
 
-    They are what stands from the first to the second number of `span`: the next to end leaves without moving others.
+    They are what is between the first and the second number of `span`: the next to end leaves without moving others.
     """
 
     rows: Ints
@@ -157,7 +154,6 @@ class Expected(NamedTuple):
 
 
 def new_expected(most: int) -> Expected:
-    """Room for so many running jobs."""
     size = 2 * most + 4
     return Expected(
         np.empty(size, np.int64),
@@ -189,7 +185,7 @@ def _copy_to(expected: Expected, i: int, j: int) -> None:
 
 
 def _slide(expected: Expected, begin: int, end: int, by: int) -> None:
-    """Shift what stands from begin to end."""
+    """Shift the entries from begin to end."""
     if by > 0:
         for i in range(end - 1, begin - 1, -1):
             _copy_to(expected, i, i + by)
@@ -199,7 +195,6 @@ def _slide(expected: Expected, begin: int, end: int, by: int) -> None:
 
 
 def expect(expected: Expected, until: float, row: int, begin: int, end: int) -> None:
-    """A job is expected to run until then; its spot is at begin to end."""
     first, last = expected.span[0], expected.span[1]
     if first == 0 or last == len(expected.rows):
         middle = (len(expected.rows) - (last - first)) // 2
@@ -222,7 +217,6 @@ def expect(expected: Expected, until: float, row: int, begin: int, end: int) -> 
 
 
 def expect_no_more(expected: Expected, until: float, row: int) -> None:
-    """A job has ended."""
     i = _place_in(expected, until, row)
     if i - expected.span[0] < expected.span[1] - i:
         _slide(expected, expected.span[0], i, 1)
@@ -233,18 +227,16 @@ def expect_no_more(expected: Expected, until: float, row: int) -> None:
 
 
 def is_any_late(expected: Expected, now: float) -> bool:
-    """Whether a job has outlived its estimate."""
     return expected.span[0] < expected.span[1] and expected.until[expected.span[0]] <= now
 
 
 def put_off(expected: Expected, now: float) -> None:
-    """Expect those who should have ended to end next: write `late`."""
+    """Expect overdue jobs to end next: write `late`."""
     for i in range(expected.span[0], expected.span[1]):
         expected.late[i] = max(expected.until[i], np.nextafter(now, np.inf))
 
 
 def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
-    """The running jobs for a discipline."""
     first, last = expected.span[0], expected.span[1]
     until = expected.until[first:last]
     if is_any_late(expected, now):
@@ -253,36 +245,36 @@ def as_holders(expected: Expected, nodes: Ints, now: float) -> Holders:
     return Holders(expected.rows[first:last], expected.begins[first:last], expected.ends[first:last], nodes, until)
 
 
-def give_gpus(yard: Schedule, row: int, spot: Ints, code: int, salt: int) -> None:
-    """Settle which GPUs of its nodes a job gets: the lowest idle ones, as `pick` would, but knowing where to look."""
-    begin, end = yard.offset[row], yard.offset[row + 1]
+def give_gpus(schedule: Schedule, row: int, spot: Ints, code: int, salt: int) -> None:
+    """Decide which GPUs of its nodes a job gets: the lowest idle ones, as `pick` would, but faster."""
+    begin, end = schedule.offset[row], schedule.offset[row + 1]
     one_node = True  # as nearly all are
     for n in spot:
         one_node = one_node and n == spot[0]
     if code == RANDOM:
-        _give_random(yard, begin, end, spot, salt)
+        _give_random(schedule, begin, end, spot, salt)
     elif one_node:
-        yard.lowest[spot[0]] = _give_lowest(yard, begin, end, spot[0])
+        schedule.lowest[spot[0]] = _give_lowest(schedule, begin, end, spot[0])
     else:
-        _give_on_many(yard, begin, spot)
+        _give_on_many(schedule, begin, spot)
     for i in range(begin, end):
-        yard.pool.tenants[yard.gpus[i]] = 1
-        yard.nodes[i] = yard.pool.node[yard.gpus[i]]
-    yard.free[0] -= end - begin
+        schedule.pool.tenants[schedule.gpus[i]] = 1
+        schedule.nodes[i] = schedule.pool.node[schedule.gpus[i]]
+    schedule.free[0] -= end - begin
 
 
-def _give_lowest(yard: Schedule, begin: int, end: int, node: int) -> int:
+def _give_lowest(schedule: Schedule, begin: int, end: int, node: int) -> int:
     """The lowest idle GPUs of one node; returns where the next idle one may be."""
-    g = yard.lowest[node]
+    g = schedule.lowest[node]
     for i in range(begin, end):
-        while yard.pool.tenants[g] != 0:
+        while schedule.pool.tenants[g] != 0:
             g += 1
-        yard.gpus[i] = g
+        schedule.gpus[i] = g
         g += 1
     return g
 
 
-def _give_on_many(yard: Schedule, begin: int, nodes: Ints) -> None:
+def _give_on_many(schedule: Schedule, begin: int, nodes: Ints) -> None:
     """The lowest idle GPUs of several nodes, in the order of the nodes."""
     nodes = np.sort(nodes)
     i = 0
@@ -290,34 +282,32 @@ def _give_on_many(yard: Schedule, begin: int, nodes: Ints) -> None:
         j = i + 1
         while j < len(nodes) and nodes[j] == nodes[i]:
             j += 1
-        yard.lowest[nodes[i]] = _give_lowest(yard, begin + i, begin + j, nodes[i])
+        schedule.lowest[nodes[i]] = _give_lowest(schedule, begin + i, begin + j, nodes[i])
         i = j
 
 
-def _give_random(yard: Schedule, begin: int, end: int, spot: Ints, salt: int) -> None:
-    yard.gpus[begin:end] = pick(RANDOM, yard.pool, spot, salt)
+def _give_random(schedule: Schedule, begin: int, end: int, spot: Ints, salt: int) -> None:
+    schedule.gpus[begin:end] = pick(RANDOM, schedule.pool, spot, salt)
 
 
-def take_gpus(yard: Schedule, row: int) -> None:
-    """A job leaves its GPUs."""
-    for i in range(yard.offset[row], yard.offset[row + 1]):
-        gpu, node = yard.gpus[i], yard.nodes[i]
-        yard.pool.tenants[gpu] = 0
-        yard.lowest[node] = min(yard.lowest[node], gpu)
-    yard.free[0] += yard.offset[row + 1] - yard.offset[row]
-    if yard.ends.place[row] >= 0:
-        remove_end(yard.ends, row)
+def take_gpus(schedule: Schedule, row: int) -> None:
+    for i in range(schedule.offset[row], schedule.offset[row + 1]):
+        gpu, node = schedule.gpus[i], schedule.nodes[i]
+        schedule.pool.tenants[gpu] = 0
+        schedule.lowest[node] = min(schedule.lowest[node], gpu)
+    schedule.free[0] += schedule.offset[row + 1] - schedule.offset[row]
+    if schedule.ends.place[row] >= 0:
+        remove_end(schedule.ends, row)
 
 
-def run_from(yard: Schedule, row: int, now: float, until: float) -> None:
-    """A job runs from now on until then."""
-    if np.isnan(yard.start[row]):
-        yard.start[row] = now
-    add_end(yard.ends, until, row)
+def run_from(schedule: Schedule, row: int, now: float, until: float) -> None:
+    if np.isnan(schedule.start[row]):
+        schedule.start[row] = now
+    add_end(schedule.ends, until, row)
 
 
 def asks_for_at_most(most: int, waiting_of: Ints) -> bool:
-    """Whether anybody waits for no more GPUs than that; `waiting_of` counts who waits for one GPU, two, and so on."""
+    """Whether a job waits for at most `most` GPUs; `waiting_of` counts jobs that wait for one GPU, two, and so on."""
     k = 1
     while k <= most and k < len(waiting_of) and waiting_of[k] == 0:
         k += 1
@@ -325,7 +315,7 @@ def asks_for_at_most(most: int, waiting_of: Ints) -> bool:
 
 
 def plan_salt(site: Site, seed: int, begun: int) -> int:
-    """What random placement depends on in one plan: it draws anew after every start."""
+    """The salt of random placement in one plan: it draws again after every start."""
     return salted(seed, begun) if site.code == RANDOM else 0
 
 
@@ -341,32 +331,29 @@ class Pieces(NamedTuple):
 
 
 def new_pieces(most: int, gpus: int) -> Pieces:
-    """Room to begin with."""
     return Pieces(
         np.empty(most, np.int64), np.empty(most), np.empty(most), np.empty(gpus, np.int64), np.zeros(2, np.int64)
     )
 
 
 def is_full(pieces: Pieces, gpus: int) -> bool:
-    """Whether there may be no room if all of so many GPUs are left at once."""
+    """Whether there may be no room if all of these GPUs are left at once."""
     return pieces.sizes[0] + gpus > len(pieces.row) or pieces.sizes[1] + gpus > len(pieces.gpus)
 
 
-def add_piece(pieces: Pieces, yard: Schedule, row: int, start: float, end: float) -> None:
-    """Note a stretch of time."""
+def add_piece(pieces: Pieces, schedule: Schedule, row: int, start: float, end: float) -> None:
     i, g = pieces.sizes[0], pieces.sizes[1]
-    k = yard.offset[row + 1] - yard.offset[row]
+    k = schedule.offset[row + 1] - schedule.offset[row]
     pieces.row[i] = row
     pieces.start[i] = start
     pieces.end[i] = end
     for j in range(k):
-        pieces.gpus[g + j] = yard.gpus[yard.offset[row] + j]
+        pieces.gpus[g + j] = schedule.gpus[schedule.offset[row] + j]
     pieces.sizes[0] = i + 1
     pieces.sizes[1] = g + k
 
 
 def longer(pieces: Pieces) -> Pieces:
-    """The same with twice the room."""
     return Pieces(
         np.concatenate((pieces.row, pieces.row)),
         np.concatenate((pieces.start, pieces.start)),

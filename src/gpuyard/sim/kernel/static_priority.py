@@ -1,6 +1,11 @@
-"""The compiled driver for policies that rank a job once, and preempt no job; and the ranked queue it reads.
+"""The compiled driver for policies whose order is known beforehand and that stop no job.
 
-Loops in numba's subset.
+It chooses what the loops in `core.loops.backfill` see, as `core.disciplines` does for single plans: most of a long
+queue is never looked at.
+
+Waiting jobs are one set of ranks for each number of GPUs asked for. A set is a tree of bits, 32 to a word: a job is put
+in, taken out or found next in a few steps however long the queue is, and nothing is ever moved. The front of every set
+is kept at hand. Loops in numba's subset.
 """
 
 from __future__ import annotations
@@ -98,7 +103,6 @@ NONE = 2**62
 
 
 def new_order(rank: Ints, gpus: Ints) -> Order:
-    """An empty queue for jobs with these ranks."""
     size, set_of = np.unique(gpus, return_inverse=True)
     row_at = np.lexsort((rank, set_of))
     counts = np.bincount(set_of, minlength=len(size))
@@ -146,7 +150,6 @@ def _set_front(order: Order, s: int, row: int) -> None:
 
 
 def put_in(order: Order, row: int) -> None:
-    """A job joins the queue."""
     s, i = order.set_of[row], order.at[row]
     for level in range(order.level.shape[1]):
         w = order.level[s, level] + (i >> 5)
@@ -161,7 +164,6 @@ def put_in(order: Order, row: int) -> None:
 
 
 def take_out(order: Order, row: int) -> None:
-    """A job leaves the queue."""
     s, i = order.set_of[row], order.at[row]
     if order.front[s] == row:
         _set_front(order, s, next_row(order, s, row))
@@ -175,7 +177,7 @@ def take_out(order: Order, row: int) -> None:
 
 
 def first_row(order: Order, most: int) -> int:
-    """The best waiting row that asks for at most so many GPUs; -1 if there is none."""
+    """The best waiting row that asks for at most `most` GPUs; -1 if there is none."""
     best = -1
     rank = NONE
     for s in range(len(order.size)):
@@ -188,7 +190,7 @@ def first_row(order: Order, most: int) -> int:
 
 
 def smallest(order: Order) -> int:
-    """How many GPUs the smallest waiting job asks for; a very large number if nobody waits."""
+    """How many GPUs the smallest waiting job asks for; a very large number if none waits."""
     for s in range(len(order.size)):
         if order.front[s] >= 0:
             return order.size[s]
@@ -210,30 +212,28 @@ class Notes(NamedTuple):
 
 
 def new_notes() -> Notes:
-    """At the beginning."""
     return Notes(np.zeros(1, np.int64), np.full(1, -1, np.int64), np.full(1, -1, np.int64))
 
 
 def run_in_order(
-    work: Work, order: Order, site: Site, yard: Schedule, clock: Clock, discipline: int, seed: int, every: float
+    work: Work, order: Order, site: Site, schedule: Schedule, clock: Clock, discipline: int, seed: int, every: float
 ) -> None:
-    """Simulate strict, skip or commit."""
-    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
+    starts = new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1)
     notes = new_notes()
     idle, counts, stuck = site.pool.idle, clock.counts, notes.stuck
     while True:
-        now = next_instant(clock, work, yard, idle, discipline == COMMIT)
+        now = next_instant(clock, work, schedule, idle, discipline == COMMIT)
         if now == np.inf:
             return
         if counts[0] > 0:
             stuck[0] = -1
-        eventful = _arrived(clock, work, order, yard) or counts[0] > 0
+        eventful = _arrived(clock, work, order, schedule) or counts[0] > 0
         if is_time_to_plan(clock, now, eventful, every):
-            _plan_in_order(work, order, site, yard, starts, notes, discipline, seed, now)
+            _plan_in_order(work, order, site, schedule, starts, notes, discipline, seed, now)
 
 
 def _plan_in_order(
-    work: Work, order: Order, site: Site, yard: Schedule, starts: Starts, notes: Notes, discipline: int, seed: int,
+    work: Work, order: Order, site: Site, schedule: Schedule, starts: Starts, notes: Notes, discipline: int, seed: int,
     now: float,
 ) -> None:  # fmt: skip
     site = Site(
@@ -241,11 +241,11 @@ def _plan_in_order(
     )
     limit = NO_LIMIT
     while order.waiting[0] > 0:
-        most = min(limit - 1, yard.free[0]) if discipline == SKIP else NONE
+        most = min(limit - 1, schedule.free[0]) if discipline == SKIP else NONE
         row = notes.head[0] if notes.head[0] >= 0 else first_row(order, most)
         if row < 0 or row == notes.stuck[0]:
             break
-        if site.demand.gpus[row] <= yard.free[0]:
+        if site.demand.gpus[row] <= schedule.free[0]:
             starts.size[0] = 0
             at = order.begin[order.set_of[row]] + order.at[row]
             limit = fill(order.row_at[at : at + 1], discipline != SKIP, limit, site, starts)
@@ -253,8 +253,8 @@ def _plan_in_order(
                 notes.begun[0] += 1
                 notes.head[0] = -1
                 take_out(order, row)
-                give_gpus(yard, row, starts.bins[: starts.ends[0]], site.code, site.salt)
-                run_from(yard, row, now, now + work.run[row])
+                give_gpus(schedule, row, starts.bins[: starts.ends[0]], site.code, site.salt)
+                run_from(schedule, row, now, now + work.run[row])
                 continue
         if discipline == COMMIT:
             notes.head[0] = row
@@ -263,12 +263,11 @@ def _plan_in_order(
             break
 
 
-def _arrived(clock: Clock, work: Work, order: Order, yard: Schedule) -> bool:
-    """Put those who have arrived into the queue; whether there was anybody."""
+def _arrived(clock: Clock, work: Work, order: Order, schedule: Schedule) -> bool:
     some = False
     for row in range(clock.counts[1], clock.counts[2]):
         if work.rejected[row]:
-            yard.done[0] += 1
+            schedule.done[0] += 1
         else:
             put_in(order, row)
             some = True
@@ -276,83 +275,81 @@ def _arrived(clock: Clock, work: Work, order: Order, yard: Schedule) -> bool:
 
 
 def _begin(
-    starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Schedule, now: float
+    starts: Starts, order: Order, expected: Expected, work: Work, site: Site, schedule: Schedule, now: float
 ) -> None:
-    """Let everybody begin whom a loop has started."""
     begin = 0
     for i in range(starts.size[0]):
         row = starts.rows[i]
         take_out(order, row)
-        give_gpus(yard, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)
+        give_gpus(schedule, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)
         begin = starts.ends[i]
-        run_from(yard, row, now, now + work.run[row])
+        run_from(schedule, row, now, now + work.run[row])
         if len(expected.rows) > 0:
-            expect(expected, now + site.demand.estimate[row], row, yard.offset[row], yard.offset[row + 1])
+            expect(expected, now + site.demand.estimate[row], row, schedule.offset[row], schedule.offset[row + 1])
     starts.size[0] = 0
 
 
 def run_backfilling(
-    work: Work, order: Order, site: Site, yard: Schedule, clock: Clock, discipline: int, seed: int, every: float
+    work: Work, order: Order, site: Site, schedule: Schedule, clock: Clock, discipline: int, seed: int, every: float
 ) -> None:
-    """Simulate easy, easy-shadow or conservative."""
-    starts = new_starts(yard.free[0] + 1, 2 * yard.free[0] + 1)
-    expected = new_expected(yard.free[0] + 1)
+    starts = new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1)
+    expected = new_expected(schedule.free[0] + 1)
     by_rank = np.empty(len(order.rank), dtype=np.int64)
     by_rank[order.rank] = np.arange(len(order.rank))
     found = np.empty(len(order.rank), dtype=np.int64)
     begun, head, stuck, shadow, extra = 0, -1, -1, np.inf, 0
     later = on_copy(site)
-    known = 0  # rows before this one were refused under the present reservation, and would be if nobody starts
+    known = 0  # rows before this one were refused under the present reservation, and would be again unless a job starts
     while True:
-        now = next_instant(clock, work, yard, site.pool.idle, discipline == EASY_SHADOW)
+        now = next_instant(clock, work, schedule, site.pool.idle, discipline == EASY_SHADOW)
         if now == np.inf:
             return
         for i in range(clock.counts[0]):
             row = clock.finished[i]
-            expect_no_more(expected, yard.start[row] + site.demand.estimate[row], row)
+            expect_no_more(expected, schedule.start[row] + site.demand.estimate[row], row)
             known, stuck = 0, -1
-        eventful = _arrived(clock, work, order, yard) or clock.counts[0] > 0
+        eventful = _arrived(clock, work, order, schedule) or clock.counts[0] > 0
         if not is_time_to_plan(clock, now, eventful, every):
             continue
         site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, begun), site.fine, site.tasks, site.parts)
         if discipline != CONSERVATIVE:
             kept = head if discipline == EASY_SHADOW else -1
-            top = _start_heads(kept, stuck, starts, order, expected, work, site, yard, now)
+            top = _start_heads(kept, stuck, starts, order, expected, work, site, schedule, now)
             begun += starts.size[0]
             if starts.size[0] > 0:
                 known = 0
                 starts.size[0] = 0
             if discipline == EASY_SHADOW and top >= 0 and top != kept:
-                shadow = shadow_time(top, as_holders(expected, yard.nodes, -np.inf), site.demand, yard.free[0])
+                shadow = shadow_time(top, as_holders(expected, schedule.nodes, -np.inf), site.demand, schedule.free[0])
             known = known if top == head else 0
             head = stuck = top
-        if yard.free[0] < smallest(order) or (order.waiting[0] < 2 and discipline != CONSERVATIVE):
+        if schedule.free[0] < smallest(order) or (order.waiting[0] < 2 and discipline != CONSERVATIVE):
             continue
         if discipline == CONSERVATIVE:
             n = _candidates(order, NONE, -1, 0.0, np.inf, NONE, site.demand.estimate, by_rank, found)
-            conserve(found[:n], now, as_holders(expected, yard.nodes, now), site, starts)
+            conserve(found[:n], now, as_holders(expected, schedule.nodes, now), site, starts)
         elif discipline == EASY_SHADOW:
             latest = np.nextafter(shadow, -np.inf)  # done before the shadow time, not at it
-            n = _candidates(order, yard.free[0], head, now, latest, 0, site.demand.estimate, by_rank, found)
+            n = _candidates(order, schedule.free[0], head, now, latest, 0, site.demand.estimate, by_rank, found)
             fill(np.sort(found[:n]), False, NO_LIMIT, site, starts)
         else:
             if known == 0 or is_any_late(expected, now):
-                shadow = reserve_for(head, expected, yard.nodes, now, site, later)
+                shadow = reserve_for(head, expected, schedule.nodes, now, site, later)
                 extra = sum(later.pool.idle) - site.demand.gpus[head]
                 known = 0
-            if known > 0 and not _may_be_new(known, clock.counts[2], work, yard, now, shadow, extra, site.demand):
+            if known > 0 and not _may_be_new(known, clock.counts[2], work, schedule, now, shadow, extra, site.demand):
                 continue
-            n = _candidates(order, yard.free[0], head, now, shadow, extra, site.demand.estimate, by_rank, found)
+            n = _candidates(order, schedule.free[0], head, now, shadow, extra, site.demand.estimate, by_rank, found)
             known = clock.counts[2]
             backfill(found[:n], head, shadow, later, now, site, starts)
         if starts.size[0] > 0:
             begun += starts.size[0]
             known = 0
-            _begin(starts, order, expected, work, site, yard, now)
+            _begin(starts, order, expected, work, site, schedule, now)
 
 
 def _start_heads(
-    kept: int, stuck: int, starts: Starts, order: Order, expected: Expected, work: Work, site: Site, yard: Schedule,
+    kept: int, stuck: int, starts: Starts, order: Order, expected: Expected, work: Work, site: Site, schedule: Schedule,
     now: float,
 ) -> int:  # fmt: skip
     """Start the first of the queue while it fits; returns the one that does not, -1 if all did. Counts in `starts`.
@@ -364,20 +361,20 @@ def _start_heads(
     while order.waiting[0] > 0:
         row = kept if kept >= 0 else first_row(order, NONE)
         kept = -1
-        if site.demand.gpus[row] <= yard.free[0] and row != stuck:
+        if site.demand.gpus[row] <= schedule.free[0] and row != stuck:
             at = order.begin[order.set_of[row]] + order.at[row]
             fill(order.row_at[at : at + 1], True, NO_LIMIT, site, starts)
         if starts.size[0] == 0:
             head = row
             break
         begun += 1
-        _begin(starts, order, expected, work, site, yard, now)
+        _begin(starts, order, expected, work, site, schedule, now)
     starts.size[0] = begun
     return head
 
 
 def reserve_for(head: int, expected: Expected, nodes: Ints, now: float, site: Site, later: Site) -> float:
-    """What `core.discipline.reserve` does, on a site that is there already."""
+    """`core.loops.backfill.reserve`, on a site that exists already."""
     for n in range(len(site.pool.idle)):
         later.pool.idle[n] = site.pool.idle[n]
     first, last = expected.span[0], expected.span[1]
@@ -393,8 +390,8 @@ def _candidates(
     order: Order, most: int, head: int, now: float, shadow: float, extra: int, estimate: Floats, by_rank: Ints,
     found: Ints,
 ) -> int:  # fmt: skip
-    """Write, by rank, the waiting rows of at most so many GPUs that are done by the shadow time, or are small enough
-    to stay beside it; returns how many."""
+    """Write, by rank, the waiting rows of at most `most` GPUs that end by the shadow time, or are small enough to stay
+    beside it; returns how many."""
     size = 0
     last = -1
     sorted_already = True
@@ -422,11 +419,11 @@ def _sort_numbers(numbers: Ints, n: int) -> None:
 
 
 def _may_be_new(
-    begin: int, end: int, work: Work, yard: Schedule, now: float, shadow: float, extra: int, demand: Demand
+    begin: int, end: int, work: Work, schedule: Schedule, now: float, shadow: float, extra: int, demand: Demand
 ) -> bool:
     """Whether any row that arrived since the last plan is such a candidate; one that starts makes others move."""
     for row in range(begin, end):
-        if demand.gpus[row] > yard.free[0] or work.rejected[row] or not np.isnan(yard.start[row]):
+        if demand.gpus[row] > schedule.free[0] or work.rejected[row] or not np.isnan(schedule.start[row]):
             continue
         if demand.gpus[row] <= extra or now + demand.estimate[row] <= shadow:
             return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "WRITERS", "Format", "describe", "read", "write"]
 
 
 class Format(NamedTuple):
-    """How one kind of trace file is read, and how it is told from the others."""
+    """How one kind of trace file is read, and recognised."""
 
     read: Callable[[Source], Trace]
     recognises: Callable[[str], bool]
@@ -55,7 +55,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def read(path: str | Path, format: str | None = None) -> Trace:
-    """Read a trace file, standard input for `-`, or the log of the local yard for `history`.
+    """Read a trace file, standard input for `-`, or the log of the local daemon for `history`.
 
     `format` overrides what the file looks like.
     """
@@ -78,22 +78,13 @@ def _read_file(path: str | Path, name: str | None, option: str) -> Trace:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """The format and its option in `gavel:k80`."""
     name, colon, option = text.partition(":")
     if name not in FORMATS:
-        raise UserError(f"unknown trace format '{name}'{suggest(name, FORMATS)}{_or_known(name)}")
+        known = suggest(name, FORMATS) or f"; known are {', '.join(FORMATS)}"
+        raise UserError(f"unknown trace format '{name}'{known}")
     if colon and not (option and FORMATS[name].option):
         raise UserError(f"the format {name} takes {FORMATS[name].option or 'nothing'} after the colon, not '{option}'")
     return name, option
-
-
-def _or_known(format: str) -> str:
-    return "" if suggest(format, FORMATS) else f"; known are {', '.join(FORMATS)}"
-
-
-def _one_of(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}"
 
 
 def _recognised(source: Source) -> str:
@@ -104,4 +95,6 @@ def _recognised(source: Source) -> str:
         raise UserError(f"{source.name} is not UTF-8 text")
     if not source.head.strip():
         raise UserError(f"{source.name} is empty")
-    raise UserError(f"{source.name} does not look like a trace; if it is one, give --format {_one_of(FORMATS)}")
+    *others, last = FORMATS
+    formats = f"{', '.join(others)} or {last}"
+    raise UserError(f"{source.name} does not look like a trace; if it is one, give --format {formats}")

@@ -6,19 +6,21 @@ import math
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+
 from gpuyard.errors import UserError
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces import cells
-from gpuyard.sim.traces.columns import MOST_GPUS, MOST_SECONDS, RULES, Jobs, number
+from gpuyard.sim.traces.columns import LABEL, MOST_GPUS, MOST_SECONDS, RULES, Jobs, number
 from gpuyard.sim.traces.gather import NEVER_RAN, NO_GPUS, NO_RUN_TIME, Gathered, unknown, value
 from gpuyard.sim.traces.source import Source, first_line, quoted
 from gpuyard.sim.traces.times import Calendar
-from gpuyard.units import parse_duration, parse_size
+from gpuyard.units import format_number, parse_duration, parse_size
 
 SWF_FIELDS = 18
 SWF_NO_RUN_TIME = "run time 0 or unknown"
@@ -36,6 +38,11 @@ _SWF_LABELS = {
     "requested": "requested",
 }
 
+_NOT_IN_SWF = (
+    "priority", "weight", "tickets", "memory", "compute", "deadline", "preemptible", "cpus",
+    "host_memory", "gpu_type",
+)  # fmt: skip
+
 
 def is_swf(head: str) -> bool:
     """A `;` header, or columns of numbers parted by blanks."""
@@ -47,7 +54,7 @@ def is_swf(head: str) -> bool:
 
 
 def read_swf(source: Source) -> Trace:
-    """Jobs in file order; those without a run time or processors are left out and counted."""
+    """Jobs in file order; those without a run time or processors are dropped and counted."""
     jobs = Jobs(source, _SWF_LABELS)
     flat = array("d")
     dropped: dict[str, int] = {}
@@ -77,7 +84,6 @@ def read_swf(source: Source) -> Trace:
 
 
 def _job_swf(text: str, cells: list[str]) -> tuple[float, float, float, float] | str:
-    """Submit time, run time, processors and requested time, or why the job is left out."""
     # Stripping is the quick look: nearly all lines are digits, dots and minus signs only.
     if len(cells) < SWF_FIELDS or text.strip(_SWF_PLAIN):
         _check_fields(cells)
@@ -104,12 +110,43 @@ def _job_swf(text: str, cells: list[str]) -> tuple[float, float, float, float] |
 
 
 def _check_fields(cells: list[str]) -> None:
-    """All fields are numbers, the unused too: a word among them means that columns are shifted."""
+    """All fields must be numbers, the unused too: a word among them means that columns are shifted."""
     if len(cells) < SWF_FIELDS:
         raise UserError(f"a line has {SWF_FIELDS} fields, this one has {len(cells)}")
     for position, cell in enumerate(cells, 1):
         if not math.isfinite(number(cell)):
             raise UserError(f"field {position} must be a number, not {quoted(cell)}")
+
+
+def swf_lines(trace: Trace, informative: Iterable[str]) -> Iterator[str]:
+    """A trace as SWF; a note names the `informative` columns that the format cannot hold."""
+    lost = [name for name in informative if name in _NOT_IN_SWF or name.startswith(LABEL)]
+    yield f"; Version: 2.2\n; MaxJobs: {len(trace)}\n; MaxRecords: {len(trace)}\n"
+    if trace.capacity:
+        yield f"; MaxProcs: {trace.capacity}\n"
+    if lost:
+        yield f"; Note: not in this format, left out: {', '.join(lost)}\n"
+    ids = trace.ids if _all_whole(trace.ids) else [str(i) for i in range(1, len(trace) + 1)]
+    users = _user_numbers(trace.users)
+    requested = np.where(np.isnan(trace.requested), -1.0, trace.requested)
+    times = (trace.submit, trace.run, requested)
+    rows = zip(ids, users, trace.gpus.tolist(), *(column.tolist() for column in times), strict=True)
+    for job, user, gpus, submit, run, wanted in rows:
+        first = f"{job} {format_number(submit)} -1 {format_number(run)} {gpus} -1 -1 {gpus}"
+        yield f"{first} {format_number(wanted)} -1 1 {user} -1 -1 -1 -1 -1 -1\n"
+
+
+def _all_whole(names: list[str]) -> bool:
+    return all(name.isascii() and name.isdecimal() for name in names)
+
+
+def _user_numbers(users: list[str]) -> list[str]:
+    """Users as SWF wants them: their own numbers, or 1, 2, ... in order of appearance."""
+    known = dict.fromkeys(user for user in users if user)
+    if _all_whole(list(known)):
+        return [user or "-1" for user in users]
+    numbers = {user: str(position) for position, user in enumerate(known, 1)}
+    return [numbers.get(user, "-1") for user in users]
 
 
 STILL_THERE = "not ended"
@@ -125,8 +162,6 @@ _UNENDED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING")
 
 
 class _Tres(NamedTuple):
-    """What a TRES or GRES string asks for."""
-
     gpus: float
     cpus: float
     memory: float
@@ -140,7 +175,7 @@ def is_sacct(head: str) -> bool:
 
 
 def read_sacct(source: Source) -> Trace:
-    """Jobs in file order, their steps left aside; those without GPUs or an end are left out and counted."""
+    """Jobs in file order, without steps; those without GPUs or an end are dropped and counted."""
     rows = _rows_sacct(source)
     line, names = next(rows, (0, []))
     _check_header(source, line, names)
@@ -160,8 +195,6 @@ def read_sacct(source: Source) -> Trace:
 
 
 class _Row(NamedTuple):
-    """The cells of a line, in the order of `_USED`."""
-
     jobid: str
     jobidraw: str
     user: str
@@ -322,7 +355,7 @@ def is_helios(head: str) -> bool:
 
 
 def read_helios(source: Source) -> Trace:
-    """Jobs in file order; those without GPUs or a run time are left out and counted."""
+    """Jobs in file order; those without GPUs or a run time are dropped and counted."""
     found = cells.rows(source)
     names = cells.header(source, found, _HELIOS_REQUIRED)
     if "duration" not in names and not {"start_time", "end_time"} <= set(names):

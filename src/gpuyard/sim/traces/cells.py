@@ -22,7 +22,6 @@ def split(line: str) -> list[str]:
 
 
 def rows(source: Source) -> Iterator[tuple[int, list[str]]]:
-    """Numbered rows of cells, the header first; blank lines and `#` comments are skipped."""
     width = 0
     for line, text in source.lines():
         text = text.strip()
@@ -50,7 +49,7 @@ def header(
 ) -> list[str]:
     """The first row, checked: no column twice, none unknown, none of the required ones missing.
 
-    Columns whose names go on after `free` are known, whatever they are called.
+    All columns whose names begin with `free` are known.
     """
     line, names = next(found, (0, []))
     if not names:
@@ -69,7 +68,7 @@ def header(
 
 
 def picker(names: list[str], wanted: tuple[str, ...]) -> Callable[[list[str]], tuple[str, ...]]:
-    """What takes the wanted cells (two or more) out of a row; a column that is not there gives empty text."""
+    """A function that takes the wanted cells (two or more) out of a row; a missing column gives empty text."""
     get = cast(
         Callable[[list[str]], tuple[str, ...]],
         itemgetter(*(names.index(name) if name in names else -1 for name in wanted)),
@@ -78,7 +77,7 @@ def picker(names: list[str], wanted: tuple[str, ...]) -> Callable[[list[str]], t
 
 
 def has_columns(line: str, wanted: tuple[str, ...], least: int) -> bool:
-    """Whether a line is a header with at least so many of these columns."""
+    """Whether a line is a header with at least `least` of these columns."""
     try:
         return len(set(split(line)) & set(wanted)) >= least
     except UserError:

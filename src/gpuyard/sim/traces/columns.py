@@ -1,4 +1,4 @@
-"""What a job's values may be, whatever file they stand in, and the columns they are gathered in."""
+"""What a job's values may be, in any file format, and the columns they are collected in."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ def number(text: str) -> float:
 
 
 def parse_number(text: str) -> float:
-    """A plain number; a UserError for anything else."""
     value = number(text)
     if math.isnan(value):
         raise UserError(f"{quoted(text)} is not a number")
@@ -42,7 +41,6 @@ def parse_number(text: str) -> float:
 
 
 def parse_flag(text: str) -> float:
-    """1.0 or 0.0 for true/false, yes/no or 1/0."""
     try:
         return _FLAGS[text.lower()]
     except KeyError:
@@ -84,7 +82,6 @@ class Rule:
             raise UserError(f"{label} is too large a number") from None
 
     def check(self, value: float, label: str) -> float:
-        """The value itself, if it is in range."""
         if (value > self.low or (value == self.low and not self.above)) and value <= self.high:
             return value
         if not math.isfinite(value):
@@ -144,7 +141,7 @@ def name_of(value: object, label: str) -> str:
 
 
 class Jobs:
-    """The jobs of one source as far as they are read. `labels`: our column -> its name in the file."""
+    """The jobs of one source that were read so far. `labels`: our column -> its name in the file."""
 
     def __init__(self, source: Source, labels: Mapping[str, str]) -> None:
         self.source = source
@@ -161,7 +158,7 @@ class Jobs:
         self._shares = "compute" in labels
 
     def add(self, line: int, record: Mapping[str, object]) -> None:
-        """Check one record and take it in; a UserError names the source and the line."""
+        """Check one record and add it; a UserError names the source and the line."""
         try:
             self._take(record)
         except UserError as error:
@@ -205,11 +202,10 @@ class Jobs:
         if not math.isnan(self._compute[-1]):
             raise UserError(f"{label} is a fraction, {format_number(gpus)}, and compute is given too")
         self.columns["gpus"][-1] = 1.0
-        # 100 * 0.07 is 7.000000000000001; nobody wrote that.
+        # 100 * 0.07 is 7.000000000000001: undo that.
         self._compute[-1] = round(100.0 * gpus, 9) or 100.0 * gpus
 
     def trace(self, format: str, dropped: dict[str, int] | None = None, capacity: int | None = None) -> Trace:
-        """The trace, once every job has been taken in."""
         self._refuse_duplicates()
         filled = {name: column for name, column in self.columns.items() if len(column) == len(self.ids)}
         columns = {name: np.array(column, dtype=np.float64) for name, column in filled.items()}

@@ -54,7 +54,7 @@ def read_philly(source: Source) -> Trace:
 
 
 def _add_block_philly(jobs: Gathered, row: int, block: list[tuple[Any, ...]]) -> bool:
-    """Many ordinary lines at once, in a quarter of the time; False: nothing done, they need a closer look."""
+    """Add many ordinary lines at once, in a quarter of the time; False: nothing done, read them one by one."""
     lines, whens, durations, gpus, vcs = zip(*block, strict=True)
     if set(map(len, whens)) != {len("2017-10-09 07:01:55")} or any("_" in cell for cell in durations + gpus):
         return False
@@ -283,7 +283,7 @@ def is_openb(head: str) -> bool:
 
 
 def read_openb(source: Source) -> Trace:
-    """Pods in file order, those that ask for no GPU too; without times every pod arrives at 0 and runs 1 second."""
+    """Pods in file order, also those that ask for no GPU; without times every pod arrives at 0 and runs 1 second."""
     found = cells.rows(source)
     names = cells.header(source, found, _OPENB_REQUIRED)
     timed = any(name in names for name in _OPENB_TIMES)
@@ -310,7 +310,7 @@ def read_openb(source: Source) -> Trace:
 def _times_openb(row: tuple[str, ...]) -> tuple[float, float] | None:
     """When the pod came, and how long it ran; a pod that was never scheduled counts from its creation.
 
-    Times are whole seconds: a pod that went in the second in which it came is there for one.
+    Times are whole seconds: a pod that ended in the second in which it came runs for one.
     """
     created, deleted, scheduled = row
     if unknown(created) or unknown(deleted):
@@ -321,7 +321,6 @@ def _times_openb(row: tuple[str, ...]) -> tuple[float, float] | None:
 
 
 def _resources_openb(cpu: str, memory: str, num_gpu: str, milli: str) -> tuple[float, float, float, float]:
-    """GPUs, percent of each, CPUs and bytes."""
     gpus, part = value(num_gpu, "num_gpu"), value(milli, "gpu_milli")
     if gpus > 0 and not 0 < part <= _OPENB_WHOLE:
         raise UserError(f"gpu_milli must be above 0 and at most 1000, not {milli}")

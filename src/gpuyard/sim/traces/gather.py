@@ -1,4 +1,4 @@
-"""Jobs of foreign formats: a reader adds what it works out line by line; ranges are checked at the end, at once."""
+"""Jobs of foreign formats: a reader adds values line by line; ranges are checked at the end, at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def unknown(cell: str) -> bool:
 
 
 def value(cell: str, label: str) -> float:
-    """The finite number in a cell."""
     try:
         found = float(cell)
         if found - found == 0.0 and "_" not in cell:  # neither nan nor inf, and not 1_000
@@ -74,7 +73,6 @@ class Gathered:
         user: str = "",
         gpu_type: str = "",
     ) -> None:
-        """Take one job in: its numbers in the order of the columns, its labels in that of the labels."""
         if not job or not job.isprintable():
             job = self._named(job)
             if not job:
@@ -91,7 +89,7 @@ class Gathered:
     def extend(
         self, lines: Iterable[int], ids: Iterable[str], numbers: Floats, labels: tuple[Iterable[str], ...]
     ) -> None:
-        """Take many jobs in at once: a row of numbers for each, a column for each label; no users, no models."""
+        """Add many jobs at once: a row of numbers for each, a column for each label; no users, no models."""
         columns = [[self._names.get(text) or self._named(text) for text in column] for column in labels]
         for texts, column in zip(self._texts, columns, strict=True):
             texts.extend(column)
@@ -102,11 +100,10 @@ class Gathered:
         self._types.extend([""] * len(numbers))
 
     def drop(self, reason: str) -> None:
-        """Leave a job out, and count it."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def trace(self, *, gpuless: bool = False, capacity: int | None = None) -> Trace:
-        """The trace, once every job has been taken in; `gpuless`: jobs may ask for no GPU."""
+        """The trace; `gpuless`: jobs may ask for no GPU."""
         self._refuse_duplicates()
         width = len(self._columns)
         table = np.frombuffer(self._numbers, dtype=np.float64).reshape(-1, width) if self.ids else np.empty((0, width))

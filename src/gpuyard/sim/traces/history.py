@@ -1,4 +1,4 @@
-"""The log of a yard on this machine: `history`, or the path of a store.
+"""The log of a daemon on this machine: `history`, or the path of a store.
 
 Jobs that ran to some end, each with its last attempt. Jobs that asked for certain GPUs may run on any in a simulation.
 """
@@ -35,7 +35,6 @@ def store_of(path: str | Path) -> Path | None:
 
 
 def read(path: Path) -> Trace:
-    """The jobs of a store."""
     return _trace(path, *_look(path))
 
 
@@ -99,7 +98,6 @@ class _Row(NamedTuple):
 
 
 def _look(path: Path) -> tuple[list[_Row], dict[str, Any]]:
-    """All jobs of a store, and the cluster it was last opened on."""
     if not path.is_file():
         raise UserError(f"there is no history yet: {path} does not exist (gpuyard up starts a queue)")
     try:

@@ -22,7 +22,7 @@ _LENGTHS = (
 
 
 def describe(trace: Trace, capacity: int | None = None) -> dict[str, Any]:
-    """Counts, times and load of a trace, ready to print or to write as JSON; `capacity`: GPUs to take the load of."""
+    """Counts, times and load of a trace, ready to print or to write as JSON; `capacity`: GPUs, for the load."""
     if not len(trace):
         return {"source": trace.source, "format": trace.format, "jobs": 0, "dropped": dict(trace.dropped)}
     capacity = capacity or trace.capacity
@@ -74,7 +74,6 @@ def _common(texts: Iterable[str]) -> dict[str, int]:
 
 
 def _counted(submit: Floats, first: float, last: float) -> dict[str, Any]:
-    """Arrivals in equal steps from the first to the last."""
     if last <= first:
         return {"step_seconds": 0.0, "counts": [len(submit)]}
     counts, _ = np.histogram(submit, bins=BINS, range=(first, last))
@@ -82,14 +81,12 @@ def _counted(submit: Floats, first: float, last: float) -> dict[str, Any]:
 
 
 def _by_length(run: Floats) -> dict[str, int]:
-    """How many jobs run up to so long, and longer than the name before."""
     places = np.searchsorted([limit for _, limit in _LENGTHS], run)
     counts = np.bincount(places, minlength=len(_LENGTHS)).tolist()
     return {name: count for (name, _), count in zip(_LENGTHS, counts, strict=True)}
 
 
 def _rate(submit: Floats) -> float | None:
-    """Arrivals per hour between the first and the last; None when all come at once."""
     wide = float(np.max(submit) - np.min(submit))
     return (len(submit) - 1) * 3600.0 / wide if wide > 0 else None
 

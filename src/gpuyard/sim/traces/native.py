@@ -1,4 +1,4 @@
-"""gpuyard's own formats, CSV and JSON lines, read and written; and SWF, written."""
+"""gpuyard's own formats, CSV and JSON lines, read and written; and traces written in any format."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import numpy as np
 from gpuyard.errors import UserError, suggest
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces import cells
+from gpuyard.sim.traces.accounting import swf_lines
 from gpuyard.sim.traces.columns import LABEL, Jobs, name_of
 from gpuyard.sim.traces.source import Source, first_line, quoted
 from gpuyard.units import format_number
@@ -50,7 +51,6 @@ def is_jsonl(head: str) -> bool:
 
 
 def read_csv(source: Source) -> Trace:
-    """Read gpuyard's CSV."""
     found = cells.rows(source)
     names = cells.header(source, found, REQUIRED, COLUMNS, free=LABEL)
     jobs = Jobs(source, {name: name for name in names})
@@ -60,7 +60,6 @@ def read_csv(source: Source) -> Trace:
 
 
 def read_jsonl(source: Source) -> Trace:
-    """Read gpuyard's JSON lines: the same keys as the CSV's columns."""
     jobs = Jobs(source, {name: name for name in COLUMNS})
     known = set(COLUMNS)
     for line, text in source.lines():
@@ -104,10 +103,6 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _SUFFIXES = {".swf": "swf", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-_NOT_IN_SWF = (
-    "priority", "weight", "tickets", "memory", "compute", "deadline", "preemptible", "cpus",
-    "host_memory", "gpu_type",
-)  # fmt: skip
 _PACKERS: dict[str, Callable[[IO[bytes]], AbstractContextManager[Any]]] = {
     # No name and no time in the header: the same trace gives the same file.
     ".gz": lambda stream: gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0),
@@ -161,7 +156,7 @@ def _refuse_input(trace: Trace, path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream whose content takes the path's place when all of it is on disk."""
+    """A stream whose content replaces the file when all of it is on disk."""
     final = Path(os.path.realpath(path))  # a link goes on pointing at the file
     # /dev/stdout may be a file that a shell has open: that one must be written, not another in its place.
     direct = path.is_absolute() and path.parts[1] in ("dev", "proc")
@@ -209,13 +204,11 @@ def _informative(trace: Trace) -> dict[str, list[str | None]]:
 
 
 def _texts(trace: Trace) -> dict[str, list[str]]:
-    """The optional columns of text, by the names they have in a file."""
     labels = {LABEL + _plain(name, "label"): texts for name, texts in trace.labels.items()}
     return {"user": trace.users, "gpu_type": trace.gpu_types, **labels}
 
 
 def _table(trace: Trace) -> dict[str, list[str | None]]:
-    """All columns to write, in their usual order."""
     optional = _informative(trace)
     columns: dict[str, list[str | None]] = {"job": [_plain(job, "job") for job in trace.ids]}
     for name in ("submit", "run", "gpus"):
@@ -225,7 +218,7 @@ def _table(trace: Trace) -> dict[str, list[str | None]]:
 
 
 def _plain(name: str, label: str) -> str:
-    """A name that reads back as it is."""
+    """A name that reads back unchanged."""
     if (label in ("job", "label") and not name) or name_of(name, label) != name:
         raise UserError(f"the {label} name {quoted(name)} cannot be written: it is empty or has blanks around it")
     return name
@@ -261,36 +254,6 @@ def _jsonl(trace: Trace) -> Iterator[str]:
         yield "{" + ", ".join(cells) + "}\n"
 
 
-def _swf(trace: Trace) -> Iterator[str]:
-    lost = [name for name in _informative(trace) if name in _NOT_IN_SWF or name.startswith(LABEL)]
-    yield f"; Version: 2.2\n; MaxJobs: {len(trace)}\n; MaxRecords: {len(trace)}\n"
-    if trace.capacity:
-        yield f"; MaxProcs: {trace.capacity}\n"
-    if lost:
-        yield f"; Note: not in this format, left out: {', '.join(lost)}\n"
-    ids = trace.ids if _all_whole(trace.ids) else [str(i) for i in range(1, len(trace) + 1)]
-    users = _user_numbers(trace.users)
-    requested = np.where(np.isnan(trace.requested), -1.0, trace.requested)
-    times = (trace.submit, trace.run, requested)
-    rows = zip(ids, users, trace.gpus.tolist(), *(column.tolist() for column in times), strict=True)
-    for job, user, gpus, submit, run, wanted in rows:
-        first = f"{job} {format_number(submit)} -1 {format_number(run)} {gpus} -1 -1 {gpus}"
-        yield f"{first} {format_number(wanted)} -1 1 {user} -1 -1 -1 -1 -1 -1\n"
-
-
-def _all_whole(names: list[str]) -> bool:
-    return all(name.isascii() and name.isdecimal() for name in names)
-
-
-def _user_numbers(users: list[str]) -> list[str]:
-    """Users as SWF wants them: their own numbers, or 1, 2, ... in order of appearance."""
-    known = dict.fromkeys(user for user in users if user)
-    if _all_whole(list(known)):
-        return [user or "-1" for user in users]
-    numbers = {user: str(position) for position, user in enumerate(known, 1)}
-    return [numbers.get(user, "-1") for user in users]
-
-
 WRITERS: MappingProxyType[str, Callable[[Trace], Iterator[str]]] = MappingProxyType(
-    {"gpuyard": _csv, "jsonl": _jsonl, "swf": _swf}
+    {"gpuyard": _csv, "jsonl": _jsonl, "swf": lambda trace: swf_lines(trace, _informative(trace))}
 )

@@ -44,8 +44,6 @@ class NodeList:
 
 
 class Pool(NamedTuple):
-    """The nodes that belong to one virtual cluster."""
-
     name: str
     nodes: int
     gpus: int
@@ -106,7 +104,6 @@ def read_pools(path: str | Path) -> list[Pool]:
 
 
 def _rows(source: Source) -> Iterator[tuple[int, dict[str, str]]]:
-    """The header as {name: name}, then the rows as {name: cell}."""
     found = cells.rows(source)
     line, first = next(found, (0, []))
     if not first:
@@ -170,7 +167,7 @@ def _philly(record: Mapping[str, str]) -> Iterator[_Node]:
 
 
 def _tiresias(record: Mapping[str, str]) -> Iterator[_Node]:
-    """One line describes all nodes: so many behind each of so many switches."""
+    """One line describes all nodes: a number of nodes behind each of a number of switches."""
     switches, nodes = _count(record, "num_switch"), _count(record, "num_node_p_switch")
     gpus, cpus = _count(record, "num_gpu_p_node"), _value(record, "num_cpu_p_node", _AMOUNT)
     memory = _value(record, "mem_p_node", _AMOUNT) * GIB
@@ -244,7 +241,7 @@ def _pool(record: Mapping[str, str], name: str, count: str, gpus: str | None) ->
 
 
 def read_cluster(text: str, memory: float) -> Cluster:
-    """`4x8` or the path of a node list; GPUs have so many bytes of memory each."""
+    """`4x8` or the path of a node list; `memory`: bytes of each GPU."""
     if not Path(text).is_file():
         try:
             return Cluster.parse(text, memory)

@@ -63,7 +63,7 @@ def _add_gavel(jobs: Gathered, line: int, number: int, row: list[str], speeds: T
     if (row[0], 1) not in speeds:
         raise UserError(f"no throughput is known of {quoted(row[0])} on {kind}")
     speed = speeds.get((row[0], int(gpus)), 0.0)
-    if speed <= 0:  # it did not fit into the memory of such GPUs, or nobody measured it
+    if speed <= 0:  # it did not fit into the memory of such GPUs, or it was not measured
         jobs.drop(f"no throughput on {kind}")
         return
     run = steps / speed
@@ -116,7 +116,7 @@ def _loaded_gavel(path: Path) -> dict[str, Any]:
 
 
 def _alone(path: Path, jobs: Any) -> Throughputs:
-    """The throughputs of jobs that share their GPUs with nobody: those under `null`."""
+    """The throughputs of jobs that share their GPUs with no other: those under `null`."""
     speeds: Throughputs = {}
     for key, partners in jobs.items() if isinstance(jobs, dict) else ():
         name, comma, scale = key.removeprefix("('").removesuffix(")").rpartition("', ")
@@ -134,7 +134,6 @@ _POLLUX_CALLED = {"job": "name", "submit": "time", "run": "duration", "gpus": "n
 
 
 def is_pollux(head: str) -> bool:
-    """A header with most of the columns."""
     return cells.has_columns(first_line(head), _POLLUX_COLUMNS, 4)
 
 
@@ -250,7 +249,6 @@ def _name_batsim(source: Source, position: int, job: object) -> str:
 
 
 def _row_batsim(job: dict[str, Any], profiles: dict[str, Any]) -> tuple[float, float, float, float]:
-    """Submit time, run time, machines and walltime of one job."""
     submit = _value_batsim(job, "subtime", RULES["submit"])
     machines = _value_batsim(job, "res", _BATSIM_COUNT)
     if not machines.is_integer():

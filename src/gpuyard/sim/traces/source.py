@@ -32,7 +32,7 @@ _UNPACKERS: dict[bytes, Callable[[Stream], Stream]] = {
 
 
 class _Rejoined(io.RawIOBase):
-    """A stream with the bytes that were read to look at it put back: pipes cannot seek."""
+    """A stream with the bytes put back that were read to detect its format: pipes cannot seek."""
 
     def __init__(self, head: bytes, rest: Stream) -> None:
         self._head = head
@@ -74,7 +74,6 @@ class Source:
             raise UserError(f"{where}: {_broken(error)}") from None
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Numbered lines of UTF-8 text."""
         for number, line in self.raw_lines():
             if not line.isascii() and _SURROGATE.search(line):
                 raise self.error(number, "this is not UTF-8 text")
@@ -95,12 +94,11 @@ class Source:
         return io.TextIOWrapper(cast(io.BufferedReader, self.stream), encoding="utf-8-sig", errors="surrogateescape")
 
     def error(self, line: int, problem: str) -> UserError:
-        """`jobs.csv, line 7: <problem>`, in which a cell's control characters cannot play with the terminal."""
+        """`jobs.csv, line 7: <problem>`, without control characters of a cell."""
         return UserError(f"{self.name}, line {line}: {printable(problem)}")
 
     @property
     def readable_head(self) -> bool:
-        """Whether the beginning is UTF-8 text."""
         return "\0" not in self.head and not _SURROGATE.search(self.head)
 
 
@@ -117,7 +115,7 @@ def quoted(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with a question mark for whatever is not to be seen."""
+    """The text with a question mark for each invisible character."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -142,7 +140,6 @@ def open_source(path: str | Path) -> Iterator[Source]:
 
 
 def open_binary(path: Path) -> io.BufferedReader:
-    """Open a file for reading, or say in one sentence why that fails."""
     try:
         return path.open("rb")
     except FileNotFoundError:

@@ -58,13 +58,12 @@ def are_dates(first: float, last: float) -> bool:
 
 
 class Calendar:
-    """Reads many times fast: a day is worked out once, and a time of day without a look at the calendar."""
+    """Reads many times fast: a day is computed once, and a time of day without a look at the calendar."""
 
     def __init__(self) -> None:
         self._days: dict[str, float] = {}
 
     def seconds(self, text: str) -> float:
-        """As `parse_time`."""
         day = self._days.get(text[:11])
         minute, second = _MINUTES.get(text[11:17]), _SECONDS.get(text[17:])
         if day is not None and minute is not None and second is not None:

@@ -6,8 +6,8 @@ import numpy as np
 
 from gpuyard.core.engine import Engine
 from gpuyard.core.model import GIB, Cluster, Request
+from gpuyard.core.usage.admission import Peak, Usage, Window, statistics_of
 from gpuyard.core.usage.overcommit import hopeful
-from gpuyard.core.usage.percentiles import Peak, Usage, Window, statistics_of
 from gpuyard.policies.resolver import make_planner
 
 

@@ -182,7 +182,7 @@ def test_a_job_that_starves_is_counted_once() -> None:
     assert policy.guard.counts.starved == 4
     apply(state, Cancelled(NOW + 11.0, "long"))
     order(policy, state, NOW + 12.0)
-    assert policy.guard.told()["starved"] == 4
+    assert policy.guard.report()["starved"] == 4
 
 
 def test_each_kind_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -244,7 +244,7 @@ def test_one_that_passed_is_not_forced(tmp_path: Path) -> None:
     planner = serve_policy(f"learned:{tmp_path}/p.json", force=True)
     guard = guard_of(planner)
     assert guard is not None
-    told = guard.told()
+    told = guard.report()
     assert (told["forced"], told["gate"]) == (False, PASSED)
     assert json.loads(json.dumps(told)) == told
     assert "on top of saf; its gate is passed (0.9 times saf, 0.85 to 0.95); 0 plans" in describe_learned(told)
@@ -257,7 +257,7 @@ def test_what_is_said_of_fallbacks() -> None:
     guard = watched(trained()).guard
     guard.counts.plans, guard.counts.starved = 1200, 1
     guard.counts.fallbacks["unusual"] = 3
-    line = describe_learned(replace_forced(guard.told()))
+    line = describe_learned(replace_forced(guard.report()))
     assert "nobody has evaluated it, and it was forced; 1,200 plans, 3 of them by saf (unusual 3); 1 job put" in line
 
 
