@@ -37,7 +37,7 @@ class Commands(LazyGroup):
                 "jobs.run:acquire", "Wait for GPUs for the shell or script that asks, and print their indices."
             ),
             "ps": Entry("jobs.job_lists:ps", "List running and waiting jobs, in the order in which they are to start."),
-            "top": Entry("jobs.top.command:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
+            "top": Entry("jobs.top:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
             "logs": Entry("jobs.logs:logs", "Print a job's output."),
             "cancel": Entry(
                 "jobs.cancel:cancel", "End jobs: those that wait now, those that run after a grace period."

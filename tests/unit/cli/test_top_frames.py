@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from gpuyard.api.types import Gpu, Progress
 from gpuyard.cli.jobs.top import frames
-from gpuyard.cli.jobs.top.curses_screen import set_priority, toggle_hold
 from gpuyard.cli.jobs.top.daemon_feed import _has
 from gpuyard.cli.jobs.top.keys import Command, press
+from gpuyard.cli.jobs.top.loop import set_priority, toggle_hold
 from gpuyard.cli.jobs.top.view_state import Model, Panel, Part, Picture, Row, lay_out, settle
+from gpuyard.cli.terminal.styled_lines import ASCII_BARS, text_of
 from gpuyard.cli.terminal.text_table import columns
 from gpuyard.client.client import Client
 
@@ -69,7 +70,7 @@ def shown(found: Picture | None = None, width: int = 80, height: int = 24, **mor
 
 def lines(model: Model) -> list[str]:
     settle(model)
-    return [frames.text_of(line) for line in frames.frame(model)]
+    return [text_of(line) for line in frames.frame(model)]
 
 
 def test_a_usual_terminal() -> None:
@@ -144,7 +145,7 @@ def test_gpus_that_are_drained_or_reserved_are_marked() -> None:
 
 def test_a_terminal_that_knows_only_ascii_is_written_nothing_else() -> None:
     model, found = shown(picture(part(row("7", "running", "日本" * 20, progress=FAR))))
-    screen = [frames.text_of(line) for line in frames.frame(model, frames.ASCII)]
+    screen = [text_of(line) for line in frames.frame(model, ASCII_BARS)]
     assert "\n".join(screen).isascii()
     assert [columns(line) for line in screen] == [columns(line) for line in found]
     assert "#########.............. 37%" in screen[2]

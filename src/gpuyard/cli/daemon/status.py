@@ -28,6 +28,8 @@ def gpus(yard: DaemonOptions, json: Json = False) -> None:
 
 
 def _gpu_row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import gpu_notes
+
     name = gpu["name"]
     if simulated and "simulated" not in name.lower():
         name = f"{name} (simulated)"
@@ -40,28 +42,8 @@ def _gpu_row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
         _size(gpu.get("memory_left") or None),
         "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
         (",".join(gpu["jobs"]) or "-") + (" (on loan)" if gpu.get("granted") else ""),
-        marks(gpu),
+        gpu_notes(gpu),
     )
-
-
-def marks(gpu: Gpu) -> str:
-    """What else is to be known of a GPU: who has taken it, and that it is drained or reserved."""
-    said = [] if gpu["state"] in ("free", "ours") else [gpu["why"] or ""]
-    if gpu.get("drained") and gpu["state"] != "drained":
-        said.append("drained")
-    if gpu.get("memory_others") and gpu["state"] in ("free", "ours"):
-        said.append(f"{_size(gpu['memory_others'])} used by others")
-    if gpu.get("reservation"):
-        said.append(f"reserved: {gpu['reservation']}, {_booked(gpu)}")
-    return "; ".join(filter(None, said))
-
-
-def _booked(gpu: Gpu) -> str:
-    from gpuyard.cli.terminal.text_table import clock, instant, now
-
-    begin, end = gpu["reserved_from"], gpu["reserved_until"]
-    begun = begin is None or instant(begin) <= now()
-    return f"until {clock(end)}" if begun else f"from {clock(begin)} to {clock(end)}"
 
 
 def _size(size: int | None) -> str:

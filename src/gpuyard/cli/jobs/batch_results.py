@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuyard.cli.terminal import output
+from gpuyard.cli.terminal.live_view import LiveView
+from gpuyard.cli.terminal.styled_lines import Line, Piece, clip, table, text_columns, wrap
 from gpuyard.cli.terminal.text_table import how_far, indices, instant, now, print_table
 from gpuyard.client.retry import patiently
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from gpuyard.api.batch_types import BatchReport, BatchStanding, RowOutcome
     from gpuyard.api.types import Job
     from gpuyard.client.client import Client
@@ -25,23 +23,24 @@ if TYPE_CHECKING:
     from gpuyard.recordings.series import Recording
 
 
-_LIVE, _QUIET = 1.0, 30.0
-"""Seconds after which to look again though no row has ended: where somebody looks on, and where nobody does."""
+_LIVE_PERIOD, _PERIOD = 1.0, 30.0
+"""Seconds after which to ask again though no row has ended: for a live view, and for lines."""
 _OVERLAP = 10.0
-"""Seconds of which it is asked twice who ended then: what ended first may be written last."""
+"""Seconds for which ended rows are asked for twice: what ended first may be written last."""
 _MOST_SHOWN, _MOST_WAVES = 30, 20
-
-Show = Callable[["BatchStanding"], None]
 
 
 def follow(client: Client, id: str, quiet: bool = False) -> None:
-    """Return when a batch is over; tell how it goes, unless quiet. A daemon that goes away is waited for."""
-    with _screen(quiet) as (show, pause):
+    """Return when a batch is over; show its state, unless quiet. A daemon that goes away is waited for."""
+    changes = _Changes()
+    with LiveView(_picture, changes.lines, to_stderr=True, live=not quiet) as view:
+        period = _LIVE_PERIOD if view.live else _PERIOD
         over, since = None, 0.0
         while True:
-            wait = 0.0 if over is None else pause
+            wait = 0.0 if over is None else period
             standing = patiently(client.batch, id, wait=wait, over=over, since=since, say=output.say)
-            show(standing)
+            if not quiet:
+                view.show(standing)
             if standing["state"] == "over":
                 return
             over = _over(standing)
@@ -56,37 +55,22 @@ def _over(standing: BatchStanding) -> int:
     return sum(count for state, count in standing["states"].items() if state in OVER)
 
 
-@contextmanager
-def _screen(quiet: bool) -> Iterator[tuple[Show, float]]:
-    if quiet:
-        yield lambda standing: None, _QUIET
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.live import Live
-
-        with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as screen:
-            yield lambda standing: screen.update(_picture(standing), refresh=True), _LIVE
-    else:
-        yield Lines().show, _QUIET
-
-
 @dataclass(slots=True)
-class Lines:
-    """One line for every row that ends, and for every wave that begins."""
+class _Changes:
+    """A line for every row that ends, and for every wave that begins."""
 
-    told: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
     wave: int = 0
 
-    def show(self, standing: BatchStanding) -> None:
-        """Tell what is new."""
+    def lines(self, standing: BatchStanding) -> Iterator[str]:
         for row in standing["ended"]:
-            if row["id"] not in self.told:
-                self.told.add(row["id"])
-                output.say(line_of(row))
+            if row["id"] not in self.ended:
+                self.ended.add(row["id"])
+                yield line_of(row)
         wave = standing["wave"]
         if wave is not None and wave != self.wave and standing["waves"] > 1:
             self.wave = wave
-            output.say(f"wave {wave} of {standing['waves']}")
+            yield f"wave {wave} of {standing['waves']}"
 
 
 def line_of(row: RowOutcome) -> str:
@@ -118,23 +102,18 @@ def _exit(code: int) -> str:
         return f"signal {-code}"
 
 
-def _picture(standing: BatchStanding) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+_HEADS = {"ROW": 9, "JOB": 8, "NAME": 3, "GPU": 7, "MEMORY": 5, "FOR": 6, "PROGRESS": 4}
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
+
+def _picture(standing: BatchStanding, width: int) -> list[Line]:
     running = standing["running"]
-    rows = [("ROW", "JOB", "NAME", "GPU", "MEMORY", "FOR", "PROGRESS"), *map(_cells, running[:_MOST_SHOWN])]
-    for head, *cells in zip(*rows, strict=True):
-        least = None if head in ("NAME", "PROGRESS") else max(map(len, (head, *cells)))
-        table.add_column(head, no_wrap=True, min_width=least)  # a narrow screen costs the name, not the number
-    for row in rows[1:]:
-        table.add_row(*row)
-    lines = [Text(head_line(standing))]
+    cells = [_cells(job) for job in running[:_MOST_SHOWN]]
+    head, rows = table(text_columns(_HEADS, cells, soft=("NAME", "PROGRESS")), width)
+    lines: list[Line] = [[Piece(text)] for text in wrap(head_line(standing), width)]
+    lines += [[Piece(head, "title")], *rows]
     if len(running) > _MOST_SHOWN:
-        lines.append(Text(f"and {len(running) - _MOST_SHOWN} more"))
-    return Group(*lines[:1], table, *lines[1:])
+        lines.append([Piece(f"and {len(running) - _MOST_SHOWN} more")])
+    return [clip(line, width) for line in lines]
 
 
 def _cells(job: Job) -> Sequence[str]:

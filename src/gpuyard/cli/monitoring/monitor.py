@@ -95,10 +95,10 @@ def monitor(
     if words:
         raise SystemExit(monitor_run.of_command(words, target.gpu, _machine(origin, words), asked))
     if target.job is not None or target.since is not None:
-        monitor_run.of_past(yard, target, (origin.source, origin.url), asked)
+        monitor_run.of_past(yard, target.job, target.since, target.gpu, (origin.source, origin.url), asked)
         return
     seconds = None if target.for_ is None else _time("--for", target.for_, 0.0)
-    monitor_run.of_present(target, seconds, _machine(origin, words), asked)
+    monitor_run.of_present(target.pid, target.gpu, seconds, _machine(origin, words), asked)
 
 
 def _machine(origin: Origin, words: Sequence[str]) -> tuple[str | None, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.cli.terminal import output
+from gpuyard.cli.terminal.live_view import LiveView
+from gpuyard.cli.terminal.styled_lines import Line, Piece, table, text_columns
+from gpuyard.cli.terminal.text_table import lines
 from gpuyard.errors import UserError
+from gpuyard.units import format_duration, format_plain, format_size
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Job
     from gpuyard.cli.common_options import DaemonOptions
-    from gpuyard.cli.monitoring.monitor import Target
     from gpuyard.client.client import Client
-    from gpuyard.gpus.base import Gpus
+    from gpuyard.gpus.base import Device, Gpus, Reading
     from gpuyard.monitor.live import GpuWatch
     from gpuyard.monitor.output_folder import UsageCsv
     from gpuyard.recordings.series import Recording
@@ -107,19 +110,21 @@ def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None,
     return exit_code or failed
 
 
-def of_present(target: Target, seconds: float | None, machine: tuple[str | None, str], asked: Asked) -> None:
+def of_present(
+    pid: int | None, gpu: str | None, seconds: float | None, machine: tuple[str | None, str], asked: Asked
+) -> None:
     """Watch GPUs, or a process, until that is over or somebody interrupts."""
     from gpuyard.engines.local.processes import hold
     from gpuyard.monitor.monitored_command import ForeignTree, interruptions, watch
 
-    pidfd = None if target.pid is None else hold(target.pid)
-    if target.pid is not None and pidfd is None:
-        raise UserError(f"there is no process {target.pid}; see ps for those that there are")
-    drawn, who = asked.drawn(), "GPUs" if target.pid is None else f"pid {target.pid}"
+    pidfd = None if pid is None else hold(pid)
+    if pid is not None and pidfd is None:
+        raise UserError(f"there is no process {pid}; see ps for those that there are")
+    drawn, who = asked.drawn(), "GPUs" if pid is None else f"pid {pid}"
     gpus = open_gpus(machine)
-    tree = None if target.pid is None else ForeignTree(target.pid)
+    tree = None if pid is None else ForeignTree(pid)
     with interruptions() as woken:  # from the first sample on: what there is of it is written
-        watching, out, csv = _begin(gpus, target.gpu, asked, tree, who)
+        watching, out, csv = _begin(gpus, gpu, asked, tree, who)
         if seconds is None and pidfd is None:
             output.say("Ctrl-C ends it")
         began = watching.now()
@@ -131,11 +136,14 @@ def of_present(target: Target, seconds: float | None, machine: tuple[str | None,
     csv.close()
     if pidfd is not None:
         os.close(pidfd)
-    facts = {"pid": target.pid, "interrupted": interrupted, **_span(began, ended, asked.period)}
+    facts = {"pid": pid, "interrupted": interrupted, **_span(began, ended, asked.period)}
     _finish(out, Seen(watching.recording(), who, facts, (began, ended)), drawn, asked)
 
 
-def of_past(yard: DaemonOptions, target: Target, origin: tuple[str | None, str | None], asked: Asked) -> None:
+def of_past(
+    yard: DaemonOptions, id: str | None, since: str | None, gpu: str | None, origin: tuple[str | None, str | None],
+    asked: Asked,
+) -> None:  # fmt: skip
     """What a source tells of a job, which is followed to its end first, or of GPUs since some time."""
     from gpuyard.cli.monitoring.plot_sources import named_gpus
     from gpuyard.monitor.output_folder import refuse_used
@@ -147,9 +155,9 @@ def of_past(yard: DaemonOptions, target: Target, origin: tuple[str | None, str |
         refuse_used(asked.out)  # before a job is followed for hours
     source = open_source(origin[0] or "recordings", yard.client, url=origin[1] or "")
     recorded = origin[0] in (None, "recordings")
-    job = None if target.job is None else _followed(yard.client(), target.job)
-    start, end = _since(target.since or "") if job is None else _window(job)
-    gpus = named_gpus(target.gpu) if job is None else [str(index) for index in job["gpus"]]
+    job = None if id is None else _followed(yard.client(), id)
+    start, end = _since(since or "") if job is None else _window(job)
+    gpus = named_gpus(gpu) if job is None else [str(index) for index in job["gpus"]]
     earlier = HELD if recorded and job is None else 0.0
     found = source.read(
         _all(), start - earlier, end, gpus=gpus, job="" if job is None else job["id"], step=asked.period
@@ -225,21 +233,18 @@ def _undo(out: Path, csv: UsageCsv) -> None:
 
 def _watched(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live: bool) -> Any:
     """What waiting gives; on a terminal with a live view, if there is to be one."""
-    from gpuyard.cli.monitoring.monitor_screen import view
-
     watching.look()
-    with view(watching, live) as show:
+    with LiveView(_picture, to_stderr=True, live=live) as view:
 
         def look() -> None:
             watching.look()
-            show()
+            view.show(watching)
 
         return wait(look)
 
 
 def _finish(out: Path, seen: Seen, drawn: Sequence[str], asked: Asked) -> int:
     """Write what was seen, and tell of it; 1 if it could not all be written."""
-    from gpuyard.cli.monitoring.monitor_screen import tell
     from gpuyard.monitor import output_folder
     from gpuyard.monitor.tracks import HELD
     from gpuyard.recordings.series import Mark
@@ -365,3 +370,92 @@ def _signal(code: int) -> str | None:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
+
+
+_HEADS = {"GPU": 9, "NAME": 4, "BUSY": 8, "MEMORY": 7, "OF THAT ITS OWN": 6, "POWER": 5, "TEMPERATURE": 3}
+
+
+def _picture(watching: GpuWatch, width: int) -> list[Line]:
+    gpus = zip(watching.devices, watching.readings, strict=True)
+    columns = text_columns(_HEADS, [_cells(*gpu, watching.own) for gpu in gpus], soft=("NAME",))
+    head, rows = table(columns, width)
+    return [[Piece(head)], *rows]
+
+
+def _cells(device: Device, reading: Reading, own: Mapping[int, int]) -> Sequence[str]:
+    if reading.lost:
+        return str(device.index), device.name, "does not answer", "", "", "", ""
+    total = f" of {format_size(device.memory)}" if device.memory else ""
+    return (
+        str(device.index),
+        device.name,
+        _form(reading.utilization, "{:.0f}%"),
+        f"{format_size(reading.memory_used)}{total}",
+        format_size(own[device.index]) if own.get(device.index) else "-",
+        _form(reading.power, "{:.0f} W"),
+        _form(reading.temperature, "{:.0f} °C"),
+    )
+
+
+def _form(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def tell(summary: Mapping[str, Any], who: str, out: Path, files: Sequence[Path]) -> None:
+    """What came of it, on stderr: the output of a command stays its own."""
+    for sentence in summary["warnings"]:
+        output.say(f"gpuyard: warning: {sentence}")
+    gpus = summary["gpus"]
+    output.say(_head(summary, who))
+    heads = ("GPU", "NAME", "MEMORY", "ITS OWN", "BUSY", "AT MOST", "TEMP.", "POWER", "ENERGY")
+    starred = _has_processes(summary)
+    output.say("\n".join(lines(heads, [_row(gpu, starred) for gpu in gpus], None)))
+    output.say(_energy(summary))
+    if files:
+        output.say(f"written to {out}: {', '.join(path.name for path in files)}")
+
+
+def _head(summary: Mapping[str, Any], who: str) -> str:
+    took = format_duration(round(summary["seconds"], 1))
+    ended = f"exit code {summary['exit_code']}" if summary.get("exit_code") is not None else ""
+    if summary.get("signal"):
+        ended = f"ended by {summary['signal']}"
+    if summary.get("state"):
+        ended = summary["state"] + (f", {ended}" if ended and summary["state"] == "failed" else "")
+    simulated = "; simulated GPUs" if summary["simulated"] else ""
+    return f"{who}: {ended + ', ' if ended else ''}{took}{simulated}"
+
+
+def _row(gpu: Mapping[str, Any], starred: bool) -> Sequence[str]:
+    sizes = (gpu["peak_memory"], gpu["peak_process_memory"])
+    return (
+        f"{gpu['host']}{':' * bool(gpu['host'])}{gpu['index']}{'*' * (starred and gpu['used'])}",
+        gpu["name"],
+        *("-" if size is None else format_size(size) for size in sizes),
+        _form(gpu["utilization_mean"], "{:.0f}%"),
+        _form(gpu["utilization_max"], "{:.0f}%"),
+        _form(gpu["temperature_max"], "{:.0f} °C"),
+        _form(gpu["power_mean"], "{:.0f} W"),
+        watt_hours(gpu["energy_wh"]) or "-",
+    )
+
+
+def _energy(summary: Mapping[str, Any]) -> str:
+    """What was used of GPUs, in one line."""
+    used, told = summary["energy_of"], watt_hours(summary["energy_wh"])
+    energy = f"; {'its own ' if summary.get('job') else ''}energy {told}" if told else ""
+    if not _has_processes(summary):
+        return f"of all that ran there, whoever's it was{energy}"
+    if not used:
+        return "none of its processes was seen on a GPU"
+    which = f"GPU{'s' * (len(used) > 1)} {', '.join(map(str, used))}"
+    return f"* {which}: used by it{energy}"
+
+
+def watt_hours(value: float | None) -> str:
+    """Energy for people: `0.7569 Wh`, `11,801 Wh`."""
+    return "" if value is None else f"{format_plain(value)} Wh"
+
+
+def _has_processes(summary: Mapping[str, Any]) -> bool:
+    return any(summary.get(key) is not None for key in ("command", "pid", "job"))

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -30,7 +30,8 @@ from gpuyard.units import parse_size
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Job, Wishes
-    from gpuyard.cli.simulator.demo_view import Planned, Show
+    from gpuyard.cli.simulator.demo_view import Planned, Scene
+    from gpuyard.cli.terminal.live_view import LiveView
 
 
 GPUS = 8
@@ -189,7 +190,7 @@ class Living:
         shutil.copy(demo_training.__file__, folder / _SCRIPT)
         return cls(client, people, folder, stream(seed))
 
-    def go_on(self, show: Show, gpus: int) -> None:
+    def go_on(self, view: LiveView[Scene], gpus: int) -> None:
         """Submit and show, until somebody interrupts."""
         from gpuyard.cli.simulator.demo_view import Scene
 
@@ -200,7 +201,7 @@ class Living:
             began = began or min(job["submitted_at"] for job in jobs)
             self._listen(jobs)
             over = sum(self.client.status()["jobs"].get(state, 0) for state in OVER)
-            show(Scene(gpus, jobs, self.said, 0, began=began, over=over))
+            view.show(Scene(gpus, jobs, self.said, 0, began=began, over=over))
             time.sleep(_LIVING_LOOK)
 
     def fill(self) -> None:
@@ -262,9 +263,8 @@ def _living_queue(seed: int) -> None:
 
     with demo_daemon() as (client, folder):
         _introduce(client, folder)
-        shown = demo_view.live() if sys.stdout.isatty() else nullcontext(demo_view.Lines().show)
-        with shown as show:
-            Living.begin(client, folder, seed).go_on(show, GPUS)
+        with demo_view.demo_view() as view:
+            Living.begin(client, folder, seed).go_on(view, GPUS)
 
 
 def _introduce(client: Client, folder: Path) -> None:
@@ -293,7 +293,7 @@ def _ten_jobs(out: Path, seed: int) -> None:
             "This takes half a minute; Ctrl-C ends it.\n",
             flush=True,
         )
-        jobs, said = _run(client, folder, PLAN, seed, demo_view.Lines().show)
+        jobs, said = _run(client, folder, PLAN, seed, demo_view.demo_view(live=False))
         _keep_logs(client, jobs, out / "logs")
         happened = demo_view.what_happened(folder / "gpuyard.db")
     demo_view.print_summary(jobs, said)
@@ -313,7 +313,7 @@ def _check(jobs: Sequence[Job], plan: Sequence[Planned]) -> None:
 
 
 def _run(
-    client: Client, folder: Path, plan: Sequence[Planned], seed: int, show: Show
+    client: Client, folder: Path, plan: Sequence[Planned], seed: int, view: LiveView[Scene]
 ) -> tuple[list[Job], dict[str, str]]:
     """Submit the jobs as their time comes, and show the queue until all are over; the last line of each, by its id."""
     from gpuyard.api.types import OVER
@@ -329,7 +329,7 @@ def _run(
         jobs = sorted(client.jobs(all=True), key=lambda job: ids.index(job["id"]))
         said |= {job["id"]: last_line(client, job["id"]) for job in jobs if job["attempt"] and job["id"] not in over}
         over = {job["id"] for job in jobs if job["state"] in OVER}
-        show(Scene(GPUS, jobs, said, len(plan) - len(ids), len(over), jobs[0]["submitted_at"]))
+        view.show(Scene(GPUS, jobs, said, len(plan) - len(ids), len(over), jobs[0]["submitted_at"]))
         time.sleep(_LOOK)
     return jobs, said
 

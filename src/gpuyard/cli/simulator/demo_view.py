@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpuyard
 from gpuyard.api.types import OVER
+from gpuyard.cli.terminal.live_view import LiveView
+from gpuyard.cli.terminal.styled_lines import Cell, Column, Line, Piece, clip, table
 from gpuyard.cli.terminal.text_table import indices, instant, print_table
 from gpuyard.errors import GpuyardError
 from gpuyard.units import format_duration, format_size, parse_size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from gpuyard.api.types import Job, Wishes
     from gpuyard.client.client import Client
     from gpuyard.sim.compare import Comparison
@@ -114,34 +113,23 @@ class Scene:
     """When the first was submitted."""
 
 
-Show = Callable[[Scene], None]
-
-
-@contextmanager
-def live() -> Iterator[Show]:
-    """A table that is drawn over and over, and is gone in the end."""
-    from rich.live import Live
-
-    from gpuyard.cli.terminal.output import console
-
-    with Live(console=console(), transient=True, auto_refresh=False) as screen:
-        yield lambda scene: screen.update(_picture(scene), refresh=True)
+def demo_view(live: bool = True) -> LiveView[Scene]:
+    """A live table on a terminal, a line for every change elsewhere."""
+    return LiveView(_picture, _Changes().lines, live=live)
 
 
 @dataclass(slots=True)
-class Lines:
-    """One line for everything that happens."""
+class _Changes:
+    """A line for every job whose state has changed."""
 
     states: dict[str, str] = field(default_factory=dict)
 
-    def show(self, scene: Scene) -> None:
-        """Tell what is new."""
+    def lines(self, scene: Scene) -> Iterator[str]:
         changed = [job for job in scene.jobs if self.states.get(job["id"]) != job["state"]]
         for job in sorted(changed, key=_since):
             self.states[job["id"]] = job["state"]
             seconds = (instant(_since(job)) - instant(scene.began)).total_seconds()
-            line = f"{seconds:5.1f}s  {_called(job):<15} {job['state']:<10} {_news(job, scene)}"
-            print(line.rstrip(), flush=True)
+            yield f"{seconds:5.1f}s  {_called(job):<15} {job['state']:<10} {_news(job, scene)}".rstrip()
 
 
 def _called(job: Job) -> str:
@@ -162,21 +150,18 @@ def _news(job: Job, scene: Scene) -> str:
     return job["reason"] or scene.said.get(job["id"], "")
 
 
-def _picture(scene: Scene) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), expand=True)
-    for head, width in (("JOB", 14), ("WANTS", 14), ("STATE", 9), ("GPUS", 5)):
-        table.add_column(head, no_wrap=True, min_width=width)
-    table.add_column("LAST LINE, OR WHY IT WAITS", no_wrap=True, ratio=1)
-    for job in scene.jobs:
-        colour = _COLOURS.get(job["state"], "red")
-        said = job["reason"] or scene.said.get(job["id"], "")
-        state = Text(job["state"], style=colour)
-        table.add_row(_called(job), wants(job), state, indices(job["gpus"]) or "-", said)
-    return Group(*(Text(line) for line in _gpu_lines(scene)), table)
+def _picture(scene: Scene, width: int) -> list[Line]:
+    jobs = scene.jobs
+    said = [job["reason"] or scene.said.get(job["id"], "") for job in jobs]
+    columns = [
+        Column("JOB", [Cell(_called(job)) for job in jobs], 14, 9, beside=14),
+        Column("WANTS", [Cell(wants(job)) for job in jobs], 14, 5, beside=14),
+        Column("STATE", [Cell(job["state"], _COLOURS.get(job["state"], "red")) for job in jobs], 9, 8, beside=9),
+        Column("GPUS", [Cell(indices(job["gpus"])) for job in jobs], 5, 7, beside=5),
+        Column("LAST LINE, OR WHY IT WAITS", [Cell(text) for text in said], 10, 6, most=500, grows=True),
+    ]
+    head, rows = table(columns, width)
+    return [*(clip([Piece(line)], width) for line in _gpu_lines(scene)), [Piece(head, "title")], *rows]
 
 
 def _gpu_lines(scene: Scene) -> Iterator[str]:

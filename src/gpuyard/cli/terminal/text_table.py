@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from gpuyard.api.types import Progress
+    from gpuyard.api.types import Gpu, Progress
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -133,3 +133,21 @@ def instant(text: str) -> datetime:
     """An instant from ISO-8601; without a zone it is one of this machine's."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.astimezone()
+
+
+def gpu_notes(gpu: Gpu) -> str:
+    """Why a GPU cannot be used: who has taken it, and that it is drained or reserved."""
+    notes = [] if gpu["state"] in ("free", "ours") else [gpu["why"] or ""]
+    if gpu.get("drained") and gpu["state"] != "drained":
+        notes.append("drained")
+    if gpu.get("memory_others") and gpu["state"] in ("free", "ours"):
+        notes.append(f"{format_size(gpu['memory_others'])} used by others")
+    if gpu.get("reservation"):
+        notes.append(f"reserved: {gpu['reservation']}, {_booked(gpu)}")
+    return "; ".join(filter(None, notes))
+
+
+def _booked(gpu: Gpu) -> str:
+    begin, end = gpu["reserved_from"], gpu["reserved_until"]
+    begun = begin is None or instant(begin) <= now()
+    return f"until {clock(end)}" if begun else f"from {clock(begin)} to {clock(end)}"

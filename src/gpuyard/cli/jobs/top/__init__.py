@@ -1,1 +1,70 @@
-"""`gpuyard top`: GPUs and jobs live on a terminal."""
+"""`gpuyard top`: GPUs and jobs live on a terminal, or one frame as text (`--once`).
+
+Curses is imported only for a live screen.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import Annotated
+
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, option_groups
+from gpuyard.errors import UserError
+
+_SHORTEST = 0.1
+_SHOWN = 40
+"""Waiting jobs in a single frame."""
+
+
+@option_groups
+def top(
+    yard: DaemonOptions,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="Look again at least so often, also if nothing happens.")
+    ] = "1s",
+    once: Annotated[bool, typer.Option("--once", help="Print one frame as text, and end.")] = False,
+) -> None:
+    """Watch GPUs and jobs live; cancel, hold or follow them by keys."""
+    from gpuyard.units import parse_duration
+
+    seconds = parse_duration(interval)
+    if not _SHORTEST <= seconds < float("inf"):
+        raise UserError(f"--interval must be {_SHORTEST:g}s or more, not {interval}")
+    if once:
+        _print_frame(yard)
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError("top needs a terminal; use gpuyard ps, or gpuyard top --once for one frame as text")
+    from gpuyard.cli.jobs.cancel import myself
+    from gpuyard.cli.jobs.top.view_state import Model
+
+    try:
+        from gpuyard.cli.jobs.top import loop
+    except ImportError as error:
+        raise UserError("top needs a terminal as Linux and macOS have it; use gpuyard top --once, or ps") from error
+    client = yard.client(timeout=5.0)
+    loop.run(client, Model(user=myself(client)), seconds)
+
+
+def _print_frame(yard: DaemonOptions) -> None:
+    """One frame, as high as it takes to show what matters."""
+    from gpuyard.cli.jobs.cancel import myself
+    from gpuyard.cli.jobs.top import frames
+    from gpuyard.cli.jobs.top.daemon_feed import Source, Wanted
+    from gpuyard.cli.jobs.top.view_state import Model
+    from gpuyard.cli.terminal.styled_lines import bars_for, text_of
+
+    client = yard.client()
+    picture = Source(client).look(Wanted(waiting=(0, _SHOWN)))
+    model = Model(user=myself(client), ticks=picture.taken, focus="")
+    model.show(picture)
+    totals = {name: part.total for name, part in picture.parts.items()}
+    # Headings are five lines: the title, one for each table, and what keys would need.
+    rows = max(totals["running"], 1) + min(max(totals["waiting"], 1), _SHOWN)
+    model.width = shutil.get_terminal_size((120, 24)).columns
+    model.height = max(3 * len(picture.gpus), len(picture.gpus) + rows + 5, 12)
+    lines = [text_of(line) for line in frames.frame(model, bars_for(sys.stdout.encoding), keys=False)]
+    print("\n".join(lines).rstrip())

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuyard.api.types import OVER
-from gpuyard.cli.daemon.status import marks
-from gpuyard.cli.jobs.top.view_state import MESSAGE_TIME, Layout, LogView, Model, Row, fold, lay_out
+from gpuyard.cli.jobs.top.view_state import MESSAGE_TIME, Layout, LogView, Model, Row, lay_out
 from gpuyard.cli.terminal.output import many
-from gpuyard.cli.terminal.styled_lines import Cell, Column, Line, Piece, clip, table
-from gpuyard.cli.terminal.text_table import columns, cut, how_far, indices, instant, share, span, visible
+from gpuyard.cli.terminal.styled_lines import (
+    ASCII_BARS,
+    BARS,
+    Cell,
+    Column,
+    Line,
+    Piece,
+    clip,
+    fill,
+    headed,
+    table,
+    to_ascii,
+    wrap,
+)
 from gpuyard.cli.terminal.text_table import columns as columns_of
+from gpuyard.cli.terminal.text_table import gpu_notes, how_far, indices, instant, share, span, visible
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -59,14 +70,14 @@ def _utilization(gpu: Gpu) -> Cell:
 
 
 def _tenants(gpu: Gpu, names: dict[str, str]) -> Cell:
-    marked = marks(gpu)
+    notes = gpu_notes(gpu)
     if not gpu["jobs"] and gpu["state"] not in ("free", "ours"):
-        return Cell(marked, "bad")
+        return Cell(notes, "bad")
     tenants = [f"{id} {names[id]}" if names.get(id, "-") != "-" else id for id in gpu["jobs"]]
-    told = ", ".join(tenants)
-    if marked:
-        return Cell(f"{told} ({marked})" if told else marked, "warn")
-    return Cell(told or "-", "" if tenants else "faint")
+    jobs = ", ".join(tenants)
+    if notes:
+        return Cell(f"{jobs} ({notes})" if jobs else notes, "warn")
+    return Cell(jobs or "-", "" if tenants else "faint")
 
 
 def job_table(model: Model, name: str, rows: Sequence[Row | None], title: str, bars: str) -> tuple[str, list[Line]]:
@@ -131,8 +142,6 @@ def _ended(rows: Sequence[Row], now: float) -> list[Column]:
     ]
 
 
-LINES, ASCII = "━─", "#."
-_LETTERS = {"·": "-", "…": "~", "↑": "^", "↓": "v"}
 _NOTHING = {"running": "nothing runs", "waiting": "nothing waits", "ended": "nothing has ended yet"}
 _KEYS = (
     ("Enter", "log"), ("e", "explain"), ("c", "cancel"), ("h", "hold"), ("+-", "priority"), ("/", "filter"),
@@ -155,7 +164,7 @@ q Ctrl-C                         quit; nothing happens to the jobs
 In the output: / searches, n and N go on, End follows, q or Esc goes back."""
 
 
-def frame(model: Model, bars: str = LINES, *, keys: bool = True) -> list[Line]:
+def frame(model: Model, bars: str = BARS, *, keys: bool = True) -> list[Line]:
     """All lines of the screen, none of them wider than it is."""
     if model.mode in ("log", "search") and model.log is not None:
         lines = _log(model, model.log)
@@ -165,19 +174,7 @@ def frame(model: Model, bars: str = LINES, *, keys: bool = True) -> list[Line]:
     lines = [clip(line, model.width) for line in lines[:room]]
     lines += [[] for _ in range(room - len(lines))]
     lines += [clip(_footer(model), model.width)] if keys and model.height > 1 else []
-    return [[Piece(_ascii(text), style) for text, style in line] for line in lines] if bars == ASCII else lines
-
-
-def _ascii(text: str) -> str:
-    """A text for a terminal that knows nothing else, of the same width."""
-    if text.isascii():
-        return text
-    return "".join(_LETTERS.get(letter, "?" * columns(letter)) if letter > "~" else letter for letter in text)
-
-
-def text_of(line: Line) -> str:
-    """A line without its styles."""
-    return "".join(piece.text for piece in line).rstrip()
+    return to_ascii(lines) if bars == ASCII_BARS else lines
 
 
 # -- the lists ------------------------------------------------------------------------------------
@@ -191,8 +188,8 @@ def _title(model: Model) -> Line:
     elif model.picture is not None and (failing := model.picture.status.get("store", {}).get("problem")):
         problem = f" STORE FAILING: {failing}"
     if problem:
-        return [Piece(_wide(visible(problem), model.width), "alert")]
-    return [Piece(_wide(" gpuyard  " + " · ".join(_facts(model)), model.width), "title")]
+        return [Piece(fill(visible(problem), model.width), "alert")]
+    return [Piece(fill(" gpuyard  " + " · ".join(_facts(model)), model.width), "title")]
 
 
 def _facts(model: Model) -> list[str]:
@@ -218,7 +215,7 @@ def _body(model: Model, bars: str) -> list[Line]:
         return _panel(model)
     if model.picture is None:
         told = visible(model.away) or "asking the daemon ..."
-        return [[], *([Piece(f" {part}")] for part in _words(told, max(model.width - 2, 1)))]
+        return [[], *([Piece(f" {part}")] for part in wrap(told, max(model.width - 2, 1)))]
     layout = lay_out(model)
     lines = _gpus(model, layout, bars)
     for name, rows in layout.lists.items():
@@ -232,8 +229,7 @@ def _gpus(model: Model, layout: Layout, bars: str) -> list[Line]:
     gpus = model.picture.gpus
     shown = gpus if len(gpus) <= layout.gpus else gpus[: layout.gpus - 1]
     head, rows = gpu_table(model, shown, bars)
-    lines: list[Line] = [[Piece(_wide(f" {head}", model.width), "head")]]
-    lines += [[Piece(" "), *row] for row in rows]
+    lines = headed(fill(f" {head}", model.width), rows)
     if len(shown) < len(gpus):
         rest = gpus[len(shown) :]
         free = sum(gpu["state"] == "free" for gpu in rest)
@@ -248,10 +244,10 @@ def _list(model: Model, name: str, rows: int, bars: str) -> list[Line]:
     if focused and part.total > rows > 0:
         title = f"{name.upper()} {place.index + 1:,}/{part.total:,}"
     head, lines = job_table(model, name, [part.get(index) for index in seen], title, bars)
-    found: list[Line] = [[Piece(_wide(f" {head}", model.width), "focus" if focused else "head")]]
+    found: list[Line] = [[Piece(fill(f" {head}", model.width), "focus" if focused else "head")]]
     for index, line in zip(seen, lines, strict=True):
         if focused and index == place.index:
-            found.append([Piece(_wide(" " + "".join(piece.text for piece in line), model.width), "selected")])
+            found.append([Piece(fill(" " + "".join(piece.text for piece in line), model.width), "selected")])
         else:
             found.append([Piece(" "), *line])
     if not part.total and rows:
@@ -263,20 +259,12 @@ def _list(model: Model, name: str, rows: int, bars: str) -> list[Line]:
 def _panel(model: Model) -> list[Line]:
     assert model.panel is not None
     width = max(model.width - 2, 1)
-    lines = [piece for line in model.panel.lines for piece in _words(visible(line), width)]
+    lines = [piece for line in model.panel.lines for piece in wrap(visible(line), width)]
     room = max(model.height - 3, 1)
     model.panel.top = max(0, min(model.panel.top, len(lines) - room))
     seen = lines[model.panel.top : model.panel.top + room]
-    head: Line = [Piece(_wide(f" {visible(model.panel.title)}", model.width), "focus")]
+    head: Line = [Piece(fill(f" {visible(model.panel.title)}", model.width), "focus")]
     return [head, *([Piece(f" {line}")] for line in seen)]
-
-
-def _words(line: str, width: int) -> list[str]:
-    """A line folded between words, if it has to be."""
-    if columns(line) <= width:
-        return [line]
-    folded = textwrap.wrap(line, width, subsequent_indent=" " * min(8, width // 4), drop_whitespace=True)
-    return [piece for part in folded for piece in fold(part, width)]  # what is wider than it is long
 
 
 # -- a job's output -------------------------------------------------------------------------------
@@ -293,7 +281,7 @@ def _log(model: Model, log: LogView) -> list[Line]:
         facts.append("following")
     if model.away:
         facts.append("NO DAEMON")
-    title: Line = [Piece(_wide(" " + " · ".join(facts), model.width), "alert" if model.away else "title")]
+    title: Line = [Piece(fill(" " + " · ".join(facts), model.width), "alert" if model.away else "title")]
     seen = log.seen(max(model.width, 1), max(model.height - 2, 0))
     if not log.count():
         return [title, [Piece(_no_output(log), "faint")]]
@@ -321,7 +309,7 @@ def _marked(line: str, wanted: str) -> Line:
 def _footer(model: Model) -> Line:
     if model.mode == "confirm" and model.asked is not None:
         name = f" ({visible(model.asked.name)})" if model.asked.name != "-" else ""
-        return [Piece(_wide(f" Cancel job {model.asked.id}{name}?  y: yes   n: no", model.width), "alert")]
+        return [Piece(fill(f" Cancel job {model.asked.id}{name}?  y: yes   n: no", model.width), "alert")]
     if model.mode in ("filter", "search"):
         return [Piece(f" {model.mode.capitalize()}: {visible(model.typed)}"), Piece(" ", "selected")]
     if model.message and model.ticks - model.said_at < MESSAGE_TIME:
@@ -335,20 +323,14 @@ def _footer(model: Model) -> Line:
 
 def _hints(some: tuple[tuple[str, str], ...], always: tuple[tuple[str, str], ...], width: int) -> Line:
     """As many keys as fit; some of them in any case."""
-    room = width - 1 - sum(columns(f"{key} {what}  ") for key, what in always)
+    room = width - 1 - sum(columns_of(f"{key} {what}  ") for key, what in always)
     line: Line = [Piece(" ")]
     shown = []
     for key, what in some:
-        room -= columns(f"{key} {what}  ")
+        room -= columns_of(f"{key} {what}  ")
         if room < 0:
             break
         shown.append((key, what))
     for key, what in (*shown, *always):
         line += [Piece(key, "key"), Piece(f" {what}  ")]
     return line
-
-
-def _wide(text: str, width: int) -> str:
-    """A text that fills the line."""
-    text = cut(text, width)
-    return text + " " * (width - columns(text))

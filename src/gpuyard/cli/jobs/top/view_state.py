@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuyard.cli.terminal.text_table import columns, instant, visible
+from gpuyard.cli.terminal.styled_lines import fold
+from gpuyard.cli.terminal.text_table import instant, visible
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Columns, Gpu, Job, Progress
@@ -119,21 +120,6 @@ def clean(line: str) -> str:
     if text.isprintable():
         return text
     return visible(_ESCAPE.sub("", text).expandtabs(8))
-
-
-def fold(line: str, width: int) -> list[str]:
-    """A line in pieces that are no wider than the screen."""
-    if line.isascii():
-        return [line[at : at + width] for at in range(0, len(line), width)] or [""]
-    pieces, taken = [""], 0
-    for letter in line:
-        size = columns(letter)
-        if taken + size > width and pieces[-1]:
-            pieces.append("")
-            taken = 0
-        pieces[-1] += letter
-        taken += size
-    return pieces
 
 
 LISTS = ("running", "waiting", "ended")
