@@ -99,7 +99,7 @@ class Commands(LazyGroup):
                 "daemon.status:status", "Tell how the daemon is: its GPUs, its queue, its policy, its store."
             ),
             "gpus": Entry("daemon.status:gpus", "List the GPUs, and who is on them."),
-            "policy": Entry("daemon.active_policy:app", "Show or change the policy that decides which job is next."),
+            "policy": Entry("daemon.status:policy_app", "Show or change the policy that decides which job is next."),
             "drain": Entry(
                 "daemon.sharing_rules:drain",
                 "Let nothing more start on some GPUs, or on the whole machine; what runs goes on.",
@@ -126,12 +126,14 @@ class Commands(LazyGroup):
         },
         "This machine": {
             "service": Entry("daemon.systemd:app", "Let systemd start the daemon, now and at every boot."),
-            "config": Entry("daemon.config:app", "Show the settings, and where each comes from."),
-            "doctor": Entry("daemon.config:doctor", "Look for what is wrong on this machine, and tell how to mend it."),
-            "backup": Entry(
-                "daemon.backup:backup", "Write the queue and its history to a file, while the daemon runs."
+            "config": Entry("daemon.machine:config_app", "Show the settings, and where each comes from."),
+            "doctor": Entry(
+                "daemon.machine:doctor", "Look for what is wrong on this machine, and tell how to mend it."
             ),
-            "restore": Entry("daemon.backup:restore", "Go back to a backup; the former store is kept beside it."),
+            "backup": Entry(
+                "daemon.machine:backup", "Write the queue and its history to a file, while the daemon runs."
+            ),
+            "restore": Entry("daemon.machine:restore", "Go back to a backup; the former store is kept beside it."),
         },
         "From elsewhere": {
             "login": Entry("daemon.access:login", "Store a token for a daemon elsewhere, so that --host reaches it."),

@@ -16,6 +16,8 @@ import typer
 from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gpuyard.client.client import Client
     from gpuyard.config import Settings
 
@@ -195,3 +197,22 @@ SomeJobIds = Annotated[
     list[str] | None,
     typer.Argument(metavar="ID", autocompletion=_complete(False), show_default=False, help="The jobs' ids."),
 ]
+
+
+def past_time(text: str, option: str = "--since") -> datetime:
+    """The time that an option names: a date, a time, how long ago; a time of day alone is the last such."""
+    from datetime import UTC, datetime, timedelta
+
+    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.spec.times import last_clock
+    from gpuyard.units import parse_duration
+
+    try:
+        if (found := last_clock(text, datetime.now().astimezone())) is not None:
+            return found  # before lengths of time, of which 14:00 is one of 14 minutes
+        try:
+            return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+        except (UserError, OverflowError):
+            return instant(text)
+    except ValueError as error:
+        raise UserError(f"{option} '{text}' is no time; write 2026-11-03, '2026-11-03 14:00', 14:00 or 24h") from error

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
-from gpuyard.cli.jobs.job_lists import instant_of
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, past_time
 from gpuyard.cli.parser import QuickCommand, QuickGroup
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
@@ -147,7 +146,7 @@ def audit(
     """List who changed what through the API, and who was refused, the latest first; for admins."""
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
-    begin = None if since is None else instant_of(since)
+    begin = None if since is None else past_time(since).isoformat()
     entries = yard.client().audit(user=user, since=begin, limit=limit)
     if json:
         print_rows(entries)

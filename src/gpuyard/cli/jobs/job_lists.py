@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, past_time
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
 
@@ -119,7 +119,7 @@ def history(
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
     check_state(state)
-    begin = None if since is None else instant_of(since)
+    begin = None if since is None else past_time(since).isoformat()
     jobs = yard.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
     if json:
         print_rows(jobs)
@@ -144,22 +144,3 @@ def _row(job: Job) -> tuple[str, ...]:
         elapsed(job["started_at"], job["ended_at"], now()),
         job["reason"] or "",
     )
-
-
-def instant_of(text: str, option: str = "--since") -> str:
-    """ISO-8601 with a zone, from what people write; a time of day alone is the last such."""
-    from datetime import UTC, datetime, timedelta
-
-    from gpuyard.cli.terminal.text_table import instant
-    from gpuyard.spec.times import last_clock
-    from gpuyard.units import parse_duration
-
-    try:
-        if (found := last_clock(text, datetime.now().astimezone())) is not None:
-            return found.isoformat()  # before lengths of time, of which 14:00 is one of 14 minutes
-        try:
-            return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
-        except (UserError, OverflowError):
-            return instant(text).isoformat()
-    except ValueError as error:
-        raise UserError(f"{option} '{text}' is no time; write 2026-11-03, '2026-11-03 14:00', 14:00 or 24h") from error

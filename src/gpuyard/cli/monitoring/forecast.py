@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, past_time
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -118,9 +118,7 @@ def _read(source: str, span: Span, client: Callable[[], Client]) -> tuple[Record
     opened = open_source("recordings" if job else source, client, url=span.url or "")
     start, end = -math.inf, math.inf
     if not (job or Path(source).is_file()) or span.since:
-        from gpuyard.cli.jobs.job_lists import instant_of
-
-        start = datetime.fromisoformat(instant_of(span.since or "1h")).timestamp()
+        start = past_time(span.since or "1h").timestamp()
         end = datetime.now(UTC).timestamp()
     metrics = [_FREE, _USED] if span.metric in (_FREE, _USED) else [span.metric]
     return opened.read(metrics, start, end, gpus=named_gpus(span.gpus), job=job, step=None if job else 1.0), False

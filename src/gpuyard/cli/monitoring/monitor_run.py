@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuyard.cli.common_options import past_time
 from gpuyard.cli.terminal import output
 from gpuyard.cli.terminal.live_view import LiveView
 from gpuyard.cli.terminal.styled_lines import Line, Piece, table, text_columns
@@ -315,9 +316,7 @@ def _window(job: Job) -> tuple[float, float]:
 
 def _since(text: str) -> tuple[float, float]:
     """From then until now."""
-    from gpuyard.cli.jobs.job_lists import instant_of
-
-    start, end = datetime.fromisoformat(instant_of(text)).timestamp(), datetime.now(UTC).timestamp()
+    start, end = past_time(text).timestamp(), datetime.now(UTC).timestamp()
     if not start < end:
         raise UserError(f"--since {text} is not in the past; write for example 1h")
     return start, end

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuyard.cli.common_options import past_time
 from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import UserError, suggest
 from gpuyard.monitor.sources import open_source
@@ -64,17 +65,11 @@ def span_of(since: str | None, from_: str | None, to: str | None) -> Span | None
     if since is None and from_ is None and to is None:
         return None
     begin, option = (from_, "--from") if from_ is not None else (since, "--since")
-    end = time.time() if to is None else _instant(to, "--to")
-    start = end - _HOUR if begin is None else _instant(begin, option)
+    end = time.time() if to is None else past_time(to, "--to").timestamp()
+    start = end - _HOUR if begin is None else past_time(begin, option).timestamp()
     if not start < end:
         raise UserError(f"{option} has to be before {'now' if to is None else '--to'}; write for example {option} 1h")
     return start, end
-
-
-def _instant(text: str, option: str) -> float:
-    from gpuyard.cli.jobs.job_lists import instant_of
-
-    return datetime.fromisoformat(instant_of(text, option)).timestamp()
 
 
 def named_gpus(text: str | None) -> list[str]:

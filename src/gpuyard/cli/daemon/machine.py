@@ -1,4 +1,4 @@
-"""`gpuyard backup` and `restore`: the queue and its history in one file."""
+"""`gpuyard config`, `doctor`, `backup` and `restore`: settings, checks and backups of this machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import Json, LocalOnlyOptions, option_groups
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, NoHost, option_groups
+from gpuyard.cli.daemon.up import warn_of_variables
+from gpuyard.cli.parser import QuickCommand, QuickGroup
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
+from gpuyard.config import config_file, explained
 from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:
@@ -28,6 +31,104 @@ if TYPE_CHECKING:
 
 _NAMED = 10
 _PATIENCE = 60.0
+
+
+config_app = typer.Typer(
+    cls=QuickGroup,
+    help="Show the settings, and where each comes from.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@config_app.callback()
+def _config() -> None:
+    """Show the settings, and where each comes from."""
+
+
+@config_app.command("show", cls=QuickCommand)
+@option_groups
+def show_config(yard: LocalOnlyOptions, json: Json = False) -> None:
+    """Show every setting, its value and where it comes from.
+
+    They are those that a daemon started here and now would have; one that runs may have been given flags.
+    """
+    from gpuyard.cli.terminal.text_table import print_rows, print_table
+
+    found = explained({"data_dir": yard.data_dir, "socket": yard.socket})
+    if json:
+        print_rows([{**one._asdict(), "value": _plain(one.value)} for one in found])
+    else:
+        rows = [(one.name, _shown(one.name, one.value), _from(one.origin, one.source)) for one in found]
+        print_table(("SETTING", "VALUE", "FROM"), rows)
+    warn_of_variables()
+
+
+@config_app.command("path", cls=QuickCommand)
+def config_path(host: NoHost = None) -> None:
+    """Print where the settings' file is, or would be."""
+    file = config_file()
+    print(file)
+    if not file.exists():
+        output.say("there is no such file yet; docs/reference/queue.md tells what it may hold")
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _from(origin: str, source: str) -> str:
+    return {"flag": f"flag {source}", "environment": f"variable {source}", "file": source}.get(origin, origin)
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value as it could be written in the file."""
+    from gpuyard.config import DURATIONS, SIZES
+    from gpuyard.units import format_size
+
+    if isinstance(value, bool):
+        return str(value).lower()
+    if name in DURATIONS:
+        return "0 (for ever)" if name.startswith("keep_") and not value else _duration(value)
+    if name in SIZES:
+        return format_size(value)
+    return "-" if value is None else str(value) or "-"
+
+
+def _duration(seconds: float) -> str:
+    """`90d`, `1d`, `10s`: the largest unit that leaves a whole number, so that it can be read back."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.6g}s"
+
+
+@option_groups
+def doctor(yard: LocalOnlyOptions, json: Json = False) -> None:
+    """Look for what is wrong on this machine, and tell how to mend it."""
+    from gpuyard.cli.terminal.text_table import print_rows, visible
+
+    examine = importlib.import_module("gpuyard.admin.doctor").examine  # which knows nearly everything
+    findings = []
+    for found in examine({"data_dir": yard.data_dir, "socket": yard.socket}):
+        findings.append(found)
+        if not json:
+            print(f"{found.state:<5} {found.check:<15} {visible(found.found)}", flush=True)
+            if found.mend:
+                print(f"{'':<21} -> {visible(found.mend)}", flush=True)
+    bad, warned = (sum(found.state == state for found in findings) for state in ("bad", "warn"))
+    if json:
+        print_rows([found._asdict() for found in findings])
+    else:
+        output.say(_verdict(bad, warned))
+    raise typer.Exit(1 if bad else 0)
+
+
+def _verdict(bad: int, warned: int) -> str:
+    if not bad and not warned:
+        return "all is well"
+    parts = [output.many(bad, "thing") + " wrong"] * bool(bad) + [output.many(warned, "warning")] * bool(warned)
+    return ", ".join(parts)
 
 
 @option_groups
@@ -61,7 +162,6 @@ def restore(
     """Go back to a backup; the former store is kept beside it."""
     settings = yard.settings()
     backups = importlib.import_module("gpuyard.admin.backup")
-    restoring = importlib.import_module("gpuyard.admin.backup")
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(settings.data_dir, os.W_OK | os.X_OK):
         raise UserError(f"you may not change {settings.data_dir}; be its owner, or give another --data-dir")
@@ -69,11 +169,11 @@ def restore(
         tempfile.TemporaryDirectory(prefix=".gpuyard-restore-", dir=settings.data_dir) as folder,
         backups.open_backup(file, Path(folder)) as found,
     ):
-        _refuse_losses(restoring.losses(settings, found), force)
-        with _without_daemon(settings, yard.client()) as told, restoring.alone(settings.data_dir):
-            lost = restoring.losses(settings, found)  # once more, now that nothing can change any longer
+        _refuse_losses(backups.losses(settings, found), force)
+        with _without_daemon(settings, yard.client()) as told, backups.alone(settings.data_dir):
+            lost = backups.losses(settings, found)  # once more, now that nothing can change any longer
             _refuse_losses(lost, force)
-            aside = restoring.restore(settings, found, lost.newest)
+            aside = backups.restore(settings, found, lost.newest)
     facts = {**asdict(found.manifest), "former": str(aside) if aside else None, **asdict(lost), "daemon": told}
     if json:
         output.print_json(facts)
