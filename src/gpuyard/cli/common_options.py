@@ -176,9 +176,9 @@ class DaemonOptions:
 
 def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[str, str]]]:
     def complete(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-        yard = DaemonOptions(*(context.params.get(name) for name in ("data_dir", "socket", "host", "ca_file")))
+        daemon = DaemonOptions(*(context.params.get(name) for name in ("data_dir", "socket", "host", "ca_file")))
         try:
-            client = yard.client(timeout=1.0)
+            client = daemon.client(timeout=1.0)
             jobs = client.jobs(limit=200) + (client.history(limit=50) if finished else [])
         except GpuyardError:  # a shell that waits for a completion is no place for messages
             return

@@ -33,7 +33,7 @@ class Role(StrEnum):
 @token_app.command("create", cls=QuickCommand)
 @option_groups
 def create(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     user: Annotated[
         str | None, typer.Argument(metavar="[USER]", show_default=False, help="Whose it is; yours, if not said.")
     ] = None,
@@ -48,7 +48,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a token and print it; it is not shown again."""
-    client = yard.client()
+    client = daemon.client()
     made = client.make_token(user, role=role.value, expires=_seconds(expires), label=label)
     if json:
         output.print_json(made)
@@ -65,7 +65,7 @@ def create(
 @token_app.command("list", cls=QuickCommand)
 @option_groups
 def list_tokens(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have expired or were revoked.")] = False,
     user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Only of this user.")] = None,
     json: Json = False,
@@ -73,7 +73,7 @@ def list_tokens(
     """List your tokens, or, for an admin, everybody's; never what is secret of them."""
     from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
 
-    tokens = [token for token in yard.client().tokens(user=user) if all or token["state"] == "active"]
+    tokens = [token for token in daemon.client().tokens(user=user) if all or token["state"] == "active"]
     if json:
         print_rows(tokens)
         return
@@ -94,12 +94,12 @@ def list_tokens(
 @token_app.command("revoke", cls=QuickCommand)
 @option_groups
 def revoke(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="The tokens' ids, as gpuyard token list shows them.")],
     json: Json = False,
 ) -> None:
     """Let tokens be good for nothing from now on, and pages that were opened with them neither."""
-    client = yard.client()
+    client = daemon.client()
     found = [client.revoke_token(_id(text)) for text in ids]
     if json:
         output.print_json(found)
@@ -135,7 +135,7 @@ def _advice(made: dict[str, Any]) -> str:
 
 @option_groups
 def audit(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Only of this user.")] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="WHEN", help="Since: a date, a time, or 24h for a day ago.")
@@ -147,7 +147,7 @@ def audit(
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
     begin = None if since is None else past_time(since).isoformat()
-    entries = yard.client().audit(user=user, since=begin, limit=limit)
+    entries = daemon.client().audit(user=user, since=begin, limit=limit)
     if json:
         print_rows(entries)
         return
@@ -185,8 +185,8 @@ def login(
 
     host = parse_host(url)
     ca = os.path.abspath(ca_file) if ca_file else os.environ.get("GPUYARD_CA") or None
-    token = _asked(host.url)
-    user = _checked(Client(host=host.url, token=token, ca=ca, say=output.say))
+    token = _read_token(host.url)
+    user = _check_token(Client(host=host.url, token=token, ca=ca, say=output.say))
     path = keep(host, Known(token, ca))
     output.say(f"you are {user} at {host.url}; the token is in {path}, for nobody else to read")
     output.say(f"now --host {host.url}, or GPUYARD_HOST={host.url}, reaches it: gpuyard ps --host {host.url}")
@@ -202,7 +202,7 @@ def logout(url: Url) -> None:
     output.say(f"the token for {host.url} is forgotten here; gpuyard token revoke, run there, makes it worthless")
 
 
-def _asked(url: str) -> str:
+def _read_token(url: str) -> str:
     """A token, typed without being seen, or from a pipe."""
     if sys.stdin.isatty():
         import getpass
@@ -215,7 +215,7 @@ def _asked(url: str) -> str:
     return token.strip()
 
 
-def _checked(client: Client) -> str:
+def _check_token(client: Client) -> str:
     """Whose token it is; it is not stored if the daemon does not take it."""
     try:
         return str(client.who_am_i()["user"])

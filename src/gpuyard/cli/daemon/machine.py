@@ -48,14 +48,14 @@ def _config() -> None:
 
 @config_app.command("show", cls=QuickCommand)
 @option_groups
-def show_config(yard: LocalOnlyOptions, json: Json = False) -> None:
+def show_config(daemon: LocalOnlyOptions, json: Json = False) -> None:
     """Show every setting, its value and where it comes from.
 
     They are those that a daemon started here and now would have; one that runs may have been given flags.
     """
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
-    found = explained({"data_dir": yard.data_dir, "socket": yard.socket})
+    found = explained({"data_dir": daemon.data_dir, "socket": daemon.socket})
     if json:
         print_rows([{**one._asdict(), "value": _plain(one.value)} for one in found])
     else:
@@ -104,13 +104,13 @@ def _duration(seconds: float) -> str:
 
 
 @option_groups
-def doctor(yard: LocalOnlyOptions, json: Json = False) -> None:
+def doctor(daemon: LocalOnlyOptions, json: Json = False) -> None:
     """Look for what is wrong on this machine, and tell how to mend it."""
     from gpuyard.cli.terminal.text_table import print_rows, visible
 
     examine = importlib.import_module("gpuyard.admin.doctor").examine  # which knows nearly everything
     findings = []
-    for found in examine({"data_dir": yard.data_dir, "socket": yard.socket}):
+    for found in examine({"data_dir": daemon.data_dir, "socket": daemon.socket}):
         findings.append(found)
         if not json:
             print(f"{found.state:<5} {found.check:<15} {visible(found.found)}", flush=True)
@@ -133,7 +133,7 @@ def _verdict(bad: int, warned: int) -> str:
 
 @option_groups
 def backup(
-    yard: LocalOnlyOptions,
+    daemon: LocalOnlyOptions,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A tar; one that ends in .gz is compressed.")],
     logs: Annotated[bool, typer.Option("--logs", help="Also what jobs printed.")] = False,
     json: Json = False,
@@ -142,7 +142,7 @@ def backup(
     from gpuyard.units import format_size
 
     making = importlib.import_module("gpuyard.admin.backup")  # which knows the core, and so numpy
-    manifest = making.make_backup(yard.settings(), file, logs=logs)
+    manifest = making.make_backup(daemon.settings(), file, logs=logs)
     if json:
         output.print_json({"file": str(file), **asdict(manifest)})
         return
@@ -154,13 +154,13 @@ def backup(
 
 @option_groups
 def restore(
-    yard: LocalOnlyOptions,
+    daemon: LocalOnlyOptions,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What gpuyard backup wrote.")],
     force: Annotated[bool, typer.Option("--force", help="Also if jobs are lost by it.")] = False,
     json: Json = False,
 ) -> None:
     """Go back to a backup; the former store is kept beside it."""
-    settings = yard.settings()
+    settings = daemon.settings()
     backups = importlib.import_module("gpuyard.admin.backup")
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(settings.data_dir, os.W_OK | os.X_OK):
@@ -170,40 +170,40 @@ def restore(
         backups.open_backup(file, Path(folder)) as found,
     ):
         _refuse_losses(backups.losses(settings, found), force)
-        with _without_daemon(settings, yard.client()) as told, backups.alone(settings.data_dir):
+        with _without_daemon(settings, daemon.client()) as restarted, backups.alone(settings.data_dir):
             lost = backups.losses(settings, found)  # once more, now that nothing can change any longer
             _refuse_losses(lost, force)
             aside = backups.restore(settings, found, lost.newest)
-    facts = {**asdict(found.manifest), "former": str(aside) if aside else None, **asdict(lost), "daemon": told}
+    facts = {**asdict(found.manifest), "former": str(aside) if aside else None, **asdict(lost), "daemon": restarted}
     if json:
         output.print_json(facts)
     else:
-        _tell(facts, settings)
+        _print_restored(facts, settings)
 
 
 @contextmanager
 def _without_daemon(settings: Settings, client: Client) -> Iterator[dict[str, Any]]:
     """End the daemon, if one runs, and start it again as it was; jobs go on all the while. What it says then."""
     from gpuyard.admin.service import manager_of
-    from gpuyard.cli.daemon.up import Former, begin, stop
+    from gpuyard.cli.daemon.up import LaunchCommand, launch_daemon, stop
 
-    told: dict[str, Any] = {}
+    restarted: dict[str, Any] = {}
     try:
         status = client.status()
     except NoDaemon:
-        yield told
+        yield restarted
         return
     pid, place = status["pid"], status["data_dir"]
     if place != str(settings.data_dir):
         raise UserError(f"the daemon at {client.socket} keeps its queue in {place}; say --data-dir {place}")
     if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
         raise UserError("the daemon is somebody else's; whoever runs it can go back to a backup")
-    how, manager = Former.of(pid), manager_of(pid)
+    launch, manager = LaunchCommand.of(pid), manager_of(pid)
     stop(client)
     try:
-        yield told
+        yield restarted
     finally:  # also if something went wrong: the queue is to go on, with whatever store there is
-        told |= begin(how, settings, client)[0] if manager is None else _start_service(manager, client)
+        restarted |= launch_daemon(launch, settings, client)[0] if manager is None else _start_service(manager, client)
 
 
 def _start_service(manager: Place, client: Client) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _refuse_losses(lost: Losses, force: bool) -> None:
     )
 
 
-def _tell(facts: dict[str, Any], settings: Settings) -> None:
+def _print_restored(facts: dict[str, Any], settings: Settings) -> None:
     from gpuyard.cli.terminal.text_table import clock
 
     print(f"the queue is as it was on {clock(facts['made_at'])}: {output.many(facts['jobs'], 'job')}")

@@ -50,13 +50,13 @@ What = Annotated[
 
 @option_groups
 def drain(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     what: What = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
     json: Json = False,
 ) -> None:
     """Let nothing more start on some GPUs, or on the whole machine; what runs goes on."""
-    client = yard.client()
+    client = daemon.client()
     gpus = _read(what)
     drained = client.drain(gpus, reason)
     if json:
@@ -70,9 +70,9 @@ def drain(
 
 
 @option_groups
-def resume(yard: DaemonOptions, what: What = None, json: Json = False) -> None:
+def resume(daemon: DaemonOptions, what: What = None, json: Json = False) -> None:
     """Let drained GPUs be used again."""
-    left = yard.client().resume(_read(what))
+    left = daemon.client().resume(_read(what))
     if json:
         output.print_json({"drained": left})
     else:
@@ -93,7 +93,7 @@ def _read(what: list[str] | None) -> list[int] | None:
 
 @option_groups
 def reserve(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     gpus: Annotated[str, typer.Argument(metavar="GPUS", help="Which GPUs, as in 0-1 or 0,3.")],
     begin: Annotated[
         str, typer.Option("--begin", metavar="WHEN", help="From when on, as in 'fri 14:00' or now+1hour.")
@@ -114,25 +114,25 @@ def reserve(
         raise UserError("--user and --nobody exclude each other")
     begins, ends = _span(begin, end, duration)
     users = [] if nobody else user
-    client = yard.client()
+    client = daemon.client()
     found = client.reserve(parse_indices(gpus), begins, ends, name=name, users=users)
     warn_of_unknown(client, users or ())
     if json:
         output.print_json(found)
         return
     print(found["name"])
-    output.say(_told(found))
+    output.say(_describe(found))
     if found["in_the_way"]:
         jobs = ", ".join(found["in_the_way"])
         output.say(f"gpuyard: warning: job {jobs} may still run there then, and nobody will stop it")
 
 
 @option_groups
-def reservations(yard: DaemonOptions, json: Json = False) -> None:
+def reservations(daemon: DaemonOptions, json: Json = False) -> None:
     """List the reservations that are not over."""
     from gpuyard.cli.terminal.text_table import clock, instant, now, print_rows, print_table
 
-    found = yard.client().reservations()
+    found = daemon.client().reservations()
     if json:
         print_rows(found)
     elif not found:
@@ -149,10 +149,10 @@ def reservations(yard: DaemonOptions, json: Json = False) -> None:
 
 @option_groups
 def unreserve(
-    yard: DaemonOptions, name: Annotated[str, typer.Argument(metavar="NAME", help="Which reservation.")]
+    daemon: DaemonOptions, name: Annotated[str, typer.Argument(metavar="NAME", help="Which reservation.")]
 ) -> None:
     """Give a reservation up."""
-    yard.client().unreserve(name)
+    daemon.client().unreserve(name)
     output.say(f"reservation {name} is given up")
 
 
@@ -167,7 +167,7 @@ def _span(begin: str, end: str | None, duration: str | None) -> tuple[float, flo
     return begins, parse_when(str(end), begins)
 
 
-def _told(found: dict[str, Any]) -> str:
+def _describe(found: dict[str, Any]) -> str:
     from gpuyard.cli.terminal.text_table import clock
 
     span = f"from {clock(found['begin_at'])} to {clock(found['end_at'])}"
@@ -198,15 +198,15 @@ share = typer.Typer(
 @quota.callback()
 @share.callback()
 @option_groups
-def _root(context: typer.Context, yard: DaemonOptions, json: Json = False) -> None:
+def _root(context: typer.Context, daemon: DaemonOptions, json: Json = False) -> None:
     if context.invoked_subcommand is None:
-        _show(yard.client().rules(), json)
+        _show(daemon.client().rules(), json)
 
 
 @quota.command("set", cls=QuickCommand)
 @option_groups
 def set_quota(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     name: Name,
     gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=0, metavar="N", help="GPUs at once; 0: any.")] = None,
     gpu_hours: Annotated[
@@ -217,46 +217,46 @@ def set_quota(
     """Limit what a user, a group or everybody else may have."""
     if gpus is None and gpu_hours is None:
         raise UserError("say what the quota is: --gpus 2, --gpu-hours 40, or both")
-    client = yard.client()
+    client = daemon.client()
     found = client.set_quota(name, gpus=gpus, gpu_hours=gpu_hours)
     warn_of_unknown(client, [name])
     said = [f"{output.many(gpus, 'GPU') if gpus else 'any number of GPUs'} at once"] if gpus is not None else []
     said += [f"{f'{gpu_hours:g}' if gpu_hours else 'any number of'} GPU-hours a week"] if gpu_hours is not None else []
-    _show(found, json, f"{_called(name)} may have {' and '.join(said)} from now on")
+    _show(found, json, f"{_label(name)} may have {' and '.join(said)} from now on")
 
 
 @quota.command("clear", cls=QuickCommand)
 @option_groups
-def clear_quota(yard: DaemonOptions, name: Name, json: Json = False) -> None:
+def clear_quota(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
     """Lift a quota."""
-    found = yard.client().set_quota(name, gpus=0, gpu_hours=0.0)
-    _show(found, json, f"{_called(name)} has no quota of its own any more")
+    found = daemon.client().set_quota(name, gpus=0, gpu_hours=0.0)
+    _show(found, json, f"{_label(name)} has no quota of its own any more")
 
 
 @share.command("set", cls=QuickCommand)
 @option_groups
 def set_share(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     name: Name,
     weight: Annotated[float, typer.Argument(metavar="WEIGHT", help="Relative to the others' 1.")],
     json: Json = False,
 ) -> None:
     """Say what share a user, a group or everybody else deserves."""
-    client = yard.client()
+    client = daemon.client()
     found = client.set_share(name, weight)
     warn_of_unknown(client, [name])
-    _show(found, json, f"{_called(name)} has a share of {weight:g} from now on, where others have 1")
+    _show(found, json, f"{_label(name)} has a share of {weight:g} from now on, where others have 1")
 
 
 @share.command("clear", cls=QuickCommand)
 @option_groups
-def clear_share(yard: DaemonOptions, name: Name, json: Json = False) -> None:
+def clear_share(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
     """Take a share back, so that it is as everybody's."""
-    found = yard.client().set_share(name, 1.0)
-    _show(found, json, f"{_called(name)} has no share of its own any more")
+    found = daemon.client().set_share(name, 1.0)
+    _show(found, json, f"{_label(name)} has no share of its own any more")
 
 
-def _called(name: str) -> str:
+def _label(name: str) -> str:
     """Whom a rule is for, in words."""
     if name == "*":
         return "everybody else"

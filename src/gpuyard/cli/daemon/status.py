@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 @option_groups
-def gpus(yard: DaemonOptions, json: Json = False) -> None:
+def gpus(daemon: DaemonOptions, json: Json = False) -> None:
     """List the GPUs, and who is on them."""
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
-    found = yard.client().gpus()
+    found = daemon.client().gpus()
     if json:
         print_rows(found["gpus"])
         return
@@ -62,11 +62,11 @@ _VERDICTS = {"apart": "never together", "avoided": "only if there is no other ro
 
 
 @option_groups
-def interference(yard: DaemonOptions, json: Json = False) -> None:
+def interference(daemon: DaemonOptions, json: Json = False) -> None:
     """Tell which jobs slow each other down when they share a GPU."""
     from gpuyard.cli.terminal.text_table import print_table
 
-    found = yard.client().interference()
+    found = daemon.client().interference()
     if json:
         output.print_json(found)
         return
@@ -83,8 +83,8 @@ def _pair_row(pair: dict[str, Any]) -> tuple[str, ...]:
     from gpuyard.units import format_duration
 
     return (
-        _called(pair["sufferer"]),
-        _called(pair["beside"]),
+        _kind_label(pair["sufferer"]),
+        _kind_label(pair["beside"]),
         f"{pair['slowdown']:.2f} x as long",
         f"{pair['evidence']}, {format_duration(pair['seconds'])}",
         instant(pair["at"]).astimezone().strftime("%Y-%m-%d %H:%M"),
@@ -92,15 +92,15 @@ def _pair_row(pair: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _called(kind: dict[str, str]) -> str:
+def _kind_label(kind: dict[str, str]) -> str:
     """What people know jobs of a kind by."""
     return f"{kind['job']} ({kind['name'] or kind['signature'][:8]})" if kind["job"] else kind["signature"][:8]
 
 
 @option_groups
-def status(yard: DaemonOptions, json: Json = False) -> None:
+def status(daemon: DaemonOptions, json: Json = False) -> None:
     """Tell how the daemon is: its GPUs, its queue, its policy, its store."""
-    found = yard.client().status()
+    found = daemon.client().status()
     if json:
         output.print_json(found)
     else:
@@ -157,23 +157,23 @@ policy_app = typer.Typer(
 
 @policy_app.callback()
 @option_groups
-def policy(context: typer.Context, yard: DaemonOptions, json: Json = False) -> None:
+def policy(context: typer.Context, daemon: DaemonOptions, json: Json = False) -> None:
     """Show or change the policy that decides which job is next."""
     if context.invoked_subcommand is None:
-        _print_policy(yard, json)
+        _print_policy(daemon, json)
 
 
 @policy_app.command("show", cls=QuickCommand)
 @option_groups
-def show_policy(yard: DaemonOptions, json: Json = False) -> None:
+def show_policy(daemon: DaemonOptions, json: Json = False) -> None:
     """Show the policy that decides."""
-    _print_policy(yard, json)
+    _print_policy(daemon, json)
 
 
 @policy_app.command("set", cls=QuickCommand)
 @option_groups
 def set_policy(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     text: Annotated[
         str,
         typer.Argument(
@@ -188,7 +188,7 @@ def set_policy(
     json: Json = False,
 ) -> None:
     """Let another policy decide from now on."""
-    client = yard.client()
+    client = daemon.client()
     wanted = absolute(text) if client.host is None else text
     if dry_run:
         _print_preview(client.preview_policy(wanted, discipline=discipline, placement=placement), json)
@@ -219,10 +219,10 @@ def _print_preview(found: PolicyPreview, json: bool) -> None:
         print_table(("PLACE", "WAS", "ID", "NAME", "USER"), rows)
 
 
-def _print_policy(yard: DaemonOptions, json: bool) -> None:
+def _print_policy(daemon: DaemonOptions, json: bool) -> None:
     from gpuyard.cli.terminal.text_table import clock
 
-    now = yard.client().policy()
+    now = daemon.client().policy()
     if json:
         output.print_json(now)
     else:

@@ -13,7 +13,7 @@ import typer
 from gpuyard.admin import service
 from gpuyard.admin.service import Place
 from gpuyard.cli.common_options import Json, LocalOnlyOptions, LocalOptions, NoHost, option_groups
-from gpuyard.cli.daemon.up import Rules
+from gpuyard.cli.daemon.up import StartOptions
 from gpuyard.cli.parser import QuickCommand, QuickGroup
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
@@ -44,8 +44,8 @@ def _service() -> None:
 @app.command("install", cls=QuickCommand)
 @option_groups
 def install(
-    yard: LocalOptions,
-    rules: Rules,
+    daemon: LocalOptions,
+    options: StartOptions,
     system: Whose = None,
     print_: Annotated[bool, typer.Option("--print", help="Show the unit, and change nothing.")] = False,
     no_start: Annotated[bool, typer.Option("--no-start", help="Write the unit only; start nothing.")] = False,
@@ -55,9 +55,9 @@ def install(
     The flags that are given here are those of the daemon.
     """
     place = _place(system)
-    given = {"data_dir": yard.data_dir, "socket": yard.socket}
+    given = {"data_dir": daemon.data_dir, "socket": daemon.socket}
     places = {name: os.path.abspath(os.path.expanduser(value)) for name, value in given.items() if value is not None}
-    text = service.make_unit(place.system, {**places, **rules.flags()})
+    text = service.make_unit(place.system, {**places, **options.flags()})
     for variable in service.unseen_variables():
         output.say(
             f"gpuyard: warning: {variable} is set here, but the service will not see it; give a flag or use the file"
@@ -70,7 +70,7 @@ def install(
     if no_start:
         output.say(f"nothing was started; {_how_to_start(place)} does that")
     else:
-        _start(place, yard.client())
+        _start(place, daemon.client())
     user = getpass.getuser()
     if not place.system and not service.lingers(user):
         output.say(f"it ends with your last login, and so do jobs; loginctl enable-linger {user} lets both go on")
@@ -127,11 +127,11 @@ def uninstall(system: Whose = None, host: NoHost = None) -> None:
 
 @app.command("status", cls=QuickCommand)
 @option_groups
-def status(yard: LocalOnlyOptions, json: Json = False) -> None:
+def status(daemon: LocalOnlyOptions, json: Json = False) -> None:
     """Tell which units there are, and whether they run."""
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
-    found = [_facts(place, yard.client()) for place in (Place(False), Place(True)) if place.unit.is_file()]
+    found = [_facts(place, daemon.client()) for place in (Place(False), Place(True)) if place.unit.is_file()]
     if json:
         print_rows(found)
     elif not found:

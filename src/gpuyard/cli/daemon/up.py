@@ -31,7 +31,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the daemon's status as
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class StartOptions:
     """What a daemon can be told when it starts; what is left out comes from the environment and the settings' file."""
 
     simulate_gpus: Annotated[
@@ -82,24 +82,24 @@ class Rules:
 
 
 @option_groups
-def serve(yard: LocalOptions, rules: Rules) -> None:
+def serve(daemon: LocalOptions, options: StartOptions) -> None:
     """Run the daemon in the foreground."""
-    settings = yard.settings(**rules.flags())
+    settings = daemon.settings(**options.flags())
     warn_of_variables()
     importlib.import_module("gpuyard.server.serve").serve(settings)
 
 
 @option_groups
-def up(yard: LocalOptions, rules: Rules, json: Json = False) -> None:
+def up(daemon: LocalOptions, options: StartOptions, json: Json = False) -> None:
     """Start the daemon in the background."""
-    settings = yard.settings(**rules.flags())
+    settings = daemon.settings(**options.flags())
     warn_of_variables()
     client = Client(settings.socket)
     try:
         found, started = client.status(), False
     except NoDaemon:
-        found, started = start(settings, client, rules)
-    if rules.flags() and not started:
+        found, started = start(settings, client, options)
+    if options.flags() and not started:
         output.say("gpuyard: warning: it was up already, so the flags change nothing; gpuyard down comes first")
     if json:
         output.print_json(found)
@@ -116,9 +116,9 @@ def up(yard: LocalOptions, rules: Rules, json: Json = False) -> None:
 
 
 @option_groups
-def down(yard: LocalOnlyOptions, json: Json = False) -> None:
+def down(daemon: LocalOnlyOptions, json: Json = False) -> None:
     """End the daemon; jobs go on, and the next daemon takes them up."""
-    client = yard.client()
+    client = daemon.client()
     try:
         found = stop(client)
     except NoDaemon:
@@ -140,17 +140,17 @@ def warn_of_variables() -> None:
         output.say(f"gpuyard: warning: {sentence}")
 
 
-def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:
+def start(settings: Settings, client: Client, options: StartOptions) -> tuple[dict[str, Any], bool]:
     """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
-    for name, value in rules.flags().items():
+    for name, value in options.flags().items():
         command.append(FLAGS.get(name, f"--{name.replace('_', '-')}"))
         command += [] if name == "force_policy" else [value]
-    return begin(Former(command, None, "/"), settings, client)
+    return launch_daemon(LaunchCommand(command, None, "/"), settings, client)
 
 
-class Former(NamedTuple):
+class LaunchCommand(NamedTuple):
     """How a daemon was started, or is to be."""
 
     command: list[str]
@@ -158,7 +158,7 @@ class Former(NamedTuple):
     directory: str
 
     @classmethod
-    def of(cls, pid: int) -> Former:
+    def of(cls, pid: int) -> LaunchCommand:
         """How the process was started."""
         here = Path(f"/proc/{pid}")
         command, variables = ((here / name).read_bytes().split(b"\0")[:-1] for name in ("cmdline", "environ"))
@@ -166,7 +166,7 @@ class Former(NamedTuple):
         return cls([os.fsdecode(word) for word in command], {k: v for k, _, v in pairs}, os.readlink(here / "cwd"))
 
 
-def begin(how: Former, settings: Settings, client: Client) -> tuple[dict[str, Any], bool]:
+def launch_daemon(launch: LaunchCommand, settings: Settings, client: Client) -> tuple[dict[str, Any], bool]:
     """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
     from gpuyard.server.security import prepare_data_dir
 
@@ -175,8 +175,8 @@ def begin(how: Former, settings: Settings, client: Client) -> tuple[dict[str, An
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as sink:
         begin = sink.tell()
         daemon = subprocess.Popen(
-            how.command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
-            env=how.environment, cwd=how.directory, start_new_session=True,
+            launch.command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+            env=launch.environment, cwd=launch.directory, start_new_session=True,
         )  # fmt: skip
     try:
         return _await_answer(daemon, client, log, begin)
@@ -196,7 +196,7 @@ def _await_answer(
             return client.status(), not died
         except NoDaemon:
             if died:
-                _tell_end(log, begin)
+                _print_log_tail(log, begin)
                 raise GpuyardError("the daemon ended as it started; its last words are above") from None
         time.sleep(0.02)
     raise GpuyardError(f"the daemon (pid {daemon.pid}) does not answer after {_PATIENCE:.0f} s; see {log}")
@@ -214,7 +214,7 @@ def stop(client: Client) -> dict[str, Any]:
     return found
 
 
-def _tell_end(log: Path, begin: int) -> None:
+def _print_log_tail(log: Path, begin: int) -> None:
     """The last lines that the daemon wrote."""
     with log.open("rb") as stream:
         stream.seek(begin)

@@ -24,20 +24,20 @@ from gpuyard.spec.notation import ranges
 
 if TYPE_CHECKING:
     from gpuyard.api.batch_types import BatchSummary, Taken
-    from gpuyard.cli.jobs.batch_file import Asked, Batch
+    from gpuyard.cli.jobs.batch_file import Batch, BatchSettings
     from gpuyard.cli.jobs.batch_results import Results
     from gpuyard.client.client import Client
 
 
 _NAMES = ("gpu_usage.csv", "summary.json", "jobs.csv", "gantt.png", "comparison.png")
-_DRAWN = ("utilization", "memory_used", "power", "temperature", "memcopy")
-_YARD = "yard"
+_METRICS = ("utilization", "memory_used", "power", "temperature", "memcopy")
+_DAEMON_FOLDER = "yard"
 Submit = Callable[["Client"], "str | None"]
 """Queues the batch; its id, or None if no row of it can run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class RunOptions:
     """What a batch leaves, and where it runs."""
 
     policy: Annotated[
@@ -93,20 +93,20 @@ class Own:
 
         if self.no_plots:
             return []
-        return list(_DRAWN) if self.metrics is None else metrics_of(self.metrics)
+        return list(_METRICS) if self.metrics is None else metrics_of(self.metrics)
 
 
-def run_under_policies(own: Own, submit: Submit, json: bool) -> int:
+def run_under_policies(run_options: RunOptions, submit: Submit, json: bool) -> int:
     """Run a batch in a yard of its own for each policy; the exit code."""
     from gpuyard.cli.jobs.batch_results import compare
     from gpuyard.cli.monitoring.monitor_run import open_gpus
     from gpuyard.config import settings
 
-    policies, drawn = _policies(own), own.drawn()
-    simulated = settings({"simulate_gpus": own.simulate_gpus}).simulate_gpus or None
+    policies, drawn = _policies(run_options), run_options.drawn()
+    simulated = settings({"simulate_gpus": run_options.simulate_gpus}).simulate_gpus or None
     open_gpus((simulated, "")).close()
-    given = {"simulate_gpus": simulated or "", "record": "true", "force_policy": "true" if own.force else ""}
-    out = own.folder()
+    given = {"simulate_gpus": simulated or "", "record": "true", "force_policy": "true" if run_options.force else ""}
+    out = run_options.folder()
     found: dict[str, Results] = {}
     folder = out
     try:
@@ -125,21 +125,21 @@ def run_under_policies(own: Own, submit: Submit, json: bool) -> int:
     if len(policies) > 1:
         compare(out, found, drawn)
     if json:
-        told: dict[str, Any] = {policy: one.told for policy, one in found.items()}
-        output.print_json(told[policies[0]] if len(policies) == 1 else {"policies": told})
+        document: dict[str, Any] = {policy: one.document for policy, one in found.items()}
+        output.print_json(document[policies[0]] if len(policies) == 1 else {"policies": document})
     return max(one.code for one in found.values())
 
 
-def _policies(own: Own) -> list[str]:
+def _policies(run_options: RunOptions) -> list[str]:
     """Those that are named, each once; a mistake is told before anything runs."""
     from gpuyard.policies.resolver import check_passed, make_planner, split_list
 
-    found = list(dict.fromkeys(split_list(own.policy or [])))
+    found = list(dict.fromkeys(split_list(run_options.policy or [])))
     if not found:
         raise UserError("--policy names none; write for example --policy fcfs (gpuyard policies lists them)")
     for policy in found:
         make_planner(policy)
-        if not own.force:
+        if not run_options.force:
             check_passed(policy)
     return found
 
@@ -156,21 +156,21 @@ def _run(
     from gpuyard.experiments.private_daemon import private_daemon
     from gpuyard.spec.notation import absolute
 
-    with private_daemon(folder / _YARD, {**settings, "policy": absolute(policy)}) as client:
+    with private_daemon(folder / _DAEMON_FOLDER, {**settings, "policy": absolute(policy)}) as client:
         id = submit(client)
         if id is None:
             raise typer.Exit(1)
-        interrupted = _followed(client, id, json)
+        interrupted = _follow_to_end(client, id, json)
         if not json:
             summarise(client, id, False)
         found = write_files(client, id, folder, drawn, policy)
-        keep_logs(client, [one["id"] for one in found.told["outcomes"]], folder / "logs")
+        keep_logs(client, [one["id"] for one in found.document["outcomes"]], folder / "logs")
     if interrupted:
         raise KeyboardInterrupt
     return found
 
 
-def _followed(client: Client, id: str, quiet: bool) -> bool:
+def _follow_to_end(client: Client, id: str, quiet: bool) -> bool:
     """Follow a batch to its end, or end it for whoever has had enough; whether so."""
     from gpuyard.cli.jobs.batch_results import follow
 
@@ -225,9 +225,9 @@ def _batch() -> None:
 @app.command(_START, cls=QuickCommand, epilog=_OTHERS)
 @option_groups
 def start(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     options: Options,
-    own: Own,
+    run_options: RunOptions,
     words: Words = None,
     num: Annotated[
         int | None,
@@ -248,17 +248,21 @@ def start(
     json: Json = False,
 ) -> None:
     """Queue the jobs of a file, follow them, and tell how they ended."""
-    from gpuyard.cli.jobs.batch_file import Asked
+    from gpuyard.cli.jobs.batch_file import BatchSettings
 
-    own.check(**{"--detach": detach, **({"--again": again, **_elsewhere(yard)} if own.policy else {})})
-    client = None if own.policy else yard.client()
-    elsewhere = client is not None and client.host is not None
-    batch = _read(words or [], param_file, Asked(options, num, header, not no_profile, elsewhere))
+    run_options.check(
+        **{"--detach": detach, **({"--again": again, **_daemon_flags(daemon)} if run_options.policy else {})}
+    )
+    client = None if run_options.policy else daemon.client()
+    remote = client is not None and client.host is not None
+    batch = _read(words or [], param_file, BatchSettings(options, num, header, not no_profile, remote))
     if client is None:
-        raise typer.Exit(run_under_policies(own, lambda client: _submitted(client, batch, True, json)["batch"], json))
-    metrics = own.drawn()
-    drawn = None if own.out is None else (own.folder(), metrics)
-    taken = _submitted(client, batch, again, json)
+        raise typer.Exit(
+            run_under_policies(run_options, lambda client: _submit(client, batch, True, json)["batch"], json)
+        )
+    metrics = run_options.drawn()
+    drawn = None if run_options.out is None else (run_options.folder(), metrics)
+    taken = _submit(client, batch, again, json)
     if taken["batch"] is None:
         raise typer.Exit(1)
     if detach:
@@ -267,33 +271,33 @@ def start(
     _follow(client, taken["batch"], json, drawn)
 
 
-def _elsewhere(yard: DaemonOptions) -> dict[str, str | None]:
-    return {"--host": yard.host, "--data-dir": yard.data_dir, "--socket": yard.socket}
+def _daemon_flags(daemon: DaemonOptions) -> dict[str, str | None]:
+    return {"--host": daemon.host, "--data-dir": daemon.data_dir, "--socket": daemon.socket}
 
 
-def _submitted(client: Client, batch: Batch, again: bool, json: bool) -> Taken:
+def _submit(client: Client, batch: Batch, again: bool, json: bool) -> Taken:
     """What became of a batch that was submitted; if no row of it can run, that is told as data as well."""
     taken = client.submit_batch(batch.jobs, batch.name, waves=batch.waves, same=batch.key, again=again)
-    _tell(batch, taken)
+    _print_submitted(batch, taken)
     if taken["batch"] is None and json:
         output.print_json(taken)
     return taken
 
 
-def _read(words: list[str], param_file: str | None, asked: Asked) -> Batch:
+def _read(words: list[str], param_file: str | None, settings: BatchSettings) -> Batch:
     from gpuyard.cli.jobs.batch_file import read_batch, read_sweep
 
-    if asked.options.array:
+    if settings.options.array:
         raise UserError("the jobs of a batch are in its file; leave out --array, or write it there")
     if param_file is not None:
-        return read_sweep(param_file, words, asked)
+        return read_sweep(param_file, words, settings)
     if len(words) != 1:
         what = "more than one file is given" if words else "no file is given"
         raise UserError(f"{what}; write gpuyard batch commands.csv (or --param-file sweep.csv -- COMMAND)")
-    return read_batch(words[0], asked)
+    return read_batch(words[0], settings)
 
 
-def _tell(batch: Batch, taken: Taken) -> None:
+def _print_submitted(batch: Batch, taken: Taken) -> None:
     id = taken["batch"]
     if taken["open"]:
         output.say(f"batch {id} of this file is open, and is followed; --again starts another one")
@@ -333,29 +337,29 @@ def _follow(client: Client, id: str, json: bool, drawn: tuple[Path, list[str]] |
         summarise(client, id, False)
     found = write_files(client, id, *drawn)
     if json:
-        output.print_json(found.told)
+        output.print_json(found.document)
     raise typer.Exit(found.code)
 
 
 @app.command("follow", cls=QuickCommand)
 @option_groups
-def follow_(yard: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
+def follow_(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
     """Follow a batch until it is over, and tell how its rows ended."""
-    client = yard.client()
-    _follow(client, _meant(client, id, open_first=True), json)
+    client = daemon.client()
+    _follow(client, _chosen(client, id, open_first=True), json)
 
 
 @app.command("list", cls=QuickCommand)
 @option_groups
 def list_(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many (100).")] = 100,
     json: Json = False,
 ) -> None:
     """List batches, the newest first."""
     from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
 
-    found = yard.client().batches(limit=limit)
+    found = daemon.client().batches(limit=limit)
     if json:
         print_rows(found)
     elif not found:
@@ -377,33 +381,33 @@ def _counts(one: BatchSummary) -> str:
 @app.command("cancel", cls=QuickCommand)
 @option_groups
 def cancel(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     id: Annotated[str, typer.Argument(metavar="ID", help="The batch, as gpuyard batch list shows it.")],
     grace: Annotated[
         str | None, typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL, as in 10s.")
     ] = None,
 ) -> None:
     """End all rows of a batch that are not over."""
-    found = yard.client().cancel_batch(id, duration("--grace", grace))
+    found = daemon.client().cancel_batch(id, duration("--grace", grace))
     left = len(found["running"])
     output.say(f"batch {id} is given up" + (f"; {output.many(left, 'job')} of it will have ended soon" if left else ""))
 
 
 @app.command("report", cls=QuickCommand)
 @option_groups
-def report(yard: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
+def report(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
     """Tell what a batch achieved, beside running its rows one after another."""
     from gpuyard.cli.jobs.batch_results import report_lines
 
-    client = yard.client()
-    found = client.batch_report(_meant(client, id))
+    client = daemon.client()
+    found = client.batch_report(_chosen(client, id))
     if json:
         output.print_json(found)
     else:
         print("\n".join(report_lines(found)))
 
 
-def _meant(client: Client, id: str | None, open_first: bool = False) -> str:
+def _chosen(client: Client, id: str | None, open_first: bool = False) -> str:
     """The batch that is named, or one's newest."""
     if id is not None:
         return id

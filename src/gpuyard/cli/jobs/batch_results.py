@@ -78,10 +78,10 @@ def line_of(row: RowOutcome) -> str:
     took = f" after {_time(row['seconds'])}" if row["seconds"] is not None else ""
     where = f" on GPU {indices(row['gpus'])}" if row["gpus"] and row["seconds"] is not None else ""
     peak = f", peak {format_size(row['peak'])}" if row["peak"] else ""
-    return f"row {row['row']} (job {row['id']}, {row['name']}): {_how(row)}{took}{where}{peak}"
+    return f"row {row['row']} (job {row['id']}, {row['name']}): {_ending(row)}{took}{where}{peak}"
 
 
-def _how(row: RowOutcome) -> str:
+def _ending(row: RowOutcome) -> str:
     """`failed (exit code 3, attempt 2)`."""
     code = row["exit_code"]
     why = row["reason"] or ("" if code is None else _exit(code))
@@ -220,22 +220,22 @@ def _hours(hours: float) -> str:
     return f"{hours:.2f}" if abs(hours) >= 1 else f"{hours:.2g}"
 
 
-_PIECE = 2**20
-_LOOK, _PATIENCE = 0.2, 3.0
+_LOG_PIECE = 2**20
+_RECORDING_PERIOD, _RECORDING_WAIT = 0.2, 3.0
 """Seconds between questions for a look at the GPUs, and for how long one is waited for."""
 
 
 class Results(NamedTuple):
     """What came of a batch."""
 
-    told: dict[str, Any]
+    document: dict[str, Any]
     """As --json has it: the batch's report, its outcomes, `summary` and `files`."""
     recording: Recording
 
     @property
     def code(self) -> int:
         """The exit code that says whether all is well."""
-        return int(self.told["failed"] > 0 or self.told["refused"] > 0 or self.told["state"] == "open")
+        return int(self.document["failed"] > 0 or self.document["refused"] > 0 or self.document["state"] == "open")
 
 
 def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy: str = "") -> Results:
@@ -249,7 +249,7 @@ def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy
     jobs = course.job_runs(client, [row["id"] for row in (*standing["ended"], *standing["running"])], now)
     begin = min((one.submitted for one in jobs), default=now)
     end = max((stay.end for one in jobs for stay in one.stays), default=now)
-    recording = _recorded(client, begin, end)
+    recording = _read_recording(client, begin, end)
     summary = _metrics_summary(policy, jobs, recording)
     output.say("drawing ..." if drawn else "writing ...")
     files = [
@@ -260,12 +260,12 @@ def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy
         *_write_gantt(client, out, jobs, policy, begin),
         *output_folder.write_drawn(out, recording, f"{standing['name']}, {policy}", drawn),
     ]
-    _tell(summary, out, files)
-    told = {**report, "outcomes": standing["ended"], "refusals": standing["refusals"], "summary": summary}
-    return Results({**told, "files": [str(path) for path in files]}, recording)
+    _print_metrics(summary, out, files)
+    document = {**report, "outcomes": standing["ended"], "refusals": standing["refusals"], "summary": summary}
+    return Results({**document, "files": [str(path) for path in files]}, recording)
 
 
-def _recorded(client: Client, begin: float, end: float) -> Recording:
+def _read_recording(client: Client, begin: float, end: float) -> Recording:
     """What all GPUs did then; the look that follows the end is waited for, so that none before it is missed."""
     from gpuyard.monitor.sources import open_source
     from gpuyard.monitor.tracks import HELD, to_edges
@@ -276,9 +276,9 @@ def _recorded(client: Client, begin: float, end: float) -> Recording:
         now = time.time()
         found = source.read(list(METRICS), begin - HELD, max(end, now), step=1.0)
         newest = max((float(one.at[-1]) for one in found.series if len(one.at)), default=0.0)
-        if newest >= end or now > end + _PATIENCE:
+        if newest >= end or now > end + _RECORDING_WAIT:
             return to_edges(found, begin, end)
-        time.sleep(_LOOK)
+        time.sleep(_RECORDING_PERIOD)
 
 
 def _metrics_summary(policy: str, jobs: Sequence[JobRun], recording: Recording) -> dict[str, Any]:
@@ -311,19 +311,19 @@ def _write_gantt(client: Client, out: Path, jobs: Sequence[JobRun], policy: str,
     return save(gantt(schedule(jobs, memories, title, begin)), out, "gantt")
 
 
-def _tell(summary: Mapping[str, Any], out: Path, files: Sequence[Path]) -> None:
-    from gpuyard.units import format_duration, format_plain
+def _print_metrics(summary: Mapping[str, Any], out: Path, files: Sequence[Path]) -> None:
+    from gpuyard.units import format_plain
 
     for sentence in summary["warnings"]:
         output.say(f"gpuyard: warning: {sentence}")
-    times = {name: summary[name] for name in ("makespan", "wait_mean", "turnaround_mean")}
-    told = {name: "-" if value is None else format_duration(round(value, 1)) for name, value in times.items()}
+    names = ("makespan", "wait_mean", "turnaround_mean")
+    times = {name: "-" if summary[name] is None else _time(summary[name]) for name in names}
     busy = "-" if summary["utilization"] is None else f"{summary['utilization']:.0f} %"
     energy = "" if summary["energy_wh"] is None else f", {format_plain(summary['energy_wh'])} Wh"
     simulated = " (simulated)" if summary["simulated"] else ""
     output.say(
-        f"policy {summary['policy']}: makespan {told['makespan']}, mean wait {told['wait_mean']}, mean turnaround "
-        f"{told['turnaround_mean']}; GPUs{simulated}: {busy} busy on average{energy}"
+        f"policy {summary['policy']}: makespan {times['makespan']}, mean wait {times['wait_mean']}, mean turnaround "
+        f"{times['turnaround_mean']}; GPUs{simulated}: {busy} busy on average{energy}"
     )
     output.say(f"written to {out}: {', '.join(path.name for path in files)}")
 
@@ -338,7 +338,7 @@ def keep_logs(client: Client, ids: Sequence[str], folder: Path) -> None:
         name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in job["name"] or "")
         with (folder / f"{id}-{name}.txt".replace("-.txt", ".txt")).open("wb") as file:
             offset = 0
-            while data := (part := client.log(id, offset, size=_PIECE)).data:
+            while data := (part := client.log(id, offset, size=_LOG_PIECE)).data:
                 file.write(data)
                 offset = part.next_offset
 
@@ -349,18 +349,18 @@ def compare(out: Path, found: Mapping[str, Results], drawn: Sequence[str]) -> No
     from gpuyard.monitor import output_folder
     from gpuyard.monitor.plots import MEASURES, write_comparison, write_plots
 
-    summaries = {policy: one.told["summary"] for policy, one in found.items()}
+    summaries = {policy: one.document["summary"] for policy, one in found.items()}
     files = write_comparison(out, summaries)
     recordings = [(policy, one.recording) for policy, one in found.items()]
     known = [name for name in drawn if any(output_folder.has_values(one, name) for _, one in recordings)]
     files += write_plots(recordings, known, out, layout="stacked", title="Policies compared") if known else []
     heads = ("POLICY", "SUCCEEDED", *(measure.title.upper() for measure in MEASURES))
-    rows = [(policy, _of_all(one), *_policy_cells(one)) for policy, one in summaries.items()]
+    rows = [(policy, _succeeded(one), *_policy_cells(one)) for policy, one in summaries.items()]
     output.say("\n".join(lines(heads, rows, None)))
     output.say(f"written to {out}: {', '.join(path.name for path in files)}")
 
 
-def _of_all(summary: Mapping[str, Any]) -> str:
+def _succeeded(summary: Mapping[str, Any]) -> str:
     return f"{summary['succeeded']} of {summary['jobs']}"
 
 

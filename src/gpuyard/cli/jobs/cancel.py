@@ -30,7 +30,7 @@ All = Annotated[bool, typer.Option("--all", help="All open jobs of yours, or of 
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """Options that choose among the open jobs; what fits them all is meant."""
 
     name: Name = None
@@ -40,19 +40,19 @@ class Choice:
     all_: All = False
 
     @property
-    def made(self) -> bool:
+    def given_by_options(self) -> bool:
         """Whether jobs are chosen by what they are like."""
         return bool(self.all_ or self.name or self.user or self.state or self.tag)
 
     def ids(self, client: Client, given: Sequence[str], usual: str | None = None) -> list[str]:
         """The jobs that are meant, tasks of an array as one; in the state `usual`, unless another is asked for."""
         check_state(self.state)
-        if not self.made:
+        if not self.given_by_options:
             if not given:
                 raise UserError("which jobs? give their ids, or --name, --user, --state, --tag, or --all")
             return list(given)
         state = self.state or usual
-        jobs = client.jobs(user=self.user or myself(client), name=self.name, state=state, tag=self.tag)
+        jobs = client.jobs(user=self.user or current_user(client), name=self.name, state=state, tag=self.tag)
         if given:
             jobs = [job for job in jobs if job["id"] in given or job["array"] in given]
         output.say(f"{output.many(len(jobs), 'job')} chosen" if jobs else "no open job fits")
@@ -73,7 +73,7 @@ def _together(jobs: Iterable[Job]) -> Iterable[str]:
             yield folded(array, tasks[first : first + _AT_ONCE])
 
 
-def myself(client: Client) -> str:
+def current_user(client: Client) -> str:
     """The name that the daemon knows this user by."""
     if client.host is not None:
         return str(client.who_am_i().get("user") or "")
@@ -90,8 +90,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")]
 
 @option_groups
 def cancel(
-    yard: DaemonOptions,
-    choice: Choice,
+    daemon: DaemonOptions,
+    selection: Selection,
     jobs: JobIds = None,
     grace: Annotated[
         str | None,
@@ -103,14 +103,14 @@ def cancel(
     from gpuyard.cli.jobs.submit import duration
 
     seconds = duration("--grace", grace)
-    client = yard.client()
+    client = daemon.client()
     over: set[str] = set()
 
     def act(id: str) -> Job:
         try:
             return client.cancel(id, seconds)
         except Refused:
-            if not choice.made or _count(job := client.job(id), "queued", "held", "running"):
+            if not selection.given_by_options or _count(job := client.job(id), "queued", "held", "running"):
                 raise
             over.add(job["id"])  # since it was chosen, which is nobody's mistake
             return job
@@ -118,25 +118,25 @@ def cancel(
     def describe(job: Job) -> str:
         return "is over already" if job["id"] in over else describe_cancelled(job)
 
-    _each(choice.ids(client, jobs or ()), act, describe, json)
+    _apply(selection.ids(client, jobs or ()), act, describe, json)
 
 
 @option_groups
-def hold(yard: DaemonOptions, choice: Choice, jobs: JobIds = None, json: Json = False) -> None:
+def hold(daemon: DaemonOptions, selection: Selection, jobs: JobIds = None, json: Json = False) -> None:
     """Keep waiting jobs from being started."""
-    client, said = yard.client(), [""]
+    client, said = daemon.client(), [""]
 
     def act(id: str) -> Job:
         said[0] = "held" if _count(client.job(id), "queued", "running") else "was held already"
         return client.hold(id)
 
-    _each(choice.ids(client, jobs or (), "queued"), act, lambda _: said[0], json)
+    _apply(selection.ids(client, jobs or (), "queued"), act, lambda _: said[0], json)
 
 
 @option_groups
-def release(yard: DaemonOptions, choice: Choice, jobs: JobIds = None, json: Json = False) -> None:
+def release(daemon: DaemonOptions, selection: Selection, jobs: JobIds = None, json: Json = False) -> None:
     """Let held jobs be started again; give leases back."""
-    client, said = yard.client(), [""]
+    client, said = daemon.client(), [""]
 
     def act(id: str) -> Job:
         job = client.job(id)
@@ -147,7 +147,7 @@ def release(yard: DaemonOptions, choice: Choice, jobs: JobIds = None, json: Json
         said[0] = "released" if _count(job, "held") else "was not held"
         return client.release(id)
 
-    _each(choice.ids(client, jobs or (), "held"), act, lambda _: said[0], json)
+    _apply(selection.ids(client, jobs or (), "held"), act, lambda _: said[0], json)
 
 
 def _count(job: Job, *states: str) -> int:
@@ -167,7 +167,7 @@ def describe_cancelled(job: Job) -> str:
     return "asked to end" if job["state"] == "running" else job["state"]
 
 
-def _each(jobs: list[str], act: Callable[[str], Job], describe: Callable[[Job], str], json: bool) -> None:
+def _apply(jobs: list[str], act: Callable[[str], Job], describe: Callable[[Job], str], json: bool) -> None:
     """Do it to every job; one that cannot be done is told, and does not keep the others from it."""
     done: list[Job] = []
     for id in dict.fromkeys(jobs):

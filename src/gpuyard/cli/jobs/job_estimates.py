@@ -30,7 +30,7 @@ Words = Annotated[
 @option_groups
 def estimates(
     context: typer.Context,
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     words: Words = None,
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Only of this user's jobs.")] = None,
     gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="N", help="Of a command: how many GPUs.")] = 1,
@@ -38,17 +38,17 @@ def estimates(
     json: Json = False,
 ) -> None:
     """Tell what is known of jobs by what their like used and took, and how right that was."""
-    client, given = yard.client(), list(words or ())
+    client, given = daemon.client(), list(words or ())
     command = _after_dashes(context, given)
     if not given:
         _list(client.estimates(user), json)
     elif given[0] == "forget" and not command:
         _forget(client, given[1:], json)
     elif len(given) == 1 and not command:
-        _tell(client.estimate(given[0]), json)
+        _print_expectation(client.estimate(given[0]), json)
     else:
         directory = os.getcwd() if client.host is None else None
-        _tell(client.guess(given, directory, gpus=gpus, tags=list(tag or ())), json)
+        _print_expectation(client.guess(given, directory, gpus=gpus, tags=list(tag or ())), json)
 
 
 def _after_dashes(context: typer.Context, words: list[str]) -> bool:
@@ -88,7 +88,7 @@ def _list(found: list[Estimate], json: bool) -> None:
     output.say("an error is how far predictions were off: the median, the worst and the mean; + is too much")
 
 
-def _tell(found: Expectation, json: bool) -> None:
+def _print_expectation(found: Expectation, json: bool) -> None:
     from gpuyard.cli.terminal.text_table import clock, print_table, visible
     from gpuyard.units import format_duration, format_size
 

@@ -32,7 +32,7 @@ Tag = Annotated[str | None, typer.Option("--tag", metavar="T", help="Only jobs w
 
 @option_groups
 def ps(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     all_: Annotated[bool, typer.Option("--all", "-a", help="All there are, those that are over as well.")] = False,
     state: State = None,
     user: User = None,
@@ -42,7 +42,7 @@ def ps(
 ) -> None:
     """List running and waiting jobs, in the order in which they are to start."""
     check_state(state)
-    client = yard.client()
+    client = daemon.client()
     chosen = bool(all_ or state or user or name or tag)
     first = sys.stdout.isatty() and not chosen
     if json:
@@ -104,7 +104,7 @@ def check_state(state: str | None) -> None:
 
 @option_groups
 def history(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
     state: State = None,
     user: User = None,
@@ -120,7 +120,7 @@ def history(
 
     check_state(state)
     begin = None if since is None else past_time(since).isoformat()
-    jobs = yard.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
+    jobs = daemon.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
     if json:
         print_rows(jobs)
         return

@@ -16,7 +16,7 @@ from gpuyard.client.client import Client
 from gpuyard.client.follow import Log, output_of
 from gpuyard.errors import UserError
 
-__all__ = ["FileLog", "Log", "exit_code", "follow", "log_of", "told", "write"]
+__all__ = ["FileLog", "Log", "exit_code", "follow", "log_of", "outcome", "write"]
 
 _LOOK = 0.1
 """Seconds between looks at a file that grows."""
@@ -98,7 +98,7 @@ def exit_code(job: Job) -> int:
     return 128 - code if code < 0 else code
 
 
-def told(job: Job) -> str:
+def outcome(job: Job) -> str:
     """`job 17: failed (exit code 3)`."""
     why = job["reason"]
     if not why and job["state"] == "failed" and job["exit_code"] is not None:
@@ -112,7 +112,7 @@ _PIECE = 2**16
 
 @option_groups
 def logs(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     job: JobId,
     follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = None,
@@ -124,7 +124,7 @@ def logs(
     ] = False,
 ) -> None:
     """Print a job's output."""
-    client = log_of(yard.client(), job, error=error)
+    client = log_of(daemon.client(), job, error=error)
     if tail is None:
         offset = _copy(client, job, attempt)
     else:
@@ -161,7 +161,7 @@ def last_lines(client: Log, job: str, count: int, attempt: int | None = None) ->
 
 @option_groups
 def wait(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     jobs: JobIds,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Give up after that, with exit code 124.")
@@ -172,7 +172,7 @@ def wait(
     from gpuyard.cli.jobs.submit import duration
     from gpuyard.cli.terminal.text_table import print_rows
 
-    client = yard.client()
+    client = daemon.client()
     found = [client.job(id) for id in dict.fromkeys(jobs)]  # a wrong id is told at once
     found, in_time = _await(client, found, duration("--timeout", timeout), quiet=json)
     if json:
@@ -198,5 +198,5 @@ def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) 
             time.sleep(0.0 if job["state"] in OVER else 0.02)
         found.append(job)
         if not quiet:
-            output.say(told(job))
+            output.say(outcome(job))
     return found, all(job["state"] in OVER for job in found)

@@ -30,7 +30,7 @@ def _notify() -> None:
 @app.command("add", cls=QuickCommand)
 @option_groups
 def add(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     url: Annotated[
         str, typer.Argument(metavar="URL", help="Where: a URL of apprise, or an address; - reads it from the input.")
     ],
@@ -55,7 +55,7 @@ def add(
     if long_wait is not None:
         events = [*(events or ("finish", "failure", "timeout")), "long-wait"]
     seconds = None if long_wait is None else parse_duration(long_wait)
-    found = yard.client().subscribe(
+    found = daemon.client().subscribe(
         _given(url), name=name, events=events, long_wait=seconds, title=title, body=body
     )  # fmt: skip
     if json:
@@ -82,11 +82,11 @@ def _given(url: str) -> str:
 
 @app.command("list", cls=QuickCommand)
 @option_groups
-def list_(yard: DaemonOptions, json: Json = False) -> None:
+def list_(daemon: DaemonOptions, json: Json = False) -> None:
     """List where you are told of your jobs; secrets are not shown."""
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
-    found = yard.client().subscriptions()
+    found = daemon.client().subscriptions()
     if json:
         print_rows(found)
     elif not found:
@@ -98,23 +98,23 @@ def list_(yard: DaemonOptions, json: Json = False) -> None:
 
 @app.command("remove", cls=QuickCommand)
 @option_groups
-def remove(yard: DaemonOptions, which: Which) -> None:
+def remove(daemon: DaemonOptions, which: Which) -> None:
     """Be told no more there."""
-    found = yard.client().unsubscribe(which)
+    found = daemon.client().unsubscribe(which)
     output.say(f"{found['target']} ({found['name']}) is told no more")
 
 
 @app.command("test", cls=QuickCommand)
 @option_groups
 def try_out(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     which: Annotated[
         str | None, typer.Argument(metavar="NAME", show_default=False, help="The subscription; all if not said.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Send something now, and tell whether it went out."""
-    client = yard.client()
+    client = daemon.client()
     names = [which] if which is not None else [one["id"] for one in client.subscriptions()]
     if not names:
         raise UserError("you have no subscription to try; add one with gpuyard notify add URL")
@@ -132,7 +132,7 @@ def try_out(
 @app.command("log", cls=QuickCommand)
 @option_groups
 def log(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Of one job or array only.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only what could not be sent.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Everybody's, without where they go; for admins.")] = False,
@@ -142,7 +142,7 @@ def log(
     """List what you were told, or are to be, the latest first, and what became of it."""
     from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
 
-    found = yard.client().notifications(job=job, failed=failed, all=every, limit=limit)
+    found = daemon.client().notifications(job=job, failed=failed, all=every, limit=limit)
     if json:
         print_rows(found)
     elif not found:
@@ -155,10 +155,10 @@ def log(
 def _row(one: Mapping[str, Any], when: str, every: bool) -> tuple[str, ...]:
     whose = (one["user"],) if every else ()
     to = one["target"] or "-"
-    return (when, *whose, one["job"] or "-", one["event"], to, one["state"], trouble(one))
+    return (when, *whose, one["job"] or "-", one["event"], to, one["state"], problem(one))
 
 
-def trouble(one: Mapping[str, Any]) -> str:
+def problem(one: Mapping[str, Any]) -> str:
     """What is wrong with a notification, and what comes next."""
     if not one["error"]:
         return ""
@@ -170,7 +170,7 @@ def trouble(one: Mapping[str, Any]) -> str:
     return f"{one['error']}{tried}{then}"
 
 
-def told(notices: Sequence[Mapping[str, Any]]) -> list[str]:
+def notification_lines(notices: Sequence[Mapping[str, Any]]) -> list[str]:
     """What `gpuyard show` says of a job's notifications."""
     lines = []
     for one in reversed(notices):
@@ -178,7 +178,7 @@ def told(notices: Sequence[Mapping[str, Any]]) -> list[str]:
         if one["state"] == "delivered":
             lines.append(f"{to}: sent")
         else:
-            lines.append(f"{to} failed: {trouble(one)}" if one["error"] else f"{to}: to be sent")
+            lines.append(f"{to} failed: {problem(one)}" if one["error"] else f"{to}: to be sent")
     return lines
 
 

@@ -11,7 +11,7 @@ import typer
 
 from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option_groups
 from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
-from gpuyard.cli.jobs.logs import exit_code, follow, log_of, told
+from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
 from gpuyard.cli.jobs.submit import Request, send
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
@@ -37,7 +37,7 @@ Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="
 
 @option_groups
 def acquire(
-    yard: LocalOnlyOptions,
+    daemon: LocalOnlyOptions,
     gpus: Gpus = None,
     from_: From = None,
     gpu_memory: GpuMemory = None,
@@ -58,7 +58,7 @@ def acquire(
     among = None if from_ is None else parse_indices(from_)
     lease, holder = leases.of_this_job(gpus, among), None
     if lease is None:
-        client, found = yard.client(), find_holder(pid)
+        client, found = daemon.client(), find_holder(pid)
         holder = found.pid
         try:
             job = leases.Asking(client, output.say).obtain(
@@ -77,11 +77,11 @@ def acquire(
 
 
 @option_groups
-def run(context: typer.Context, yard: DaemonOptions, request: Request) -> None:
+def run(context: typer.Context, daemon: DaemonOptions, request: Request) -> None:
     """Queue a command, follow its output, and end with its exit code."""
     if request.array:
         raise UserError("run follows one job; queue an array with gpuyard submit, and wait for it with gpuyard wait")
-    client = yard.client()
+    client = daemon.client()
     with Interrupts(client) as interrupts:
         job = send(context, request, client)
         interrupts.pass_to(job)
@@ -89,7 +89,7 @@ def run(context: typer.Context, yard: DaemonOptions, request: Request) -> None:
         follow(log_of(client, job), job)
         ended = client.wait(job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
-        output.say(told(ended))
+        output.say(outcome(ended))
     raise SystemExit(exit_code(ended))  # not typer.Exit: 130 would be taken for our own interruption
 
 
@@ -98,8 +98,8 @@ def _await_start(client: Client, id: str) -> None:
     said = ""
     job = patiently(client.job, id, wait=1.0, until="start", say=output.say)
     while job["state"] in ("queued", "held"):
-        if told(job) != said:
-            said = told(job)
+        if outcome(job) != said:
+            said = outcome(job)
             output.say(said)
         time.sleep(0.05)
         job = patiently(client.job, id, wait=30.0, until="start", say=output.say)

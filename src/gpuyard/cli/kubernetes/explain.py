@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @option_groups
 def explain(
-    reaching: ClusterOptions,
+    cluster: ClusterOptions,
     pod: Annotated[str, typer.Argument(metavar="pod/NAME", help="The pod.")],
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Where it is (the context's).")
@@ -37,17 +37,17 @@ def explain(
     kind, slash, name = pod.rpartition("/")
     if slash and kind not in ("pod", "pods", "po"):
         raise UserError(f"'{pod}' is no pod; write pod/NAME")
-    with closing(reaching.api()) as api:
+    with closing(cluster.api()) as api:
         where = namespace or api.connection.namespace
         look = ClusterSnapshot(api, lease_namespace)
-        found = _explained(look, _found(look, where, name), api)
+        found = _explain(look, _read_pod(look, where, name), api)
     if json:
         output.print_json(found)
         return
     _print(found)
 
 
-def _found(look: ClusterSnapshot, namespace: str, name: str) -> Pod:
+def _read_pod(look: ClusterSnapshot, namespace: str, name: str) -> Pod:
     from gpuyard.kubernetes.api_client import ApiError
 
     try:
@@ -58,7 +58,7 @@ def _found(look: ClusterSnapshot, namespace: str, name: str) -> Pod:
         raise
 
 
-def _explained(look: ClusterSnapshot, pod: Pod, api: Api) -> dict[str, Any]:
+def _explain(look: ClusterSnapshot, pod: Pod, api: Api) -> dict[str, Any]:
     from gpuyard.kubernetes.explanations import verdict
 
     world, telling = look.world, look.scheduler.telling

@@ -10,7 +10,7 @@ import typer
 
 from gpuyard.cli.common_options import Json, option_groups
 from gpuyard.cli.kubernetes.connection import ClusterOptions
-from gpuyard.cli.monitoring.experiment import Teller, percents
+from gpuyard.cli.monitoring.experiment import ProgressLine, percents
 from gpuyard.cli.terminal import output
 from gpuyard.errors import GpuyardError, UserError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkloadOptions:
     """Where pods are made, and who knows what GPUs do."""
 
     namespace: Annotated[
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Choosing:
+class ChoiceOptions:
     """What of the file is run, and how."""
 
     repeat: Annotated[
@@ -67,9 +67,9 @@ class Choosing:
 
 @option_groups
 def experiment(
-    reaching: ClusterOptions,
-    place: Place,
-    choosing: Choosing,
+    cluster: ClusterOptions,
+    workload: WorkloadOptions,
+    choices: ChoiceOptions,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="The experiment, in YAML, TOML or JSON; or Kube-Knots' own JSON.")
     ],
@@ -87,17 +87,17 @@ def experiment(
     from gpuyard.kubernetes.experiment.manifests import read_file
 
     try:
-        fast = None if choosing.speed is None else speed(choosing.speed)
+        fast = None if choices.speed is None else speed(choices.speed)
     except UserError as error:
         raise UserError(f"--speed: {error}") from None
-    found = read_file(file, namespace=place.namespace, prometheus=place.prometheus, speed=fast)
+    found = read_file(file, namespace=workload.namespace, prometheus=workload.prometheus, speed=fast)
     if generate is not None:
-        _generate(found, reaching, choosing.choice(), generate, json)
+        _generate(found, cluster, choices.choice(), generate, json)
         return
-    _run(found, reaching.api(), choosing.choice(), Path(out or f"{found.experiment.name}-results"), not no_plots, json)
+    _run(found, cluster.api(), choices.choice(), Path(out or f"{found.experiment.name}-results"), not no_plots, json)
 
 
-def _generate(found: ClusterExperiment, reaching: ClusterOptions, choice: Choice, folder: Path, json: bool) -> None:
+def _generate(found: ClusterExperiment, cluster: ClusterOptions, choice: Choice, folder: Path, json: bool) -> None:
     """Write manifests; what nodes say of their GPUs is asked for if the file does not, and if somebody answers."""
     from gpuyard.kubernetes.experiment.backend import look_at
     from gpuyard.kubernetes.experiment.manifests import write_manifests
@@ -105,7 +105,7 @@ def _generate(found: ClusterExperiment, reaching: ClusterOptions, choice: Choice
     capacity = found.settings.cluster.gpu_memory
     if not capacity:
         try:
-            api = reaching.api()
+            api = cluster.api()
             capacity = look_at(api, found.settings.cluster.namespace or api.connection.namespace).capacity
         except GpuyardError as error:
             capacity = float("inf")
@@ -125,27 +125,27 @@ def _run(found: ClusterExperiment, api: Api, choice: Choice, folder: Path, plots
     from gpuyard.kubernetes.experiment.backend import ClusterBackend, as_json, write_results
     from gpuyard.monitor.sources.prometheus import PrometheusSource
 
-    teller, server, settings = Teller(), api.connection.server, found.settings.cluster
+    progress, server, settings = ProgressLine(), api.connection.server, found.settings.cluster
     experiment = replace(found.experiment, kubernetes={**found.experiment.kubernetes, "server": server})
     namespace = settings.namespace or api.connection.namespace
-    engine = ClusterBackend(api, found.settings, PrometheusSource(settings.prometheus), teller.warn, namespace)
+    engine = ClusterBackend(api, found.settings, PrometheusSource(settings.prometheus), progress.warn, namespace)
     try:
         outcome = run_experiment(
-            experiment, folder, choice, teller, engine=engine, plots=plots, layouts=MORE_LAYOUTS
+            experiment, folder, choice, progress, engine=engine, plots=plots, layouts=MORE_LAYOUTS
         )  # fmt: skip
     except KeyboardInterrupt:
-        teller.clear()
+        progress.clear()
         output.say("interrupted: what was made is deleted; the same command goes on with what is missing")
         raise SystemExit(130) from None
     finally:
-        teller.clear()
+        progress.clear()
     write_results(folder, experiment, outcome, server)
     if json:
         output.print_json(as_json(experiment, outcome, server))
-    _tell_experiment(outcome, folder, settings.speed, table=not json)
+    _print_experiment(outcome, folder, settings.speed, table=not json)
 
 
-def _tell_experiment(found: Outcome, folder: Path, speed: float, *, table: bool) -> None:
+def _print_experiment(found: Outcome, folder: Path, speed: float, *, table: bool) -> None:
     from gpuyard.experiments.measures import lines, speedups
 
     if found.done_before:
@@ -162,8 +162,8 @@ _USUAL = "utilization,memory_used,memcopy,power,temperature"
 
 @option_groups
 def monitor(
-    reaching: ClusterOptions,
-    place: Place,
+    cluster: ClusterOptions,
+    workload: WorkloadOptions,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A manifest: a Pod or a Job, or several.")],
     metrics: Annotated[
         str,
@@ -186,25 +186,25 @@ def monitor(
     from gpuyard.recordings.textform import write_recording
 
     names = [part.strip() for part in metrics.split(",") if part.strip()]
-    asked = wanted(names)
-    if not asked:
+    chosen = wanted(names)
+    if not chosen:
         raise UserError(f"--metrics: nothing is named; write for example {_USUAL}")
-    manifest, api = read_manifest(file), reaching.api()
-    namespace = place.namespace or manifest.namespace or api.connection.namespace
-    if manifest.namespace and place.namespace not in (None, manifest.namespace):
+    manifest, api = read_manifest(file), cluster.api()
+    namespace = workload.namespace or manifest.namespace or api.connection.namespace
+    if manifest.namespace and workload.namespace not in (None, manifest.namespace):
         raise UserError(f"{file} says namespace {manifest.namespace}; leave --namespace out")
     folder = prepare(out or usual_folder(), (COMBINED, RECORDING, SUMMARY))
-    source = PrometheusSource(place.prometheus or "")
-    recorder = Recorder(source, names_of([one.metric for one in asked]), _warn)
+    source = PrometheusSource(workload.prometheus or "")
+    recorder = Recorder(source, names_of([one.metric for one in chosen]), _warn)
     output.say(f"{file} is applied in {namespace}; Ctrl-C {'stops watching it' if keep else 'ends and deletes it'}")
     found = watch(api, namespace, manifest, recorder, _warn, keep=keep)
-    told = summary(found, source, asked)
-    files = [write_recording(folder / RECORDING, found.recording), write_summary(folder, told)]
+    facts = summary(found, source, chosen)
+    files = [write_recording(folder / RECORDING, found.recording), write_summary(folder, facts)]
     files += write_metrics(folder, found.recording, names)
-    files += [] if no_plots else _draw(folder, found.recording, asked, file.stem)
+    files += [] if no_plots else _draw(folder, found.recording, chosen, file.stem)
     if json:
-        output.print_json({**told, "files": [str(path) for path in files]})
-    _tell_workload(told, folder, files, table=not json)
+        output.print_json({**facts, "files": [str(path) for path in files]})
+    _print_workload(facts, folder, files, table=not json)
     if found.interrupted or any(job.state != "succeeded" for job in found.jobs):
         raise SystemExit(130 if found.interrupted else 1)
 
@@ -213,13 +213,13 @@ def _warn(sentence: str) -> None:
     output.say(f"gpuyard: warning: {sentence}")
 
 
-def _draw(folder: Path, recording: Recording, asked: Sequence[Wanted], title: str) -> list[Path]:
+def _draw(folder: Path, recording: Recording, chosen: Sequence[Wanted], title: str) -> list[Path]:
     """A figure of each metric that is known, called as its CSV."""
     from gpuyard.figures.style import png_bytes, write_atomically
     from gpuyard.monitor.plots import draw, known
 
     written = []
-    for one in asked:
+    for one in chosen:
         if known([(title, recording)], [one.metric]):
             path = folder / f"{one.name}.png"
             write_atomically(path, png_bytes(draw([(title, recording)], one.metric)))
@@ -227,19 +227,19 @@ def _draw(folder: Path, recording: Recording, asked: Sequence[Wanted], title: st
     return written
 
 
-def _tell_workload(told: Mapping[str, Any], folder: Path, files: Sequence[Path], *, table: bool) -> None:
+def _print_workload(facts: Mapping[str, Any], folder: Path, files: Sequence[Path], *, table: bool) -> None:
     from gpuyard.cli.terminal.text_table import print_table
 
-    for sentence in told["warnings"]:
+    for sentence in facts["warnings"]:
         _warn(sentence)
     if table:
         heads = ("WORKLOAD", "STATE", "WAIT", "RUN", "TOTAL", "RESTARTS", "WHERE")
-        print_table(heads, [_row(job) for job in told["workloads"]])
+        print_table(heads, [_row(job) for job in facts["workloads"]])
         print()
         rows = [(one["name"], output.number(one["mean"]), output.number(one["peak"]), one["unit"])
-                for one in told["metrics"]]  # fmt: skip
+                for one in facts["metrics"]]  # fmt: skip
         print_table(("METRIC", "MEAN", "PEAK", "UNIT"), rows)
-    output.say(f"{output.duration(told['seconds'])} in all; written to {folder}: {', '.join(p.name for p in files)}")
+    output.say(f"{output.duration(facts['seconds'])} in all; written to {folder}: {', '.join(p.name for p in files)}")
 
 
 def _row(job: Mapping[str, Any]) -> Sequence[str]:

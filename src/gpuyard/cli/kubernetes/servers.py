@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
+class SchedulingOptions:
     """How it is decided."""
 
     policy: Annotated[
@@ -70,7 +70,7 @@ class Deciding:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ProcessOptions:
     """How it runs."""
 
     scheduler_name: Annotated[
@@ -102,7 +102,7 @@ class Running:
 
 
 @option_groups
-def scheduler(reaching: ClusterOptions, deciding: Deciding, running: Running) -> None:
+def scheduler(cluster: ClusterOptions, scheduling: SchedulingOptions, process: ProcessOptions) -> None:
     """Schedule pods with schedulerName gpuyard: whole GPUs, shares by memory, gangs; until Ctrl-C."""
     import logging
     import os
@@ -115,17 +115,17 @@ def scheduler(reaching: ClusterOptions, deciding: Deciding, running: Running) ->
     from gpuyard.kubernetes.status_server import StatusServer
     from gpuyard.kubernetes.workload_history import WorkloadHistory, read
 
-    settings, period = _settings(deciding, running), _period(deciding.sample_period)
-    level = logging.INFO if running.verbose or settings.silent else logging.WARNING
+    settings, period = _settings(scheduling, process), _period(scheduling.sample_period)
+    level = logging.INFO if process.verbose or settings.silent else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     planner = _planner(settings)
-    api = reaching.api()
+    api = cluster.api()
     version = api.get("/version").get("gitVersion", "?")
-    settings = replace(settings, namespace=running.namespace or own_namespace(api))
+    settings = replace(settings, namespace=process.namespace or own_namespace(api))
     learned = WorkloadHistory(settings.memory_margin)
     learned.load(read(api, settings.namespace))
-    identity = running.identity or f"{socket.gethostname()}-{os.getpid()}"
+    identity = process.identity or f"{socket.gethostname()}-{os.getpid()}"
     observed = GpuUsage(settings, learned, period=period)
     found = Scheduler(api, settings, planner, observed, identity=identity)
     serving = StatusServer(found, settings.listen)
@@ -150,29 +150,28 @@ def _period(text: str) -> float:
     return found
 
 
-def _settings(deciding: Deciding, running: Running) -> Settings:
+def _settings(scheduling: SchedulingOptions, process: ProcessOptions) -> Settings:
     import os
 
     from gpuyard.kubernetes.settings import settings_of
 
-    size = {name: parse_size(text) if text is not None else None
-            for name, text in (("gpu_memory", deciding.gpu_memory), ("gpu_buffer", deciding.gpu_buffer))}  # fmt: skip
+    sizes = {"gpu_memory": scheduling.gpu_memory, "gpu_buffer": scheduling.gpu_buffer}
     return settings_of(
-        running.config,
-        scheduler=running.scheduler_name or ("default-scheduler" if running.shadow else None),
-        policy=deciding.policy,
-        discipline=deciding.discipline,
-        placement=deciding.placement,
-        force_policy=deciding.force_policy or None,
-        admission=deciding.admission,
-        prometheus=deciding.prometheus or os.environ.get("GPUYARD_PROMETHEUS_URL"),
-        default_duration=parse_duration(deciding.default_duration) if deciding.default_duration else None,
-        preemption=False if deciding.no_preemption else None,
-        dry_run=running.dry_run or None,
-        shadow=running.shadow or None,
-        elect=False if running.no_leader_elect else None,
-        listen=running.listen,
-        **size,
+        process.config,
+        scheduler=process.scheduler_name or ("default-scheduler" if process.shadow else None),
+        policy=scheduling.policy,
+        discipline=scheduling.discipline,
+        placement=scheduling.placement,
+        force_policy=scheduling.force_policy or None,
+        admission=scheduling.admission,
+        prometheus=scheduling.prometheus or os.environ.get("GPUYARD_PROMETHEUS_URL"),
+        default_duration=parse_duration(scheduling.default_duration) if scheduling.default_duration else None,
+        preemption=False if scheduling.no_preemption else None,
+        dry_run=process.dry_run or None,
+        shadow=process.shadow or None,
+        elect=False if process.no_leader_elect else None,
+        listen=process.listen,
+        **{name: None if text is None else parse_size(text) for name, text in sizes.items()},
     )
 
 
@@ -249,7 +248,7 @@ def dashboard(
 
     url = scheduler_at(scheduler)
     host, port = address_of(listen)
-    with _listening(host, port) as listener:
+    with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
         local = _is_loopback(address)
         if not local and not allow_anyone:
@@ -270,7 +269,7 @@ def dashboard(
         os.execv(sys.executable, [*command, *([] if local else ["--addresses"])])  # NiceGUI is no part of this process
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """A socket that listens there."""
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -43,7 +43,7 @@ _HIGH = 18
 
 @option_groups
 def top(
-    reaching: ClusterOptions,
+    cluster: ClusterOptions,
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +61,7 @@ def top(
     seconds = parse_duration(interval)
     if not _SHORTEST <= seconds < float("inf"):
         raise UserError(f"--interval must be {_SHORTEST:g}s or more, not {interval}")
-    source = _source(scheduler, reaching, lease_namespace)
+    source = _source(scheduler, cluster, lease_namespace)
     if json:
         output.print_json(source())
     elif once or not sys.stdout.isatty():
@@ -70,18 +70,18 @@ def top(
         _live(source, seconds)
 
 
-def _source(scheduler: str | None, reaching: ClusterOptions, namespace: str | None) -> Source:
+def _source(scheduler: str | None, cluster: ClusterOptions, namespace: str | None) -> Source:
     """Who tells: the scheduler that is named; else the one of this machine, unless a cluster is named; else the API."""
     if scheduler is not None:
         url = scheduler_at(scheduler)
         return lambda: ask(url)
-    named = reaching.kubeconfig or reaching.context
+    named = cluster.kubeconfig or cluster.context
     if not named:
         with suppress(NoScheduler):
             ask(USUAL)
             return lambda: ask(USUAL)
     try:
-        api = reaching.api()
+        api = cluster.api()
     except UserError as error:
         if named:
             raise
@@ -337,7 +337,7 @@ def _node_columns(nodes: Sequence[Facts]) -> list[Column]:
     pods = [len({name for gpu in node["gpus"] for name in gpu["pods"]}) for node in nodes]
     return [
         Column("NODE", [Cell(node["name"], _node_style(node)) for node in nodes], 10, 9, most=40),
-        Column("STATE", [_standing(node) for node in nodes], 8, 7),
+        Column("STATE", [_node_state(node) for node in nodes], 8, 7),
         Column("GPUS", [Cell(_taken(node)) for node in nodes], 4, 8, right=True),
         Column("CHARGED", [_of_all(node, "memory_charged") for node in nodes], 9, 6, bar=10),
         Column("USED", [_of_all(node, "memory_used") for node in nodes], 5, 5, bar=6),
@@ -346,7 +346,7 @@ def _node_columns(nodes: Sequence[Facts]) -> list[Column]:
     ]
 
 
-def _standing(node: Facts) -> Cell:
+def _node_state(node: Facts) -> Cell:
     if node["ready"] and not node["cordoned"] and any(map(is_over, node["gpus"])):
         return Cell("over", "bad")
     if any(gpu["state"] == "foreign" for gpu in node["gpus"]) and _shut(node) == "ready":

@@ -71,9 +71,9 @@ def learn(
     json: Json = False,
 ) -> None:
     """Learn when and where to grow from recorded runs; takes seconds."""
-    _alone()
+    _use_one_thread()
     from gpuyard.adapt.agent import agent_file
-    from gpuyard.adapt.agent.evaluation import evaluate as judged
+    from gpuyard.adapt.agent.evaluation import evaluate as evaluate_agent
     from gpuyard.adapt.agent.reinforce import Recipe
     from gpuyard.adapt.agent.reinforce import learn as learned
 
@@ -84,7 +84,7 @@ def learn(
     tables = _read(recordings, environments).tables
     recipe = Recipe(temperature=temperature, episodes=episodes, seed=seed)
     recipe = recipe if updates is None else replace(recipe, updates=updates)
-    with output.told_bar("learning") as tell:
+    with output.step_bar("learning") as tell:
         agent = learned(tables, recipe, prior, tell)
     agent.save(out, force)
     if plot is not None:
@@ -92,7 +92,7 @@ def learn(
 
         _draw(objective({out.name: agent}), plot)
     agent, digest = agent_file.load_hashed(out)  # what is told is of the file, as everybody will read it
-    found = judged(_decider(agent), tables, bootstrap=0, policy_hash=digest)
+    found = evaluate_agent(_decider(agent), tables, bootstrap=0, policy_hash=digest)
     if json:
         output.print_json(
             {
@@ -132,21 +132,21 @@ def evaluate(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Rank a decider among all recorded sequences, and tell what share of the possible gain it reaches."""
-    _alone()
+    _use_one_thread()
     from gpuyard.adapt.agent import evaluation
 
-    make, digest, recipe, extra = _named(decider)
+    make, digest, recipe, extra = _resolve(decider)
     tables = _read(recordings, environments).tables
     if leave_one_out or family is not None:
         if recipe is None:
             raise UserError(f"{decider} learns nothing, so there is nothing to leave out; name a file, or reinforce")
-        with output.told_bar("leaving out") as tell:
+        with output.step_bar("leaving out") as tell:
             found = evaluation.leave_one_out(tables, replace(recipe, seed=seed), bootstrap, family, tell)
     else:
         found = evaluation.evaluate(make, tables, bootstrap, seed, digest)
     if json:
-        told = evaluation.document(found)
-        output.print_json({"decider": decider, **extra, **told, "policy_hash": digest or told["policy_hash"]})
+        document = evaluation.document(found)
+        output.print_json({"decider": decider, **extra, **document, "policy_hash": digest or document["policy_hash"]})
         return
     _print(decider, digest, found, ranking or len(found.standings) == 1)
 
@@ -169,7 +169,7 @@ def plot(
     json: Json = False,
 ) -> None:
     """Draw how learning went, what deciders come to in each environment, and how that transfers, as PNG and SVG."""
-    _alone()
+    _use_one_thread()
     from gpuyard.adapt.agent.agent_figures import draw_all
     from gpuyard.adapt.agent.agent_file import is_agent, load
     from gpuyard.figures.style import save
@@ -179,7 +179,7 @@ def plot(
     tables = _read(recordings, environments).tables if recordings else ()
     if not tables and environments is not None:
         raise UserError("--environments chooses from recordings; name one")
-    with output.told_bar("drawing") as tell:
+    with output.step_bar("drawing") as tell:
         figures = draw_all(agents, tables, transfer, tell)
     written = [out / f"{name}.{ending}" for name in figures for ending in ("png", "svg")]
     if there := [str(path) for path in written if path.exists() and not force]:
@@ -192,7 +192,7 @@ def plot(
         print("\n".join(map(str, written)))
 
 
-def _alone() -> None:
+def _use_one_thread() -> None:
     """Let numpy, which is not loaded yet, use one thread: its matrices are small here, and threads get in each other's
     way; and sums in other parts end in other bits, so that the same seed would not give the same file."""
     for name in _THREADS:
@@ -214,7 +214,7 @@ def _decider(agent: Agent) -> Make:
     return lambda: Reinforce(agent)
 
 
-def _named(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]]:
+def _resolve(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]]:
     """How to make a decider, the hash of its file if it has one, how it learned, and what else is told of it."""
     from gpuyard.adapt.agent.agent_file import load_hashed, shipped
     from gpuyard.adapt.agent.reinforce import recipe_of

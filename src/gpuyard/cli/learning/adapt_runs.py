@@ -57,7 +57,7 @@ def run(
         )
     from gpuyard.adapt.training.runner import run as train
 
-    facts = train(given, folder, force=force, say=None if json else _tell)
+    facts = train(given, folder, force=force, say=None if json else _print_event)
     _print(facts, folder, json)
     if os.environ.get("GPUYARD_JOB_ID"):
         _end()
@@ -87,7 +87,7 @@ _UNITS = {"wall": "seconds", "cpu": "CPU seconds", "virtual": "steps of the firs
 @option_groups
 def record(
     jobs: Annotated[list[Path], typer.Argument(metavar="JOB.toml...", help="Jobs; [environments] says what varies.")],
-    yard: LocalOnlyOptions,
+    daemon: LocalOnlyOptions,
     out: Annotated[
         Path,
         typer.Option("--out", metavar="FILE", dir_okay=False, help="Where rows go; what is there is gone on with."),
@@ -113,7 +113,7 @@ def record(
         f"{count - len(recording.trees)} of {count} recorded already"
     )
     recording.begin()
-    client = None if here else _queue(yard)
+    client = None if here else _queue(daemon)
     with output.run_bar("recording") as bar:
         watch = bar or _silent
         if client is None:
@@ -122,7 +122,7 @@ def record(
             from gpuyard.adapt.training.run_recording import grow_queued
 
             output.say("by jobs of the queue; gpuyard ps shows them, and --here would do without")
-            grow_queued(recording, client, _wishes(gpu_memory), watch)
+            grow_queued(recording, client, _request(gpu_memory), watch)
     recording.end()
     rows = read_rows(out)
     spent, alone = savings(rows)
@@ -162,11 +162,11 @@ def _check_torch() -> None:
         raise UserError(_TORCH)
 
 
-def _queue(yard: LocalOnlyOptions) -> Client | None:
+def _queue(daemon: LocalOnlyOptions) -> Client | None:
     """The queue of this machine, if it runs."""
     from gpuyard.client.transport import NoDaemon
 
-    client = yard.client()
+    client = daemon.client()
     try:
         client.gpus()
     except NoDaemon:
@@ -174,7 +174,7 @@ def _queue(yard: LocalOnlyOptions) -> Client | None:
     return client
 
 
-def _wishes(gpu_memory: str | None) -> Wishes:
+def _request(gpu_memory: str | None) -> Wishes:
     return {"gpus": 1} if gpu_memory is None else {"gpu_memory": parse_share(gpu_memory)}
 
 
@@ -187,7 +187,7 @@ def _word(decider: str) -> str:
     return decider.partition(":")[0]
 
 
-def _tell(event: dict[str, Any]) -> None:
+def _print_event(event: dict[str, Any]) -> None:
     """What happens in a training, a line each."""
     at, what = f"{event['time']:10.4g}", event["event"]
     if what == "evaluation":

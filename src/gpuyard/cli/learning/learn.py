@@ -39,10 +39,10 @@ def explain(
 ) -> None:
     """Tell what a trained policy prefers: its score as a quantity of a job changes, all else as in a typical job."""
     from gpuyard.core.policy import LEARNED
-    from gpuyard.learn.explanation import explain as explained
+    from gpuyard.learn.explanation import explain as explain_policy
     from gpuyard.policies.trained_policy import load
 
-    found = explained(load(policy.removeprefix(LEARNED)))
+    found = explain_policy(load(policy.removeprefix(LEARNED)))
     if json:
         output.print_json({"policy": policy, **found.facts()})
     else:
@@ -106,7 +106,7 @@ Jobs = Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Pr
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ProblemOptions:
     """Where the jobs of traces run: a field is an option of every command that takes it."""
 
     gpus: Annotated[
@@ -149,7 +149,7 @@ class World:
             problem = make_problem(
                 jobs, cluster, discipline=discipline, placement=placement, estimate=_estimate(estimate)
             )
-            output.say(_described(problem))
+            output.say(_describe(problem))
             found.append(problem)
         return found
 
@@ -158,7 +158,7 @@ class World:
 @option_groups
 def train(
     traces: Traces,
-    world: World,
+    options: ProblemOptions,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", dir_okay=False, help="Where the policy goes.")] = Path(
         "learned.json"
     ),
@@ -221,15 +221,15 @@ def train(
         "window": window,
     }
     recipe = recipe_for(
-        world.discipline or "easy",
+        options.discipline or "easy",
         objective=check_objective(objective), hidden=_hidden(network), base=base, seed=seed,
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
     if out.is_dir():
         raise UserError(f"{out} is a directory; --out names the file that the policy goes to")
-    problems = world.problems(traces, estimate)
-    learned = _trained(problems, recipe, out, jobs, resume)
-    learned = learned.with_gate(_gate([_judged(learned, problem, jobs) for problem in problems]))
+    problems = options.problems(traces, estimate)
+    learned = _train(problems, recipe, out, jobs, resume)
+    learned = learned.with_gate(_gate([_judge(learned, problem, jobs) for problem in problems]))
     learned.save(out)
     if plot is not None:
         from gpuyard.learn.policy_figures import learning_curve
@@ -250,7 +250,7 @@ def train(
 def evaluate(
     policy: PolicyFile,
     traces: Traces,
-    world: World,
+    options: ProblemOptions,
     seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Ways to place the windows.")] = 5,
     window: Annotated[int, typer.Option("--window", min=8, metavar="N", help="Jobs of a window.")] = 256,
     estimates: Annotated[
@@ -284,12 +284,12 @@ def evaluate(
     if record and not Path(name).is_file():
         raise UserError(f"{name} comes with gpuyard and is not written to; copy it first")
     if protocol is not None:
-        _follow(protocol, learned, name, traces, world, json)
+        _run_protocol(protocol, learned, name, traces, options, json)
         return
     kinds: list[str | None] = [None] if estimates is None else [k.strip() for k in estimates.split(",") if k.strip()]
     found: list[Evaluation] = []
     for kind in kinds:
-        for problem in world.problems(traces, kind, learned.discipline or "easy"):
+        for problem in options.problems(traces, kind, learned.discipline or "easy"):
             with output.progress_bar(f"evaluating on {problem.name}"):
                 found.append(compare(learned, problem, seeds=seeds, size=window, processes=jobs))
     verdicts = [judge(one) for one in found]
@@ -308,14 +308,16 @@ def evaluate(
         output.say(_verdict(verdict))
 
 
-def _follow(protocol: str, learned: Learned, name: str, traces: list[str], world: World, json: bool) -> None:
+def _run_protocol(
+    protocol: str, learned: Learned, name: str, traces: list[str], options: ProblemOptions, json: bool
+) -> None:
     """Judge by somebody else's protocol."""
     from gpuyard.cli.terminal.text_table import print_table
     from gpuyard.learn.evaluation import slowdowns
 
     if protocol != "rlscheduler":
         raise UserError(f"--protocol takes rlscheduler, not '{protocol}'")
-    found = [slowdowns(learned, load_trace(path, world.format)) for path in traces]
+    found = [slowdowns(learned, load_trace(path, options.format)) for path in traces]
     if json:
         rows = [
             {"trace": path, "protocol": protocol, "slowdown": one["learned"], "policies": one}
@@ -342,7 +344,7 @@ def _estimate(kind: str | None) -> str | None:
     return "actual" if kind == "oracle" else kind
 
 
-def _described(problem: Problem) -> str:
+def _describe(problem: Problem) -> str:
     made = ", a size at which some have to wait" if problem.sized else ""
     return (
         f"{problem.name}: {len(problem.trace):,} jobs on {output.many(problem.cluster.gpus, 'GPU')}{made}; "
@@ -350,7 +352,7 @@ def _described(problem: Problem) -> str:
     )
 
 
-def _trained(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | None, resume: bool) -> Learned:
+def _train(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | None, resume: bool) -> Learned:
     """Train with a progress bar; what an interrupted training has achieved is kept beside the file."""
     from gpuyard.learn.training import train as run
 
@@ -360,10 +362,10 @@ def _trained(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | Non
     elif not checkpoint.is_file():
         raise UserError(f"there is no interrupted training of {out} to resume ({checkpoint} is not there)")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with output.told_bar("training") as tell:
+    with output.step_bar("training") as report:
 
         def watch(step: Step, total: int) -> None:
-            tell(
+            report(
                 step.generation,
                 total,
                 f"ratio {step.ratio:.3f}" + (f", checked {step.best:.3f}" if step.best < 9 else ""),
@@ -373,7 +375,7 @@ def _trained(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | Non
     return learned
 
 
-def _judged(learned: Learned, problem: Problem, jobs: int | None) -> dict[str, Any]:
+def _judge(learned: Learned, problem: Problem, jobs: int | None) -> dict[str, Any]:
     from gpuyard.learn.evaluation import evaluate as compare
     from gpuyard.learn.evaluation import judge
 

@@ -63,16 +63,16 @@ def run(
     experiment = read_experiment(file)
     folder = Path(out or f"{experiment.name}-results")
     choice = Choice(repeat, tuple(only or ()), percents(percent), simulate, fresh)
-    teller = Teller()
+    progress = ProgressLine()
     try:
-        found = run_experiment(experiment, folder, choice, teller, plots=not no_plots)
+        found = run_experiment(experiment, folder, choice, progress, plots=not no_plots)
     except KeyboardInterrupt:
-        teller.clear()
+        progress.clear()
         output.say("interrupted: jobs and daemon are ended; the same command goes on with what is missing")
         raise SystemExit(130) from None
     finally:
-        teller.clear()
-    _tell(found, folder, json)
+        progress.clear()
+    _print_outcome(found, folder, json)
 
 
 @app.command("show", cls=QuickCommand)
@@ -123,7 +123,7 @@ def percents(text: str | None) -> tuple[float, ...]:
         raise UserError(f"--percent: {error}") from None
 
 
-def _tell(found: Outcome, folder: Path, json: bool) -> None:
+def _print_outcome(found: Outcome, folder: Path, json: bool) -> None:
     from gpuyard.experiments.measures import lines
 
     if found.done_before:
@@ -135,7 +135,7 @@ def _tell(found: Outcome, folder: Path, json: bool) -> None:
     output.say(f"results are in {folder}" + (f"; look at {found.written[-1]}" if found.written else ""))
 
 
-class Teller:
+class ProgressLine:
     """Tells on stderr how far an experiment is: a line that moves on a terminal, a line for each run elsewhere."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ _FREE, _USED = "memory_free", "memory_used"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SpanOptions:
     """Of what, and of when."""
 
     gpus: Annotated[str | None, typer.Option("--gpus", "--gpu", metavar="0,1", help="Only these GPUs.")] = None
@@ -38,7 +38,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelOptions:
     """How it is foreseen."""
 
     lag: Annotated[int, typer.Option("--lag", min=1, metavar="N", help="Samples that are looked ahead.")] = 10
@@ -55,9 +55,9 @@ class Model:
 
 @option_groups
 def forecast(
-    yard: DaemonOptions,
-    span: Span,
-    model: Model,
+    daemon: DaemonOptions,
+    span: SpanOptions,
+    model: ModelOptions,
     source: Annotated[
         str,
         typer.Argument(
@@ -83,20 +83,20 @@ def forecast(
         )
     if span.metric not in METRICS:
         raise UserError(f"--metric: there is no '{span.metric}'{suggest(span.metric, METRICS)} ({', '.join(METRICS)})")
-    found, plain = _read(source, span, yard.client)
+    found, plain = _read(source, span, daemon.client)
     for warning in found.warnings:
         output.say(f"gpuyard: warning: {warning}")
-    rows = _evaluated(found, span.metric, model, plain)
-    plots = _plotted(rows, span.metric, out) if out is not None else []
+    rows = _evaluate(found, span.metric, model, plain)
+    plots = _plot(rows, span.metric, out) if out is not None else []
     if json:
-        output.print_json([{**_about(series), **told.to_json()} for series, told in rows])
+        output.print_json([{**_about(series), **evaluation.to_json()} for series, evaluation in rows])
     else:
         _print(rows, span.metric, plain)
     for path in plots:
         output.say(f"wrote {path}")
 
 
-def _read(source: str, span: Span, client: Callable[[], Client]) -> tuple[Recording, bool]:
+def _read(source: str, span: SpanOptions, client: Callable[[], Client]) -> tuple[Recording, bool]:
     """What a source says; and whether it is a file of mere numbers, of which nobody knows the unit."""
     import math
     from datetime import UTC, datetime
@@ -124,7 +124,7 @@ def _read(source: str, span: Span, client: Callable[[], Client]) -> tuple[Record
     return opened.read(metrics, start, end, gpus=named_gpus(span.gpus), job=job, step=None if job else 1.0), False
 
 
-def _evaluated(recording: Recording, metric: str, model: Model, plain: bool) -> list[tuple[Series, Evaluation]]:
+def _evaluate(recording: Recording, metric: str, model: ModelOptions, plain: bool) -> list[tuple[Series, Evaluation]]:
     from gpuyard.monitor.forecasts import evaluate
     from gpuyard.units import parse_size
 
@@ -132,19 +132,19 @@ def _evaluated(recording: Recording, metric: str, model: Model, plain: bool) -> 
     found = []
     for series in recording.of(metric):
         capacity = parse_size(model.capacity) if model.capacity else _capacity(series, recording, metric)
-        told = evaluate(
+        evaluation = evaluate(
             series, lag=model.lag, window=model.window, capacity=capacity, decides=metric == _FREE, request=request
         )
-        if told is None:
+        if evaluation is None:
             output.say(
-                f"{_called(series)}: fewer than {model.window + model.lag} values without a gap, nothing is foreseen"
+                f"{_label(series)}: fewer than {model.window + model.lag} values without a gap, nothing is foreseen"
             )
             continue
-        found.append((series, told))
-        if told.errors.zeros:
-            output.say(f"{_called(series)}: {told.errors.zeros:,} values of 0 do not count in MAPE and MPE")
+        found.append((series, evaluation))
+        if evaluation.errors.zeros:
+            output.say(f"{_label(series)}: {evaluation.errors.zeros:,} values of 0 do not count in MAPE and MPE")
         if series.period > 1.5 and not plain:
-            output.say(f"{_called(series)}: values are {series.period:g} s apart, so {model.lag} of them are "
+            output.say(f"{_label(series)}: values are {series.period:g} s apart, so {model.lag} of them are "
                        f"{model.lag * series.period:g} s ahead")  # fmt: skip
     if not found:
         raise UserError(
@@ -164,13 +164,13 @@ def _capacity(series: Series, recording: Recording, metric: str) -> float:
     return float("inf") if most is None else most
 
 
-def _plotted(rows: Sequence[tuple[Series, Evaluation]], metric: str, out: Path) -> list[Path]:
+def _plot(rows: Sequence[tuple[Series, Evaluation]], metric: str, out: Path) -> list[Path]:
     from gpuyard.monitor.plots import write_forecast_plots
 
     return [
         path
-        for series, told in rows
-        for path in write_forecast_plots(f"forecast-{_file_name(series)}", _called(series), metric, told, out)
+        for series, evaluation in rows
+        for path in write_forecast_plots(f"forecast-{_file_name(series)}", _label(series), metric, evaluation, out)
     ]
 
 
@@ -182,7 +182,7 @@ def _about(series: Series) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _called(series: Series) -> str:
+def _label(series: Series) -> str:
     subject = series.subject
     host = f"{subject.host}, " if subject.host else ""
     return f"{host}GPU {subject.gpu}" + (f", job {subject.job}" if subject.job else "")
@@ -202,16 +202,16 @@ def _print(rows: Sequence[tuple[Series, Evaluation]], metric: str, plain: bool) 
     head = ["", "FORECASTS", *(f"{one} {name}".strip() for one in ("MAE", "RMSE")), f"MSE {name}²" if name else "MSE"]
     head += ["MAPE %", "MPE %"]
     head += ["CBP WRONG", "PP WRONG"] if metric == _FREE else []
-    print_table(head, [_row(series, told, divisor, metric) for series, told in rows])
+    print_table(head, [_row(series, evaluation, divisor, metric) for series, evaluation in rows])
 
 
-def _row(series: Series, told: Evaluation, divisor: float, metric: str) -> tuple[str, ...]:
-    errors = told.errors
+def _row(series: Series, evaluation: Evaluation, divisor: float, metric: str) -> tuple[str, ...]:
+    errors = evaluation.errors
     sizes = (errors.mae / divisor, errors.rmse / divisor, errors.mse / divisor**2)
     percents = ("-" if one is None else f"{one:.2f}" for one in (errors.mape, errors.mpe))
     wrong = (
         "-" if one.share is None else f"{100 * one.share:.1f} % of {one.admitted:,}"
-        for one in told.verdicts
+        for one in evaluation.verdicts
         if metric == _FREE
     )
-    return (_called(series), f"{len(told.at):,}", *(f"{size:,.4g}" for size in sizes), *percents, *wrong)
+    return (_label(series), f"{len(evaluation.at):,}", *(f"{size:,.4g}" for size in sizes), *percents, *wrong)

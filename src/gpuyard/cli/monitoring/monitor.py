@@ -43,7 +43,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SourceOptions:
     """Who tells what GPUs do."""
 
     source: Annotated[
@@ -64,7 +64,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class OutputOptions:
     """What is written, and how."""
 
     out: Annotated[
@@ -83,25 +83,32 @@ class Making:
 
 @option_groups
 def monitor(
-    yard: DaemonOptions, target: Target, origin: Origin, making: Making, command: Command = None, json: Json = False
+    daemon: DaemonOptions,
+    target: Target,
+    origin: SourceOptions,
+    outputs: OutputOptions,
+    command: Command = None,
+    json: Json = False,
 ) -> None:
     """Run a command, or watch a process, a job or GPUs, and write a CSV and plots of what GPUs did."""
     words = list(command or ())
     _check(words, target, origin)
-    period = _time("--period", making.period, _SHORTEST)
+    period = _time("--period", outputs.period, _SHORTEST)
     from gpuyard.cli.monitoring import monitor_run
 
-    asked = monitor_run.Asked(making.out, period, making.metrics, not making.no_plots, making.live, json)
+    settings = monitor_run.MonitorSettings(
+        outputs.out, period, outputs.metrics, not outputs.no_plots, outputs.live, json
+    )
     if words:
-        raise SystemExit(monitor_run.of_command(words, target.gpu, _machine(origin, words), asked))
+        raise SystemExit(monitor_run.watch_command(words, target.gpu, _machine(origin, words), settings))
     if target.job is not None or target.since is not None:
-        monitor_run.of_past(yard, target.job, target.since, target.gpu, (origin.source, origin.url), asked)
+        monitor_run.read_recordings(daemon, target.job, target.since, target.gpu, (origin.source, origin.url), settings)
         return
     seconds = None if target.for_ is None else _time("--for", target.for_, 0.0)
-    monitor_run.of_present(target.pid, target.gpu, seconds, _machine(origin, words), asked)
+    monitor_run.watch_gpus(target.pid, target.gpu, seconds, _machine(origin, words), settings)
 
 
-def _machine(origin: Origin, words: Sequence[str]) -> tuple[str | None, str]:
+def _machine(origin: SourceOptions, words: Sequence[str]) -> tuple[str | None, str]:
     """Simulated GPUs, if somebody asks for them, and what the command is said to use there."""
     import os
 
@@ -114,12 +121,12 @@ def _machine(origin: Origin, words: Sequence[str]) -> tuple[str | None, str]:
     return simulated, said_use(origin.simulate_use, os.environ, words, simulated=simulated is not None)
 
 
-def _check(words: Sequence[str], target: Target, origin: Origin) -> None:
+def _check(words: Sequence[str], target: Target, origin: SourceOptions) -> None:
     """Refuse what makes no sense together."""
-    whats = {
+    targets = {
         "a command": words, "--pid": target.pid, "--job": target.job, "--since": target.since,
     }  # fmt: skip
-    given = [name for name, value in whats.items() if value]
+    given = [name for name, value in targets.items() if value]
     if len(given) > 1:
         raise UserError(f"{given[0]} and {given[1]} are two things to watch; give one of them")
     what = given[0] if given else ""

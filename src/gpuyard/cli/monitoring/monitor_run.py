@@ -33,7 +33,7 @@ _DRAWN = ("utilization", "memory_used", "process_memory", "memcopy", "power", "t
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MonitorSettings:
     """How it is to be done."""
 
     out: Path | None
@@ -57,7 +57,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Result:
     """What there is to write down."""
 
     recording: Recording
@@ -72,18 +72,20 @@ class Seen:
     """Its own watt-hours, where the daemon tells."""
 
 
-def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None, str], asked: Asked) -> int:
+def watch_command(
+    words: Sequence[str], gpu: str | None, machine: tuple[str | None, str], settings: MonitorSettings
+) -> int:
     """Run a command and watch it; its exit code, as a shell has it."""
     from gpuyard.monitor.monitored_command import Command, shell_code
 
     _check_program(words[0])
     command = Command()  # before numpy is imported, which starts threads that would take its signals
     try:
-        drawn, who = asked.drawn(), _called(words)
+        drawn, who = settings.drawn(), _label(words)
         gpus = open_gpus(machine)
         from gpuyard.monitor.monitored_command import ChildTree
 
-        watching, out, csv = _begin(gpus, gpu, asked, ChildTree(), who)
+        watching, out, csv = _start_watch(gpus, gpu, settings, ChildTree(), who)
         try:
             command.start(words)
         except UserError:
@@ -92,7 +94,7 @@ def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None,
         if occupy := getattr(gpus, "occupy", None):
             occupy(command.pid, who)
         began = watching.now()
-        code = _watched(lambda look: command.wait(look, watching.every), watching, asked.live)
+        code = _watch(lambda look: command.wait(look, watching.every), watching, settings.live)
         ended = watching.now()
         if leave := getattr(gpus, "leave", None):
             leave()
@@ -105,14 +107,14 @@ def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None,
         "command": [_readable(word) for word in words],
         "exit_code": exit_code,
         "signal": _signal(code),
-        **_span(began, ended, asked.period),
+        **_span(began, ended, settings.period),
     }
-    failed = _finish(out, Seen(watching.recording(), who, facts, (began, ended)), drawn, asked)
+    failed = _finish(out, Result(watching.recording(), who, facts, (began, ended)), drawn, settings)
     return exit_code or failed
 
 
-def of_present(
-    pid: int | None, gpu: str | None, seconds: float | None, machine: tuple[str | None, str], asked: Asked
+def watch_gpus(
+    pid: int | None, gpu: str | None, seconds: float | None, machine: tuple[str | None, str], settings: MonitorSettings
 ) -> None:
     """Watch GPUs, or a process, until that is over or somebody interrupts."""
     from gpuyard.engines.local.processes import hold
@@ -121,15 +123,15 @@ def of_present(
     pidfd = None if pid is None else hold(pid)
     if pid is not None and pidfd is None:
         raise UserError(f"there is no process {pid}; see ps for those that there are")
-    drawn, who = asked.drawn(), "GPUs" if pid is None else f"pid {pid}"
+    drawn, who = settings.drawn(), "GPUs" if pid is None else f"pid {pid}"
     gpus = open_gpus(machine)
     tree = None if pid is None else ForeignTree(pid)
     with interruptions() as woken:  # from the first sample on: what there is of it is written
-        watching, out, csv = _begin(gpus, gpu, asked, tree, who)
+        watching, out, csv = _start_watch(gpus, gpu, settings, tree, who)
         if seconds is None and pidfd is None:
             output.say("Ctrl-C ends it")
         began = watching.now()
-        interrupted = _watched(
+        interrupted = _watch(
             lambda look: watch(look, watching.every, woken, seconds=seconds, pidfd=pidfd), watching, live=True
         )  # fmt: skip
     watching.look(row=True)
@@ -137,13 +139,13 @@ def of_present(
     csv.close()
     if pidfd is not None:
         os.close(pidfd)
-    facts = {"pid": pid, "interrupted": interrupted, **_span(began, ended, asked.period)}
-    _finish(out, Seen(watching.recording(), who, facts, (began, ended)), drawn, asked)
+    facts = {"pid": pid, "interrupted": interrupted, **_span(began, ended, settings.period)}
+    _finish(out, Result(watching.recording(), who, facts, (began, ended)), drawn, settings)
 
 
-def of_past(
-    yard: DaemonOptions, id: str | None, since: str | None, gpu: str | None, origin: tuple[str | None, str | None],
-    asked: Asked,
+def read_recordings(
+    daemon: DaemonOptions, id: str | None, since: str | None, gpu: str | None, origin: tuple[str | None, str | None],
+    settings: MonitorSettings,
 ) -> None:  # fmt: skip
     """What a source tells of a job, which is followed to its end first, or of GPUs since some time."""
     from gpuyard.cli.monitoring.plot_sources import named_gpus
@@ -151,34 +153,34 @@ def of_past(
     from gpuyard.monitor.sources import open_source
     from gpuyard.monitor.tracks import HELD, to_edges
 
-    drawn = asked.drawn()
-    if asked.out is not None:
-        refuse_used(asked.out)  # before a job is followed for hours
-    source = open_source(origin[0] or "recordings", yard.client, url=origin[1] or "")
+    drawn = settings.drawn()
+    if settings.out is not None:
+        refuse_used(settings.out)  # before a job is followed for hours
+    source = open_source(origin[0] or "recordings", daemon.client, url=origin[1] or "")
     recorded = origin[0] in (None, "recordings")
-    job = None if id is None else _followed(yard.client(), id)
+    job = None if id is None else _follow(daemon.client(), id)
     start, end = _since(since or "") if job is None else _window(job)
     gpus = named_gpus(gpu) if job is None else [str(index) for index in job["gpus"]]
     earlier = HELD if recorded and job is None else 0.0
     found = source.read(
-        _all(), start - earlier, end, gpus=gpus, job="" if job is None else job["id"], step=asked.period
+        _all(), start - earlier, end, gpus=gpus, job="" if job is None else job["id"], step=settings.period
     )  # fmt: skip
     recording = to_edges(found, start, end) if recorded else found
     if not recording.series:
-        told = "; ".join(recording.warnings) or "nothing was recorded then"
-        raise UserError(f"{source.name} tells nothing of that time: {told}")
+        why = "; ".join(recording.warnings) or "nothing was recorded then"
+        raise UserError(f"{source.name} tells nothing of that time: {why}")
     facts = {"source": source.name, **_span(start, end, None)}
-    seen = (
-        Seen(recording, "GPUs", facts, recorded=recorded) if job is None else _of_job(job, recording, facts, recorded)
+    result = (
+        Result(recording, "GPUs", facts, recorded=recorded) if job is None else _of_job(job, recording, facts, recorded)
     )
-    _finish(asked.folder(), seen, drawn, asked)
+    _finish(settings.folder(), result, drawn, settings)
 
 
-def _of_job(job: Job, recording: Recording, facts: dict[str, Any], recorded: bool) -> Seen:
+def _of_job(job: Job, recording: Recording, facts: dict[str, Any], recorded: bool) -> Result:
     own = {"job": job["id"], "command": job["command"], "state": job["state"], "exit_code": job["exit_code"]}
     energy = job.get("energy_wh") if job["attempt"] == 1 else None  # of several attempts, it is that of all
     who = f"job {job['id']} ({job['name'] or 'no name'})"
-    return Seen(recording, who, facts | own, _window(job), recorded, energy)
+    return Result(recording, who, facts | own, _window(job), recorded, energy)
 
 
 def open_gpus(machine: tuple[str | None, str]) -> Gpus:
@@ -207,7 +209,9 @@ def no_gpu(error: Exception) -> str:
     return f"there is no GPU to look at here: {why}; or try it with a simulated one: --simulate-gpus 1x16G"
 
 
-def _begin(gpus: Gpus, chosen: str | None, asked: Asked, tree: Any, who: str) -> tuple[GpuWatch, Path, UsageCsv]:
+def _start_watch(
+    gpus: Gpus, chosen: str | None, settings: MonitorSettings, tree: Any, who: str
+) -> tuple[GpuWatch, Path, UsageCsv]:
     from gpuyard.monitor.live import GpuWatch
     from gpuyard.monitor.output_folder import USAGE, UsageCsv
     from gpuyard.units import parse_indices
@@ -217,9 +221,9 @@ def _begin(gpus: Gpus, chosen: str | None, asked: Asked, tree: Any, who: str) ->
         if index >= len(gpus.devices):
             have = f"0 to {len(gpus.devices) - 1}" if len(gpus.devices) > 1 else "0 only"
             raise UserError(f"--gpu {chosen}: there is no GPU {index} here, but {have}")
-    out = asked.folder()
+    out = settings.folder()
     csv = UsageCsv(out / USAGE)
-    return GpuWatch(gpus, asked.period, csv, only=only, tree=tree, who=who), out, csv
+    return GpuWatch(gpus, settings.period, csv, only=only, tree=tree, who=who), out, csv
 
 
 def _undo(out: Path, csv: UsageCsv) -> None:
@@ -232,7 +236,7 @@ def _undo(out: Path, csv: UsageCsv) -> None:
         out.rmdir()
 
 
-def _watched(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live: bool) -> Any:
+def _watch(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live: bool) -> Any:
     """What waiting gives; on a terminal with a live view, if there is to be one."""
     watching.look()
     with LiveView(_picture, to_stderr=True, live=live) as view:
@@ -244,50 +248,50 @@ def _watched(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live
         return wait(look)
 
 
-def _finish(out: Path, seen: Seen, drawn: Sequence[str], asked: Asked) -> int:
+def _finish(out: Path, result: Result, drawn: Sequence[str], settings: MonitorSettings) -> int:
     """Write what was seen, and tell of it; 1 if it could not all be written."""
     from gpuyard.monitor import output_folder
     from gpuyard.monitor.tracks import HELD
     from gpuyard.recordings.series import Mark
 
-    recording, who = seen.recording, seen.who
-    if seen.span is not None and not any(mark.until is not None for mark in recording.marks):
-        recording.marks.append(Mark(seen.span[0], who, until=seen.span[1]))
-    summary = _summary(seen)
-    problem, held = "", HELD if seen.recorded else 0.0
+    recording, who = result.recording, result.who
+    if result.span is not None and not any(mark.until is not None for mark in recording.marks):
+        recording.marks.append(Mark(result.span[0], who, until=result.span[1]))
+    summary = _summary(result)
+    problem, held = "", HELD if result.recorded else 0.0
     try:
         files = [*output_folder.write_recorded(out, recording, held=held), output_folder.write_summary(out, summary)]
-        files += output_folder.write_drawn(out, recording, who, drawn) if asked.plots else []
+        files += output_folder.write_drawn(out, recording, who, drawn) if settings.plots else []
     except OSError as error:
         files, problem = [], f"not all could be written to {out}: {error.strerror or error}"
-    if asked.json:
+    if settings.json:
         output.print_json({**summary, "files": [str(path) for path in files]})
-    tell(summary, who, out, files)
+    print_summary(summary, who, out, files)
     if problem:
         output.say(f"gpuyard: error: {problem}")
     return int(bool(problem))
 
 
-def _summary(seen: Seen) -> dict[str, Any]:
+def _summary(result: Result) -> dict[str, Any]:
     from gpuyard.monitor.summaries import gpu_summaries, used_energy
 
-    gpus = gpu_summaries(seen.recording)
-    everybody = all(seen.facts.get(key) is None for key in ("command", "pid", "job"))
+    gpus = gpu_summaries(result.recording)
+    everybody = all(result.facts.get(key) is None for key in ("command", "pid", "job"))
     for gpu in gpus:
-        gpu["used"] |= everybody or "job" in seen.facts  # a job's are told of alone
+        gpu["used"] |= everybody or "job" in result.facts  # a job's are told of alone
         if everybody:
             gpu["peak_process_memory"] = None  # of one of several, whoever that was
     return {
-        "simulated": seen.recording.simulated,
-        **seen.facts,
+        "simulated": result.recording.simulated,
+        **result.facts,
         "gpus": gpus,
-        "energy_wh": used_energy(gpus) if seen.energy is None else seen.energy,
+        "energy_wh": used_energy(gpus) if result.energy is None else result.energy,
         "energy_of": [gpu["index"] for gpu in gpus if gpu["used"]],
-        "warnings": seen.recording.warnings,
+        "warnings": result.recording.warnings,
     }
 
 
-def _followed(client: Client, id: str) -> Job:
+def _follow(client: Client, id: str) -> Job:
     """A job when it is over, or when whoever follows it has had enough."""
     from gpuyard.api.types import OVER
     from gpuyard.client.retry import patiently
@@ -346,7 +350,7 @@ def _check_program(word: str) -> None:
         raise UserError(f"there is no program '{word}' to run{quoted or '; check its name'}")
 
 
-def _called(words: Sequence[str]) -> str:
+def _label(words: Sequence[str]) -> str:
     """`python train.py`: short enough for a legend, and without what may be secret."""
     words = [_readable(word) for word in words]
     name = os.path.basename(words[0])
@@ -400,7 +404,7 @@ def _form(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def tell(summary: Mapping[str, Any], who: str, out: Path, files: Sequence[Path]) -> None:
+def print_summary(summary: Mapping[str, Any], who: str, out: Path, files: Sequence[Path]) -> None:
     """What came of it, on stderr: the output of a command stays its own."""
     for sentence in summary["warnings"]:
         output.say(f"gpuyard: warning: {sentence}")
@@ -441,8 +445,8 @@ def _row(gpu: Mapping[str, Any], starred: bool) -> Sequence[str]:
 
 def _energy(summary: Mapping[str, Any]) -> str:
     """What was used of GPUs, in one line."""
-    used, told = summary["energy_of"], watt_hours(summary["energy_wh"])
-    energy = f"; {'its own ' if summary.get('job') else ''}energy {told}" if told else ""
+    used, amount = summary["energy_of"], watt_hours(summary["energy_wh"])
+    energy = f"; {'its own ' if summary.get('job') else ''}energy {amount}" if amount else ""
     if not _has_processes(summary):
         return f"of all that ran there, whoever's it was{energy}"
     if not used:

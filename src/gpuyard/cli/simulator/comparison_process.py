@@ -86,10 +86,10 @@ def compare(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
 
     clock = _Clock(float(request["limit"]), tell)
     found = run(trace, cluster, policies, options, jobs=1, progress=clock.at, keep=keep)
-    _tell_all(found, trace, charts, tell)
+    _send_results(found, trace, charts, tell)
 
 
-def _tell_all(
+def _send_results(
     found: Comparison, trace: Trace, charts: dict[str, dict[str, Any]], tell: Callable[[dict[str, Any]], None]
 ) -> None:
     if not found.summaries:
@@ -122,15 +122,15 @@ class _Clock:
 
     limit: float
     tell: Callable[[dict[str, Any]], None]
-    told: float = 0.0
+    sent: float = 0.0
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
 
     def at(self, done: float, total: int) -> None:
         now = time.monotonic()
-        if now - self.told >= _STEP or done >= total:
-            self.told = now
+        if now - self.sent >= _STEP or done >= total:
+            self.sent = now
             self.tell({"progress": [round(done, 3), total]})
         # At a whole number a policy is done, and there is nothing to stop.
         if now - self.began > self.limit and done != int(done):

@@ -30,7 +30,7 @@ from gpuyard.units import parse_size
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Job, Wishes
-    from gpuyard.cli.simulator.demo_view import Planned, Scene
+    from gpuyard.cli.simulator.demo_view import PlannedJob, Scene
     from gpuyard.cli.terminal.live_view import LiveView
 
 
@@ -43,7 +43,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
     """A daemon in a directory of its own; both are gone in the end, and so is every job, whatever happens."""
     from gpuyard.cli.common_options import LocalOptions
-    from gpuyard.cli.daemon.up import Rules, start
+    from gpuyard.cli.daemon.up import StartOptions, start
     from gpuyard.client.client import Client
 
     for number in _SIGNALS:
@@ -52,11 +52,11 @@ def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
     folder = Path(tempfile.mkdtemp(prefix="gpuyard-demo-"))
     os.environ |= {"GPUYARD_SINGLE_USER": "true", "GPUYARD_PAGE": "on"}  # the daemon's: nobody else is invited
     gpus = f"{GPUS}x{MEMORY}"
-    rules = Rules(gpus, "priority", "easy", "pack", bind="127.0.0.1", port="0", tokens=tokens)
-    settings = LocalOptions(str(folder), str(folder / "gpuyard.sock")).settings(**rules.flags())
+    options = StartOptions(gpus, "priority", "easy", "pack", bind="127.0.0.1", port="0", tokens=tokens)
+    settings = LocalOptions(str(folder), str(folder / "gpuyard.sock")).settings(**options.flags())
     client = Client(settings.socket)
     try:
-        start(settings, client, rules)
+        start(settings, client, options)
         yield client, folder
     except KeyboardInterrupt:
         output.say("interrupted: the jobs and the daemon are ended")
@@ -93,7 +93,7 @@ _RECENT = 6
 _SCRIPT = "train.py"
 
 
-class Coming(NamedTuple):
+class DemoJob(NamedTuple):
     """A job that is to come."""
 
     user: str
@@ -131,7 +131,7 @@ _RECIPES = (
 PEOPLE = tuple(dict.fromkeys(recipe.user for recipe in _RECIPES))
 
 
-def stream(seed: int) -> Iterator[Coming]:
+def stream(seed: int) -> Iterator[DemoJob]:
     """Jobs without end: the opening, which has one of everything, and then what comes."""
     draw = random.Random(seed)
     yield from _opening()
@@ -141,20 +141,20 @@ def stream(seed: int) -> Iterator[Coming]:
         yield _made(recipe, draw, number, fails)
 
 
-def _opening() -> Iterator[Coming]:
+def _opening() -> Iterator[DemoJob]:
     """What fills the GPUs at once, and leaves some to wait; short, so that something happens soon."""
     draw = random.Random(0)
     array: Wishes = {"array": "0-8%3", "gpu_memory": _SMALL, "tags": ["protein"], "name": "embed", "estimate": 30.0}
-    yield Coming("chen", "embed", ("--epochs", "5", "--pace", "3"), array)
+    yield DemoJob("chen", "embed", ("--epochs", "5", "--pace", "3"), array)
     for number, recipe in enumerate(_RECIPES):
         yield _made(recipe._replace(epochs=recipe.epochs // 2), draw, number + 1, False)
     held: Wishes = {"hold": True, "gpus": 8, "tags": ["language"], "name": "llm-full", "time_limit": 7200.0}
-    yield Coming("emil", "llm-full", ("--epochs", "20"), held)
+    yield DemoJob("emil", "llm-full", ("--epochs", "20"), held)
     lost: Wishes = {"tags": ["robotics"], "name": "sac-lr1", "priority": 1.0, "time_limit": 300.0}
-    yield Coming("dora", "sac", ("--lr", "1", "--epochs", "9", "--fail-at", "2"), lost)
+    yield DemoJob("dora", "sac", ("--lr", "1", "--epochs", "9", "--fail-at", "2"), lost)
 
 
-def _made(recipe: _Recipe, draw: random.Random, number: int, fails: bool) -> Coming:
+def _made(recipe: _Recipe, draw: random.Random, number: int, fails: bool) -> DemoJob:
     epochs = max(3, round(recipe.epochs * draw.uniform(0.6, 1.4)))
     rate, seed = draw.choice((0.3, 0.1, 0.03, 0.01)), draw.randrange(5)
     takes = epochs * recipe.pace
@@ -166,22 +166,22 @@ def _made(recipe: _Recipe, draw: random.Random, number: int, fails: bool) -> Com
         "time_limit": takes * 3, **recipe.wishes,
     }  # fmt: skip
     then = f"eval-{recipe.model}-{number}" if recipe.gpus > 1 and draw.random() < 0.4 else ""
-    return Coming(recipe.user, recipe.model, tuple(arguments), wishes, then)
+    return DemoJob(recipe.user, recipe.model, tuple(arguments), wishes, then)
 
 
 @dataclass(slots=True)
-class Living:
+class LivingQueue:
     """Keeps the queue alive."""
 
     client: Client
     people: dict[str, Client]
     """Each with a token of their own: whose a job is, is not for its submitter to say."""
     folder: Path
-    coming: Iterator[Coming]
-    said: dict[str, str] = field(default_factory=dict)
+    coming: Iterator[DemoJob]
+    last_lines: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, client: Client, folder: Path, seed: int) -> Living:
+    def begin(cls, client: Client, folder: Path, seed: int) -> LivingQueue:
         """Let everybody in who is to submit something."""
         url = client.status()["url"]
         people = {
@@ -190,7 +190,7 @@ class Living:
         shutil.copy(demo_training.__file__, folder / _SCRIPT)
         return cls(client, people, folder, stream(seed))
 
-    def go_on(self, view: LiveView[Scene], gpus: int) -> None:
+    def run(self, view: LiveView[Scene], gpus: int) -> None:
         """Submit and show, until somebody interrupts."""
         from gpuyard.cli.simulator.demo_view import Scene
 
@@ -201,7 +201,7 @@ class Living:
             began = began or min(job["submitted_at"] for job in jobs)
             self._listen(jobs)
             over = sum(self.client.status()["jobs"].get(state, 0) for state in OVER)
-            view.show(Scene(gpus, jobs, self.said, 0, began=began, over=over))
+            view.show(Scene(gpus, jobs, self.last_lines, 0, began=began, over=over))
             time.sleep(_LIVING_LOOK)
 
     def fill(self) -> None:
@@ -210,7 +210,7 @@ class Living:
         for _ in range(CROWD - sum(counts.get(state, 0) for state in ("queued", "held", "running"))):
             self.submit(next(self.coming))
 
-    def submit(self, new: Coming) -> str:
+    def submit(self, new: DemoJob) -> str:
         """Queue a job, and what follows it."""
         who = self.people[new.user]
         command = ["python3" if shutil.which("python3") else sys.executable, _SCRIPT, new.model]
@@ -232,7 +232,7 @@ class Living:
         for job in jobs:
             if job["state"] == "running":
                 try:
-                    self.said[job["id"]] = last_line(self.client, job["id"])
+                    self.last_lines[job["id"]] = last_line(self.client, job["id"])
                 except (Refused, NoDaemon):
                     continue  # it went while we looked; the next look tells
 
@@ -264,7 +264,7 @@ def _living_queue(seed: int) -> None:
     with demo_daemon() as (client, folder):
         _introduce(client, folder)
         with demo_view.demo_view() as view:
-            Living.begin(client, folder, seed).go_on(view, GPUS)
+            LivingQueue.begin(client, folder, seed).run(view, GPUS)
 
 
 def _introduce(client: Client, folder: Path) -> None:
@@ -293,16 +293,16 @@ def _ten_jobs(out: Path, seed: int) -> None:
             "This takes half a minute; Ctrl-C ends it.\n",
             flush=True,
         )
-        jobs, said = _run(client, folder, PLAN, seed, demo_view.demo_view(live=False))
+        jobs, last_lines = _run(client, folder, PLAN, seed, demo_view.demo_view(live=False))
         _keep_logs(client, jobs, out / "logs")
         happened = demo_view.what_happened(folder / "gpuyard.db")
-    demo_view.print_summary(jobs, said)
+    demo_view.print_summary(jobs, last_lines)
     metrics = demo_view.write_happened(happened, out)
     demo_view.print_end(metrics, demo_view.what_if(happened, out), out)
     _check(jobs, PLAN)
 
 
-def _check(jobs: Sequence[Job], plan: Sequence[Planned]) -> None:
+def _check(jobs: Sequence[Job], plan: Sequence[PlannedJob]) -> None:
     """Fail if a job did not end as it was meant to."""
     expected = {planned.name: planned.expected for planned in plan}
     wrong = [job for job in jobs if job["state"] != expected[job["name"] or ""]]
@@ -313,7 +313,7 @@ def _check(jobs: Sequence[Job], plan: Sequence[Planned]) -> None:
 
 
 def _run(
-    client: Client, folder: Path, plan: Sequence[Planned], seed: int, view: LiveView[Scene]
+    client: Client, folder: Path, plan: Sequence[PlannedJob], seed: int, view: LiveView[Scene]
 ) -> tuple[list[Job], dict[str, str]]:
     """Submit the jobs as their time comes, and show the queue until all are over; the last line of each, by its id."""
     from gpuyard.api.types import OVER
@@ -321,17 +321,19 @@ def _run(
 
     began = time.monotonic()
     ids: list[str] = []
-    said: dict[str, str] = {}
+    last_lines: dict[str, str] = {}
     over: set[str] = set()
     while len(over) < len(plan):
         while len(ids) < len(plan) and time.monotonic() - began >= plan[len(ids)].at:
             ids.append(plan[len(ids)].submit(client, folder, seed))
         jobs = sorted(client.jobs(all=True), key=lambda job: ids.index(job["id"]))
-        said |= {job["id"]: last_line(client, job["id"]) for job in jobs if job["attempt"] and job["id"] not in over}
+        last_lines |= {
+            job["id"]: last_line(client, job["id"]) for job in jobs if job["attempt"] and job["id"] not in over
+        }
         over = {job["id"] for job in jobs if job["state"] in OVER}
-        view.show(Scene(GPUS, jobs, said, len(plan) - len(ids), len(over), jobs[0]["submitted_at"]))
+        view.show(Scene(GPUS, jobs, last_lines, len(plan) - len(ids), len(over), jobs[0]["submitted_at"]))
         time.sleep(_LOOK)
-    return jobs, said
+    return jobs, last_lines
 
 
 def last_line(client: Client, job: str) -> str:

@@ -37,7 +37,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedJob:
     """A job that is to come."""
 
     name: str
@@ -59,16 +59,16 @@ class Planned:
 
 _SHARE = int(parse_size("5G"))
 PLAN = (
-    Planned("cnn-base", "cnn", 11, {"gpus": 2, "estimate": 20.0}),
-    Planned("recurrent-base", "recurrent", 13, {"gpus": 2, "estimate": 20.0}),
-    Planned("matmul-four", "matmul", 11, {"gpus": 4, "estimate": 5.0}),
-    Planned("cnn-wide", "cnn", 6, {"gpus": 6, "estimate": 10.0}, at=0.2),
-    Planned("recurrent-long", "recurrent", 13, {"gpus": 2, "estimate": 30.0}, at=0.4),
-    Planned("trees-1", "boosted_trees", 40, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
-    Planned("trees-2", "boosted_trees", 50, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
-    Planned("trees-3", "boosted_trees", 60, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
-    Planned("matmul-urgent", "matmul", 9, {"gpus": 2, "priority": 10.0, "estimate": 5.0}, at=1.0),
-    Planned("too-long", "matmul", 1_000_000, {"gpus": 2, "time_limit": 3.0}, at=1.2, expected="timeout"),
+    PlannedJob("cnn-base", "cnn", 11, {"gpus": 2, "estimate": 20.0}),
+    PlannedJob("recurrent-base", "recurrent", 13, {"gpus": 2, "estimate": 20.0}),
+    PlannedJob("matmul-four", "matmul", 11, {"gpus": 4, "estimate": 5.0}),
+    PlannedJob("cnn-wide", "cnn", 6, {"gpus": 6, "estimate": 10.0}, at=0.2),
+    PlannedJob("recurrent-long", "recurrent", 13, {"gpus": 2, "estimate": 30.0}, at=0.4),
+    PlannedJob("trees-1", "boosted_trees", 40, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
+    PlannedJob("trees-2", "boosted_trees", 50, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
+    PlannedJob("trees-3", "boosted_trees", 60, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
+    PlannedJob("matmul-urgent", "matmul", 9, {"gpus": 2, "priority": 10.0, "estimate": 5.0}, at=1.0),
+    PlannedJob("too-long", "matmul", 1_000_000, {"gpus": 2, "time_limit": 3.0}, at=1.2, expected="timeout"),
 )
 """Who comes when. Some have to wait, three share a GPU, one goes ahead of the others, and one runs out of time."""
 
@@ -103,9 +103,9 @@ class Scene:
     gpus: int
     jobs: Sequence[Job]
     """In the order of submission."""
-    said: Mapping[str, str]
+    last_lines: Mapping[str, str]
     """The last line that each job has printed, by its id."""
-    to_come: int
+    pending: int
     """Jobs that are not submitted yet."""
     over: int
     """Jobs that have ended, also those that are not among these any more."""
@@ -129,10 +129,10 @@ class _Changes:
         for job in sorted(changed, key=_since):
             self.states[job["id"]] = job["state"]
             seconds = (instant(_since(job)) - instant(scene.began)).total_seconds()
-            yield f"{seconds:5.1f}s  {_called(job):<15} {job['state']:<10} {_news(job, scene)}".rstrip()
+            yield f"{seconds:5.1f}s  {_label(job):<15} {job['state']:<10} {_detail(job, scene)}".rstrip()
 
 
-def _called(job: Job) -> str:
+def _label(job: Job) -> str:
     name = job["name"] or job["id"]
     return name if job["task"] is None else f"{name} {job['task']}"
 
@@ -142,23 +142,23 @@ def _since(job: Job) -> str:
     return job["ended_at"] or job["started_at"] or job["submitted_at"]
 
 
-def _news(job: Job, scene: Scene) -> str:
+def _detail(job: Job, scene: Scene) -> str:
     if job["state"] == "running":
         return f"on GPU {indices(job['gpus'])}"
     if job["state"] == "queued":
         return wants(job) + (f"; {job['reason']}" if job["reason"] else "")
-    return job["reason"] or scene.said.get(job["id"], "")
+    return job["reason"] or scene.last_lines.get(job["id"], "")
 
 
 def _picture(scene: Scene, width: int) -> list[Line]:
     jobs = scene.jobs
-    said = [job["reason"] or scene.said.get(job["id"], "") for job in jobs]
+    last_lines = [job["reason"] or scene.last_lines.get(job["id"], "") for job in jobs]
     columns = [
-        Column("JOB", [Cell(_called(job)) for job in jobs], 14, 9, beside=14),
+        Column("JOB", [Cell(_label(job)) for job in jobs], 14, 9, beside=14),
         Column("WANTS", [Cell(wants(job)) for job in jobs], 14, 5, beside=14),
         Column("STATE", [Cell(job["state"], _COLOURS.get(job["state"], "red")) for job in jobs], 9, 8, beside=9),
         Column("GPUS", [Cell(indices(job["gpus"])) for job in jobs], 5, 7, beside=5),
-        Column("LAST LINE, OR WHY IT WAITS", [Cell(text) for text in said], 10, 6, most=500, grows=True),
+        Column("LAST LINE, OR WHY IT WAITS", [Cell(text) for text in last_lines], 10, 6, most=500, grows=True),
     ]
     head, rows = table(columns, width)
     return [*(clip([Piece(line)], width) for line in _gpu_lines(scene)), [Piece(head, "title")], *rows]
@@ -168,11 +168,11 @@ def _gpu_lines(scene: Scene) -> Iterator[str]:
     running = [job for job in scene.jobs if job["state"] == "running"]
     waiting = sum(job["state"] not in OVER for job in scene.jobs) - len(running)
     for gpu in range(scene.gpus):
-        names = [_called(job) for job in running if gpu in job["gpus"]]
+        names = [_label(job) for job in running if gpu in job["gpus"]]
         yield f"GPU {gpu}  {' + '.join(names) or 'idle'}"
     yield ""
     yield f"{scene.over} jobs are over, {len(running)} run, {waiting} wait" + (
-        f", {scene.to_come} are still to come" if scene.to_come else ""
+        f", {scene.pending} are still to come" if scene.pending else ""
     )
     yield ""
 
@@ -183,7 +183,7 @@ _OTHERS = ("fcfs", "fcfs@easy", "sjf", "sjf@easy", "wfp3@easy", "best-fit")
 _KIND_OF = {planned.name: KINDS[planned.kind] for planned in PLAN}
 
 
-def print_summary(jobs: Sequence[Job], said: Mapping[str, str]) -> None:
+def print_summary(jobs: Sequence[Job], last_lines: Mapping[str, str]) -> None:
     """Who ran where, how long each waited and ran, and how it ended: the last line it printed, or what went wrong."""
     print("\nWhat happened:")
     print_table(
@@ -195,7 +195,7 @@ def print_summary(jobs: Sequence[Job], said: Mapping[str, str]) -> None:
                 indices(job["gpus"]),
                 _seconds(job["submitted_at"], job["started_at"]),
                 _seconds(job["started_at"], job["ended_at"]),
-                said[job["id"]] if job["state"] == "succeeded" else job["reason"] or job["state"],
+                last_lines[job["id"]] if job["state"] == "succeeded" else job["reason"] or job["state"],
             )
             for job in jobs
         ),

@@ -101,7 +101,7 @@ def progress_bar(title: str, steps: Sequence[str] = ("",)) -> Iterator[dict[str,
 
 
 @contextmanager
-def told_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
+def step_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     """A bar that also tells something of every step; where stderr is no terminal, the first and the last line do."""
     if not sys.stderr.isatty():
         yield lambda done, total, what: say(f"{title} {done}/{total}: {what}") if done in (1, total) else None

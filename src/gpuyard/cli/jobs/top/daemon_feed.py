@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuyard.cli.jobs.top.view_state import Part, Picture, Row, row_of, rows_of
+from gpuyard.cli.jobs.top.view_state import Part, Row, Snapshot, row_of, rows_of
 from gpuyard.errors import GpuyardError
 
 if TYPE_CHECKING:
@@ -41,36 +41,36 @@ class Source:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._wish: Wanted | None = None
+        self._wanted: Wanted | None = None
         self._last, self._at = -1, 0.0
         self._waiting, self._ended = Part(), Part()
         self._status: dict[str, Any] = {}
 
-    def look(self, wish: Wanted) -> Picture:
+    def look(self, wanted: Wanted) -> Snapshot:
         """What there is to be seen now."""
         ticks = time.monotonic()
-        page = self._page("running", wish, *wish.running)
+        page = self._page("running", wanted, *wanted.running)
         machine = self._client.gpus()
-        if (page[1], wish) != (self._last, self._wish) or ticks - self._at > _STALE:
+        if (page[1], wanted) != (self._last, self._wanted) or ticks - self._at > _STALE:
             self._status = self._client.status()
-            self._waiting = self._page("queued,held", wish, *wish.waiting)[2]
-            if page[1] != self._last or self._wish is None or wish[:2] != self._wish[:2]:
-                self._ended = self._history(wish)
-            self._last, self._wish, self._at = page[1], wish, ticks
-        everyone = self._page("running", Wanted(), *Wanted().running)[2] if wish.text or wish.user else page[2]
+            self._waiting = self._page("queued,held", wanted, *wanted.waiting)[2]
+            if page[1] != self._last or self._wanted is None or wanted[:2] != self._wanted[:2]:
+                self._ended = self._history(wanted)
+            self._last, self._wanted, self._at = page[1], wanted, ticks
+        everyone = self._page("running", Wanted(), *Wanted().running)[2] if wanted.text or wanted.user else page[2]
         parts = {"running": page[2], "waiting": self._waiting, "ended": self._ended, "everyone": everyone}
-        return Picture(
+        return Snapshot(
             time.monotonic(), page[0], parts, tuple(machine["gpus"]), machine["simulated"], self._status, page[1]
         )
 
-    def _page(self, state: str, wish: Wanted, offset: int, limit: int) -> tuple[float, int, Part]:
-        text = wish.text or None
-        page = self._client.page(state=state, user=wish.user, text=text, offset=offset, limit=limit)
+    def _page(self, state: str, wanted: Wanted, offset: int, limit: int) -> tuple[float, int, Part]:
+        text = wanted.text or None
+        page = self._client.page(state=state, user=wanted.user, text=text, offset=offset, limit=limit)
         return page.now, page.last, Part(rows_of(page.columns), offset, page.total)
 
-    def _history(self, wish: Wanted) -> Part:
-        rows = map(row_of, self._client.history(limit=_ENDED, user=wish.user))
-        found = tuple(row for row in rows if _has(row, wish.text))
+    def _history(self, wanted: Wanted) -> Part:
+        rows = map(row_of, self._client.history(limit=_ENDED, user=wanted.user))
+        found = tuple(row for row in rows if _has(row, wanted.text))
         return Part(found, 0, len(found))
 
 
@@ -86,9 +86,9 @@ class Feed:
         self._client, self._interval = client, interval
         self._source = Source(client)
         self._changed = threading.Condition()
-        self._wish = Wanted()
+        self._wanted = Wanted()
         self._poked = False
-        self.news: queue.SimpleQueue[Picture | str] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[Snapshot | str] = queue.SimpleQueue()
         """Pictures, and sentences on why there is none."""
         self._last = -1
 
@@ -97,11 +97,11 @@ class Feed:
         for work in (self._look, self._watch):
             threading.Thread(target=work, daemon=True).start()
 
-    def want(self, wish: Wanted) -> None:
+    def want(self, wanted: Wanted) -> None:
         """See something else from now on."""
         with self._changed:
-            if wish != self._wish:
-                self._wish = wish
+            if wanted != self._wanted:
+                self._wanted = wanted
                 self._changed.notify_all()
 
     def poke(self) -> None:
@@ -113,27 +113,27 @@ class Feed:
     def _look(self) -> None:
         while True:
             with self._changed:
-                wish, self._poked = self._wish, False
+                wanted, self._poked = self._wanted, False
             begun = time.monotonic()
             try:
-                picture = self._source.look(wish)
+                snapshot = self._source.look(wanted)
             except GpuyardError as error:
                 self._source = Source(self._client)  # another daemon may know nothing of what this one said
                 self.news.put(str(error))
             else:
-                self.news.put(picture)
+                self.news.put(snapshot)
                 with self._changed:
-                    self._last = picture.last
+                    self._last = snapshot.last
                     self._changed.notify_all()
-            self._pause(wish, begun)
+            self._pause(wanted, begun)
 
-    def _pause(self, wish: Wanted, begun: float) -> None:
+    def _pause(self, wanted: Wanted, begun: float) -> None:
         """Until it is time for the next look: soon if something happens, but looking is not to be all it does."""
         pause = begun + max(_SOON, 5 * (time.monotonic() - begun))
         with self._changed:
-            self._changed.wait_for(lambda: self._poked or self._wish != wish, self._interval)
-            if self._wish == wish:
-                self._changed.wait_for(lambda: self._wish != wish, max(pause - time.monotonic(), 0.0))
+            self._changed.wait_for(lambda: self._poked or self._wanted != wanted, self._interval)
+            if self._wanted == wanted:
+                self._changed.wait_for(lambda: self._wanted != wanted, max(pause - time.monotonic(), 0.0))
 
     def _watch(self) -> None:
         """Wait for events, since a look costs more than waiting."""
@@ -180,7 +180,7 @@ class LogPiece(NamedTuple):
     start: int | None
     """Where it begins, if it comes before what was read; else it goes on from there."""
     state: str
-    anew: bool = False
+    restarted: bool = False
     """Whether the job runs once more."""
 
 
@@ -201,8 +201,8 @@ class LogFeed:
             except GpuyardError:  # the lists say what is wrong, and this goes on when it is right again
                 time.sleep(0.5)
                 continue
-            anew = attempt > 0 and part.attempt != attempt
-            if anew and offset > 0:
+            restarted = attempt > 0 and part.attempt != attempt
+            if restarted and offset > 0:
                 attempt, offset = part.attempt, 0
                 self.pieces.put(LogPiece(self.id, b"", 0, part.state, True))
                 continue

@@ -49,7 +49,7 @@ def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[L
         Column("STATE", [Cell(gpu["state"], STATES.get(gpu["state"], "")) for gpu in gpus], 7, 8),
         Column("MEMORY", [_memory(gpu, running) for gpu in gpus], 7, 6, bar=10),
         Column("UTIL", [_utilization(gpu) for gpu in gpus], 4, 5, right=True),
-        Column("JOBS", [_tenants(gpu, names) for gpu in gpus], 14, 7, most=200, grows=True),
+        Column("JOBS", [_jobs_on(gpu, names) for gpu in gpus], 14, 7, most=200, grows=True),
     ]
     return table(columns, model.width - 2, bars)
 
@@ -69,7 +69,7 @@ def _utilization(gpu: Gpu) -> Cell:
     return Cell("-" if value is None or gpu.get("simulated") else f"{value:.0f}%")
 
 
-def _tenants(gpu: Gpu, names: dict[str, str]) -> Cell:
+def _jobs_on(gpu: Gpu, names: dict[str, str]) -> Cell:
     notes = gpu_notes(gpu)
     if not gpu["jobs"] and gpu["state"] not in ("free", "ours"):
         return Cell(notes, "bad")
@@ -182,10 +182,10 @@ def frame(model: Model, bars: str = BARS, *, keys: bool = True) -> list[Line]:
 
 def _title(model: Model) -> Line:
     problem = ""
-    if model.away:
-        since = format_duration(round(max(model.ticks - model.away_since, 0.0)))
+    if model.unreachable:
+        since = format_duration(round(max(model.ticks - model.unreachable_since, 0.0)))
         problem = f" NO DAEMON for {since}: start one with gpuyard up, and this goes on by itself"
-    elif model.picture is not None and (failing := model.picture.status.get("store", {}).get("problem")):
+    elif model.snapshot is not None and (failing := model.snapshot.status.get("store", {}).get("problem")):
         problem = f" STORE FAILING: {failing}"
     if problem:
         return [Piece(fill(visible(problem), model.width), "alert")]
@@ -193,15 +193,15 @@ def _title(model: Model) -> Line:
 
 
 def _facts(model: Model) -> list[str]:
-    if model.picture is None:
+    if model.snapshot is None:
         return []
-    status = model.picture.status
+    status = model.snapshot.status
     jobs = status.get("jobs", {})
     facts = []
     if model.filter or model.mine:
         only = [f"'{visible(model.filter)}'"] * bool(model.filter) + ["mine"] * model.mine
         facts.append(f"ONLY {', '.join(only)}")
-    facts += [many(len(model.picture.gpus), "SIMULATED GPU")] if model.picture.simulated else []
+    facts += [many(len(model.snapshot.gpus), "SIMULATED GPU")] if model.snapshot.simulated else []
     facts += [f"{jobs.get('running', 0):,} running", f"{jobs.get('queued', 0):,} queued"]
     facts += [f"{jobs['held']:,} held"] if jobs.get("held") else []
     facts.append(str(status.get("policy", "")))
@@ -213,9 +213,9 @@ def _facts(model: Model) -> list[str]:
 def _body(model: Model, bars: str) -> list[Line]:
     if model.panel is not None:
         return _panel(model)
-    if model.picture is None:
-        told = visible(model.away) or "asking the daemon ..."
-        return [[], *([Piece(f" {part}")] for part in wrap(told, max(model.width - 2, 1)))]
+    if model.snapshot is None:
+        text = visible(model.unreachable) or "asking the daemon ..."
+        return [[], *([Piece(f" {part}")] for part in wrap(text, max(model.width - 2, 1)))]
     layout = lay_out(model)
     lines = _gpus(model, layout, bars)
     for name, rows in layout.lists.items():
@@ -224,9 +224,9 @@ def _body(model: Model, bars: str) -> list[Line]:
 
 
 def _gpus(model: Model, layout: Layout, bars: str) -> list[Line]:
-    if not layout.gpus or model.picture is None:
+    if not layout.gpus or model.snapshot is None:
         return []
-    gpus = model.picture.gpus
+    gpus = model.snapshot.gpus
     shown = gpus if len(gpus) <= layout.gpus else gpus[: layout.gpus - 1]
     head, rows = gpu_table(model, shown, bars)
     lines = headed(fill(f" {head}", model.width), rows)
@@ -279,9 +279,9 @@ def _log(model: Model, log: LogView) -> list[Line]:
         facts.append(f"line {log.bottom:,} of {log.count():,}" + ("" if log.start == 0 else " that were read"))
     elif log.state not in OVER:
         facts.append("following")
-    if model.away:
+    if model.unreachable:
         facts.append("NO DAEMON")
-    title: Line = [Piece(fill(" " + " · ".join(facts), model.width), "alert" if model.away else "title")]
+    title: Line = [Piece(fill(" " + " · ".join(facts), model.width), "alert" if model.unreachable else "title")]
     seen = log.seen(max(model.width, 1), max(model.height - 2, 0))
     if not log.count():
         return [title, [Piece(_no_output(log), "faint")]]
@@ -307,12 +307,12 @@ def _marked(line: str, wanted: str) -> Line:
 
 
 def _footer(model: Model) -> Line:
-    if model.mode == "confirm" and model.asked is not None:
-        name = f" ({visible(model.asked.name)})" if model.asked.name != "-" else ""
-        return [Piece(fill(f" Cancel job {model.asked.id}{name}?  y: yes   n: no", model.width), "alert")]
+    if model.mode == "confirm" and model.to_cancel is not None:
+        name = f" ({visible(model.to_cancel.name)})" if model.to_cancel.name != "-" else ""
+        return [Piece(fill(f" Cancel job {model.to_cancel.id}{name}?  y: yes   n: no", model.width), "alert")]
     if model.mode in ("filter", "search"):
         return [Piece(f" {model.mode.capitalize()}: {visible(model.typed)}"), Piece(" ", "selected")]
-    if model.message and model.ticks - model.said_at < MESSAGE_TIME:
+    if model.message and model.ticks - model.message_at < MESSAGE_TIME:
         return [Piece(f" {visible(model.message)}", "warn")]
     if model.mode == "panel":
         return _hints((), (("↑↓", "scroll"), ("q", "back")), model.width)

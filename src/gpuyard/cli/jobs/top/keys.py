@@ -92,7 +92,7 @@ def _act(model: Model, key: str) -> list[Command]:
     if row.state in OVER:
         model.say(f"job {row.id} is over")
     elif key == "c":
-        model.mode, model.asked = "confirm", row
+        model.mode, model.to_cancel = "confirm", row
     elif row.state == "running":
         model.say(f"job {row.id} runs already; only a waiting job can be {'held' if key == 'h' else 'moved'}")
     elif key == "h":
@@ -108,7 +108,7 @@ def _act(model: Model, key: str) -> list[Command]:
 
 
 def _confirm(model: Model, key: str) -> list[Command]:
-    row, model.asked, model.mode = model.asked, None, "lists"
+    row, model.to_cancel, model.mode = model.to_cancel, None, "lists"
     if key in ("y", "Y") and row is not None:
         return [Command("cancel", row.id)]
     model.say("not cancelled")

@@ -12,7 +12,7 @@ from gpuyard.cli.jobs.show import sentences
 from gpuyard.cli.jobs.top import frames
 from gpuyard.cli.jobs.top.daemon_feed import CommandRunner, Feed, LogFeed, LogPiece, Wanted, earlier
 from gpuyard.cli.jobs.top.keys import Command, press
-from gpuyard.cli.jobs.top.view_state import MOST, PIECE, Model, Panel, Picture, lay_out, settle
+from gpuyard.cli.jobs.top.view_state import MOST, PIECE, Model, Panel, Snapshot, lay_out, settle
 from gpuyard.cli.terminal.full_screen import FullScreen, full_screen
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Top:
     def _take_in(self) -> bool:
         """Take what the threads have found; whether there was anything."""
         sources: list[tuple[queue.SimpleQueue[Any], Callable[[Any], None]]] = [
-            (self._feed.news, self._take_picture),
+            (self._feed.news, self._take_snapshot),
             (self._runner.done, self._take_result),
         ]
         if self._log is not None:
@@ -114,11 +114,11 @@ class Top:
                 news = True
         return news
 
-    def _take_picture(self, found: Picture | str) -> None:
+    def _take_snapshot(self, found: Snapshot | str) -> None:
         model = self._model
         if isinstance(found, str):
-            model.away_since = model.away_since if model.away else model.ticks
-            model.away = found
+            model.unreachable_since = model.unreachable_since if model.unreachable else model.ticks
+            model.unreachable = found
         else:
             model.show(found)
 
@@ -136,7 +136,7 @@ class Top:
         if log is None or log.id != piece.id:
             return
         log.state = piece.state or log.state
-        if piece.anew:
+        if piece.restarted:
             log.restart()
         elif piece.start is None:
             log.append(piece.data)

@@ -158,7 +158,7 @@ class Part(NamedTuple):
         return self.rows[index - self.offset] if 0 <= index - self.offset < len(self.rows) else None
 
 
-class Picture(NamedTuple):
+class Snapshot(NamedTuple):
     """What the daemon said last."""
 
     taken: float
@@ -201,10 +201,10 @@ class Model:
     """All that is on the screen."""
 
     user: str = ""
-    picture: Picture | None = None
-    away: str = ""
+    snapshot: Snapshot | None = None
+    unreachable: str = ""
     """Why the daemon does not answer; empty if it does."""
-    away_since: float = 0.0
+    unreachable_since: float = 0.0
     ticks: float = 0.0
     """This instant, on the monotonic clock."""
     width: int = 80
@@ -216,21 +216,21 @@ class Model:
     mode: str = "lists"
     """What keys are for: lists, confirm, filter, panel, log or search."""
     typed: str = ""
-    asked: Row | None = None
+    to_cancel: Row | None = None
     """The job that is to be cancelled, if that is confirmed."""
     message: str = ""
-    said_at: float = 0.0
+    message_at: float = 0.0
     panel: Panel | None = None
     log: LogView | None = None
 
     @property
     def now(self) -> float:
         """The time at the daemon."""
-        return self.picture.now + self.ticks - self.picture.taken if self.picture else 0.0
+        return self.snapshot.now + self.ticks - self.snapshot.taken if self.snapshot else 0.0
 
     def part(self, name: str) -> Part:
         """What is known of a list."""
-        return self.picture.parts.get(name, Part()) if self.picture else Part()
+        return self.snapshot.parts.get(name, Part()) if self.snapshot else Part()
 
     def selected(self) -> Row | None:
         """The job that keys act upon."""
@@ -238,11 +238,11 @@ class Model:
 
     def say(self, message: str) -> None:
         """Show a message for a while."""
-        self.message, self.said_at = message, self.ticks
+        self.message, self.message_at = message, self.ticks
 
-    def show(self, picture: Picture) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Take in what the daemon said; whoever is selected stays so, also where it moved."""
-        self.picture, self.away = picture, ""
+        self.snapshot, self.unreachable = snapshot, ""
         self._follow()
         for name, place in self.places.items():
             part = self.part(name)
@@ -311,7 +311,7 @@ class Layout(NamedTuple):
 
 def lay_out(model: Model) -> Layout:
     """Share the screen out: title, GPUs, lists, keys."""
-    gpus = len(model.picture.gpus) if model.picture else 0
+    gpus = len(model.snapshot.gpus) if model.snapshot else 0
     room = model.height - 2  # title and keys
     if model.height < _SMALL:
         return Layout(0, {model.focus: max(room - 1, 0)})
