@@ -11,7 +11,7 @@ from gpuyard.cli.parser import Entry, LazyGroup
 
 
 class Commands(LazyGroup):
-    """Every command, as the help shows it; a test holds these lines to what the commands say of themselves."""
+    """All commands as the help shows them; a test compares these lines with the commands themselves."""
 
     examples = {  # noqa: RUF012
         "gpuyard up": "start the queue (on a machine without GPUs: --simulate-gpus 4x16G)",

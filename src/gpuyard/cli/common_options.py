@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, some of whose parameters are dataclasses, the options that those are made of."""
+    """Turn parameters of a command that are dataclasses into the options that their fields declare."""
     hints = get_type_hints(command, include_extras=True)
     own: list[Parameter] = []
     made: dict[str, tuple[Callable[..., Any], list[Parameter]]] = {}
@@ -63,18 +63,17 @@ def _parameter(name: str, default: Any, annotation: Any) -> Parameter:
 
 
 def _inherited(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """What stands before the command, as in `gpuyard --data-dir X ps`, holds unless the command has its own."""
+    """Take the value from before the command, as in `gpuyard --data-dir X ps`, unless the command has its own."""
     return _before(context, parameter.name) if value is None else value
 
 
 def _inherited_local(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """The same; but a host that stands there, as in `gpuyard --host X down`, is not passed over."""
+    """The same, but refuse a host from there, as in `gpuyard --host X down`."""
     _refuse_host(context, _before(context, "host"))
     return _inherited(context, parameter, value)
 
 
 def _reject_host(context: typer.Context, value: str | None) -> None:
-    """Refuse a host, before the command or after it."""
     _refuse_host(context, _before(context, "host") if value is None else value)
 
 
@@ -115,7 +114,7 @@ NoHost = Annotated[str | None, typer.Option("--host", metavar="URL", hidden=True
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """The options that say which yard of this machine is meant."""
+    """Options that select a daemon of this machine."""
 
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", metavar="DIR", callback=_inherited_local, help=_DATA_DIR)
@@ -123,26 +122,24 @@ class LocalOptions:
     socket: Socket = None
 
     def settings(self, **flags: Any) -> Settings:
-        """The settings of the yard, with what else is given by flags."""
         from gpuyard.config import settings
 
         return settings({"data_dir": self.data_dir, "socket": self.socket, **flags})
 
     def client(self, timeout: float = 30.0) -> Client:
-        """A client of the yard's daemon."""
         return DaemonOptions(self.data_dir, self.socket).local(timeout)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOnlyOptions(LocalOptions):
-    """The same, for commands that know no --host of their own."""
+    """The same, for commands without a --host of their own."""
 
     host: NoHost = None
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """The options that say which yard is meant, here or elsewhere."""
+    """Options that select a daemon, here or on another machine."""
 
     data_dir: DataDir = None
     socket: Socket = None
@@ -150,7 +147,6 @@ class DaemonOptions:
     ca_file: CaFile = None
 
     def client(self, timeout: float = 30.0) -> Client:
-        """A client of the yard's daemon."""
         import os
 
         from gpuyard.cli.terminal import output
@@ -164,7 +160,6 @@ class DaemonOptions:
         return Client(host=host, ca=self.ca_file, timeout=timeout, say=output.say)
 
     def local(self, timeout: float = 30.0) -> Client:
-        """A client of a daemon of this machine."""
         from gpuyard.cli.terminal import output
         from gpuyard.client.client import Client
         from gpuyard.config import daemon_socket
@@ -200,7 +195,7 @@ SomeJobIds = Annotated[
 
 
 def past_time(text: str, option: str = "--since") -> datetime:
-    """The time that an option names: a date, a time, how long ago; a time of day alone is the last such."""
+    """The time that an option names: a date, a time, or how long ago; a time of day is the last such."""
     from datetime import UTC, datetime, timedelta
 
     from gpuyard.cli.terminal.text_table import instant

@@ -23,8 +23,6 @@ token_app = typer.Typer(
 
 
 class Role(StrEnum):
-    """What a token allows at most."""
-
     viewer = "viewer"
     user = "user"
     admin = "admin"
@@ -120,7 +118,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _id(text: str) -> str:
-    """A token's id; who gives the whole token means it, too, and its secret goes nowhere."""
+    """A token's id; of a whole token its id, and the secret is not sent."""
     return text.split("_")[1] if text.startswith("gy_") and text.count("_") > 1 else text
 
 
@@ -203,7 +201,7 @@ def logout(url: Url) -> None:
 
 
 def _read_token(url: str) -> str:
-    """A token, typed without being seen, or from a pipe."""
+    """Read a token without an echo, or from a pipe."""
     if sys.stdin.isatty():
         import getpass
 
@@ -216,7 +214,7 @@ def _read_token(url: str) -> str:
 
 
 def _check_token(client: Client) -> str:
-    """Whose token it is; it is not stored if the daemon does not take it."""
+    """The token's user; it is not stored if the daemon refuses it."""
     try:
         return str(client.who_am_i()["user"])
     except Refused as error:

@@ -82,7 +82,6 @@ def _from(origin: str, source: str) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
-    """A value as it could be written in the file."""
     from gpuyard.config import DURATIONS, SIZES
     from gpuyard.units import format_size
 
@@ -183,7 +182,7 @@ def restore(
 
 @contextmanager
 def _without_daemon(settings: Settings, client: Client) -> Iterator[dict[str, Any]]:
-    """End the daemon, if one runs, and start it again as it was; jobs go on all the while. What it says then."""
+    """Stop a running daemon, and start it again as it was; jobs go on. Yields its new status."""
     from gpuyard.admin.service import manager_of
     from gpuyard.cli.daemon.up import LaunchCommand, launch_daemon, stop
 
@@ -228,7 +227,7 @@ def _await(client: Client) -> dict[str, Any]:
 
 
 def _refuse_losses(lost: Losses, force: bool) -> None:
-    """Name those that the backup would make the queue forget, and go no further."""
+    """Refuse to restore if open jobs are missing from the backup."""
     if force or not (lost.unknown or lost.out_of_step):
         return
     reasons = []

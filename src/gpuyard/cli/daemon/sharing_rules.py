@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def warn_of_unknown(client: Client, names: Iterable[str]) -> None:
-    """Say which users and groups (`@name`) are not known here: a slip of the pen would do nothing, silently."""
+    """Warn of users and groups (`@name`) that this machine does not know: a misspelt name would have no effect."""
     if client.host is not None:  # those of that machine count
         return
     for name in names:
@@ -80,7 +80,7 @@ def resume(daemon: DaemonOptions, what: What = None, json: Json = False) -> None
 
 
 def _read(what: list[str] | None) -> list[int] | None:
-    """The GPUs that words like `gpu 3` mean; None: all of them."""
+    """The GPUs that words like `gpu 3` mean; None: all."""
     words = list(what or ())
     if words and words[0].lower() in ("gpu", "gpus"):
         words = words[1:]
@@ -257,7 +257,6 @@ def clear_share(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
 
 
 def _label(name: str) -> str:
-    """Whom a rule is for, in words."""
     if name == "*":
         return "everybody else"
     return f"group {name[1:]}" if name.startswith("@") else name
@@ -295,7 +294,6 @@ def _number(value: int | None) -> str:
 
 
 def _hours(value: float | None) -> str:
-    """GPU-hours, of which a tenth is as exact as anybody needs."""
     if value is None:
         return "any"
     return f"{value:.1f} h" if value < 1000 else f"{value:,.0f} h"

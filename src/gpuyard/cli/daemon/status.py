@@ -93,7 +93,6 @@ def _pair_row(pair: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _kind_label(kind: dict[str, str]) -> str:
-    """What people know jobs of a kind by."""
     return f"{kind['job']} ({kind['name'] or kind['signature'][:8]})" if kind["job"] else kind["signature"][:8]
 
 
@@ -136,7 +135,6 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _page(found: dict[str, Any] | None) -> str:
-    """Where the page is, and how its process does."""
     if found is None or found["state"] == "off":
         return "none"
     again = output.many(found["starts"] - 1, "restart") if found["starts"] > 1 else ""

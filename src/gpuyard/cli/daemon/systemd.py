@@ -77,7 +77,6 @@ def install(
 
 
 def _start(place: Place, client: Client) -> None:
-    """Have it started, or say how it can be."""
     done, said = service.ask(place.command("daemon-reload"))
     if not done:
         output.say(f"systemd cannot be told from here ({said.rstrip('.')}); where it runs: {_how_to_start(place)}")
@@ -101,7 +100,7 @@ def _start(place: Place, client: Client) -> None:
 
 
 def _await(place: Place, client: Client) -> None:
-    """Wait until its daemon answers; systemd is content when it has begun."""
+    """Wait until the daemon answers: to systemd a process that has begun is active."""
     end = time.monotonic() + _PATIENCE
     while _daemon(client) is None:
         state = _said(place, "is-active")
@@ -155,7 +154,7 @@ def _facts(place: Place, client: Client) -> dict[str, Any]:
 
 
 def _said(place: Place, question: str) -> str:
-    """One word of systemd; `unknown` where it does not answer."""
+    """A one-word answer of systemd; `unknown` where there is none."""
     _, said = service.ask(place.command(question, service.UNIT))
     return said if said and " " not in said else "unknown"
 

@@ -32,7 +32,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the daemon's status as
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What a daemon can be told when it starts; what is left out comes from the environment and the settings' file."""
+    """Settings of a daemon as flags; those not given come from the environment and the settings file."""
 
     simulate_gpus: Annotated[
         str | None, typer.Option("--simulate-gpus", metavar="4x16G", help="Simulated GPUs in place of real ones.")
@@ -69,7 +69,7 @@ class StartOptions:
     )
 
     def flags(self) -> dict[str, str]:
-        """What is given, by the setting's name."""
+        """The given ones, by names of settings."""
         given = {name: value for name, value in asdict(self).items() if value is not None and name != "force"}
         if "://" in given.get("bind", ""):
             raise UserError(
@@ -133,7 +133,7 @@ def down(daemon: LocalOnlyOptions, json: Json = False) -> None:
 
 
 def warn_of_variables() -> None:
-    """Tell of variables that somebody took for settings."""
+    """Warn of variables that look like settings and are none."""
     from gpuyard.config import unknown_variables
 
     for sentence in unknown_variables():
@@ -141,7 +141,6 @@ def warn_of_variables() -> None:
 
 
 def start(settings: Settings, client: Client, options: StartOptions) -> tuple[dict[str, Any], bool]:
-    """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
     for name, value in options.flags().items():
@@ -151,15 +150,13 @@ def start(settings: Settings, client: Client, options: StartOptions) -> tuple[di
 
 
 class LaunchCommand(NamedTuple):
-    """How a daemon was started, or is to be."""
-
     command: list[str]
     environment: dict[str, str] | None
     directory: str
 
     @classmethod
     def of(cls, pid: int) -> LaunchCommand:
-        """How the process was started."""
+        """How a running process was started."""
         here = Path(f"/proc/{pid}")
         command, variables = ((here / name).read_bytes().split(b"\0")[:-1] for name in ("cmdline", "environ"))
         pairs = (os.fsdecode(variable).partition("=") for variable in variables)
@@ -167,7 +164,7 @@ class LaunchCommand(NamedTuple):
 
 
 def launch_daemon(launch: LaunchCommand, settings: Settings, client: Client) -> tuple[dict[str, Any], bool]:
-    """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
+    """Start a daemon in its own session and wait for an answer; False: another daemon answered."""
     from gpuyard.server.security import prepare_data_dir
 
     prepare_data_dir(settings.data_dir, settings.shared)
@@ -203,7 +200,7 @@ def _await_answer(
 
 
 def stop(client: Client) -> dict[str, Any]:
-    """End the daemon and wait until it is gone; how it was before."""
+    """Stop the daemon and wait until it is gone; returns its last status."""
     found = client.status()
     client.shutdown()
     end = time.monotonic() + _PATIENCE
@@ -215,7 +212,6 @@ def stop(client: Client) -> dict[str, Any]:
 
 
 def _print_log_tail(log: Path, begin: int) -> None:
-    """The last lines that the daemon wrote."""
     with log.open("rb") as stream:
         stream.seek(begin)
         for line in stream.read().decode(errors="replace").splitlines()[-20:]:

@@ -38,7 +38,7 @@ Submit = Callable[["Client"], "str | None"]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a batch leaves, and where it runs."""
+    """Where a batch runs, and which files it writes."""
 
     policy: Annotated[
         list[str] | None,
@@ -65,7 +65,6 @@ class RunOptions:
     ] = False
 
     def check(self, **others: Any) -> None:
-        """Refuse options that mean nothing together."""
         if self.simulate_gpus is not None and not self.policy:
             raise UserError(
                 "--simulate-gpus is for a yard of the batch's own: give --policy with it, as in --policy fcfs; a "
@@ -81,14 +80,13 @@ class RunOptions:
                 raise UserError(f"a batch with --{'policy' if self.policy else 'out'} {why}; leave out {option}")
 
     def folder(self) -> Path:
-        """Where files go; it is there, and nothing of an earlier run is in the way."""
+        """Make the folder for files; files of an earlier run are refused."""
         from gpuyard.monitor.output_folder import prepare
 
         usual = Path(time.strftime("gpuyard-batch-%Y%m%d-%H%M%S"))
         return prepare(self.out or usual, _NAMES)
 
     def drawn(self) -> list[str]:
-        """The metrics to draw."""
         from gpuyard.cli.monitoring.plot_sources import metrics_of
 
         if self.no_plots:
@@ -97,7 +95,7 @@ class RunOptions:
 
 
 def run_under_policies(run_options: RunOptions, submit: Submit, json: bool) -> int:
-    """Run a batch in a yard of its own for each policy; the exit code."""
+    """Run a batch under each policy, on a daemon of its own; returns the exit code."""
     from gpuyard.cli.jobs.batch_results import compare
     from gpuyard.cli.monitoring.monitor_run import open_gpus
     from gpuyard.config import settings
@@ -131,7 +129,6 @@ def run_under_policies(run_options: RunOptions, submit: Submit, json: bool) -> i
 
 
 def _policies(run_options: RunOptions) -> list[str]:
-    """Those that are named, each once; a mistake is told before anything runs."""
     from gpuyard.policies.resolver import check_passed, make_planner, split_list
 
     found = list(dict.fromkeys(split_list(run_options.policy or [])))
@@ -147,7 +144,7 @@ def _policies(run_options: RunOptions) -> list[str]:
 def _run(
     policy: str, settings: dict[str, str], folder: Path, submit: Submit, drawn: list[str], json: bool
 ) -> Results:  # fmt: skip
-    """One policy: a yard that is there for as long as the batch lasts."""
+    """Run a batch under one policy, on a daemon that lives as long as the batch."""
     from gpuyard.cli.jobs.batch_results import (
         keep_logs,
         summarise,  # before anything runs: an import is no place to be interrupted in
@@ -171,7 +168,7 @@ def _run(
 
 
 def _follow_to_end(client: Client, id: str, quiet: bool) -> bool:
-    """Follow a batch to its end, or end it for whoever has had enough; whether so."""
+    """Follow a batch; Ctrl-C cancels it and makes this True."""
     from gpuyard.cli.jobs.batch_results import follow
 
     try:
@@ -190,10 +187,9 @@ _OTHERS = "gpuyard batch follow, list, cancel and report see to batches that are
 
 
 class BatchGroup(QuickGroup):
-    """A group of which one command need not be named: `gpuyard batch FILE` starts a batch."""
+    """A group with a default command: `gpuyard batch FILE` starts a batch."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the line; what names no command is for the one that starts a batch."""
         if args and args[0] not in self.commands:
             args = [_START, *args]
         return super().parse_args(ctx, args)
@@ -276,7 +272,7 @@ def _daemon_flags(daemon: DaemonOptions) -> dict[str, str | None]:
 
 
 def _submit(client: Client, batch: Batch, again: bool, json: bool) -> Taken:
-    """What became of a batch that was submitted; if no row of it can run, that is told as data as well."""
+    """Submit a batch; with `json`, also print that no row can run."""
     taken = client.submit_batch(batch.jobs, batch.name, waves=batch.waves, same=batch.key, again=again)
     _print_submitted(batch, taken)
     if taken["batch"] is None and json:
@@ -313,7 +309,6 @@ def _print_submitted(batch: Batch, taken: Taken) -> None:
 
 
 def _reasons(taken: Taken) -> Iterable[tuple[str, list[int]]]:
-    """Why rows are refused, and which ones for each reason."""
     found: dict[str, list[int]] = {}
     for one in taken["refused"]:
         found.setdefault(one["reason"], []).append(one["row"])
@@ -321,7 +316,7 @@ def _reasons(taken: Taken) -> Iterable[tuple[str, list[int]]]:
 
 
 def _follow(client: Client, id: str, json: bool, drawn: tuple[Path, list[str]] | None = None) -> None:
-    """Follow a batch to its end; whoever leaves early is told how to come back."""
+    """Follow a batch to its end; Ctrl-C leaves it running and says how to come back."""
     from gpuyard.cli.jobs.batch_results import follow, summarise
 
     try:
@@ -408,7 +403,7 @@ def report(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> Non
 
 
 def _chosen(client: Client, id: str | None, open_first: bool = False) -> str:
-    """The batch that is named, or one's newest."""
+    """The given batch, or the user's newest."""
     if id is not None:
         return id
     found = client.batches(user=client.who_am_i()["user"], limit=100)

@@ -33,8 +33,6 @@ _DOCUMENTS = (".yaml", ".yml", ".toml")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is to be submitted."""
-
     name: str
     key: str
     """What tells that a file is the same."""
@@ -45,8 +43,6 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """What a command line says of a batch."""
-
     options: Options
     """Of every job, unless it says otherwise itself; but `name` is the batch's."""
     num: int | None = None
@@ -56,7 +52,6 @@ class BatchSettings:
 
 
 def read_batch(path: str, settings: BatchSettings) -> Batch:
-    """The batch that a file describes."""
     if path.endswith(_DOCUMENTS):
         return _document(path, settings)
     rows = read_commands(path, settings.header)
@@ -66,7 +61,7 @@ def read_batch(path: str, settings: BatchSettings) -> Batch:
 
 
 def read_sweep(path: str, command: Sequence[str], settings: BatchSettings) -> Batch:
-    """The batch that a command and a file of parameters describe."""
+    """The batch of a command and a file of parameters."""
     if not command:
         raise UserError("there is no command to fill; put it after --, as in: ... -- python train.py --lr={lr}")
     choices = read_parameters(path)
@@ -115,7 +110,7 @@ def _document(path: str, settings: BatchSettings) -> Batch:
 
 
 def _commands(path: str, rows: Sequence[Row], settings: BatchSettings) -> list[dict[str, Any]]:
-    """Rows of a file of commands as jobs, with the lines for us that their scripts have."""
+    """Rows of a file of commands as jobs, with the #GPUYARD lines of their scripts."""
     common, urgent = replace(settings.options, name=None), urgencies([row.priority for row in rows])
     here = os.path.abspath(os.path.expanduser(common.chdir or os.curdir))
     alike = dict[tuple[str, str], dict[str, Any]]()
@@ -138,7 +133,7 @@ def _commands(path: str, rows: Sequence[Row], settings: BatchSettings) -> list[d
 
 
 def _of_script(script: str, options: Options, settings: BatchSettings) -> dict[str, Any]:
-    """What all rows of a script have in common: what was asked for, then what its own lines say, then the usual."""
+    """What all rows of a script share: options first, then the #GPUYARD lines of the script, then defaults."""
     lines = Options() if settings.remote else _script_lines(script)
     found = options.over(lines).over(Options(name=os.path.basename(script), gpu_memory="auto"))
     if found.gpu_memory == "auto" and settings.profile:
@@ -156,7 +151,7 @@ def _plain(options: Options) -> dict[str, Any]:
 
 
 def _directory(path: str, row: Row, here: str, remote: bool) -> str:
-    """Where a row runs; what is wrong with it is told before anything is queued."""
+    """The working directory of a row; mistakes in the row are reported before anything is queued."""
     if remote:
         return _remote_directory(path, row)
     directory = os.path.normpath(os.path.join(here, os.path.expanduser(row.directory)))
@@ -187,7 +182,7 @@ def _is_program(directory: str, word: str) -> bool:
 
 
 def _script_lines(path: str) -> Options:
-    """What the lines for us at the top of a row's script ask for."""
+    """Options from the #GPUYARD lines of a row's script."""
     from gpuyard.cli.jobs.job_script import read_script
 
     with open(path, "rb") as file:
@@ -205,7 +200,7 @@ def _script_lines(path: str) -> Options:
 
 
 def _in_order(jobs: list[dict[str, Any]], priorities: Sequence[float], size: int) -> list[dict[str, Any]]:
-    """The jobs in the order in which they start, lower priorities first, each with its wave."""
+    """The jobs in the order of their start, lower priorities first, each with its wave."""
     found = []
     for turn in turns([-priority for priority in priorities], size):
         job = jobs[turn.place]
@@ -219,7 +214,7 @@ def _name(path: str, settings: BatchSettings) -> str:
 
 
 def _key(path: str, *more: str) -> str:
-    """What is the same if the same file is given again, as it is now."""
+    """The same for the same file with the same contents."""
     found = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
     with open(path, "rb") as file:
         found.update(file.read())

@@ -124,7 +124,7 @@ def _cells(job: Job) -> Sequence[str]:
 
 
 def _memory(job: Job) -> str:
-    """`1.8G of 2G`: what it uses of what it was promised."""
+    """`1.8G of 2G`: used, of what was reserved."""
     promised = "all" if job["gpu_memory"] is None else format_size(job["gpu_memory"])
     peak = job["measured"]["peak"] if job["measured"] else None
     return f"{format_size(peak)} of {promised}" if peak else promised
@@ -147,7 +147,7 @@ def head_line(standing: BatchStanding) -> str:
 
 
 def summarise(client: Client, id: str, json: bool) -> int:
-    """Tell how every row of a batch ended, and what that achieved; the exit code that says whether all is well."""
+    """Print how every row ended, and what the batch achieved; returns the exit code."""
     standing, report = client.batch(id), client.batch_report(id)
     rows = sorted(standing["ended"], key=lambda row: (row["row"], row["id"]))
     if json:
@@ -170,7 +170,6 @@ def _summary(row: RowOutcome) -> Sequence[str]:
 
 
 def report_lines(report: BatchReport) -> list[str]:
-    """What a batch achieved, in words."""
     counts = [f"{report['succeeded']:,} succeeded"]
     counts += [f"{many:,} {name}" for name, many in _otherwise(report) if many]
     going = "" if report["state"] == "over" else ", and it is not over"
@@ -226,20 +225,17 @@ _RECORDING_PERIOD, _RECORDING_WAIT = 0.2, 3.0
 
 
 class Results(NamedTuple):
-    """What came of a batch."""
-
     document: dict[str, Any]
     """As --json has it: the batch's report, its outcomes, `summary` and `files`."""
     recording: Recording
 
     @property
     def code(self) -> int:
-        """The exit code that says whether all is well."""
         return int(self.document["failed"] > 0 or self.document["refused"] > 0 or self.document["state"] == "open")
 
 
 def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy: str = "") -> Results:
-    """Write what the GPUs did while a batch ran, and who had which."""
+    """Write metrics of the GPUs during the batch, and which job had which GPU."""
     from gpuyard.monitor import output_folder
     from gpuyard.monitor import summaries as course
     from gpuyard.monitor.tracks import HELD
@@ -266,7 +262,7 @@ def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy
 
 
 def _read_recording(client: Client, begin: float, end: float) -> Recording:
-    """What all GPUs did then; the look that follows the end is waited for, so that none before it is missed."""
+    """Metrics of all GPUs; waits for the first sample after the end, so that none before it is missed."""
     from gpuyard.monitor.sources import open_source
     from gpuyard.monitor.tracks import HELD, to_edges
     from gpuyard.recordings.series import METRICS
@@ -329,7 +325,7 @@ def _print_metrics(summary: Mapping[str, Any], out: Path, files: Sequence[Path])
 
 
 def keep_logs(client: Client, ids: Sequence[str], folder: Path) -> None:
-    """Keep what the jobs printed; the yard itself is thrown away."""
+    """Keep the jobs' output; the daemon's folder is thrown away."""
     folder.mkdir(parents=True, exist_ok=True)
     for id in ids:
         job = client.job(id)
@@ -344,7 +340,7 @@ def keep_logs(client: Client, ids: Sequence[str], folder: Path) -> None:
 
 
 def compare(out: Path, found: Mapping[str, Results], drawn: Sequence[str]) -> None:
-    """Put policies beside each other: a figure, a table, and what the GPUs did under each."""
+    """Compare policies: a figure, a table, and the metrics under each."""
     from gpuyard.cli.terminal.text_table import lines
     from gpuyard.monitor import output_folder
     from gpuyard.monitor.plots import MEASURES, write_comparison, write_plots

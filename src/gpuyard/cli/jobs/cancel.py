@@ -31,7 +31,7 @@ All = Annotated[bool, typer.Option("--all", help="All open jobs of yours, or of 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Options that choose among the open jobs; what fits them all is meant."""
+    """Options that select open jobs; a job must match all of them."""
 
     name: Name = None
     user: User = None
@@ -41,11 +41,10 @@ class Selection:
 
     @property
     def given_by_options(self) -> bool:
-        """Whether jobs are chosen by what they are like."""
         return bool(self.all_ or self.name or self.user or self.state or self.tag)
 
     def ids(self, client: Client, given: Sequence[str], usual: str | None = None) -> list[str]:
-        """The jobs that are meant, tasks of an array as one; in the state `usual`, unless another is asked for."""
+        """Ids of the selected jobs, tasks of an array as one; in the state `usual` unless --state is given."""
         check_state(self.state)
         if not self.given_by_options:
             if not given:
@@ -60,7 +59,7 @@ class Selection:
 
 
 def _together(jobs: Iterable[Job]) -> Iterable[str]:
-    """Their ids; tasks of one array are named together, since there may be thousands."""
+    """Ids of jobs; tasks of one array are named together, since there may be thousands."""
     arrays: dict[str, list[int]] = {}
     for job in jobs:
         if job["array"] is None or job["task"] is None:
@@ -74,7 +73,7 @@ def _together(jobs: Iterable[Job]) -> Iterable[str]:
 
 
 def current_user(client: Client) -> str:
-    """The name that the daemon knows this user by."""
+    """The name by which the daemon knows this user."""
     if client.host is not None:
         return str(client.who_am_i().get("user") or "")
     import pwd
@@ -151,7 +150,7 @@ def release(daemon: DaemonOptions, selection: Selection, jobs: JobIds = None, js
 
 
 def _count(job: Job, *states: str) -> int:
-    """How many tasks of an array are in one of some states; of a job, whether it is."""
+    """How many tasks of an array (or 1 for a job) are in one of the states."""
     tasks = job.get("tasks") or {job["state"]: 1}
     return sum(tasks.get(state, 0) for state in states)
 
@@ -161,14 +160,13 @@ def _listed(job: Job) -> str:
 
 
 def describe_cancelled(job: Job) -> str:
-    """What became of a job that was cancelled."""
     if job["kind"] == "lease" and job["started_at"] is not None:
         return f"the lease ends; process {job['pid']} is left alone, so end it yourself if it uses the GPUs still"
     return "asked to end" if job["state"] == "running" else job["state"]
 
 
 def _apply(jobs: list[str], act: Callable[[str], Job], describe: Callable[[Job], str], json: bool) -> None:
-    """Do it to every job; one that cannot be done is told, and does not keep the others from it."""
+    """Act on every job; a failure is reported, and the others go on."""
     done: list[Job] = []
     for id in dict.fromkeys(jobs):
         try:

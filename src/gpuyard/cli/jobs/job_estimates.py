@@ -52,7 +52,7 @@ def estimates(
 
 
 def _after_dashes(context: typer.Context, words: list[str]) -> bool:
-    """Whether what was given is a command: -- stands before it."""
+    """Whether the words are a command: -- stands before them."""
     line = context.meta.get("gpuyard.line", [])
     return bool(words) and len(line) > len(words) and line[-len(words) - 1] == "--"
 

@@ -61,7 +61,7 @@ def ps(
 
 
 def _first(client: Client, states: list[str]) -> tuple[int, int]:
-    """How many there are of those that run and the first that wait, and how many more."""
+    """How many rows to show (all that run, and the first that wait), and how many more there are."""
     shown = min(states.count("running") + _SHOWN, len(states))
     total = len(states)
     if total >= _ASKED:
@@ -71,7 +71,6 @@ def _first(client: Client, states: list[str]) -> tuple[int, int]:
 
 
 def print_jobs(jobs: Columns, now: float, shown: int) -> None:
-    """The table of the first so many jobs."""
     from gpuyard.cli.terminal.text_table import how_far, indices, print_table, share, span
 
     starts, ends = jobs["started"], jobs["ended"]
@@ -97,7 +96,6 @@ def print_jobs(jobs: Columns, now: float, shown: int) -> None:
 
 
 def check_state(state: str | None) -> None:
-    """Refuse a state that no job can have."""
     if state is not None and state not in _STATES:
         raise UserError(f"there is no state '{state}'{suggest(state, _STATES)}; the states are {', '.join(_STATES)}")
 

@@ -23,7 +23,7 @@ _LOOK = 0.1
 
 
 class FileLog:
-    """The file that a job's output goes to, read with the rights of whoever looks."""
+    """The file of a job's output, read with the rights of this user."""
 
     def __init__(self, client: Client, path: str) -> None:
         self._client, self.path = client, path
@@ -31,7 +31,7 @@ class FileLog:
     def log(
         self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
     ) -> LogPart:
-        """A piece of it; with `wait`, wait for more, or for the job's end."""
+        """A piece of it; `wait`: seconds to wait for more, or for the job's end."""
         end = time.monotonic() + wait
         while True:
             job = self._client.job(id)  # before the file is read: what it wrote last is not missed
@@ -55,7 +55,7 @@ class FileLog:
 
 
 def log_of(client: Client, id: str, *, error: bool = False) -> Log:
-    """Where a job's output is to be read."""
+    """Where to read a job's output."""
     job = client.job(id)
     if "tasks" in job:  # the daemon says which tasks there are
         return client
@@ -74,20 +74,19 @@ def log_of(client: Client, id: str, *, error: bool = False) -> Log:
 
 
 def follow(log: Log, job: str, offset: int = 0, attempt: int | None = None) -> None:
-    """Write a job's output to stdout as it comes, from an offset on, until the job is over."""
+    """Write a job's output to stdout as it comes, until the job is over."""
     for data in output_of(log, job, offset, attempt, output.say):
         write(data)
 
 
 def write(data: bytes) -> None:
-    """Bytes to stdout, as they are."""
     if data:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
 
 def exit_code(job: Job) -> int:
-    """What a command that stands for a job ends with."""
+    """The exit code of a command that stands for a job."""
     if job["state"] == "succeeded":
         return 0
     if job["state"] == "cancelled":
@@ -135,7 +134,7 @@ def logs(
 
 
 def _copy(client: Log, job: str, attempt: int | None) -> int:
-    """Write all there is by now; the offset of its end."""
+    """Write all output so far; returns the offset of its end."""
     offset = 0
     while True:
         part = client.log(job, offset, attempt=attempt)
@@ -146,7 +145,7 @@ def _copy(client: Log, job: str, attempt: int | None) -> int:
 
 
 def last_lines(client: Log, job: str, count: int, attempt: int | None = None) -> tuple[bytes, int]:
-    """The last lines of a job's output, and the offset of its end: read backwards, as far as needed."""
+    """The last lines of a job's output, read backwards as far as needed, and the offset of its end."""
     part = client.log(job, -_PIECE, size=_PIECE, attempt=attempt)
     text, end = part.data, part.next_offset
     start = end - len(text)
@@ -185,7 +184,7 @@ def wait(
 
 
 def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) -> tuple[list[Job], bool]:
-    """The jobs as they are at the end, and whether all were over in time."""
+    """The jobs at the end, and whether all were over in time."""
     from gpuyard.api.types import OVER
     from gpuyard.client.retry import patiently
 

@@ -68,7 +68,7 @@ def add(
 
 
 def _given(url: str) -> str:
-    """The URL; read where nobody sees it, if that is asked for."""
+    """The URL; - reads it without an echo, or from a pipe."""
     if url != "-":
         return url
     import sys
@@ -159,7 +159,6 @@ def _row(one: Mapping[str, Any], when: str, every: bool) -> tuple[str, ...]:
 
 
 def problem(one: Mapping[str, Any]) -> str:
-    """What is wrong with a notification, and what comes next."""
     if not one["error"]:
         return ""
     from gpuyard.cli.terminal.text_table import instant
@@ -171,7 +170,7 @@ def problem(one: Mapping[str, Any]) -> str:
 
 
 def notification_lines(notices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What `gpuyard show` says of a job's notifications."""
+    """Lines of `gpuyard show` about notifications."""
     lines = []
     for one in reversed(notices):
         to = f"{one['event']} to {one['target']}"

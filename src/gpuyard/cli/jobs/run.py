@@ -94,7 +94,7 @@ def run(context: typer.Context, daemon: DaemonOptions, request: Request) -> None
 
 
 def _await_start(client: Client, id: str) -> None:
-    """Return when the job has started or is over; tell why it waits if that takes more than a second."""
+    """Return when the job has started or is over; after a second print why it waits."""
     said = ""
     job = patiently(client.job, id, wait=1.0, until="start", say=output.say)
     while job["state"] in ("queued", "held"):
@@ -109,10 +109,9 @@ def _await_start(client: Client, id: str) -> None:
 
 
 class Interrupts:
-    """Ctrl-C is for the job: the first asks it to end, the second ends it, the third leaves it alone and goes.
+    """Ctrl-C is for the job: the first asks it to end, the second kills it, the third leaves it running and exits.
 
-    A handler does not raise, so no request and no write is cut in the middle: Python goes on where it was.
-    """
+    The handler does not raise, so no request and no write is cut in the middle."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -128,7 +127,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def pass_to(self, job: str) -> None:
-        """The job there is now; if somebody was faster than the queue, end it."""
+        """Set the job; if Ctrl-C came before it was queued, cancel it."""
         self.job = job
         if self.count:
             self._cancel(job)

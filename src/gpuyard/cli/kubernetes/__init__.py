@@ -8,8 +8,6 @@ from gpuyard.cli.parser import Entry, LazyGroup
 
 
 class Commands(LazyGroup):
-    """Every command, imported when it runs."""
-
     examples = {  # noqa: RUF012
         "gpuyard kubernetes scheduler": "schedule pods that say schedulerName: gpuyard",
         "gpuyard kubernetes explain pod/NAME": "see why a pod waits",

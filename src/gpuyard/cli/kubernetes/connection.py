@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How to reach a cluster."""
-
     kubeconfig: Annotated[
         str | None, typer.Option("--kubeconfig", metavar="FILE", help="How to reach the cluster ($KUBECONFIG).")
     ] = None
@@ -28,7 +26,6 @@ class ClusterOptions:
     ] = None
 
     def api(self) -> Api:
-        """Calls to its API server."""
         from gpuyard.kubernetes.api_client import Api
         from gpuyard.kubernetes.kubeconfig import connect
 
@@ -45,7 +42,7 @@ class NoScheduler(GpuyardError):
 
 
 def scheduler_at(text: str) -> str:
-    """The URL of a scheduler, from what somebody wrote: `http://box:10260`, or `box:10260`."""
+    """The URL of a scheduler from `http://box:10260` or `box:10260`."""
     url = (text if "://" in text else f"http://{text}").rstrip("/")
     try:
         parts = urlsplit(url)
@@ -58,7 +55,6 @@ def scheduler_at(text: str) -> str:
 
 
 def ask(url: str) -> dict[str, Any]:
-    """What a scheduler tells of its cluster."""
     from urllib.request import ProxyHandler, build_opener
 
     try:

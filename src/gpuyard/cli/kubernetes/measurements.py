@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """Where pods are made, and who knows what GPUs do."""
-
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Where pods are made (the context's).")
     ] = None
@@ -39,8 +37,6 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOptions:
-    """What of the file is run, and how."""
-
     repeat: Annotated[
         int | None, typer.Option("--repeat", min=1, max=1000, metavar="N", help="How often (as the file says).")
     ] = None
@@ -59,7 +55,6 @@ class ChoiceOptions:
     ] = False
 
     def choice(self) -> Choice:
-        """The same for the runner."""
         from gpuyard.experiments.runner import Choice
 
         return Choice(self.repeat, tuple(self.only or ()), percents(self.percent), fresh=self.fresh)
@@ -98,7 +93,7 @@ def experiment(
 
 
 def _generate(found: ClusterExperiment, cluster: ClusterOptions, choice: Choice, folder: Path, json: bool) -> None:
-    """Write manifests; what nodes say of their GPUs is asked for if the file does not, and if somebody answers."""
+    """Write manifests; if the file does not say how much memory GPUs have, ask the cluster."""
     from gpuyard.kubernetes.experiment.backend import look_at
     from gpuyard.kubernetes.experiment.manifests import write_manifests
 
@@ -214,7 +209,7 @@ def _warn(sentence: str) -> None:
 
 
 def _draw(folder: Path, recording: Recording, chosen: Sequence[Wanted], title: str) -> list[Path]:
-    """A figure of each metric that is known, called as its CSV."""
+    """A figure for each known metric, named like its CSV."""
     from gpuyard.figures.style import png_bytes, write_atomically
     from gpuyard.monitor.plots import draw, known
 

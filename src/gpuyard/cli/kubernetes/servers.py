@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingOptions:
-    """How it is decided."""
-
     policy: Annotated[
         str | None,
         typer.Option("--policy", metavar="POLICY", help="Who is next: any policy of gpuyard, also learned:FILE."),
@@ -71,8 +69,6 @@ class SchedulingOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """How it runs."""
-
     scheduler_name: Annotated[
         str | None,
         typer.Option("--scheduler-name", metavar="NAME", help="Whose pods (gpuyard; shadowed: default-scheduler)."),
@@ -176,7 +172,7 @@ def _settings(scheduling: SchedulingOptions, process: ProcessOptions) -> Setting
 
 
 def _planner(settings: Settings) -> OrderedPlanner:
-    """The planner that the settings ask for; a trained policy must have passed its gate."""
+    """The planner of the settings; a trained policy must have passed its gate."""
     from gpuyard.policies.deployment import serve_policy
 
     return serve_policy(
@@ -270,7 +266,6 @@ def dashboard(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:

@@ -71,7 +71,7 @@ def top(
 
 
 def _source(scheduler: str | None, cluster: ClusterOptions, namespace: str | None) -> Source:
-    """Who tells: the scheduler that is named; else the one of this machine, unless a cluster is named; else the API."""
+    """The scheduler that is named; else that of this machine, unless a cluster is named; else the API server."""
     if scheduler is not None:
         url = scheduler_at(scheduler)
         return lambda: ask(url)
@@ -99,7 +99,6 @@ def _print(view: dict[str, Any]) -> None:
 
 
 def _live(source: Source, seconds: float) -> None:
-    """Show it until `q` or Ctrl-C; the terminal is as before when this returns."""
     from gpuyard.cli.terminal.full_screen import full_screen
 
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
@@ -116,7 +115,7 @@ def _live(source: Source, seconds: float) -> None:
 
 
 def _follow(source: Source, seconds: float, answers: queue.SimpleQueue[Answer]) -> None:
-    """Ask again and again, in a thread of its own, so that keys never wait for an answer."""
+    """Ask again and again, in a thread: keys never wait for an answer."""
     while True:
         begun = time.monotonic()
         try:
@@ -169,7 +168,7 @@ def _screen_lines(view: dict[str, Any] | None, problem: str, width: int, height:
 
 
 class Room(NamedTuple):
-    """How many rows each list gets, headings not counted."""
+    """Rows of each list, headings not counted."""
 
     nodes: int
     queue: int
@@ -177,7 +176,7 @@ class Room(NamedTuple):
 
 
 def frame(view: Facts, width: int, height: int | None, *, problem: str = "", bars: str = BARS) -> list[Line]:
-    """The cluster in so many lines; without a height, as many as show what matters."""
+    """The cluster in `height` lines; None: as many as show what matters."""
     gpus = [(node, gpu) for node in view["nodes"] for gpu in node["gpus"]]
     waiting = sorted((pod for pod in view["pods"] if pod["phase"] in _WAITING), key=_place)
     running = sorted((pod for pod in view["pods"] if pod["phase"] not in _WAITING), key=_start)
@@ -195,7 +194,7 @@ def frame(view: Facts, width: int, height: int | None, *, problem: str = "", bar
 
 
 def shared_out(height: int | None, gpus: int, nodes: int, waiting: int, running: int) -> Room:
-    """Share lines out among the lists: a third for the queue, the rest for GPUs; what is left over for who runs."""
+    """Divide the lines: a third for the queue, the rest for GPUs; what is left over for placed pods."""
     if height is None:
         return Room(40, min(max(waiting, 1), 40), min(running, 40))
     left = max(height - 3, 2)  # headings of the nodes and the queue, and a blank between them
@@ -208,7 +207,7 @@ def shared_out(height: int | None, gpus: int, nodes: int, waiting: int, running:
 
 
 def _folded(facts: Sequence[str], width: int | None, style: str = "") -> list[Line]:
-    """Facts in as many lines as they take to fit into a width; in one if none is given."""
+    """Facts in as many lines as fit into a width; None: in one line."""
     lines = [""]
     for fact in facts:
         further = f"{lines[-1]} · {fact}" if lines[-1] else fact
@@ -269,13 +268,13 @@ def _nodes(view: Facts, gpus: Sequence[tuple[Facts, Facts]], rows: int, width: i
 
 
 def _interest(node: Facts) -> tuple[int, float, str]:
-    """What somebody should see first: what is wrong, then what is full."""
+    """Sort key: what is wrong first, then what is full."""
     wrong = not node["ready"] or any(map(is_over, node["gpus"]))
     return -int(wrong), -_share(node["gpus"]), node["name"]
 
 
 def is_over(gpu: Facts) -> bool:
-    """Whether more is used of it than its pods are counted with."""
+    """Whether more memory is used than is charged for its pods."""
     used = gpu["memory_used"]
     return bool(used is not None and gpu["pods"] and used > gpu["memory_charged"] + _TOLERANCE)
 
@@ -360,7 +359,6 @@ def _taken(node: Facts) -> str:
 
 
 def _of_all(node: Facts, what: str) -> Cell:
-    """A share of the memory of a node's GPUs."""
     total = sum(gpu["memory_total"] for gpu in node["gpus"])
     known = [gpu[what] for gpu in node["gpus"] if gpu[what] is not None]
     if not total or not known:
@@ -377,7 +375,7 @@ def _start(pod: Facts) -> float:
 
 
 def _list(title: str, pods: Sequence[Facts], rows: int, rest: Sequence[Column], width: int, bars: str) -> list[Line]:
-    """A list of pods; where there is no room for all, its last line tells how many more there are."""
+    """A list of pods; if not all fit, the last line says how many more there are."""
     if not pods:
         return [[Piece(f" {title}", "head")], [Piece(" no pod", "faint")]]
     shown = len(pods) if len(pods) <= rows else max(rows - 1, 0)

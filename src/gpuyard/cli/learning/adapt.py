@@ -193,8 +193,10 @@ def plot(
 
 
 def _use_one_thread() -> None:
-    """Let numpy, which is not loaded yet, use one thread: its matrices are small here, and threads get in each other's
-    way; and sums in other parts end in other bits, so that the same seed would not give the same file."""
+    """Let numpy, which is not loaded yet, use one thread: the matrices are small, and threads slow each other down.
+
+    Threads would also sum in another order, so that the same seed would not give the same file.
+    """
     for name in _THREADS:
         os.environ.setdefault(name, "1")
 
@@ -215,7 +217,7 @@ def _decider(agent: Agent) -> Make:
 
 
 def _resolve(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]]:
-    """How to make a decider, the hash of its file if it has one, how it learned, and what else is told of it."""
+    """How to make a decider, the hash of its file, its recipe, and more facts for --json."""
     from gpuyard.adapt.agent.agent_file import load_hashed, shipped
     from gpuyard.adapt.agent.reinforce import recipe_of
     from gpuyard.adapt.deciders import make_decider
@@ -240,7 +242,6 @@ def _share(value: float) -> str:
 
 
 def _within(value: float, interval: tuple[float, float], percent: bool = False) -> str:
-    """A value and what it is sure to be within."""
     if math.isnan(value):
         return "-"
     form = "{:.0%}" if percent else "{:.4f}"
@@ -282,7 +283,7 @@ def _cells(s: DeciderResult) -> tuple[str, ...]:
 
 
 def _print_ranking(standing: DeciderResult, whole: bool) -> None:
-    """The sequences by what they came to, the decider's and the one that never grows marked."""
+    """The sequences by accuracy, with marks at the decider and at the one that never grows."""
     from gpuyard.adapt.agent.evaluation import row
     from gpuyard.cli.terminal.text_table import print_table
 

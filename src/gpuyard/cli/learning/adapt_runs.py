@@ -64,7 +64,7 @@ def run(
 
 
 def _end() -> None:
-    """End at once: all is written, and to take torch apart can take seconds, which are no longer the job's."""
+    """Exit at once: all is written, and tearing torch down takes seconds of the job's time."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -163,7 +163,7 @@ def _check_torch() -> None:
 
 
 def _queue(daemon: LocalOnlyOptions) -> Client | None:
-    """The queue of this machine, if it runs."""
+    """A client of the daemon of this machine, if one runs."""
     from gpuyard.client.transport import NoDaemon
 
     client = daemon.client()
@@ -179,16 +179,14 @@ def _request(gpu_memory: str | None) -> Wishes:
 
 
 def _silent(done: float, total: int) -> None:
-    """Where nobody looks on."""
+    """Progress is not shown."""
 
 
 def _word(decider: str) -> str:
-    """A decider as a folder's name has it."""
     return decider.partition(":")[0]
 
 
 def _print_event(event: dict[str, Any]) -> None:
-    """What happens in a training, a line each."""
     at, what = f"{event['time']:10.4g}", event["event"]
     if what == "evaluation":
         output.say(f"{at}  accuracy {100 * event['accuracy']:.2f} %  loss {event['loss']:.4f}  step {event['step']:,}")

@@ -107,7 +107,7 @@ Jobs = Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Pr
 
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
-    """Where the jobs of traces run: a field is an option of every command that takes it."""
+    """Which jobs of traces are simulated, and on which cluster."""
 
     gpus: Annotated[
         int | None,
@@ -130,7 +130,6 @@ class ProblemOptions:
     format: Format = None
 
     def problems(self, traces: list[str], estimate: str | None, trained_for: str = "easy") -> list[Problem]:
-        """What the traces are made into."""
         from gpuyard.core.model import DEFAULT_GPU_MEMORY, Cluster
         from gpuyard.core.policy import check_discipline, check_placement
         from gpuyard.learn.trace_windows import make_problem
@@ -311,7 +310,6 @@ def evaluate(
 def _run_protocol(
     protocol: str, learned: Learned, name: str, traces: list[str], options: ProblemOptions, json: bool
 ) -> None:
-    """Judge by somebody else's protocol."""
     from gpuyard.cli.terminal.text_table import print_table
     from gpuyard.learn.evaluation import slowdowns
 
@@ -353,7 +351,7 @@ def _describe(problem: Problem) -> str:
 
 
 def _train(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | None, resume: bool) -> Learned:
-    """Train with a progress bar; what an interrupted training has achieved is kept beside the file."""
+    """Train with a progress bar; an interrupted training is kept beside the file."""
     from gpuyard.learn.training import train as run
 
     checkpoint = out.with_name(out.name + ".training")
@@ -389,7 +387,6 @@ def _gate(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _verdict(gate: dict[str, Any]) -> str:
-    """What the gate says, in a line."""
     ratio = f"{gate['ratio']:.3f} ({gate['ratio_low']:.3f} to {gate['ratio_high']:.3f})"
     of = f"{gate['objective']} is {ratio} of what {gate['best_heuristic']}, the best heuristic in hindsight, achieves"
     said = f"{gate['trace']}: held out, the {of}; means {gate['mean_ratio']:.3f}, longest waits {gate['p99_ratio']:.3f}"
@@ -399,7 +396,7 @@ def _verdict(gate: dict[str, Any]) -> str:
 
 
 def _document(name: str, learned: Learned, found: list[Evaluation], verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What `--json` prints; of a single trace, the numbers stand at the top as well."""
+    """The document of `--json`; of a single trace, the numbers stand at the top as well."""
     rows = [
         {
             **verdict,
@@ -416,7 +413,6 @@ def _document(name: str, learned: Learned, found: list[Evaluation], verdicts: li
 
 
 def _print(found: Evaluation) -> None:
-    """What every policy achieved, the best first."""
     from gpuyard.cli.terminal.text_table import print_table
     from gpuyard.learn.evaluation import PREEMPTIVE
 

@@ -43,7 +43,7 @@ def place(
 
 
 def verdict(found: list[Score]) -> str:
-    """One line: who has the shortest makespan, and whether learning was worth it."""
+    """One line: which method has the shortest makespan, and whether training paid off."""
     *others, learned = sorted(found, key=lambda one: one.method == "learned")
     best = min(others, key=lambda one: one.makespan)
     gains = best.makespans - learned.makespans

@@ -114,7 +114,6 @@ def check(file: File, json: Json = False) -> None:
 
 
 def percents(text: str | None) -> tuple[float, ...]:
-    """The over-provisionings that an option names; none: all."""
     from gpuyard.experiments.validation import percentage
 
     try:
@@ -136,35 +135,30 @@ def _print_outcome(found: Outcome, folder: Path, json: bool) -> None:
 
 
 class ProgressLine:
-    """Tells on stderr how far an experiment is: a line that moves on a terminal, a line for each run elsewhere."""
+    """Progress on stderr: one line that is rewritten on a terminal, a line for each run elsewhere."""
 
     def __init__(self) -> None:
         self._moves = sys.stderr.isatty()
         self._head = ""
 
     def begins(self, number: int, total: int, run: Run) -> None:
-        """A run begins."""
         what = f"{run.scheduler.name} at {run.percent:g} %" + (f", turn {run.turn}" if run.turn > 1 else "")
         self._head = f"run {number} of {total}: {what}"
         if not self._moves:
             output.say(self._head)
 
     def progress(self, done: int, total: int) -> None:
-        """So many jobs are over."""
         if self._moves:
             print(f"\r\x1b[K{self._head}: {done} of {total} jobs", end="", file=sys.stderr, flush=True)
 
     def warn(self, sentence: str) -> None:
-        """Something is not as it should be."""
         self.clear()
         output.say(f"gpuyard: warning: {sentence}")
 
     def draws(self) -> None:
-        """Figures are drawn."""
         self.clear()
         output.say("drawing ...")
 
     def clear(self) -> None:
-        """Leave no half line."""
         if self._moves:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -24,8 +24,6 @@ _FREE, _USED = "memory_free", "memory_used"
 
 @dataclass(frozen=True, slots=True)
 class SpanOptions:
-    """Of what, and of when."""
-
     gpus: Annotated[str | None, typer.Option("--gpus", "--gpu", metavar="0,1", help="Only these GPUs.")] = None
     since: Annotated[
         str | None,
@@ -39,8 +37,6 @@ class SpanOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How it is foreseen."""
-
     lag: Annotated[int, typer.Option("--lag", min=1, metavar="N", help="Samples that are looked ahead.")] = 10
     window: Annotated[int, typer.Option("--window", min=3, metavar="N", help="Samples that a forecast is made of.")] = (
         60
@@ -97,7 +93,7 @@ def forecast(
 
 
 def _read(source: str, span: SpanOptions, client: Callable[[], Client]) -> tuple[Recording, bool]:
-    """What a source says; and whether it is a file of mere numbers, of which nobody knows the unit."""
+    """The recording of a source; True: a file of plain numbers without a unit."""
     import math
     from datetime import UTC, datetime
 

@@ -24,7 +24,7 @@ Command = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is watched, if it is no command."""
+    """What is watched, if it is not a command."""
 
     pid: Annotated[
         int | None, typer.Option("--pid", min=1, metavar="PID", help="A process, and what it starts, until it ends.")
@@ -44,8 +44,6 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Who tells what GPUs do."""
-
     source: Annotated[
         str | None,
         typer.Option(
@@ -65,8 +63,6 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What is written, and how."""
-
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", file_okay=False, help="Where files go (./gpuyard-monitor-TIME)."),
@@ -109,7 +105,7 @@ def monitor(
 
 
 def _machine(origin: SourceOptions, words: Sequence[str]) -> tuple[str | None, str]:
-    """Simulated GPUs, if somebody asks for them, and what the command is said to use there."""
+    """Simulated GPUs, if asked for, and what the command uses of them."""
     import os
 
     from gpuyard.config import settings
@@ -122,7 +118,6 @@ def _machine(origin: SourceOptions, words: Sequence[str]) -> tuple[str | None, s
 
 
 def _check(words: Sequence[str], target: Target, origin: SourceOptions) -> None:
-    """Refuse what makes no sense together."""
     targets = {
         "a command": words, "--pid": target.pid, "--job": target.job, "--since": target.since,
     }  # fmt: skip

@@ -34,8 +34,6 @@ _DRAWN = ("utilization", "memory_used", "process_memory", "memcopy", "power", "t
 
 @dataclass(frozen=True, slots=True)
 class MonitorSettings:
-    """How it is to be done."""
-
     out: Path | None
     period: float
     metrics: str | None
@@ -44,13 +42,12 @@ class MonitorSettings:
     json: bool
 
     def drawn(self) -> list[str]:
-        """The metrics to draw."""
         from gpuyard.cli.monitoring.plot_sources import metrics_of
 
         return list(_DRAWN) if self.metrics is None else list(metrics_of(self.metrics))
 
     def folder(self) -> Path:
-        """Where files go; it is there, and nothing of an earlier run is in the way."""
+        """Make the folder for files; files of an earlier run are refused."""
         from gpuyard.monitor.output_folder import prepare, usual_folder
 
         return prepare(self.out or usual_folder())
@@ -58,8 +55,6 @@ class MonitorSettings:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What there is to write down."""
-
     recording: Recording
     who: str
     facts: dict[str, Any]
@@ -75,7 +70,7 @@ class Result:
 def watch_command(
     words: Sequence[str], gpu: str | None, machine: tuple[str | None, str], settings: MonitorSettings
 ) -> int:
-    """Run a command and watch it; its exit code, as a shell has it."""
+    """Run a command and watch it; returns its exit code, as a shell has it."""
     from gpuyard.monitor.monitored_command import Command, shell_code
 
     _check_program(words[0])
@@ -116,7 +111,7 @@ def watch_command(
 def watch_gpus(
     pid: int | None, gpu: str | None, seconds: float | None, machine: tuple[str | None, str], settings: MonitorSettings
 ) -> None:
-    """Watch GPUs, or a process, until that is over or somebody interrupts."""
+    """Watch GPUs or a process until that ends, or until Ctrl-C."""
     from gpuyard.engines.local.processes import hold
     from gpuyard.monitor.monitored_command import ForeignTree, interruptions, watch
 
@@ -147,7 +142,7 @@ def read_recordings(
     daemon: DaemonOptions, id: str | None, since: str | None, gpu: str | None, origin: tuple[str | None, str | None],
     settings: MonitorSettings,
 ) -> None:  # fmt: skip
-    """What a source tells of a job, which is followed to its end first, or of GPUs since some time."""
+    """What a source has of a job, after its end, or of GPUs since some time."""
     from gpuyard.cli.monitoring.plot_sources import named_gpus
     from gpuyard.monitor.output_folder import refuse_used
     from gpuyard.monitor.sources import open_source
@@ -184,7 +179,7 @@ def _of_job(job: Job, recording: Recording, facts: dict[str, Any], recorded: boo
 
 
 def open_gpus(machine: tuple[str | None, str]) -> Gpus:
-    """The GPUs of this machine, or simulated ones; without either it is told how to get some."""
+    """The GPUs of this machine, or simulated ones."""
     from gpuyard.gpus.base import GpusUnavailable
 
     simulated, use = machine
@@ -204,7 +199,6 @@ def open_gpus(machine: tuple[str | None, str]) -> Gpus:
 
 
 def no_gpu(error: Exception) -> str:
-    """Why there is no GPU, and how to go on without one."""
     why = str(error).partition(", or try gpuyard")[0]
     return f"there is no GPU to look at here: {why}; or try it with a simulated one: --simulate-gpus 1x16G"
 
@@ -227,7 +221,7 @@ def _start_watch(
 
 
 def _undo(out: Path, csv: UsageCsv) -> None:
-    """Leave nothing of what did not begin."""
+    """Remove the files of a run that did not begin."""
     from gpuyard.monitor.output_folder import USAGE
 
     csv.close()
@@ -237,7 +231,7 @@ def _undo(out: Path, csv: UsageCsv) -> None:
 
 
 def _watch(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live: bool) -> Any:
-    """What waiting gives; on a terminal with a live view, if there is to be one."""
+    """Call `wait` with a function that takes a sample, and show a live view if `live`."""
     watching.look()
     with LiveView(_picture, to_stderr=True, live=live) as view:
 
@@ -249,7 +243,7 @@ def _watch(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live: 
 
 
 def _finish(out: Path, result: Result, drawn: Sequence[str], settings: MonitorSettings) -> int:
-    """Write what was seen, and tell of it; 1 if it could not all be written."""
+    """Write and print the result; returns 1 if not all could be written."""
     from gpuyard.monitor import output_folder
     from gpuyard.monitor.tracks import HELD
     from gpuyard.recordings.series import Mark
@@ -292,7 +286,7 @@ def _summary(result: Result) -> dict[str, Any]:
 
 
 def _follow(client: Client, id: str) -> Job:
-    """A job when it is over, or when whoever follows it has had enough."""
+    """A job at its end, or when Ctrl-C ended the wait."""
     from gpuyard.api.types import OVER
     from gpuyard.client.retry import patiently
 
@@ -319,7 +313,6 @@ def _window(job: Job) -> tuple[float, float]:
 
 
 def _since(text: str) -> tuple[float, float]:
-    """From then until now."""
     start, end = past_time(text).timestamp(), datetime.now(UTC).timestamp()
     if not start < end:
         raise UserError(f"--since {text} is not in the past; write for example 1h")
@@ -351,7 +344,7 @@ def _check_program(word: str) -> None:
 
 
 def _label(words: Sequence[str]) -> str:
-    """`python train.py`: short enough for a legend, and without what may be secret."""
+    """`python train.py`: short enough for a legend, and without arguments that may be secret."""
     words = [_readable(word) for word in words]
     name = os.path.basename(words[0])
     script = words[1] if len(words) > 1 and not words[1].startswith("-") and " " not in words[1] else ""
@@ -360,7 +353,7 @@ def _label(words: Sequence[str]) -> str:
 
 
 def _readable(word: str) -> str:
-    """A word of a command line as text, whatever bytes it was."""
+    """A word of a command line as text, whatever bytes it has."""
     return os.fsencode(word).decode(errors="replace")
 
 
@@ -405,7 +398,7 @@ def _form(value: float | None, form: str) -> str:
 
 
 def print_summary(summary: Mapping[str, Any], who: str, out: Path, files: Sequence[Path]) -> None:
-    """What came of it, on stderr: the output of a command stays its own."""
+    """Print the result to stderr: stdout belongs to the command."""
     for sentence in summary["warnings"]:
         output.say(f"gpuyard: warning: {sentence}")
     gpus = summary["gpus"]
@@ -444,7 +437,6 @@ def _row(gpu: Mapping[str, Any], starred: bool) -> Sequence[str]:
 
 
 def _energy(summary: Mapping[str, Any]) -> str:
-    """What was used of GPUs, in one line."""
     used, amount = summary["energy_of"], watt_hours(summary["energy_wh"])
     energy = f"; {'its own ' if summary.get('job') else ''}energy {amount}" if amount else ""
     if not _has_processes(summary):
@@ -456,7 +448,7 @@ def _energy(summary: Mapping[str, Any]) -> str:
 
 
 def watt_hours(value: float | None) -> str:
-    """Energy for people: `0.7569 Wh`, `11,801 Wh`."""
+    """`0.7569 Wh`, `11,801 Wh`."""
     return "" if value is None else f"{format_plain(value)} Wh"
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Who tells what GPUs did, and of when and which."""
-
     source: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,8 +45,6 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class FigureOptions:
-    """What is drawn, and how."""
-
     metrics: Annotated[
         str | None,
         typer.Option("--metrics", metavar="A,B", help="utilization,temperature,memcopy,power; memory, all and more."),
@@ -178,7 +174,7 @@ def _job_record(client: Client, id: str) -> JobRecord:
 
 
 def _policy(client: Client, job: Job) -> dict[str, str]:
-    """What decides; if it has changed since the job started, that is said."""
+    """The policy; under another key if it has changed since the job started."""
     found: dict[str, Any] = client.policy()
     same = job["started_at"] is None or found["since"] <= job["started_at"]
     return {"policy" if same else "policy now": found["policy"]}

@@ -32,8 +32,6 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is wanted of whichever source."""
-
     client: Callable[[], Client]
     metrics: Sequence[str]
     span: Span | None
@@ -43,7 +41,7 @@ class Query:
 
 
 def metrics_of(text: str | None) -> list[str]:
-    """The metrics that a text names; the usual ones if there is none."""
+    """The metrics that a text names; None: the usual ones."""
     if text is None:
         return list(USUAL)
     names = [ALIASES.get(name.strip(), name.strip()) for name in text.split(",") if name.strip()]
@@ -59,7 +57,6 @@ def metrics_of(text: str | None) -> list[str]:
 
 
 def span_of(since: str | None, from_: str | None, to: str | None) -> Span | None:
-    """The span of time that options name; None if they name none."""
     if since is not None and from_ is not None:
         raise UserError("--since and --from say the same; give one of them")
     if since is None and from_ is None and to is None:
@@ -86,7 +83,7 @@ def named_gpus(text: str | None) -> list[str]:
 
 
 def gather(query: Query, sources: Sequence[str], jobs: Sequence[str], groups: Sequence[str]) -> Named:
-    """The recordings that are to be drawn, each with a name of its own."""
+    """The recordings to draw, each with a name of its own."""
     parsed = [_parsed(group) for group in groups]
     found: Named = []
     for text in sources:
@@ -121,7 +118,7 @@ def _from_file(text: str, query: Query) -> tuple[str, Recording]:
 
 
 def of_job(query: Query, source: Source, id: str) -> tuple[str, Recording]:
-    """What a job's GPUs did while it had them, and what it is called."""
+    """A job's label, and what its GPUs did while it had them."""
     job = _job(query, id)
     if job is None:  # nobody knows when it ran, but somebody said
         start, end = query.span or (-math.inf, math.inf)
@@ -155,7 +152,6 @@ def _of_group(query: Query, source: Source, ids: Sequence[str]) -> Recording:
 
 
 def _of_span(query: Query, source: Source, text: str) -> Recording:
-    """What all GPUs, or some, did in a span of time."""
     now = time.time()
     usual = (-math.inf, math.inf) if Path(text).is_file() or ".csv" in text else (now - _HOUR, now)
     start, end = query.span or usual
@@ -183,7 +179,6 @@ def _is_daemons(source: Source) -> bool:
 
 
 def window_of(job: Job) -> Span | None:
-    """From when to when a job ran, or has run until now."""
     if job["started_at"] is None:
         return None
     ended = time.time() if job["ended_at"] is None else datetime.fromisoformat(job["ended_at"]).timestamp()
@@ -200,7 +195,7 @@ def _window(query: Query, jobs: Sequence[Job]) -> Span:
 
 
 def _gpus_of(query: Query, jobs: Sequence[Job]) -> list[str]:
-    """The GPUs of jobs: by UUID, which is the same everywhere, or by index where GPUs are simulated."""
+    """The GPUs of jobs: by UUID, which is the same everywhere, or by index if they are simulated."""
     wanted = {gpu for job in jobs for gpu in job["gpus"]}
     known = query.client().gpus()
     uuids = {} if known["simulated"] else {gpu["index"]: gpu["uuid"] for gpu in known["gpus"]}
@@ -208,7 +203,7 @@ def _gpus_of(query: Query, jobs: Sequence[Job]) -> list[str]:
 
 
 def _marked(found: Recording, jobs: Sequence[Job]) -> Recording:
-    """With the start and the end of jobs, which a source elsewhere does not know."""
+    """Add the starts and ends of jobs, which other sources do not know."""
     for job in jobs:
         if (span := window_of(job)) is not None:
             until = None if job["ended_at"] is None else span[1]
@@ -217,7 +212,6 @@ def _marked(found: Recording, jobs: Sequence[Job]) -> Recording:
 
 
 def narrowed(found: Recording, span: Span | None, gpus: Sequence[str]) -> Recording:
-    """What of a recording is in a span of time, and about some GPUs."""
     from dataclasses import replace
 
     from gpuyard.monitor.sources.source import is_selected
@@ -235,7 +229,6 @@ def narrowed(found: Recording, span: Span | None, gpus: Sequence[str]) -> Record
 
 
 def _distinct(found: Named) -> Named:
-    """The recordings with names that differ."""
     seen: dict[str, int] = {}
     named: Named = []
     for name, recording in found:

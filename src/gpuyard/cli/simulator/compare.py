@@ -143,7 +143,7 @@ def compare(
 
 
 def chosen_policies(texts: list[str] | None) -> list[str]:
-    """The policies to compare: those given, or all there are."""
+    """The given policies, or all."""
     from gpuyard.core.policies import ALIASES, POLICIES
     from gpuyard.policies.resolver import resolve, split_list
 
@@ -156,7 +156,7 @@ def chosen_policies(texts: list[str] | None) -> list[str]:
 
 
 def run_all(trace: Trace, cluster: Cluster, policies: list[str], options: Options, **how: Any) -> Comparison:
-    """Compare with a progress bar; it is an error if no policy can be simulated at all."""
+    """Compare with a progress bar; it is an error if no policy can be simulated."""
     from gpuyard.sim.compare import compare as run
 
     with output.run_bar("simulating") as progress:
@@ -168,14 +168,13 @@ def run_all(trace: Trace, cluster: Cluster, policies: list[str], options: Option
 
 
 def write_comparison(found: Comparison, trace: Trace, out: Path, command: str) -> Path:
-    """The report, the plots and the numbers; returns the report's path."""
+    """Write the report, plots and numbers; returns the report's path."""
     from gpuyard.sim.result_files import write_comparison as write
 
     return write(found, trace, out, command, when=datetime.now(UTC))
 
 
 def fail_if_any(found: Comparison) -> None:
-    """End with a message for each policy that failed, and a code that says so."""
     for policy, why in found.failures.items():
         output.say(f"gpuyard: error: {policy}: {why}")
     if found.failures:
@@ -197,7 +196,7 @@ def _document(found: Comparison, trace: Trace) -> dict[str, Any]:
 
 
 def print_ranking(found: Comparison) -> None:
-    """The table of a comparison, the best mean completion time first; a narrow screen gets fewer columns."""
+    """The ranking by mean completion time; a narrow screen gets fewer columns."""
     from rich.table import Table
 
     screen = output.console()
@@ -220,7 +219,6 @@ def print_ranking(found: Comparison) -> None:
 
 
 def _columns(found: Comparison) -> dict[str, list[str]]:
-    """The cells of every column, by its heading."""
     rows = [row | {"where": f"{row['discipline']}@{row['placement']}"} for row in found.rows]
     return {
         head: [_cell(row, key, show) for row in rows]
@@ -230,7 +228,7 @@ def _columns(found: Comparison) -> dict[str, list[str]]:
 
 
 def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
-    """The columns that a screen has room for beside the policies; the first of `_SPARED` go first."""
+    """The columns that fit on the screen; the first of `_SPARED` go first."""
     shown = dict(columns)
     for head in _SPARED:
         if _LEAST_POLICY + 4 + sum(3 + max(len(head), *map(len, cells)) for head, cells in shown.items()) <= width:
@@ -322,7 +320,7 @@ def _fail_if_any_point(found: Sweep) -> None:
 
 
 def _first_point(setup: o.Setup, axis: Axis) -> o.Setup:
-    """Where the GPUs are varied, the first value stands for the option that is then not given."""
+    """If GPUs are varied, the first value stands for the option that is not given."""
     if axis.name not in ("gpus", "nodes"):
         return setup
     if setup.gpus is not None or setup.nodes is not None:

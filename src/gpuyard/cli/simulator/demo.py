@@ -41,7 +41,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
-    """A daemon in a directory of its own; both are gone in the end, and so is every job, whatever happens."""
+    """A daemon in a directory of its own; daemon, directory and all jobs are gone in the end, whatever happens."""
     from gpuyard.cli.common_options import LocalOptions
     from gpuyard.cli.daemon.up import StartOptions, start
     from gpuyard.client.client import Client
@@ -70,7 +70,6 @@ def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
 
 
 def _stop_all(client: Client) -> None:
-    """End what still runs, and the daemon."""
     from gpuyard.cli.daemon.up import stop
     from gpuyard.client.transport import NoDaemon, Refused
 
@@ -94,8 +93,6 @@ _SCRIPT = "train.py"
 
 
 class DemoJob(NamedTuple):
-    """A job that is to come."""
-
     user: str
     model: str
     arguments: tuple[str, ...]
@@ -105,8 +102,6 @@ class DemoJob(NamedTuple):
 
 
 class _Recipe(NamedTuple):
-    """A sort of job, of which many come."""
-
     user: str
     project: str
     model: str
@@ -132,7 +127,7 @@ PEOPLE = tuple(dict.fromkeys(recipe.user for recipe in _RECIPES))
 
 
 def stream(seed: int) -> Iterator[DemoJob]:
-    """Jobs without end: the opening, which has one of everything, and then what comes."""
+    """Jobs without end: first the opening, which has one of everything."""
     draw = random.Random(seed)
     yield from _opening()
     for number in itertools.count(len(_RECIPES) + 1):
@@ -142,7 +137,7 @@ def stream(seed: int) -> Iterator[DemoJob]:
 
 
 def _opening() -> Iterator[DemoJob]:
-    """What fills the GPUs at once, and leaves some to wait; short, so that something happens soon."""
+    """Jobs that fill the GPUs at once, and some that wait; short, so that something happens soon."""
     draw = random.Random(0)
     array: Wishes = {"array": "0-8%3", "gpu_memory": _SMALL, "tags": ["protein"], "name": "embed", "estimate": 30.0}
     yield DemoJob("chen", "embed", ("--epochs", "5", "--pace", "3"), array)
@@ -171,7 +166,7 @@ def _made(recipe: _Recipe, draw: random.Random, number: int, fails: bool) -> Dem
 
 @dataclass(slots=True)
 class LivingQueue:
-    """Keeps the queue alive."""
+    """Submits jobs as others end."""
 
     client: Client
     people: dict[str, Client]
@@ -182,7 +177,6 @@ class LivingQueue:
 
     @classmethod
     def begin(cls, client: Client, folder: Path, seed: int) -> LivingQueue:
-        """Let everybody in who is to submit something."""
         url = client.status()["url"]
         people = {
             name: Client(host=url, token=client.make_token(name, label="demo")["token"]) for name in PEOPLE
@@ -191,7 +185,6 @@ class LivingQueue:
         return cls(client, people, folder, stream(seed))
 
     def run(self, view: LiveView[Scene], gpus: int) -> None:
-        """Submit and show, until somebody interrupts."""
         from gpuyard.cli.simulator.demo_view import Scene
 
         began = ""
@@ -205,13 +198,12 @@ class LivingQueue:
             time.sleep(_LIVING_LOOK)
 
     def fill(self) -> None:
-        """Let new jobs come as others end."""
         counts = self.client.status()["jobs"]
         for _ in range(CROWD - sum(counts.get(state, 0) for state in ("queued", "held", "running"))):
             self.submit(next(self.coming))
 
     def submit(self, new: DemoJob) -> str:
-        """Queue a job, and what follows it."""
+        """Queue a job, and the one that follows it."""
         who = self.people[new.user]
         command = ["python3" if shutil.which("python3") else sys.executable, _SCRIPT, new.model]
         id = who.submit([*command, *new.arguments], directory=self.folder, **new.wishes)
@@ -222,13 +214,11 @@ class LivingQueue:
         return id
 
     def jobs(self) -> list[Job]:
-        """The open ones, and those that ended last, as they came."""
+        """Open jobs, and those that ended last, in the order of submission."""
         found = {job["id"]: job for job in (*self.client.history(limit=_RECENT), *self.client.jobs())}
         return sorted(found.values(), key=lambda job: (job["submitted_at"], job["id"]))
 
     def _listen(self, jobs: Sequence[Job]) -> None:
-        """The last line of each that runs."""
-
         for job in jobs:
             if job["state"] == "running":
                 try:
@@ -258,7 +248,6 @@ def demo(
 
 
 def _living_queue(seed: int) -> None:
-    """Jobs that keep coming; on a terminal a live table, elsewhere a line for every change."""
     from gpuyard.cli.simulator import demo_view
 
     with demo_daemon() as (client, folder):
@@ -268,7 +257,6 @@ def _living_queue(seed: int) -> None:
 
 
 def _introduce(client: Client, folder: Path) -> None:
-    """Where to look, and what there is to see."""
     print(
         f"Open {client.status()['url']}/ in a browser.\n\n"
         f"{GPUS} simulated GPUs of {MEMORY} each: no real GPU is used. The jobs are real\n"
@@ -280,7 +268,6 @@ def _introduce(client: Client, folder: Path) -> None:
 
 
 def _ten_jobs(out: Path, seed: int) -> None:
-    """Jobs that compute, what they did, and what other policies would have made of it."""
     from gpuyard.cli.simulator import demo_view
     from gpuyard.cli.simulator.demo_view import PLAN
 
@@ -303,7 +290,6 @@ def _ten_jobs(out: Path, seed: int) -> None:
 
 
 def _check(jobs: Sequence[Job], plan: Sequence[PlannedJob]) -> None:
-    """Fail if a job did not end as it was meant to."""
     expected = {planned.name: planned.expected for planned in plan}
     wrong = [job for job in jobs if job["state"] != expected[job["name"] or ""]]
     for job in wrong:
@@ -315,7 +301,7 @@ def _check(jobs: Sequence[Job], plan: Sequence[PlannedJob]) -> None:
 def _run(
     client: Client, folder: Path, plan: Sequence[PlannedJob], seed: int, view: LiveView[Scene]
 ) -> tuple[list[Job], dict[str, str]]:
-    """Submit the jobs as their time comes, and show the queue until all are over; the last line of each, by its id."""
+    """Submit the jobs at their times, and show the queue until all are over; returns their last lines by id."""
     from gpuyard.api.types import OVER
     from gpuyard.cli.simulator.demo_view import Scene
 
@@ -337,18 +323,15 @@ def _run(
 
 
 def last_line(client: Client, job: str) -> str:
-    """What a job printed last."""
     lines = client.log(job, -200).data.decode(errors="replace").splitlines()
     return _plain(lines[-1]) if lines else ""
 
 
 def _plain(line: str) -> str:
-    """Without colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
 def _keep_logs(client: Client, jobs: Sequence[Job], folder: Path) -> None:
-    """Keep what the jobs have printed; the yard itself is thrown away."""
     folder.mkdir(parents=True, exist_ok=True)
     for job in jobs:
         (folder / f"{job['name']}.txt").write_bytes(client.log(job["id"]).data)

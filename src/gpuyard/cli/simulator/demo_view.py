@@ -38,8 +38,6 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job that is to come."""
-
     name: str
     kind: str
     epochs: int
@@ -49,7 +47,6 @@ class PlannedJob:
     expected: str = "succeeded"
 
     def submit(self, client: Client, directory: Path, seed: int) -> str:
-        """Queue it; its id."""
         script = examples() / f"{self.kind}.py"
         command = [sys.executable, str(script), "--epochs", str(self.epochs), "--seed", str(seed)]
         environment = dict(os.environ) | _ONE_THREAD
@@ -74,7 +71,7 @@ PLAN = (
 
 
 def wants(job: Job) -> str:
-    """`2 GPUs`, `5G of a GPU`, with what else matters to the queue."""
+    """`2 GPUs`, `5G of a GPU`, with priority and time limit."""
     count, memory = job["gpu_count"], job["gpu_memory"]
     text = f"{count} GPU{'s' * (count != 1)}" if memory is None else f"{format_size(memory)} of a GPU"
     if job["priority"]:
@@ -85,7 +82,7 @@ def wants(job: Job) -> str:
 
 
 def examples() -> Path:
-    """The folder of the examples: in the package where that is installed, beside it where it is worked on."""
+    """The folder of the examples: in the installed package, or beside a working copy."""
     package = Path(gpuyard.__file__).resolve().parent
     for folder in (package / "examples", package.parents[1] / "examples"):
         if (folder / "matmul.py").is_file():
@@ -98,7 +95,7 @@ _COLOURS = {"running": "bold green", "succeeded": "blue", "queued": "yellow"}
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The yard at an instant."""
+    """The queue at an instant."""
 
     gpus: int
     jobs: Sequence[Job]
@@ -114,7 +111,6 @@ class Scene:
 
 
 def demo_view(live: bool = True) -> LiveView[Scene]:
-    """A live table on a terminal, a line for every change elsewhere."""
     return LiveView(_picture, _Changes().lines, live=live)
 
 
@@ -138,7 +134,7 @@ def _label(job: Job) -> str:
 
 
 def _since(job: Job) -> str:
-    """When a job came into the state it is in."""
+    """When a job entered its state."""
     return job["ended_at"] or job["started_at"] or job["submitted_at"]
 
 
@@ -184,7 +180,7 @@ _KIND_OF = {planned.name: KINDS[planned.kind] for planned in PLAN}
 
 
 def print_summary(jobs: Sequence[Job], last_lines: Mapping[str, str]) -> None:
-    """Who ran where, how long each waited and ran, and how it ended: the last line it printed, or what went wrong."""
+    """A table of the jobs; END is the last line of output, or what went wrong."""
     print("\nWhat happened:")
     print_table(
         ("JOB", "WANTED", "GPUS", "WAITED", "RAN", "END"),
@@ -207,7 +203,7 @@ def _seconds(begin: str | None, end: str | None) -> str:
 
 
 def what_happened(store: Path) -> Result:
-    """The schedule out of the yard's own log, with the jobs' names, from second 0 on."""
+    """The schedule from the daemon's log, with names of jobs, from second 0 on."""
     import numpy as np
 
     from gpuyard.sim.result import Segments
@@ -232,7 +228,7 @@ def what_happened(store: Path) -> Result:
 
 
 def write_happened(result: Result, out: Path) -> dict[str, Any]:
-    """`gantt.png` and `gantt.svg`, `history.csv` as a trace, and who held which GPU when; returns the metrics."""
+    """Write `gantt.png` and `gantt.svg`, `history.csv` as a trace, and the schedule; returns the metrics."""
     from gpuyard.sim import schedule_plots
     from gpuyard.sim.metrics import measure
     from gpuyard.sim.result_files import write_schedule
@@ -254,7 +250,7 @@ def write_happened(result: Result, out: Path) -> dict[str, Any]:
 
 
 def what_if(result: Result, out: Path) -> Comparison:
-    """Replay the jobs under other policies: they come when they came, and run as long as they ran."""
+    """Replay the jobs under other policies, with the same arrivals and run times."""
     from gpuyard.cli.simulator.compare import print_ranking, run_all, write_comparison
     from gpuyard.sim.simulate import Options
 
@@ -269,7 +265,6 @@ def what_if(result: Result, out: Path) -> Comparison:
 
 
 def print_end(metrics: dict[str, Any], found: Comparison, out: Path) -> None:
-    """What is to be learned from it, and where the rest is."""
     best, ours = found.rows[0], next(row for row in found.rows if row["policy"] == OURS)
     print(
         f"\nFrom submission to end, a job took {metrics['jct_mean']:.1f}s on average.\n"

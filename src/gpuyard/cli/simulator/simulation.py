@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def fill(
     jobs: Trace, cluster: Cluster, policy: str, placement: str, factor: float, seed: int, json: bool, out: Path | None
 ) -> None:
-    """Run the experiment under a policy's placement; nothing else of the policy matters to it."""
+    """Fill the cluster with jobs; only the placement of the policy matters."""
     from gpuyard.policies.resolver import make_planner
     from gpuyard.sim.inflate import inflate
 

@@ -51,7 +51,7 @@ def load_trace(
     until: str | None = None,
     slice_: str | None = None,
 ) -> Trace:
-    """Read a trace and keep the jobs that were asked for; the slice is taken last."""
+    """Read a trace and keep the selected jobs; the slice is taken last."""
     from gpuyard.sim.select import select
     from gpuyard.sim.traces import read
 
@@ -116,7 +116,7 @@ Out = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated, on what, and how: a field is an option of every command that is `shared`."""
+    """What is simulated, on what, and how."""
 
     trace: TraceArg
     gpus: Gpus = None
@@ -176,7 +176,7 @@ class Setup:
         )
 
     def _cluster(self) -> tuple[Cluster | None, Pools | None]:
-        """What the options say the GPUs are: nothing, one cluster, or pools side by side."""
+        """The cluster or pools that the options name, if any."""
         from gpuyard.core.model import Cluster
         from gpuyard.sim.traces.nodes import read_cluster
 
@@ -193,7 +193,6 @@ class Setup:
         return (None if self.gpus is None else Cluster((self.gpus,), size)), None
 
     def _recorded(self, jobs: Trace) -> Cluster:
-        """The machine that the trace was taken on."""
         from gpuyard.core.model import Cluster
 
         if jobs.capacity is None:
@@ -202,7 +201,6 @@ class Setup:
 
 
 def command_line() -> str:
-    """The command that the user gave."""
     return shlex.join(["gpuyard", *sys.argv[1:]])
 
 
@@ -214,7 +212,7 @@ def _duration(option: str, text: str) -> float:
 
 
 def _given(option: str, parse: Callable[[str], _Value], text: str) -> _Value:
-    """The option's value; a mistake is told with the option's name."""
+    """The option's value; a mistake is reported with the option's name."""
     try:
         return parse(text)
     except UserError as error:

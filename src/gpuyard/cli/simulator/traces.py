@@ -109,7 +109,6 @@ def _top(counts: dict[str, int], most: int) -> str:
 
 
 def _draw(facts: dict[str, Any]) -> None:
-    """Arrivals as two lines of small bars, run times and sizes as histograms."""
     step = facts["arrivals"]["step_seconds"]
     if step:
         print(f"Arrivals over time, each step {output.duration(step)}")
@@ -125,7 +124,7 @@ def _draw(facts: dict[str, Any]) -> None:
 
 
 def _sparks(counts: list[int]) -> str:
-    """One small bar for each count; a blank for none, so that a few are told from nothing."""
+    """One small bar for each count; a blank for 0."""
     most = max(counts)
     return "".join(" " if not count else _SPARKS[(count * 8 - 1) // most if count < most else 7] for count in counts)
 
@@ -138,7 +137,7 @@ def _bars(counts: dict[str, int]) -> None:
 
 
 def _grouped(sizes: dict[int, int], most: int = 16) -> dict[str, int]:
-    """The histogram as it is, or by powers of two where it would fill the screen."""
+    """The histogram, or by powers of two if it is long."""
     if len(sizes) <= most:
         return {str(size): count for size, count in sizes.items()}
     groups: dict[str, int] = {}
@@ -175,8 +174,6 @@ workload_app = typer.Typer(help="Make up a workload.", no_args_is_help=True, ric
 
 
 class Kind(StrEnum):
-    """The generators."""
-
     TASKS = "tasks"
     POISSON = "poisson"
 

@@ -34,8 +34,6 @@ _COLOURS = {"good": curses.COLOR_GREEN, "bar": curses.COLOR_GREEN, "focus": curs
 
 
 class FullScreen:
-    """Paints frames and reads keys."""
-
     def __init__(self, window: curses.window) -> None:
         self._window, self._styles = window, _styles()
         self.bars = bars_for(locale.getencoding())
@@ -63,7 +61,6 @@ class FullScreen:
         return name
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Show a frame in place of the one before."""
         self._window.erase()
         for y, line in enumerate(to_ascii(lines) if self.bars == ASCII_BARS else lines):
             self._paint(y, line)
@@ -117,7 +114,6 @@ def _end(*_: Any) -> None:
 
 
 def _styles() -> dict[str, int]:
-    """Attributes of this terminal by the names of styles."""
     styles = dict(_PLAIN)
     if os.environ.get("NO_COLOR") or not curses.has_colors():
         return styles

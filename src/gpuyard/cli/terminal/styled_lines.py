@@ -144,7 +144,6 @@ def headed(head: str, rows: Sequence[Line], style: str = "head") -> list[Line]:
 
 
 def text_of(line: Line) -> str:
-    """A line without its styles."""
     return "".join(piece.text for piece in line).rstrip()
 
 
@@ -165,7 +164,6 @@ def _ascii(text: str) -> str:
 
 
 def fill(text: str, width: int) -> str:
-    """The text, cut or padded to the width."""
     text = cut(text, width)
     return text + " " * (width - columns(text))
 

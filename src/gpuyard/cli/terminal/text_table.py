@@ -17,20 +17,18 @@ if TYPE_CHECKING:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print aligned columns; no line is longer than the terminal's."""
+    """Print aligned columns; no line is longer than the terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(lines(heads, rows, width)))
 
 
 def lines(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
-    """The lines of a table; the last column takes what is left of the width."""
     aligned = [_aligned(column) for column in zip(heads, *rows, strict=True)]
     found = ("  ".join(row).rstrip() for row in zip(*aligned, strict=True))
     return [line if width is None else cut(line, width) for line in found]
 
 
 def _aligned(column: Sequence[str]) -> list[str]:
-    """The cells of a column, all of the same width."""
     together = "".join(column)
     if together.isascii() and together.isprintable():  # nearly always, and then it is quick
         size = max(map(len, column))
@@ -41,22 +39,21 @@ def _aligned(column: Sequence[str]) -> list[str]:
 
 
 def visible(text: str) -> str:
-    """The text on one line, without anything that a terminal would obey."""
+    """The text on one line, without control characters."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes; letters of East Asia take two, marks on letters none."""
+    """Columns of a terminal that a text takes: two for wide letters, none for combining marks."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def pad(text: str, size: int) -> str:
-    """The text, filled up with blanks."""
     return text + " " * (size - columns(text))
 
 
 def cut(text: str, width: int) -> str:
-    """The text, or as much of it as there is room for, and a mark that there is more."""
+    """The text, shortened with … if it is wider than `width`."""
     if columns(text) <= width:
         return text
     taken = 0
@@ -76,7 +73,7 @@ def _columns(letter: str) -> int:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A JSON list on stdout, one object a line: quick to write, and to read for people and for grep."""
+    """Print a JSON list with one object a line: readable for people and for grep."""
     print("[" + ",\n ".join(json.dumps(row, ensure_ascii=False) for row in rows) + "]")
 
 
@@ -86,12 +83,12 @@ def indices(gpus: Sequence[int]) -> str:
 
 
 def share(gpus: int, memory: float | None) -> str:
-    """How many GPUs a job asks for, and how much memory of each if it shares them: `2 x 6G`."""
+    """GPUs of a job, and memory of each if it shares them: `2 x 6G`."""
     return str(gpus) if memory is None else f"{gpus} x {format_size(memory)}"
 
 
 def how_far(progress: Progress | None, expected: float | None = None) -> str:
-    """How far a job is: `37%, 21s left`; or how many seconds it is expected to take yet."""
+    """`37%, 21s left`; without progress, the `expected` seconds until the end."""
     if progress is None and expected is None:
         return ""
     if progress is None:
@@ -102,17 +99,16 @@ def how_far(progress: Progress | None, expected: float | None = None) -> str:
 
 
 def now() -> datetime:
-    """This instant."""
     return datetime.now(UTC)
 
 
 def span(begin: float | None, end: float) -> str:
-    """A cell with the time between two instants, in seconds since the epoch."""
+    """Time between two instants in seconds since the epoch."""
     return "-" if begin is None else _duration(max(round(end - begin), 0))
 
 
 def elapsed(begin: str | None, end: str | None, now: datetime) -> str:
-    """A cell with the time between two instants, or until now."""
+    """Time between two ISO instants, or until now."""
     if begin is None:
         return "-"
     last = instant(end) if end else now
@@ -125,12 +121,12 @@ def _duration(seconds: int) -> str:
 
 
 def clock(text: str | None) -> str:
-    """An instant as people here read it: `2026-11-03 14:05`."""
+    """Local time: `2026-11-03 14:05`."""
     return instant(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
 
 
 def instant(text: str) -> datetime:
-    """An instant from ISO-8601; without a zone it is one of this machine's."""
+    """Parse ISO-8601; without a zone it is local time."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.astimezone()
 

@@ -50,7 +50,6 @@ def top(
 
 
 def _print_frame(daemon: DaemonOptions) -> None:
-    """One frame, as high as it takes to show what matters."""
     from gpuyard.cli.jobs.cancel import current_user
     from gpuyard.cli.jobs.top import frames
     from gpuyard.cli.jobs.top.daemon_feed import Source, Wanted

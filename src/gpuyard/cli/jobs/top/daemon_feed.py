@@ -27,7 +27,7 @@ _STALE = 5.0
 
 
 class Wanted(NamedTuple):
-    """What is to be seen."""
+    """Which rows are wanted, and of which jobs."""
 
     text: str = ""
     user: str | None = None
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
 
 
 class Source:
-    """Asks the daemon for pictures; what cannot have changed is not asked for again."""
+    """Asks the daemon for snapshots; what cannot have changed is not asked for again."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -47,7 +47,6 @@ class Source:
         self._status: dict[str, Any] = {}
 
     def look(self, wanted: Wanted) -> Snapshot:
-        """What there is to be seen now."""
         ticks = time.monotonic()
         page = self._page("running", wanted, *wanted.running)
         machine = self._client.gpus()
@@ -80,7 +79,7 @@ def _has(row: Row, text: str) -> bool:
 
 
 class Feed:
-    """Keeps a picture up to date, in threads of its own: when something happens, or an interval is over."""
+    """Keeps a snapshot up to date in threads: after every event, and at every interval."""
 
     def __init__(self, client: Client, interval: float) -> None:
         self._client, self._interval = client, interval
@@ -93,19 +92,17 @@ class Feed:
         self._last = -1
 
     def start(self) -> None:
-        """Begin."""
         for work in (self._look, self._watch):
             threading.Thread(target=work, daemon=True).start()
 
     def want(self, wanted: Wanted) -> None:
-        """See something else from now on."""
         with self._changed:
             if wanted != self._wanted:
                 self._wanted = wanted
                 self._changed.notify_all()
 
     def poke(self) -> None:
-        """Look again: something has happened."""
+        """Take a snapshot soon."""
         with self._changed:
             self._poked = True
             self._changed.notify_all()
@@ -128,7 +125,7 @@ class Feed:
             self._pause(wanted, begun)
 
     def _pause(self, wanted: Wanted, begun: float) -> None:
-        """Until it is time for the next look: soon if something happens, but looking is not to be all it does."""
+        """Wait for the next look: soon after an event, but at most a fifth of the time is spent on looking."""
         pause = begun + max(_SOON, 5 * (time.monotonic() - begun))
         with self._changed:
             self._changed.wait_for(lambda: self._poked or self._wanted != wanted, self._interval)
@@ -136,7 +133,7 @@ class Feed:
                 self._changed.wait_for(lambda: self._wanted != wanted, max(pause - time.monotonic(), 0.0))
 
     def _watch(self) -> None:
-        """Wait for events, since a look costs more than waiting."""
+        """Wait for events: that is cheaper than a look."""
         seen = -1
         while True:
             with self._changed:
@@ -152,7 +149,7 @@ class Feed:
 
 
 class CommandRunner:
-    """Does one thing after another, and tells what came of it."""
+    """Runs one function after another in a thread, and collects results."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -160,7 +157,6 @@ class CommandRunner:
         threading.Thread(target=self._run, daemon=True).start()
 
     def do(self, work: Callable[[], Any]) -> None:
-        """Do this when all before it is done."""
         self._work.put(work)
 
     def _run(self) -> None:
@@ -173,8 +169,6 @@ class CommandRunner:
 
 
 class LogPiece(NamedTuple):
-    """What was read of a job's output."""
-
     id: str
     data: bytes
     start: int | None
@@ -185,8 +179,6 @@ class LogPiece(NamedTuple):
 
 
 class LogFeed:
-    """Follows the output of one job until it is closed."""
-
     def __init__(self, client: Client, id: str, piece: int) -> None:
         self._client, self.id, self._piece = client, id, piece
         self.pieces: queue.SimpleQueue[LogPiece] = queue.SimpleQueue()
@@ -224,7 +216,6 @@ class LogFeed:
 
 
 def earlier(client: Client, id: str, start: int, piece: int) -> LogPiece:
-    """The piece of output before an offset."""
     begin = max(0, start - piece)
     try:
         part = client.log(id, begin, size=start - begin)

@@ -40,7 +40,6 @@ _UNKNOWN = Row("", "…", "", "", "", (), 0, None, 0.0, None, None, 0.0, None)
 
 
 def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[Line]]:
-    """The GPUs, and who is on them."""
     running = model.part("everyone").rows
     names = {row.id: row.name for row in running}
     columns = [
@@ -55,7 +54,7 @@ def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[L
 
 
 def _memory(gpu: Gpu, running: Sequence[Row]) -> Cell:
-    """What is used; of a GPU that is only simulated, what its jobs asked for."""
+    """Used memory; of a simulated GPU, what its jobs asked for."""
     total, used = gpu["memory_total"], gpu["memory_used"]
     if not total:
         return Cell("-")
@@ -81,7 +80,6 @@ def _jobs_on(gpu: Gpu, names: dict[str, str]) -> Cell:
 
 
 def job_table(model: Model, name: str, rows: Sequence[Row | None], title: str, bars: str) -> tuple[str, list[Line]]:
-    """The rows of a list that are seen."""
     known = [row or _UNKNOWN for row in rows]
     make = {"running": _running, "waiting": _waiting, "ended": _ended}[name]
     ids, names, users = _widths(model)
@@ -95,7 +93,7 @@ def job_table(model: Model, name: str, rows: Sequence[Row | None], title: str, b
 
 
 def _widths(model: Model) -> tuple[int, int, int]:
-    """How wide ids, names and users are in all lists that are seen."""
+    """Widths of ids, names and users over all visible lists."""
     shown = lay_out(model).lists
     seen = [model.part(name).get(model.places[name].top + n) for name, rows in shown.items() for n in range(rows)]
     texts = [(row.id, row.name, row.user) for row in seen if row is not None]
@@ -165,7 +163,7 @@ In the output: / searches, n and N go on, End follows, q or Esc goes back."""
 
 
 def frame(model: Model, bars: str = BARS, *, keys: bool = True) -> list[Line]:
-    """All lines of the screen, none of them wider than it is."""
+    """All lines of the screen, none wider than it."""
     if model.mode in ("log", "search") and model.log is not None:
         lines = _log(model, model.log)
     else:
@@ -295,7 +293,6 @@ def _no_output(log: LogView) -> str:
 
 
 def _marked(line: str, wanted: str) -> Line:
-    """A line of output, in which what was looked for stands out."""
     at = line.casefold().find(wanted.casefold()) if wanted else -1
     if at < 0 or len(line.casefold()) != len(line):
         return [Piece(line)]
@@ -322,7 +319,7 @@ def _footer(model: Model) -> Line:
 
 
 def _hints(some: tuple[tuple[str, str], ...], always: tuple[tuple[str, str], ...], width: int) -> Line:
-    """As many keys as fit; some of them in any case."""
+    """Keys in the last line: `always` in any case, of the others as many as fit."""
     room = width - 1 - sum(columns_of(f"{key} {what}  ") for key, what in always)
     line: Line = [Piece(" ")]
     shown = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(client: Client, model: Model, interval: float) -> None:
-    """Show GPUs and jobs until `q` or Ctrl-C; the terminal is as before when this returns."""
+    """Show GPUs and jobs until `q` or Ctrl-C."""
     with full_screen("gpuyard ps") as screen:
         Top(client, model, interval, screen).run()
 
@@ -162,7 +162,6 @@ class Top:
 
 
 def toggle_hold(client: Client, id: str) -> str:
-    """Hold a waiting job, or release it if it is held by now; what was done."""
     if client.job(id)["state"] == "held":
         client.release(id)
         return "released"
@@ -171,7 +170,7 @@ def toggle_hold(client: Client, id: str) -> str:
 
 
 def set_priority(client: Client, id: str, step: float) -> float:
-    """Give a job more or less priority than it has; the new one."""
+    """Raise or lower the priority; returns the new one."""
     priority = client.job(id)["priority"] + step
     client.edit(id, priority=priority)
     return priority

@@ -30,8 +30,6 @@ def _decoder() -> Any:
 
 @dataclass(slots=True)
 class LogView:
-    """The output of one job, as far as it was read."""
-
     id: str
     name: str
     state: str = ""
@@ -51,15 +49,13 @@ class LogView:
 
     @property
     def all_lines(self) -> list[str]:
-        """All lines, the one that is being written included."""
+        """All lines, including the last unfinished one."""
         return [*self.lines, clean(self._rest)] if self._rest else self.lines
 
     def count(self) -> int:
-        """How many lines there are."""
         return len(self.lines) + bool(self._rest)
 
     def append(self, data: bytes) -> None:
-        """More output."""
         *lines, self._rest = (self._rest + self._decode.decode(data)).replace("\r\n", "\n").split("\n")
         self._rest = self._rest[-PIECE:]
         self.lines += map(clean, lines)
@@ -68,7 +64,7 @@ class LogView:
             self.bottom = None if self.bottom is None else max(self.bottom - surplus, 1)
 
     def prepend(self, data: bytes, start: int) -> None:
-        """Output from before what was read; what is seen stays where it is."""
+        """Add earlier output; the visible lines stay where they are."""
         self.start, self.loading = start, False
         if not data:
             return
@@ -81,17 +77,16 @@ class LogView:
             self.bottom = min(self.home, self.count()) if self.home else self.bottom + added
 
     def restart(self) -> None:
-        """The job runs once more: its output begins anew."""
+        """Start over: the job runs once more."""
         self.lines, self._rest, self.start, self.bottom, self._decode = [], "", 0, None, _decoder()
 
     def scroll(self, lines: int, height: int) -> None:
-        """Look further down, or up."""
         count = self.count()
         bottom = (count if self.bottom is None else self.bottom) + lines
         self.bottom = None if bottom >= count else max(bottom, min(height, count))
 
     def search(self, text: str, step: int) -> bool:
-        """Show the nearest line that has a text, above (-1) or below; whether there is one."""
+        """Go to the nearest line with a text, above (-1) or below; False if there is none."""
         self.found = text
         lines, wanted = self.all_lines, text.casefold()
         at = (len(lines) if self.bottom is None else self.bottom) - 1
@@ -104,7 +99,7 @@ class LogView:
         return False
 
     def seen(self, width: int, height: int) -> list[str]:
-        """What is on the screen: the last lines up to the bottom, folded to the width."""
+        """The visible lines, folded to the width."""
         lines = self.all_lines
         rows: list[str] = []
         at = len(lines) if self.bottom is None else self.bottom
@@ -115,7 +110,7 @@ class LogView:
 
 
 def clean(line: str) -> str:
-    """A line as a terminal would show it in the end: what a carriage return let be overwritten is gone."""
+    """A line as a terminal shows it in the end: without what a carriage return let be overwritten."""
     text = line.rstrip("\r").rpartition("\r")[2]
     if text.isprintable():
         return text
@@ -128,7 +123,7 @@ MESSAGE_TIME = 6.0
 
 
 class Row(NamedTuple):
-    """A job, as a list shows it; times are seconds since the epoch."""
+    """A job in a list; times are seconds since the epoch."""
 
     id: str
     name: str
@@ -147,19 +142,19 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some rows of a list, where they are in it, and how many it has."""
+    """Some rows of a list, their offset, and the length of the whole list."""
 
     rows: tuple[Row, ...] = ()
     offset: int = 0
     total: int = 0
 
     def get(self, index: int) -> Row | None:
-        """The row with a number; None if it is not known yet."""
+        """The row with a number; None if it is not loaded."""
         return self.rows[index - self.offset] if 0 <= index - self.offset < len(self.rows) else None
 
 
 class Snapshot(NamedTuple):
-    """What the daemon said last."""
+    """The daemon's last answer."""
 
     taken: float
     """When, on the monotonic clock here."""
@@ -176,7 +171,7 @@ class Snapshot(NamedTuple):
 
 @dataclass(slots=True)
 class Place:
-    """Where the user is in a list."""
+    """The user's place in a list."""
 
     index: int = 0
     id: str = ""
@@ -189,8 +184,6 @@ class Place:
 
 @dataclass(slots=True)
 class Panel:
-    """A text in front of the lists."""
-
     title: str
     lines: list[str]
     top: int = 0
@@ -198,8 +191,6 @@ class Panel:
 
 @dataclass(slots=True)
 class Model:
-    """All that is on the screen."""
-
     user: str = ""
     snapshot: Snapshot | None = None
     unreachable: str = ""
@@ -225,23 +216,20 @@ class Model:
 
     @property
     def now(self) -> float:
-        """The time at the daemon."""
+        """The daemon's time."""
         return self.snapshot.now + self.ticks - self.snapshot.taken if self.snapshot else 0.0
 
     def part(self, name: str) -> Part:
-        """What is known of a list."""
         return self.snapshot.parts.get(name, Part()) if self.snapshot else Part()
 
     def selected(self) -> Row | None:
-        """The job that keys act upon."""
         return self.part(self.focus).get(self.places[self.focus].index)
 
     def say(self, message: str) -> None:
-        """Show a message for a while."""
         self.message, self.message_at = message, self.ticks
 
     def show(self, snapshot: Snapshot) -> None:
-        """Take in what the daemon said; whoever is selected stays so, also where it moved."""
+        """Take a snapshot; the selected job stays selected, also where it moved."""
         self.snapshot, self.unreachable = snapshot, ""
         self._follow()
         for name, place in self.places.items():
@@ -268,7 +256,6 @@ class Model:
                 return
 
     def go(self, name: str, index: int) -> None:
-        """Select a row of a list, or the nearest that there is."""
         part, place = self.part(name), self.places[name]
         place.index = max(0, min(index, part.total - 1))
         row = part.get(place.index)
@@ -276,7 +263,6 @@ class Model:
 
 
 def rows_of(columns: Columns) -> tuple[Row, ...]:
-    """The rows of a listing."""
     names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "waiting_since", "started")
     given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress")]  # type: ignore[literal-required]
     return tuple(
@@ -286,7 +272,6 @@ def rows_of(columns: Columns) -> tuple[Row, ...]:
 
 
 def row_of(job: Job) -> Row:
-    """A job of the history as a row."""
     started, ended = (text and instant(text).timestamp() for text in (job["started_at"], job["ended_at"]))
     return Row(
         job["id"], job["name"] or "-", job["user"], job["state"], job["reason"] or "", tuple(job["gpus"]),
@@ -310,7 +295,7 @@ class Layout(NamedTuple):
 
 
 def lay_out(model: Model) -> Layout:
-    """Share the screen out: title, GPUs, lists, keys."""
+    """Divide the screen: title, GPUs, lists, keys."""
     gpus = len(model.snapshot.gpus) if model.snapshot else 0
     room = model.height - 2  # title and keys
     if model.height < _SMALL:
@@ -328,7 +313,7 @@ def lay_out(model: Model) -> Layout:
 
 
 def _share(wants: dict[str, int], names: list[str], focus: str, room: int) -> dict[str, int]:
-    """A line for each in turn, while it wants one; whoever is looked at gets two."""
+    """A line for each list in turn while it has rows; the focused list gets two."""
     given = dict.fromkeys(names, 0)
     turns = [*names, *(name for name in names if name == focus)]
     while room > 0 and any(given[name] < wants[name] for name in names):
@@ -340,7 +325,7 @@ def _share(wants: dict[str, int], names: list[str], focus: str, room: int) -> di
 
 
 def settle(model: Model) -> None:
-    """Scroll each list so that the selected row is seen, and no more is empty than need be."""
+    """Scroll each list so that the selected row is visible and no room is wasted."""
     layout = lay_out(model)
     for name, place in model.places.items():
         rows, total = max(layout.lists.get(name, 1), 1), model.part(name).total
