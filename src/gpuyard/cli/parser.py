@@ -42,7 +42,7 @@ def _is_value(rest: Sequence[str], known: Collection[str]) -> bool:
     word = rest[0]
     if word.startswith("-"):
         return word != "--" and word.partition("=")[0].split(" ")[0] not in known
-    before_command = list(rest[1:2]) == ["--"]  # where no file can stand: a slip, to be told as one
+    before_command = list(rest[1:2]) == ["--"]  # no file can stand there: a mistake to report
     return word[:1].isdecimal() or word == "none" or before_command
 
 
@@ -110,7 +110,7 @@ class Entry(NamedTuple):
     source: str
     help: str
     runs_a_command: bool = False
-    """Whether what follows the first word is somebody's own command, with options of its own."""
+    """Whether the words after the first are a user's command, with options of its own."""
 
 
 class LazyCommand(QuickCommand):
@@ -141,7 +141,7 @@ class LazyGroup(QuickGroup):
     headings: dict[str, dict[str, Entry]]
     examples: dict[str, str]
     familiar: dict[str, str]
-    """Commands of ours, by what people know them as from elsewhere."""
+    """Our commands, by their names in other programs."""
 
     def __init__(self, **settings: Any) -> None:
         commands = {

@@ -33,7 +33,7 @@ _NAMES = ("gpu_usage.csv", "summary.json", "jobs.csv", "gantt.png", "comparison.
 _METRICS = ("utilization", "memory_used", "power", "temperature", "memcopy")
 _DAEMON_FOLDER = "yard"
 Submit = Callable[["Client"], "str | None"]
-"""Queues the batch; its id, or None if no row of it can run."""
+"""Queues the batch; returns its id, or None if no row can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _run(
     """Run a batch under one policy, on a daemon that lives as long as the batch."""
     from gpuyard.cli.jobs.batch_results import (
         keep_logs,
-        summarise,  # before anything runs: an import is no place to be interrupted in
+        summarise,  # before anything runs: Ctrl-C must not hit an import
         write_files,
     )
     from gpuyard.experiments.private_daemon import private_daemon

@@ -27,7 +27,7 @@ from gpuyard.spec.batch_files import (
 )
 
 PROFILE = "--epochs=2"
-"""How rows of a file of commands are tried out, if nothing is known of their like."""
+"""How rows of a file of commands are profiled, if no similar job is known."""
 _DOCUMENTS = (".yaml", ".yml", ".toml")
 
 
@@ -35,16 +35,15 @@ _DOCUMENTS = (".yaml", ".yml", ".toml")
 class Batch:
     name: str
     key: str
-    """What tells that a file is the same."""
+    """Identifies the file and its contents."""
     jobs: list[dict[str, Any]]
-    """In the order in which they start."""
     waves: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
     options: Options
-    """Of every job, unless it says otherwise itself; but `name` is the batch's."""
+    """For every job that does not say otherwise; but `name` is the batch's."""
     num: int | None = None
     header: str = "auto"
     profile: bool = True
@@ -83,7 +82,6 @@ def read_sweep(path: str, command: Sequence[str], settings: BatchSettings) -> Ba
 
 
 _FILLED = ("env", "tag", "output", "error", "gpu_memory", "simulate_use", "chdir")
-"""Options that may hold parameters."""
 
 
 def _filled(value: Any, filling: Filling, values: Mapping[str, str]) -> Any:
@@ -124,7 +122,7 @@ def _commands(path: str, rows: Sequence[Row], settings: BatchSettings) -> list[d
             alike[place] = _of_script(script, own, settings)
         found = {**alike[place], "command": row.command(sys.executable)}
         if row.epochs < 2 and found.get("profile") == PROFILE:
-            found["profile"] = "--epochs=1"  # to try it out for longer than it runs would be odd
+            found["profile"] = "--epochs=1"  # not longer than the row itself
         if common.priority is None:
             found["priority"] = priority
         return {**found, "row": {"number": row.number, "epochs": row.epochs, "priority": row.priority}}
@@ -192,7 +190,7 @@ def _script_lines(path: str) -> Options:
     _, options, _ = read_script(path)
     if options.array:
         raise UserError(f"{path} asks for --array, but a row is one job; leave it out, and write a row for each")
-    try:  # by themselves, so that what is wrong in a script is not told of the command
+    try:  # on their own, so that a mistake is blamed on the script
         Request(**_plain(replace(options, chdir=None)), command=[path]).describe(in_place=True)
     except UserError as error:
         raise UserError(f"{path}, in its lines for gpuyard: {error}") from error

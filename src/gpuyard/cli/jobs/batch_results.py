@@ -204,7 +204,7 @@ def _wave(wave: Any, state: str) -> str:
     begin, end = wave["started_at"], wave["ended_at"]
     if begin and end:
         took = _time((instant(end) - instant(begin)).total_seconds())
-    else:  # of a batch that was given up nothing is to be waited for
+    else:  # nothing more comes of a cancelled batch
         took = "not over" if begin else "never begun" if state == "over" else "not begun"
     return f"wave {wave['wave']}: {output.many(wave['rows'], 'row')}, {took}"
 
@@ -221,7 +221,7 @@ def _hours(hours: float) -> str:
 
 _LOG_PIECE = 2**20
 _RECORDING_PERIOD, _RECORDING_WAIT = 0.2, 3.0
-"""Seconds between questions for a look at the GPUs, and for how long one is waited for."""
+"""Seconds between requests for the last sample, and the longest wait for it."""
 
 
 class Results(NamedTuple):
@@ -283,7 +283,7 @@ def _metrics_summary(policy: str, jobs: Sequence[JobRun], recording: Recording) 
 
     gpus, had = gpu_summaries(recording), {gpu for one in jobs for stay in one.stays for gpu in stay.gpus}
     for gpu in gpus:
-        gpu["used"] = gpu["index"] in had  # processes are not seen of every job
+        gpu["used"] = gpu["index"] in had  # not every job has visible processes
     energy = [gpu["energy_wh"] for gpu in gpus if gpu["energy_wh"] is not None]
     return {
         "policy": policy,
@@ -329,7 +329,7 @@ def keep_logs(client: Client, ids: Sequence[str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for id in ids:
         job = client.job(id)
-        if job["output"]:  # it went to a file of the user's own
+        if job["output"]:  # a file of the user
             continue
         name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in job["name"] or "")
         with (folder / f"{id}-{name}.txt".replace("-.txt", ".txt")).open("wb") as file:

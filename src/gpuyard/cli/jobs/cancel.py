@@ -111,7 +111,7 @@ def cancel(
         except Refused:
             if not selection.given_by_options or _count(job := client.job(id), "queued", "held", "running"):
                 raise
-            over.add(job["id"])  # since it was chosen, which is nobody's mistake
+            over.add(job["id"])  # it ended after it was selected
             return job
 
     def describe(job: Job) -> str:

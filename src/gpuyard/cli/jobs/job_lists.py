@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from gpuyard.client.client import Client
 
 
-_SHOWN = 40
-"""Waiting jobs that a terminal shows."""
-_ASKED = 200
-"""Jobs that are asked for when a terminal shows only the first."""
+_SHOWN = 40  # waiting jobs
+_REQUESTED = 200  # jobs, for a terminal
 
 _STATES = ("queued", "held", "running", "succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
 
@@ -50,7 +48,7 @@ def ps(
 
         print_rows(client.jobs(all=all_, state=state, user=user, name=name, tag=tag))
         return
-    limit, fold = _ASKED if first else None, sys.stdout.isatty()
+    limit, fold = _REQUESTED if first else None, sys.stdout.isatty()
     now, jobs = client.columns(all=all_, state=state, user=user, name=name, tag=tag, limit=limit, fold=fold)
     shown, more = _first(client, jobs["state"]) if first else (len(jobs["state"]), 0)
     print_jobs(jobs, now, shown)
@@ -64,7 +62,7 @@ def _first(client: Client, states: list[str]) -> tuple[int, int]:
     """How many rows to show (all that run, and the first that wait), and how many more there are."""
     shown = min(states.count("running") + _SHOWN, len(states))
     total = len(states)
-    if total >= _ASKED:
+    if total >= _REQUESTED:
         counts = client.status()["jobs"]
         total = max(total, sum(counts.get(state, 0) for state in ("running", "queued", "held")))
     return shown, total - shown

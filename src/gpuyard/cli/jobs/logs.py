@@ -34,7 +34,7 @@ class FileLog:
         """A piece of it; `wait`: seconds to wait for more, or for the job's end."""
         end = time.monotonic() + wait
         while True:
-            job = self._client.job(id)  # before the file is read: what it wrote last is not missed
+            job = self._client.job(id)  # before the file is read: no last output is missed
             if attempt and attempt > job["attempt"]:
                 raise UserError(f"job {id} has had {output.many(job['attempt'], 'attempt')}, not {attempt}")
             data, start, length = self._read(offset, size)
@@ -47,7 +47,7 @@ class FileLog:
             with open(self.path, "rb") as file:
                 length = os.fstat(file.fileno()).st_size
                 start = max(0, length + offset) if offset < 0 else offset
-                start = start if start <= length else 0  # it has begun anew
+                start = start if start <= length else 0  # it was truncated
                 file.seek(start)
                 return file.read(size), start, length
         except FileNotFoundError:

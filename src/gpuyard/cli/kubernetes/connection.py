@@ -33,7 +33,7 @@ class ClusterOptions:
 
 
 USUAL = "http://127.0.0.1:10260"
-"""Where a scheduler listens unless it is told otherwise."""
+"""Default address of a scheduler."""
 _PATIENCE = 5.0
 
 

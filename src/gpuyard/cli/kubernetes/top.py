@@ -36,9 +36,9 @@ _WAITING = ("waiting", "gated")
 _STYLES = {"free": "good", "ours": "", "foreign": "warn", "closed": "faint"}
 _TOLERANCE = 2**26  # bytes more than is charged that do not matter
 _LEAST = 3
-"""Lines that are worth a list."""
+"""Least lines of a list."""
 _HIGH = 18
-"""Lines of a screen on which the head may take more than one."""
+"""Lines of a screen from which on the head may take more than one."""
 
 
 @option_groups

@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 
 SHOWN = 5
-"""Sequences of a ranking that are printed, beside the decider's and the one that never grows."""
+"""Printed sequences of a ranking, besides the decider's and the one that never grows."""
 Recordings = Annotated[
     list[Path], typer.Argument(metavar="RECORDING...", help="Files of gpuyard adapt record, or folders of them.")
 ]
@@ -91,7 +91,7 @@ def learn(
         from gpuyard.adapt.agent.agent_figures import objective
 
         _draw(objective({out.name: agent}), plot)
-    agent, digest = agent_file.load_hashed(out)  # what is told is of the file, as everybody will read it
+    agent, digest = agent_file.load_hashed(out)  # report on the file as it will be read
     found = evaluate_agent(_decider(agent), tables, bootstrap=0, policy_hash=digest)
     if json:
         output.print_json(
@@ -226,7 +226,7 @@ def _resolve(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]
     if file != text or Path(text).is_file() or text.endswith(".json"):
         agent, digest = load_hashed(file)  # read once: what is hashed is what is judged
         return _decider(agent), digest, recipe_of(agent), {"hash": agent.hash}
-    make_decider(text)  # so that a mistake is told before recordings are read
+    make_decider(text)  # a mistake is reported before recordings are read
     return lambda: make_decider(text), None, None, {}
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SHORTEST = 0.05
-"""Seconds of a period: a driver does not measure more often anyway."""
+"""Seconds: a driver does not measure more often."""
 
 Command = Annotated[
     list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS]", show_default=False, help="What to run and watch.")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gpuyard.recordings.series import Recording
 
 _DRAWN = ("utilization", "memory_used", "process_memory", "memcopy", "power", "temperature")
-"""What is drawn if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,13 @@ class Result:
     recording: Recording
     who: str
     facts: dict[str, Any]
-    """What is told of it besides what the GPUs did."""
+    """Facts for the summary besides the metrics."""
     span: tuple[float, float] | None = None
-    """From when to when it ran."""
+    """When it began and ended."""
     recorded: bool = False
-    """Whether the daemon wrote it down, and so less of GPUs that were idle."""
+    """Whether it is the daemon's recording, which has fewer samples of idle GPUs."""
     energy: float | None = None
-    """Its own watt-hours, where the daemon tells."""
+    """Its own watt-hours, if the daemon knows them."""
 
 
 def watch_command(
@@ -270,11 +269,11 @@ def _summary(result: Result) -> dict[str, Any]:
     from gpuyard.monitor.summaries import gpu_summaries, used_energy
 
     gpus = gpu_summaries(result.recording)
-    everybody = all(result.facts.get(key) is None for key in ("command", "pid", "job"))
+    all_processes = all(result.facts.get(key) is None for key in ("command", "pid", "job"))
     for gpu in gpus:
-        gpu["used"] |= everybody or "job" in result.facts  # a job's are told of alone
-        if everybody:
-            gpu["peak_process_memory"] = None  # of one of several, whoever that was
+        gpu["used"] |= all_processes or "job" in result.facts  # a recording of a job has only its own GPUs
+        if all_processes:
+            gpu["peak_process_memory"] = None  # of one unknown process
     return {
         "simulated": result.recording.simulated,
         **result.facts,

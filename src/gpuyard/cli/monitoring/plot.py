@@ -190,7 +190,7 @@ def _log(client: Client, job: Job) -> tuple[str, bool]:
         return "", False
     try:
         part = client.log(job["id"], -_LOG, size=_LOG)
-    except Refused as error:  # somebody else's, or gone by now
+    except Refused as error:  # another user's, or gone by now
         return f"({error})", False
     text = part.data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     cut = part.size > len(part.data)

@@ -120,7 +120,7 @@ def _from_file(text: str, query: Query) -> tuple[str, Recording]:
 def of_job(query: Query, source: Source, id: str) -> tuple[str, Recording]:
     """A job's label, and what its GPUs did while it had them."""
     job = _job(query, id)
-    if job is None:  # nobody knows when it ran, but somebody said
+    if job is None:  # no daemon knows when it ran; the options say it
         start, end = query.span or (-math.inf, math.inf)
         return f"job {id}", source.read(query.metrics, start, end, gpus=query.gpus, job=id)
     name = job_label(job)

@@ -243,7 +243,7 @@ def _cell(row: dict[str, Any], key: str, show: Callable[[Any], str]) -> str:
 
 
 _WITH_INTERVAL = ("jct_mean", "jct_mean_diff")
-"""Others have theirs in the JSON and in the report: a screen is only so wide."""
+"""The intervals of others are in the JSON and in the report."""
 
 _RANKING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("discipline", "where", str),
@@ -263,7 +263,7 @@ _RANKING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 _SPARED = (
     "kWh", "preempt.", "makespan", "fairness", "JCT p99", "discipline", "wait max", "util", "slowdown", "wait mean",
 )  # fmt: skip
-"""What a screen can do without, the first first."""
+"""Columns that a narrow screen does without, in this order."""
 _LEAST_POLICY = 14
 
 

@@ -50,7 +50,7 @@ def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="gpuyard-demo-"))
-    os.environ |= {"GPUYARD_SINGLE_USER": "true", "GPUYARD_PAGE": "on"}  # the daemon's: nobody else is invited
+    os.environ |= {"GPUYARD_SINGLE_USER": "true", "GPUYARD_PAGE": "on"}  # of the daemon
     gpus = f"{GPUS}x{MEMORY}"
     options = StartOptions(gpus, "priority", "easy", "pack", bind="127.0.0.1", port="0", tokens=tokens)
     settings = LocalOptions(str(folder), str(folder / "gpuyard.sock")).settings(**options.flags())
@@ -85,10 +85,10 @@ def _stop_all(client: Client) -> None:
 
 
 CROWD = 22
-"""Jobs that are open at a time, more or less."""
+"""Open jobs at a time, roughly."""
 _LIVING_LOOK = 1.0
 _RECENT = 6
-"""Jobs that are over and still told of."""
+"""Ended jobs that are still shown."""
 _SCRIPT = "train.py"
 
 
@@ -98,7 +98,7 @@ class DemoJob(NamedTuple):
     arguments: tuple[str, ...]
     wishes: Wishes
     then: str = ""
-    """What is to follow it, if it succeeds."""
+    """Name of the job that follows if it succeeds."""
 
 
 class _Recipe(NamedTuple):
@@ -170,7 +170,7 @@ class LivingQueue:
 
     client: Client
     people: dict[str, Client]
-    """Each with a token of their own: whose a job is, is not for its submitter to say."""
+    """Each with a token of their own: the daemon takes a job's user from the token."""
     folder: Path
     coming: Iterator[DemoJob]
     last_lines: dict[str, str] = field(default_factory=dict)
@@ -224,7 +224,7 @@ class LivingQueue:
                 try:
                     self.last_lines[job["id"]] = last_line(self.client, job["id"])
                 except (Refused, NoDaemon):
-                    continue  # it went while we looked; the next look tells
+                    continue  # it has just ended
 
 
 _LOOK = 0.2

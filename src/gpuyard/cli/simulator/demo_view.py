@@ -32,7 +32,7 @@ KINDS = {
 }
 """What is behind the name of an example."""
 _LONGEST = 300.0
-"""Seconds after which a job is ended on a machine that is slow beyond hope."""
+"""Time limit in seconds, for very slow machines."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -43,7 +43,7 @@ class PlannedJob:
     epochs: int
     wishes: Wishes
     at: float = 0.0
-    """Seconds after the first one."""
+    """Seconds after the first job."""
     expected: str = "succeeded"
 
     def submit(self, client: Client, directory: Path, seed: int) -> str:
@@ -99,15 +99,13 @@ class Scene:
 
     gpus: int
     jobs: Sequence[Job]
-    """In the order of submission."""
     last_lines: Mapping[str, str]
     """The last line that each job has printed, by its id."""
     pending: int
-    """Jobs that are not submitted yet."""
     over: int
-    """Jobs that have ended, also those that are not among these any more."""
+    """Ended jobs, also those that `jobs` no longer has."""
     began: str
-    """When the first was submitted."""
+    """When the first job was submitted."""
 
 
 def demo_view(live: bool = True) -> LiveView[Scene]:
@@ -174,7 +172,7 @@ def _gpu_lines(scene: Scene) -> Iterator[str]:
 
 
 OURS = "priority@easy"
-"""The policy of the demo's yard."""
+"""The policy of the demo's daemon."""
 _OTHERS = ("fcfs", "fcfs@easy", "sjf", "sjf@easy", "wfp3@easy", "best-fit")
 _KIND_OF = {planned.name: KINDS[planned.kind] for planned in PLAN}
 

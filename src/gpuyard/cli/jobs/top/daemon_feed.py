@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from gpuyard.client.client import Client
 
 _RUNNING = 500
-"""Running jobs that are asked for at least: they tell what is booked on simulated GPUs."""
+"""Running jobs of a request: they show what is booked on simulated GPUs."""
 _ENDED = 100
 _SOON = 0.2
-"""Seconds between two looks, however much happens."""
+"""Least seconds between two looks."""
 _BEHIND = 4
-"""Pieces of output that may wait to be shown."""
+"""Pieces of output that may wait for the screen."""
 _STALE = 5.0
-"""Seconds after which also that is asked for which no event has changed."""
+"""Seconds after which a snapshot is complete again, also without events."""
 
 
 class Wanted(NamedTuple):
@@ -88,7 +88,7 @@ class Feed:
         self._wanted = Wanted()
         self._poked = False
         self.news: queue.SimpleQueue[Snapshot | str] = queue.SimpleQueue()
-        """Pictures, and sentences on why there is none."""
+        """Snapshots, and messages on why there is none."""
         self._last = -1
 
     def start(self) -> None:
@@ -172,10 +172,9 @@ class LogPiece(NamedTuple):
     id: str
     data: bytes
     start: int | None
-    """Where it begins, if it comes before what was read; else it goes on from there."""
+    """Its offset, if it precedes what was read; None: it follows it."""
     state: str
     restarted: bool = False
-    """Whether the job runs once more."""
 
 
 class LogFeed:
@@ -201,7 +200,7 @@ class LogFeed:
             start = max(0, part.next_offset - len(part.data)) if offset < 0 else None
             self.pieces.put(LogPiece(self.id, part.data, start, part.state))
             attempt, offset = part.attempt, part.next_offset
-            if part.size - offset > _BEHIND * self._piece:  # nobody reads so fast: go on with what is new
+            if part.size - offset > _BEHIND * self._piece:  # too fast to read: skip to the newest
                 notice = f"\n[gpuyard: {part.size - self._piece - offset} bytes are not shown]\n"
                 offset = part.size - self._piece
                 self.pieces.put(LogPiece(self.id, notice.encode(), None, part.state))

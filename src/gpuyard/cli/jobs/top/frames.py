@@ -34,9 +34,9 @@ STATES = {
     "free": "good", "ours": "busy", "foreign": "bad", "unknown": "bad", "succeeded": "good", "failed": "bad",
     "cancelled": "faint", "timeout": "bad", "oom": "bad", "interrupted": "bad", "held": "faint",
 }  # fmt: skip
-"""In which style a state is written."""
+"""Styles of states."""
 _UNKNOWN = Row("", "…", "", "", "", (), 0, None, 0.0, None, None, 0.0, None)
-"""Stands for a row that is still to come."""
+"""A row that is not loaded yet."""
 
 
 def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[Line]]:

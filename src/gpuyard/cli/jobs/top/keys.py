@@ -16,7 +16,7 @@ class Command(NamedTuple):
     """quit, cancel, hold (or release), priority, explain, log, earlier or close."""
     id: str = ""
     step: float = 0.0
-    """How much more priority; whether all that is earlier is wanted."""
+    """Change of the priority; of `earlier`, 1: all of it."""
 
 
 def press(model: Model, key: str) -> list[Command]:

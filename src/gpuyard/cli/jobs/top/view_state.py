@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from gpuyard.api.types import Columns, Gpu, Job, Progress
 
 
-PIECE = 2**18
-"""Bytes that are read at a time."""
+PIECE = 2**18  # bytes
 MOST = 2**22
-"""Bytes that are read at once where the beginning is wanted."""
-_KEPT = 200_000
-"""Lines that are kept."""
+"""Bytes of one request where the beginning is wanted."""
+_KEPT = 200_000  # lines
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
@@ -35,16 +33,16 @@ class LogView:
     state: str = ""
     lines: list[str] = field(default_factory=list)
     start: int = 0
-    """Bytes before what was read."""
+    """Bytes before those that were read."""
     bottom: int | None = None
-    """The line after the last that is seen; None: the end, whatever comes."""
+    """The line after the last visible one; None: follow the end."""
     found: str = ""
-    """What was looked for last."""
+    """The text of the last search."""
     loading: bool = False
     home: int = 0
-    """Lines of the screen, if the user wants to be at the beginning, also of what is still to be read."""
+    """Lines of the screen if the view goes to the beginning, also of output that is still to be read; else 0."""
     _rest: str = ""
-    """The line that is not at its end yet."""
+    """The unfinished last line."""
     _decode: Any = field(default_factory=_decoder)
 
     @property
@@ -161,12 +159,11 @@ class Snapshot(NamedTuple):
     now: float
     """When, on the daemon's clock."""
     parts: Mapping[str, Part]
-    """The lists, and `everyone` who runs, also where the list shows only some."""
+    """The lists; and `everyone`: all running jobs, also where a filter hides some."""
     gpus: tuple[Gpu, ...] = ()
     simulated: bool = False
     status: Mapping[str, Any] = {}
     last: int = 0
-    """The number of the last event."""
 
 
 @dataclass(slots=True)
@@ -175,11 +172,11 @@ class Place:
 
     index: int = 0
     id: str = ""
-    """The job there, which is followed when it moves."""
+    """The job there; the place follows it when it moves."""
     top: int = 0
-    """The first row that is seen."""
+    """The first visible row."""
     pinned: bool = False
-    """Whether the job is followed wherever it goes: the user has just done something that moves it."""
+    """Whether to follow the job into other lists: the user has just done something that moves it."""
 
 
 @dataclass(slots=True)
@@ -205,10 +202,10 @@ class Model:
     filter: str = ""
     mine: bool = False
     mode: str = "lists"
-    """What keys are for: lists, confirm, filter, panel, log or search."""
+    """What keys act on: lists, confirm, filter, panel, log or search."""
     typed: str = ""
     to_cancel: Row | None = None
-    """The job that is to be cancelled, if that is confirmed."""
+    """The job to cancel, once that is confirmed."""
     message: str = ""
     message_at: float = 0.0
     panel: Panel | None = None
@@ -283,7 +280,7 @@ def row_of(job: Job) -> Row:
 _SMALL = 12
 """Lines of a screen below which only one list is shown."""
 _WORTH = 3
-"""Lines that have to be left over for what has ended to be shown unasked."""
+"""Spare lines from which on ended jobs are shown too."""
 
 
 class Layout(NamedTuple):
@@ -291,7 +288,7 @@ class Layout(NamedTuple):
 
     gpus: int
     lists: dict[str, int]
-    """Only those that are shown, in their order."""
+    """Visible lists only, in their order."""
 
 
 def lay_out(model: Model) -> Layout:
