@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from gpuyard.cli.parser import QuickCommand
 from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     call.__dict__["__signature__"] = Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
+
+
+def subcommand(group: typer.Typer, name: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command with `option_groups` to a group."""
+    return lambda command: group.command(name, cls=QuickCommand, **settings)(option_groups(command))
 
 
 def _options(kind: type) -> list[Parameter]:

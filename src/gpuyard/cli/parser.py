@@ -113,6 +113,19 @@ class Entry(NamedTuple):
     """Whether the words after the first are a user's command, with options of its own."""
 
 
+def command_group(help: str, cls: type[TyperGroup] = QuickGroup, **settings: Any) -> typer.Typer:
+    """A group of commands; it prints its help if none is given, unless it is `invoke_without_command`."""
+    alone = settings.get("invoke_without_command", False)
+    group = typer.Typer(cls=cls, help=help, no_args_is_help=not alone, rich_markup_mode=None, **settings)
+    if not alone:
+        group.callback()(_no_options)  # so that a single command still has to be named
+    return group
+
+
+def _no_options() -> None:
+    pass
+
+
 class LazyCommand(QuickCommand):
     """A command of which only the help is known; it is imported when more is needed."""
 

@@ -9,17 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, past_time
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, past_time, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
 
-token_app = typer.Typer(
-    cls=QuickGroup, help="Make, list and revoke tokens, by which people use the queue over the network.",
-    no_args_is_help=True, rich_markup_mode=None,
-)  # fmt: skip
+token_app = command_group("Make, list and revoke tokens, by which people use the queue over the network.")
 
 
 class Role(StrEnum):
@@ -28,8 +25,7 @@ class Role(StrEnum):
     admin = "admin"
 
 
-@token_app.command("create", cls=QuickCommand)
-@option_groups
+@subcommand(token_app, "create")
 def create(
     daemon: DaemonOptions,
     user: Annotated[
@@ -60,8 +56,7 @@ def create(
         output.say("the daemon does not listen on TCP, so it is of no use yet; see gpuyard serve --port")
 
 
-@token_app.command("list", cls=QuickCommand)
-@option_groups
+@subcommand(token_app, "list")
 def list_tokens(
     daemon: DaemonOptions,
     all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have expired or were revoked.")] = False,
@@ -69,28 +64,23 @@ def list_tokens(
     json: Json = False,
 ) -> None:
     """List your tokens, or, for an admin, everybody's; never what is secret of them."""
-    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
     tokens = [token for token in daemon.client().tokens(user=user) if all or token["state"] == "active"]
-    if json:
-        print_rows(tokens)
-        return
     heads = ("ID", "USER", "ROLE", "STATE", "CREATED", "EXPIRES", "LAST USED", "LABEL")
-    rows = [
-        (
-            token["id"], token["user"], token["role"], token["state"], clock(token["created_at"]),
-            clock(token["expires_at"]) if token["expires_at"] else "never", clock(token["last_used_at"]),
-            token["label"] or "-",
-        )
-        for token in tokens
-    ]  # fmt: skip
-    print_table(heads, rows)
-    if not tokens:
-        output.say("there is no token; gpuyard token create makes one")
+    empty = "there is no token; gpuyard token create makes one"
+    print_list(tokens, json, heads, _token_row, empty, heads_if_empty=True)
 
 
-@token_app.command("revoke", cls=QuickCommand)
-@option_groups
+def _token_row(token: dict[str, Any]) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import clock
+
+    expires = clock(token["expires_at"]) if token["expires_at"] else "never"
+    times = clock(token["created_at"]), expires, clock(token["last_used_at"])
+    return token["id"], token["user"], token["role"], token["state"], *times, token["label"] or "-"
+
+
+@subcommand(token_app, "revoke")
 def revoke(
     daemon: DaemonOptions,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="The tokens' ids, as gpuyard token list shows them.")],
@@ -142,16 +132,12 @@ def audit(
     json: Json = False,
 ) -> None:
     """List who changed what through the API, and who was refused, the latest first; for admins."""
-    from gpuyard.cli.terminal.text_table import print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
     begin = None if since is None else past_time(since).isoformat()
     entries = daemon.client().audit(user=user, since=begin, limit=limit)
-    if json:
-        print_rows(entries)
-        return
-    print_table(("AT", "USER", "VIA", "ADDRESS", "STATUS", "JOB", "TIMES", "WHAT"), map(_audit_row, entries))
-    if not entries:
-        output.say("nothing of that kind has happened")
+    heads = ("AT", "USER", "VIA", "ADDRESS", "STATUS", "JOB", "TIMES", "WHAT")
+    print_list(entries, json, heads, _audit_row, "nothing of that kind has happened", heads_if_empty=True)
 
 
 def _audit_row(entry: dict[str, Any]) -> tuple[str, ...]:

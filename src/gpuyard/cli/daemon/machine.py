@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import Json, LocalOnlyOptions, NoHost, option_groups
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, NoHost, option_groups, subcommand
 from gpuyard.cli.daemon.up import warn_of_variables
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
@@ -33,21 +33,10 @@ _NAMED = 10
 _PATIENCE = 60.0
 
 
-config_app = typer.Typer(
-    cls=QuickGroup,
-    help="Show the settings, and where each comes from.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+config_app = command_group("Show the settings, and where each comes from.")
 
 
-@config_app.callback()
-def _config() -> None:
-    """Show the settings, and where each comes from."""
-
-
-@config_app.command("show", cls=QuickCommand)
-@option_groups
+@subcommand(config_app, "show")
 def show_config(daemon: LocalOnlyOptions, json: Json = False) -> None:
     """Show every setting, its value and where it comes from.
 

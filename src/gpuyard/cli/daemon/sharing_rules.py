@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_indices
@@ -130,21 +130,17 @@ def reserve(
 @option_groups
 def reservations(daemon: DaemonOptions, json: Json = False) -> None:
     """List the reservations that are not over."""
-    from gpuyard.cli.terminal.text_table import clock, instant, now, print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
-    found = daemon.client().reservations()
-    if json:
-        print_rows(found)
-    elif not found:
-        output.say("no GPU is reserved")
-    else:
-        heads = ("NAME", "GPUS", "BEGIN", "END", "FOR", "")
-        marks = ["now" if instant(r["begin_at"]) <= now() else "" for r in found]
-        rows = [
-            (r["name"], _gpus(r), clock(r["begin_at"]), clock(r["end_at"]), _users(r), mark)
-            for r, mark in zip(found, marks, strict=True)
-        ]
-        print_table(heads, rows)
+    heads = ("NAME", "GPUS", "BEGIN", "END", "FOR", "")
+    print_list(daemon.client().reservations(), json, heads, _reservation_row, "no GPU is reserved")
+
+
+def _reservation_row(found: dict[str, Any]) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import clock, instant, now
+
+    active = "now" if instant(found["begin_at"]) <= now() else ""
+    return found["name"], _gpus(found), clock(found["begin_at"]), clock(found["end_at"]), _users(found), active
 
 
 @option_groups
@@ -185,14 +181,8 @@ def _users(found: dict[str, Any]) -> str:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A user, a group as @name, or * for everybody else.")]
 
-quota = typer.Typer(
-    cls=QuickGroup, help="Show or set what people may have: GPUs at once, GPU-hours a week.",
-    invoke_without_command=True, rich_markup_mode=None,
-)  # fmt: skip
-share = typer.Typer(
-    cls=QuickGroup, help="Show or set what share of the GPUs people deserve.", invoke_without_command=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+quota = command_group("Show or set what people may have: GPUs at once, GPU-hours a week.", invoke_without_command=True)
+share = command_group("Show or set what share of the GPUs people deserve.", invoke_without_command=True)
 
 
 @quota.callback()
@@ -203,8 +193,7 @@ def _root(context: typer.Context, daemon: DaemonOptions, json: Json = False) -> 
         _show(daemon.client().rules(), json)
 
 
-@quota.command("set", cls=QuickCommand)
-@option_groups
+@subcommand(quota, "set")
 def set_quota(
     daemon: DaemonOptions,
     name: Name,
@@ -225,16 +214,14 @@ def set_quota(
     _show(found, json, f"{_label(name)} may have {' and '.join(said)} from now on")
 
 
-@quota.command("clear", cls=QuickCommand)
-@option_groups
+@subcommand(quota, "clear")
 def clear_quota(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
     """Lift a quota."""
     found = daemon.client().set_quota(name, gpus=0, gpu_hours=0.0)
     _show(found, json, f"{_label(name)} has no quota of its own any more")
 
 
-@share.command("set", cls=QuickCommand)
-@option_groups
+@subcommand(share, "set")
 def set_share(
     daemon: DaemonOptions,
     name: Name,
@@ -248,8 +235,7 @@ def set_share(
     _show(found, json, f"{_label(name)} has a share of {weight:g} from now on, where others have 1")
 
 
-@share.command("clear", cls=QuickCommand)
-@option_groups
+@subcommand(share, "clear")
 def clear_share(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
     """Take a share back, so that it is as everybody's."""
     found = daemon.client().set_share(name, 1.0)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.spec.notation import absolute, describe_learned
 
@@ -145,12 +145,7 @@ def _counts(numbers: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
 
 
-policy_app = typer.Typer(
-    cls=QuickGroup,
-    help="Show or change the policy that decides which job is next.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+policy_app = command_group("Show or change the policy that decides which job is next.", invoke_without_command=True)
 
 
 @policy_app.callback()
@@ -161,15 +156,13 @@ def policy(context: typer.Context, daemon: DaemonOptions, json: Json = False) ->
         _print_policy(daemon, json)
 
 
-@policy_app.command("show", cls=QuickCommand)
-@option_groups
+@subcommand(policy_app, "show")
 def show_policy(daemon: DaemonOptions, json: Json = False) -> None:
     """Show the policy that decides."""
     _print_policy(daemon, json)
 
 
-@policy_app.command("set", cls=QuickCommand)
-@option_groups
+@subcommand(policy_app, "set")
 def set_policy(
     daemon: DaemonOptions,
     text: Annotated[

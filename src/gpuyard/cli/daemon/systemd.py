@@ -12,19 +12,14 @@ import typer
 
 from gpuyard.admin import service
 from gpuyard.admin.service import Place
-from gpuyard.cli.common_options import Json, LocalOnlyOptions, LocalOptions, NoHost, option_groups
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, LocalOptions, NoHost, subcommand
 from gpuyard.cli.daemon.up import StartOptions
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.errors import GpuyardError
 
-app = typer.Typer(
-    cls=QuickGroup,
-    help="Let systemd start the daemon, now and at every boot.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Let systemd start the daemon, now and at every boot.")
 
 _PATIENCE = 60.0
 
@@ -36,13 +31,7 @@ Whose = Annotated[
 ]
 
 
-@app.callback()
-def _service() -> None:
-    """Let systemd start the daemon, now and at every boot."""
-
-
-@app.command("install", cls=QuickCommand)
-@option_groups
+@subcommand(app, "install")
 def install(
     daemon: LocalOptions,
     options: StartOptions,
@@ -124,8 +113,7 @@ def uninstall(system: Whose = None, host: NoHost = None) -> None:
         output.say(f"systemd cannot be told from here ({said.rstrip('.')}); if the daemon runs, gpuyard down ends it")
 
 
-@app.command("status", cls=QuickCommand)
-@option_groups
+@subcommand(app, "status")
 def status(daemon: LocalOnlyOptions, json: Json = False) -> None:
     """Tell which units there are, and whether they run."""
     from gpuyard.cli.terminal.text_table import print_rows, print_table

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, subcommand
 from gpuyard.cli.jobs.job_options import Options, duration
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.parser import QuickGroup, command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.spec.notation import ranges
@@ -195,12 +195,10 @@ class BatchGroup(QuickGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=BatchGroup,
-    help="Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved.",
-    no_args_is_help=True,
+app = command_group(
+    "Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved.",
+    BatchGroup,
     subcommand_metavar="FILE | COMMAND [ARGS]...",
-    rich_markup_mode=None,
 )
 BatchId = Annotated[
     str | None, typer.Argument(metavar="[ID]", show_default=False, help="The batch; your newest, if not said.")
@@ -213,13 +211,7 @@ Words = Annotated[
 ]
 
 
-@app.callback()
-def _batch() -> None:
-    """Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved."""
-
-
-@app.command(_START, cls=QuickCommand, epilog=_OTHERS)
-@option_groups
+@subcommand(app, _START, epilog=_OTHERS)
 def start(
     daemon: DaemonOptions,
     options: Options,
@@ -336,45 +328,37 @@ def _follow(client: Client, id: str, json: bool, drawn: tuple[Path, list[str]] |
     raise typer.Exit(found.code)
 
 
-@app.command("follow", cls=QuickCommand)
-@option_groups
+@subcommand(app, "follow")
 def follow_(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
     """Follow a batch until it is over, and tell how its rows ended."""
     client = daemon.client()
     _follow(client, _chosen(client, id, open_first=True), json)
 
 
-@app.command("list", cls=QuickCommand)
-@option_groups
+@subcommand(app, "list")
 def list_(
     daemon: DaemonOptions,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many (100).")] = 100,
     json: Json = False,
 ) -> None:
     """List batches, the newest first."""
-    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
+    heads = ("BATCH", "NAME", "USER", "SUBMITTED", "STATE", "ROWS", "HOW THEY STAND")
     found = daemon.client().batches(limit=limit)
-    if json:
-        print_rows(found)
-    elif not found:
-        output.say("there are no batches; gpuyard batch FILE starts one")
-    else:
-        heads = ("BATCH", "NAME", "USER", "SUBMITTED", "STATE", "ROWS", "HOW THEY STAND")
-        print_table(heads, [_row(one, clock(one["submitted_at"])) for one in found])
+    print_list(found, json, heads, _row, "there are no batches; gpuyard batch FILE starts one")
 
 
-def _row(one: BatchSummary, when: str) -> tuple[str, ...]:
-    return one["batch"], one["name"], one["user"], when, one["state"], f"{one['rows']:,}", _counts(one)
+def _row(one: BatchSummary) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import clock
 
-
-def _counts(one: BatchSummary) -> str:
     states = {**one["states"], **({"refused": one["refused"]} if one["refused"] else {})}
-    return ", ".join(f"{count:,} {state}" for state, count in states.items())
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.items())
+    submitted = clock(one["submitted_at"])
+    return one["batch"], one["name"], one["user"], submitted, one["state"], f"{one['rows']:,}", counts
 
 
-@app.command("cancel", cls=QuickCommand)
-@option_groups
+@subcommand(app, "cancel")
 def cancel(
     daemon: DaemonOptions,
     id: Annotated[str, typer.Argument(metavar="ID", help="The batch, as gpuyard batch list shows it.")],
@@ -388,8 +372,7 @@ def cancel(
     output.say(f"batch {id} is given up" + (f"; {output.many(left, 'job')} of it will have ended soon" if left else ""))
 
 
-@app.command("report", cls=QuickCommand)
-@option_groups
+@subcommand(app, "report")
 def report(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
     """Tell what a batch achieved, beside running its rows one after another."""
     from gpuyard.cli.jobs.batch_results import report_lines

@@ -112,17 +112,13 @@ def history(
     json: Json = False,
 ) -> None:
     """List the jobs that are over, the newest first."""
-    from gpuyard.cli.terminal.text_table import print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
     check_state(state)
     begin = None if since is None else past_time(since).isoformat()
     jobs = daemon.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
-    if json:
-        print_rows(jobs)
-        return
-    print_table(("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ON", "ENDED", "RAN", "REASON"), map(_row, jobs))
-    if not jobs:
-        output.say("no job is over")
+    heads = ("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ON", "ENDED", "RAN", "REASON")
+    print_list(jobs, json, heads, _row, "no job is over", heads_if_empty=True)
 
 
 def _row(job: Job) -> tuple[str, ...]:

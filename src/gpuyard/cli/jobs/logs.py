@@ -185,7 +185,6 @@ def wait(
 
 def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) -> tuple[list[Job], bool]:
     """The jobs at the end, and whether all were over in time."""
-    from gpuyard.api.types import OVER
     from gpuyard.client.retry import patiently
 
     end = None if timeout is None else time.monotonic() + timeout

@@ -7,28 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import DaemonOptions, Json, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import format_duration, parse_duration
 
-app = typer.Typer(
-    cls=QuickGroup,
-    help="Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more.")
 Which = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name or id.")]
 
 
-@app.callback()
-def _notify() -> None:
-    """Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more."""
-
-
-@app.command("add", cls=QuickCommand)
-@option_groups
+@subcommand(app, "add")
 def add(
     daemon: DaemonOptions,
     url: Annotated[
@@ -80,32 +69,26 @@ def _given(url: str) -> str:
     return sys.stdin.readline().strip()
 
 
-@app.command("list", cls=QuickCommand)
-@option_groups
+@subcommand(app, "list")
 def list_(daemon: DaemonOptions, json: Json = False) -> None:
     """List where you are told of your jobs; secrets are not shown."""
-    from gpuyard.cli.terminal.text_table import print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
-    found = daemon.client().subscriptions()
-    if json:
-        print_rows(found)
-    elif not found:
-        output.say("you are told of nothing; gpuyard notify add URL changes that")
-    else:
-        rows = [(one["id"], one["name"], one["target"], _events(one)) for one in found]
-        print_table(("ID", "NAME", "TO", "OF"), rows)
+    def row(one: Mapping[str, Any]) -> tuple[str, ...]:
+        return one["id"], one["name"], one["target"], _events(one)
+
+    empty = "you are told of nothing; gpuyard notify add URL changes that"
+    print_list(daemon.client().subscriptions(), json, ("ID", "NAME", "TO", "OF"), row, empty)
 
 
-@app.command("remove", cls=QuickCommand)
-@option_groups
+@subcommand(app, "remove")
 def remove(daemon: DaemonOptions, which: Which) -> None:
     """Be told no more there."""
     found = daemon.client().unsubscribe(which)
     output.say(f"{found['target']} ({found['name']}) is told no more")
 
 
-@app.command("test", cls=QuickCommand)
-@option_groups
+@subcommand(app, "test")
 def try_out(
     daemon: DaemonOptions,
     which: Annotated[
@@ -129,8 +112,7 @@ def try_out(
         raise SystemExit(1)
 
 
-@app.command("log", cls=QuickCommand)
-@option_groups
+@subcommand(app, "log")
 def log(
     daemon: DaemonOptions,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Of one job or array only.")] = None,
@@ -140,22 +122,16 @@ def log(
     json: Json = False,
 ) -> None:
     """List what you were told, or are to be, the latest first, and what became of it."""
-    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+    from gpuyard.cli.terminal.text_table import clock, print_list
 
+    def row(one: Mapping[str, Any]) -> tuple[str, ...]:
+        user = (one["user"],) if every else ()
+        target = one["target"] or "-"
+        return clock(one["at"]), *user, one["job"] or "-", one["event"], target, one["state"], problem(one)
+
+    heads = ("WHEN", *(("USER",) if every else ()), "JOB", "EVENT", "TO", "STATE", "")
     found = daemon.client().notifications(job=job, failed=failed, all=every, limit=limit)
-    if json:
-        print_rows(found)
-    elif not found:
-        output.say("nothing of the kind" if failed or job else "nothing was told yet")
-    else:
-        heads = ("WHEN", *(("USER",) if every else ()), "JOB", "EVENT", "TO", "STATE", "")
-        print_table(heads, [_row(one, clock(one["at"]), every) for one in found])
-
-
-def _row(one: Mapping[str, Any], when: str, every: bool) -> tuple[str, ...]:
-    whose = (one["user"],) if every else ()
-    to = one["target"] or "-"
-    return (when, *whose, one["job"] or "-", one["event"], to, one["state"], problem(one))
+    print_list(found, json, heads, row, "nothing of the kind" if failed or job else "nothing was told yet")
 
 
 def problem(one: Mapping[str, Any]) -> str:

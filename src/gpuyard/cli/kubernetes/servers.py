@@ -101,9 +101,6 @@ class ProcessOptions:
 def scheduler(cluster: ClusterOptions, scheduling: SchedulingOptions, process: ProcessOptions) -> None:
     """Schedule pods with schedulerName gpuyard: whole GPUs, shares by memory, gangs; until Ctrl-C."""
     import logging
-    import os
-    import signal
-    import socket
 
     from gpuyard.kubernetes.gpu_usage import GpuUsage
     from gpuyard.kubernetes.leader_election import own_namespace
@@ -147,8 +144,6 @@ def _period(text: str) -> float:
 
 
 def _settings(scheduling: SchedulingOptions, process: ProcessOptions) -> Settings:
-    import os
-
     from gpuyard.kubernetes.settings import settings_of
 
     sizes = {"gpu_memory": scheduling.gpu_memory, "gpu_buffer": scheduling.gpu_buffer}

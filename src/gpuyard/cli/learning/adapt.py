@@ -12,7 +12,7 @@ import typer
 
 from gpuyard.cli.common_options import Json
 from gpuyard.cli.learning.adapt_runs import record, run, visit
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from gpuyard.adapt.agent.evaluation import DeciderResult, Evaluation, Make
     from gpuyard.adapt.agent.reinforce import Recipe
 
-app = typer.Typer(
-    cls=QuickGroup,
-    help="Train networks that grow within a time budget; record, learn and judge when and where growing pays.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+app = command_group(
+    "Train networks that grow within a time budget; record, learn and judge when and where growing pays."
 )
 
 SHOWN = 5

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, subcommand
 from gpuyard.cli.learning.placer import place
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.simulator.simulation_options import Format, Since, Slice, Until, Where, load_trace
 from gpuyard.cli.terminal import output
@@ -73,9 +73,6 @@ def _direction(ahead: str, shared: bool) -> str:
 
 
 def _draw_preferences(found: Explanation, out: str) -> None:
-    from pathlib import Path
-
-    from gpuyard.errors import UserError
     from gpuyard.figures.style import png_bytes, write_atomically
     from gpuyard.learn.policy_figures import preferences
 
@@ -88,10 +85,7 @@ def _draw_preferences(found: Explanation, out: str) -> None:
     output.say(f"wrote {folder / 'preferences.png'}")
 
 
-app = typer.Typer(
-    cls=QuickGroup, help="Train policies on traces, judge them where they were held out, and see what they prefer.",
-    no_args_is_help=True, rich_markup_mode=None,
-)  # fmt: skip
+app = command_group("Train policies on traces, judge them where they were held out, and see what they prefer.")
 
 _KINDS = {"linear": 0, "mlp-4": 4, "mlp-8": 8, "mlp-32": 32}
 Traces = Annotated[
@@ -153,8 +147,7 @@ class ProblemOptions:
         return found
 
 
-@app.command("train", cls=QuickCommand)
-@option_groups
+@subcommand(app, "train")
 def train(
     traces: Traces,
     options: ProblemOptions,
@@ -244,8 +237,7 @@ def train(
         output.say(f"use it by: gpuyard policy set learned:{out}")
 
 
-@app.command("evaluate", cls=QuickCommand)
-@option_groups
+@subcommand(app, "evaluate")
 def evaluate(
     policy: PolicyFile,
     traces: Traces,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuyard.cli.common_options import Json, option_groups
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import Json, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -17,22 +17,11 @@ if TYPE_CHECKING:
     from gpuyard.experiments.results_folder import Run
     from gpuyard.experiments.runner import Outcome
 
-app = typer.Typer(
-    cls=QuickGroup,
-    help="Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots.")
 File = Annotated[str, typer.Argument(metavar="FILE", help="The experiment, in YAML, TOML or JSON.")]
 
 
-@app.callback()
-def _experiment() -> None:
-    """Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots."""
-
-
-@app.command("run", cls=QuickCommand)
-@option_groups
+@subcommand(app, "run")
 def run(
     file: File,
     out: Annotated[
@@ -75,8 +64,7 @@ def run(
     _print_outcome(found, folder, json)
 
 
-@app.command("show", cls=QuickCommand)
-@option_groups
+@subcommand(app, "show")
 def show(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder of an experiment's results.")],
     json: Json = False,
@@ -94,8 +82,7 @@ def show(
         output.say("no run is done yet; gpuyard experiment run FILE goes on")
 
 
-@app.command("check", cls=QuickCommand)
-@option_groups
+@subcommand(app, "check")
 def check(file: File, json: Json = False) -> None:
     """Tell whether a file is an experiment, and what it would run."""
     from dataclasses import asdict

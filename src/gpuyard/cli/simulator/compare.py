@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from gpuyard.sim.trace import Trace
 
 
-policies_app = typer.Typer(
-    help="List the policies, or check your own.", invoke_without_command=True, rich_markup_mode=None
-)
+policies_app = command_group("List the policies, or check your own.", invoke_without_command=True)
 
 
 @policies_app.callback()

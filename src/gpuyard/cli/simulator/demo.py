@@ -44,7 +44,6 @@ def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
     """A daemon in a directory of its own; daemon, directory and all jobs are gone in the end, whatever happens."""
     from gpuyard.cli.common_options import LocalOptions
     from gpuyard.cli.daemon.up import StartOptions, start
-    from gpuyard.client.client import Client
 
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -71,7 +70,6 @@ def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
 
 def _stop_all(client: Client) -> None:
     from gpuyard.cli.daemon.up import stop
-    from gpuyard.client.transport import NoDaemon, Refused
 
     with suppress(GpuyardError, TimeoutError):  # whatever becomes of the jobs, the daemon has to go
         left = client.jobs()
@@ -302,7 +300,6 @@ def _run(
     client: Client, folder: Path, plan: Sequence[PlannedJob], seed: int, view: LiveView[Scene]
 ) -> tuple[list[Job], dict[str, str]]:
     """Submit the jobs at their times, and show the queue until all are over; returns their last lines by id."""
-    from gpuyard.api.types import OVER
     from gpuyard.cli.simulator.demo_view import Scene
 
     began = time.monotonic()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli.common_options import Json
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator.simulation_options import (
     Format,
     GpuMemory,
@@ -26,7 +27,7 @@ from gpuyard.units import parse_size
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 
-trace_app = typer.Typer(help="Look at a trace, or convert it.", no_args_is_help=True, rich_markup_mode=None)
+trace_app = command_group("Look at a trace, or convert it.")
 
 
 @trace_app.command("info")
@@ -170,17 +171,12 @@ def convert(
         output.say(f"wrote {output.many(len(kept), 'job')} to {Path(target)}")
 
 
-workload_app = typer.Typer(help="Make up a workload.", no_args_is_help=True, rich_markup_mode=None)
+workload_app = command_group("Make up a workload.")
 
 
 class Kind(StrEnum):
     TASKS = "tasks"
     POISSON = "poisson"
-
-
-@workload_app.callback()
-def _group() -> None:
-    """Make up a workload."""
 
 
 @workload_app.command("generate")

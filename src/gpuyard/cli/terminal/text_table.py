@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpuyard.cli.terminal.output import say
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Gpu, Progress
+
+Item = TypeVar("Item", bound=Mapping[str, Any])
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -75,6 +78,24 @@ def _columns(letter: str) -> int:
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a JSON list with one object a line: readable for people and for grep."""
     print("[" + ",\n ".join(json.dumps(row, ensure_ascii=False) for row in rows) + "]")
+
+
+def print_list(
+    found: Sequence[Item],
+    json: bool,
+    heads: Sequence[str],
+    row: Callable[[Item], Sequence[str]],
+    empty: str,
+    heads_if_empty: bool = False,
+) -> None:
+    """Print a table with a row for each, or JSON; `empty` is the message if there is nothing."""
+    if json:
+        print_rows(found)
+        return
+    if found or heads_if_empty:
+        print_table(heads, map(row, found))
+    if not found:
+        say(empty)
 
 
 def indices(gpus: Sequence[int]) -> str:
