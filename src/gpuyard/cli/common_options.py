@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from gpuyard.config import Settings
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+def option(*words: str, **settings: Any) -> Any:
+    """`typer.Option` from flags, metavar (if any) and help: `option("--out", "-o", "DIR", "Where files go.")`."""
+    flags = [word for word in words[:-1] if word.startswith("-")]
+    metavar = None if len(flags) == len(words) - 1 else words[-2]
+    return typer.Option(*flags, metavar=metavar, help=words[-1], **settings)
+
+
+def argument(metavar: str, help: str, **settings: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
+Json = Annotated[bool, option("--json", "Print JSON instead of a table.")]
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -96,22 +107,13 @@ def _before(context: typer.Context, name: str | None) -> str | None:
 
 
 _DATA_DIR, _SOCKET = "Where the yard is kept ($GPUYARD_DATA_DIR).", "Where its daemon listens ($GPUYARD_SOCKET)."
-DataDir = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", callback=_inherited, help=_DATA_DIR)]
-Socket = Annotated[str | None, typer.Option("--socket", metavar="PATH", callback=_inherited, help=_SOCKET)]
+DataDir = Annotated[str | None, option("--data-dir", "DIR", _DATA_DIR, callback=_inherited)]
+Socket = Annotated[str | None, option("--socket", "PATH", _SOCKET, callback=_inherited)]
 Host = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        metavar="URL",
-        callback=_inherited,
-        help="A daemon elsewhere: https://box:62333 ($GPUYARD_HOST).",
-    ),
+    str | None, option("--host", "URL", "A daemon elsewhere: https://box:62333 ($GPUYARD_HOST).", callback=_inherited)
 ]
 CaFile = Annotated[
-    str | None,
-    typer.Option(
-        "--ca-file", metavar="FILE", callback=_inherited, help="Trust these certificates there ($GPUYARD_CA)."
-    ),
+    str | None, option("--ca-file", "FILE", "Trust these certificates there ($GPUYARD_CA).", callback=_inherited)
 ]
 
 NoHost = Annotated[str | None, typer.Option("--host", metavar="URL", hidden=True, callback=_reject_host)]
@@ -122,9 +124,7 @@ NoHost = Annotated[str | None, typer.Option("--host", metavar="URL", hidden=True
 class LocalOptions:
     """Options that select a daemon of this machine."""
 
-    data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", callback=_inherited_local, help=_DATA_DIR)
-    ] = None
+    data_dir: Annotated[str | None, option("--data-dir", "DIR", _DATA_DIR, callback=_inherited_local)] = None
     socket: Socket = None
 
     def settings(self, **flags: Any) -> Settings:
@@ -190,13 +190,10 @@ def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[s
     return complete
 
 
-JobId = Annotated[
-    str, typer.Argument(metavar="ID", autocompletion=_complete(True), help="The job's id, as gpuyard ps shows it.")
-]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID", autocompletion=_complete(False), help="The jobs' ids.")]
+JobId = Annotated[str, argument("ID", "The job's id, as gpuyard ps shows it.", autocompletion=_complete(True))]
+JobIds = Annotated[list[str], argument("ID", "The jobs' ids.", autocompletion=_complete(False))]
 SomeJobIds = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ID", autocompletion=_complete(False), show_default=False, help="The jobs' ids."),
+    list[str] | None, argument("ID", "The jobs' ids.", autocompletion=_complete(False), show_default=False)
 ]
 
 

@@ -7,9 +7,7 @@ import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, past_time, subcommand
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, past_time, subcommand
 from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
@@ -28,17 +26,14 @@ class Role(StrEnum):
 @subcommand(token_app, "create")
 def create(
     daemon: DaemonOptions,
-    user: Annotated[
-        str | None, typer.Argument(metavar="[USER]", show_default=False, help="Whose it is; yours, if not said.")
-    ] = None,
+    user: Annotated[str | None, argument("[USER]", "Whose it is; yours, if not said.", show_default=False)] = None,
     role: Annotated[
-        Role, typer.Option("--role", help="viewer: look only; user: jobs of one's own; admin: everything.")
+        Role, option("--role", "viewer: look only; user: jobs of one's own; admin: everything.")
     ] = Role.user,
     expires: Annotated[
-        str | None,
-        typer.Option("--expires", metavar="TIME", help="How long it is good, as in 90d; for ever, if not said."),
+        str | None, option("--expires", "TIME", "How long it is good, as in 90d; for ever, if not said.")
     ] = None,
-    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for.")] = "",
+    label: Annotated[str, option("--label", "TEXT", "What it is for.")] = "",
     json: Json = False,
 ) -> None:
     """Make a token and print it; it is not shown again."""
@@ -59,8 +54,8 @@ def create(
 @subcommand(token_app, "list")
 def list_tokens(
     daemon: DaemonOptions,
-    all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have expired or were revoked.")] = False,
-    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Only of this user.")] = None,
+    all: Annotated[bool, option("--all", "-a", "Also those that have expired or were revoked.")] = False,
+    user: Annotated[str | None, option("--user", "USER", "Only of this user.")] = None,
     json: Json = False,
 ) -> None:
     """List your tokens, or, for an admin, everybody's; never what is secret of them."""
@@ -83,7 +78,7 @@ def _token_row(token: dict[str, Any]) -> tuple[str, ...]:
 @subcommand(token_app, "revoke")
 def revoke(
     daemon: DaemonOptions,
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The tokens' ids, as gpuyard token list shows them.")],
+    ids: Annotated[list[str], argument("ID", "The tokens' ids, as gpuyard token list shows them.")],
     json: Json = False,
 ) -> None:
     """Let tokens be good for nothing from now on, and pages that were opened with them neither."""
@@ -124,11 +119,9 @@ def _advice(made: dict[str, Any]) -> str:
 @option_groups
 def audit(
     daemon: DaemonOptions,
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Only of this user.")] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="WHEN", help="Since: a date, a time, or 24h for a day ago.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, metavar="N", help="At most so many.")] = 50,
+    user: Annotated[str | None, option("--user", "-u", "USER", "Only of this user.")] = None,
+    since: Annotated[str | None, option("--since", "WHEN", "Since: a date, a time, or 24h for a day ago.")] = None,
+    limit: Annotated[int, option("--limit", "-n", "N", "At most so many.", min=1, max=100_000)] = 50,
     json: Json = False,
 ) -> None:
     """List who changed what through the API, and who was refused, the latest first; for admins."""
@@ -155,13 +148,13 @@ def _audit_row(entry: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="Where the daemon listens, as in https://box:62333.")]
+Url = Annotated[str, argument("URL", "Where the daemon listens, as in https://box:62333.")]
 
 
 def login(
     url: Url,
     ca_file: Annotated[
-        str | None, typer.Option("--ca-file", metavar="FILE", help="Trust these certificates there, and remember that.")
+        str | None, option("--ca-file", "FILE", "Trust these certificates there, and remember that.")
     ] = None,
 ) -> None:
     """Store a token for a daemon elsewhere, so that --host reaches it."""

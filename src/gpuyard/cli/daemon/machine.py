@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import Json, LocalOnlyOptions, NoHost, option_groups, subcommand
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, NoHost, argument, option, option_groups, subcommand
 from gpuyard.cli.daemon.up import warn_of_variables
 from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.terminal import output
@@ -122,8 +122,8 @@ def _verdict(bad: int, warned: int) -> str:
 @option_groups
 def backup(
     daemon: LocalOnlyOptions,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A tar; one that ends in .gz is compressed.")],
-    logs: Annotated[bool, typer.Option("--logs", help="Also what jobs printed.")] = False,
+    file: Annotated[Path, argument("FILE", "A tar; one that ends in .gz is compressed.")],
+    logs: Annotated[bool, option("--logs", "Also what jobs printed.")] = False,
     json: Json = False,
 ) -> None:
     """Write the queue and its history to a file, while the daemon runs."""
@@ -143,8 +143,8 @@ def backup(
 @option_groups
 def restore(
     daemon: LocalOnlyOptions,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What gpuyard backup wrote.")],
-    force: Annotated[bool, typer.Option("--force", help="Also if jobs are lost by it.")] = False,
+    file: Annotated[Path, argument("FILE", "What gpuyard backup wrote.")],
+    force: Annotated[bool, option("--force", "Also if jobs are lost by it.")] = False,
     json: Json = False,
 ) -> None:
     """Go back to a backup; the former store is kept beside it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, subcommand
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, subcommand
 from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -43,8 +43,7 @@ def _is_known(name: str) -> bool:
 
 
 What = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[gpu 3]", show_default=False, help="gpu and indices, as in: gpu 3, or gpu 0-1; none: all."),
+    list[str] | None, argument("[gpu 3]", "gpu and indices, as in: gpu 3, or gpu 0-1; none: all.", show_default=False)
 ]
 
 
@@ -52,7 +51,7 @@ What = Annotated[
 def drain(
     daemon: DaemonOptions,
     what: What = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
+    reason: Annotated[str, option("--reason", "TEXT", "Why, for the record.")] = "",
     json: Json = False,
 ) -> None:
     """Let nothing more start on some GPUs, or on the whole machine; what runs goes on."""
@@ -94,19 +93,13 @@ def _read(what: list[str] | None) -> list[int] | None:
 @option_groups
 def reserve(
     daemon: DaemonOptions,
-    gpus: Annotated[str, typer.Argument(metavar="GPUS", help="Which GPUs, as in 0-1 or 0,3.")],
-    begin: Annotated[
-        str, typer.Option("--begin", metavar="WHEN", help="From when on, as in 'fri 14:00' or now+1hour.")
-    ] = "now",
-    end: Annotated[str | None, typer.Option("--end", metavar="WHEN", help="Until when, as in 16:00.")] = None,
-    duration: Annotated[
-        str | None, typer.Option("--duration", metavar="TIME", help="Or for how long, as in 2h.")
-    ] = None,
-    name: Annotated[str, typer.Option("--name", "-n", metavar="NAME", help="What to call it (r1, r2, ...).")] = "",
-    user: Annotated[
-        list[str] | None, typer.Option("--user", metavar="U", help="Who may use them then (you); may be repeated.")
-    ] = None,
-    nobody: Annotated[bool, typer.Option("--nobody", help="Nobody's jobs: for work outside of the queue.")] = False,
+    gpus: Annotated[str, argument("GPUS", "Which GPUs, as in 0-1 or 0,3.")],
+    begin: Annotated[str, option("--begin", "WHEN", "From when on, as in 'fri 14:00' or now+1hour.")] = "now",
+    end: Annotated[str | None, option("--end", "WHEN", "Until when, as in 16:00.")] = None,
+    duration: Annotated[str | None, option("--duration", "TIME", "Or for how long, as in 2h.")] = None,
+    name: Annotated[str, option("--name", "-n", "NAME", "What to call it (r1, r2, ...).")] = "",
+    user: Annotated[list[str] | None, option("--user", "U", "Who may use them then (you); may be repeated.")] = None,
+    nobody: Annotated[bool, option("--nobody", "Nobody's jobs: for work outside of the queue.")] = False,
     json: Json = False,
 ) -> None:
     """Keep GPUs for some people at a certain time."""
@@ -144,9 +137,7 @@ def _reservation_row(found: dict[str, Any]) -> tuple[str, ...]:
 
 
 @option_groups
-def unreserve(
-    daemon: DaemonOptions, name: Annotated[str, typer.Argument(metavar="NAME", help="Which reservation.")]
-) -> None:
+def unreserve(daemon: DaemonOptions, name: Annotated[str, argument("NAME", "Which reservation.")]) -> None:
     """Give a reservation up."""
     daemon.client().unreserve(name)
     output.say(f"reservation {name} is given up")
@@ -179,7 +170,7 @@ def _users(found: dict[str, Any]) -> str:
     return ", ".join(found["users"]) or "nobody"
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A user, a group as @name, or * for everybody else.")]
+Name = Annotated[str, argument("NAME", "A user, a group as @name, or * for everybody else.")]
 
 quota = command_group("Show or set what people may have: GPUs at once, GPU-hours a week.", invoke_without_command=True)
 share = command_group("Show or set what share of the GPUs people deserve.", invoke_without_command=True)
@@ -197,9 +188,9 @@ def _root(context: typer.Context, daemon: DaemonOptions, json: Json = False) -> 
 def set_quota(
     daemon: DaemonOptions,
     name: Name,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=0, metavar="N", help="GPUs at once; 0: any.")] = None,
+    gpus: Annotated[int | None, option("--gpus", "-g", "N", "GPUs at once; 0: any.", min=0)] = None,
     gpu_hours: Annotated[
-        float | None, typer.Option("--gpu-hours", min=0, metavar="H", help="GPU-hours in any seven days; 0: any.")
+        float | None, option("--gpu-hours", "H", "GPU-hours in any seven days; 0: any.", min=0)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -225,7 +216,7 @@ def clear_quota(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
 def set_share(
     daemon: DaemonOptions,
     name: Name,
-    weight: Annotated[float, typer.Argument(metavar="WEIGHT", help="Relative to the others' 1.")],
+    weight: Annotated[float, argument("WEIGHT", "Relative to the others' 1.")],
     json: Json = False,
 ) -> None:
     """Say what share a user, a group or everybody else deserves."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, subcommand
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, subcommand
 from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.spec.notation import absolute, describe_learned
@@ -167,15 +167,14 @@ def set_policy(
     daemon: DaemonOptions,
     text: Annotated[
         str,
-        typer.Argument(
-            metavar="POLICY",
-            help="name[:key=value,...][@discipline[@placement]], ./mine.py:my_policy or learned:./trained.json.",
+        argument(
+            "POLICY", "name[:key=value,...][@discipline[@placement]], ./mine.py:my_policy or learned:./trained.json."
         ),
     ],
-    discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead.")] = None,
-    placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: tell what would change now.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also a trained policy that has not passed its gate.")] = False,
+    discipline: Annotated[str | None, option("--discipline", "D", "Who may go ahead.")] = None,
+    placement: Annotated[str | None, option("--placement", "P", "Which GPUs.")] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Change nothing: tell what would change now.")] = False,
+    force: Annotated[bool, option("--force", "Also a trained policy that has not passed its gate.")] = False,
     json: Json = False,
 ) -> None:
     """Let another policy decide from now on."""

@@ -8,11 +8,9 @@ import shlex
 import time
 from typing import Annotated, Any
 
-import typer
-
 from gpuyard.admin import service
 from gpuyard.admin.service import Place
-from gpuyard.cli.common_options import Json, LocalOnlyOptions, LocalOptions, NoHost, subcommand
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, LocalOptions, NoHost, option, subcommand
 from gpuyard.cli.daemon.up import StartOptions
 from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.terminal import output
@@ -25,9 +23,7 @@ _PATIENCE = 60.0
 
 Whose = Annotated[
     bool | None,
-    typer.Option(
-        "--system/--user", help="The system's service, or your own (the system's for root).", show_default=False
-    ),
+    option("--system/--user", "The system's service, or your own (the system's for root).", show_default=False),
 ]
 
 
@@ -36,8 +32,8 @@ def install(
     daemon: LocalOptions,
     options: StartOptions,
     system: Whose = None,
-    print_: Annotated[bool, typer.Option("--print", help="Show the unit, and change nothing.")] = False,
-    no_start: Annotated[bool, typer.Option("--no-start", help="Write the unit only; start nothing.")] = False,
+    print_: Annotated[bool, option("--print", "Show the unit, and change nothing.")] = False,
+    no_start: Annotated[bool, option("--no-start", "Write the unit only; start nothing.")] = False,
 ) -> None:
     """Write a unit for `gpuyard serve`, and start it.
 

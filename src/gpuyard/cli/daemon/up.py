@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
-from gpuyard.cli.common_options import LocalOnlyOptions, LocalOptions, option_groups
+from gpuyard.cli.common_options import LocalOnlyOptions, LocalOptions, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 _PATIENCE = 60.0
 """Seconds that a daemon may take to come or to go."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print the daemon's status as JSON.")]
+Json = Annotated[bool, option("--json", "Print the daemon's status as JSON.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,38 +33,23 @@ class StartOptions:
     """Settings of a daemon as flags; those not given come from the environment and the settings file."""
 
     simulate_gpus: Annotated[
-        str | None, typer.Option("--simulate-gpus", metavar="4x16G", help="Simulated GPUs in place of real ones.")
+        str | None, option("--simulate-gpus", "4x16G", "Simulated GPUs in place of real ones.")
     ] = None
-    policy: Annotated[
-        str | None,
-        typer.Option("--policy", metavar="P", help="Who is next: see gpuyard policies (multifactor)."),
-    ] = None
-    discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead (easy).")] = None
-    placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs (pack).")] = None
+    policy: Annotated[str | None, option("--policy", "P", "Who is next: see gpuyard policies (multifactor).")] = None
+    discipline: Annotated[str | None, option("--discipline", "D", "Who may go ahead (easy).")] = None
+    placement: Annotated[str | None, option("--placement", "P", "Which GPUs (pack).")] = None
     admission: Annotated[
-        str | None,
-        typer.Option("--admission", metavar="BY", help="Who may share a GPU: by requests, or by usage (requests)."),
+        str | None, option("--admission", "BY", "Who may share a GPU: by requests, or by usage (requests).")
     ] = None
-    bind: Annotated[
-        str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen on TCP (127.0.0.1).")
-    ] = None
-    port: Annotated[
-        str | None, typer.Option("--port", metavar="PORT", help="The port there; 0: any, none: no TCP (62333).")
-    ] = None
+    bind: Annotated[str | None, option("--host", "ADDRESS", "Where to listen on TCP (127.0.0.1).")] = None
+    port: Annotated[str | None, option("--port", "PORT", "The port there; 0: any, none: no TCP (62333).")] = None
     tokens: Annotated[
-        str | None,
-        typer.Option("--token", metavar="WHEN", help="Who needs a token on TCP: auto, required or none (auto)."),
+        str | None, option("--token", "WHEN", "Who needs a token on TCP: auto, required or none (auto).")
     ] = None
-    tls_cert: Annotated[
-        str | None, typer.Option("--tls-cert", metavar="FILE", help="Speak TLS on TCP, with this certificate.")
-    ] = None
-    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None
-    page: Annotated[
-        str | None, typer.Option("--page", metavar="on|off", help="Whether there is a page, on TCP (on).")
-    ] = None
-    force: Annotated[bool, typer.Option("--force", help="Also with a trained policy that has not passed its gate.")] = (
-        False
-    )
+    tls_cert: Annotated[str | None, option("--tls-cert", "FILE", "Speak TLS on TCP, with this certificate.")] = None
+    tls_key: Annotated[str | None, option("--tls-key", "FILE", "Its key.")] = None
+    page: Annotated[str | None, option("--page", "on|off", "Whether there is a page, on TCP (on).")] = None
+    force: Annotated[bool, option("--force", "Also with a trained policy that has not passed its gate.")] = False
 
     def flags(self) -> dict[str, str]:
         """The given ones, by names of settings."""

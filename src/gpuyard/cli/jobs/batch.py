@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, subcommand
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, subcommand
 from gpuyard.cli.jobs.job_options import Options, duration
 from gpuyard.cli.parser import QuickGroup, command_group
 from gpuyard.cli.terminal import output
@@ -42,27 +42,21 @@ class RunOptions:
 
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--policy", metavar="P", help="Run it in a yard of its own, under this policy; several: one after another."
-        ),
+        option("--policy", "P", "Run it in a yard of its own, under this policy; several: one after another."),
     ] = None
     simulate_gpus: Annotated[
-        str | None,
-        typer.Option("--simulate-gpus", metavar="2x16G", help="With --policy: simulated GPUs for real ones."),
+        str | None, option("--simulate-gpus", "2x16G", "With --policy: simulated GPUs for real ones.")
     ] = None
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", file_okay=False, help="Write what the GPUs did: CSV, Gantt chart, plots."),
+        Path | None, option("--out", "DIR", "Write what the GPUs did: CSV, Gantt chart, plots.", file_okay=False)
     ] = None
-    metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="A,B", help="What is drawn: utilization, memory, power, all ...")
-    ] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="With --policy: also a trained one that has not passed its gate.")
-    ] = False
-    no_plots: Annotated[
-        bool, typer.Option("--no-plots", help="Draw only who had which GPU when, and how policies compare.")
-    ] = False
+    metrics: Annotated[str | None, option("--metrics", "A,B", "What is drawn: utilization, memory, power, all ...")] = (
+        None
+    )
+    force: Annotated[bool, option("--force", "With --policy: also a trained one that has not passed its gate.")] = False
+    no_plots: Annotated[bool, option("--no-plots", "Draw only who had which GPU when, and how policies compare.")] = (
+        False
+    )
 
     def check(self, **others: Any) -> None:
         if self.simulate_gpus is not None and not self.policy:
@@ -74,10 +68,10 @@ class RunOptions:
             raise UserError("--force is for a trained policy: give --policy with it, as in --policy learned:FILE")
         if (self.metrics is not None or self.no_plots) and not self.policy and self.out is None:
             raise UserError("nothing is drawn without --out DIR: give that, or leave out --metrics and --no-plots")
-        for option, given in others.items():
+        for flag, given in others.items():
             if given and (self.policy or self.out is not None):
                 why = "runs to its end in a yard of its own" if self.policy else "is followed to its end, to be drawn"
-                raise UserError(f"a batch with --{'policy' if self.policy else 'out'} {why}; leave out {option}")
+                raise UserError(f"a batch with --{'policy' if self.policy else 'out'} {why}; leave out {flag}")
 
     def folder(self) -> Path:
         """Make the folder for files; files of an earlier run are refused."""
@@ -200,14 +194,9 @@ app = command_group(
     BatchGroup,
     subcommand_metavar="FILE | COMMAND [ARGS]...",
 )
-BatchId = Annotated[
-    str | None, typer.Argument(metavar="[ID]", show_default=False, help="The batch; your newest, if not said.")
-]
+BatchId = Annotated[str | None, argument("[ID]", "The batch; your newest, if not said.", show_default=False)]
 Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FILE | -- COMMAND ARGS", show_default=False, help="The file; with --param-file, a command."
-    ),
+    list[str] | None, argument("FILE | -- COMMAND ARGS", "The file; with --param-file, a command.", show_default=False)
 ]
 
 
@@ -218,21 +207,19 @@ def start(
     run_options: RunOptions,
     words: Words = None,
     num: Annotated[
-        int | None,
-        typer.Option("--num", "-N", min=0, metavar="N", help="Rows of a wave (20 for CSV); 0: all, by priority."),
+        int | None, option("--num", "-N", "N", "Rows of a wave (20 for CSV); 0: all, by priority.", min=0)
     ] = None,
     header: Annotated[
-        str, typer.Option("--header", metavar="none|N", help="No line of names, or which one, from 0 (found out).")
+        str, option("--header", "none|N", "No line of names, or which one, from 0 (found out).")
     ] = "auto",
     param_file: Annotated[
-        str | None,
-        typer.Option("--param-file", metavar="FILE", help="A CSV whose rows fill {column} in the command after --."),
+        str | None, option("--param-file", "FILE", "A CSV whose rows fill {column} in the command after --.")
     ] = None,
     no_profile: Annotated[
-        bool, typer.Option("--no-profile", help="Do not try out first what is not known; it gets a GPU alone.")
+        bool, option("--no-profile", "Do not try out first what is not known; it gets a GPU alone.")
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the batch's id, and do not follow it.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Start it though a batch of this file is open.")] = False,
+    detach: Annotated[bool, option("--detach", "Print the batch's id, and do not follow it.")] = False,
+    again: Annotated[bool, option("--again", "Start it though a batch of this file is open.")] = False,
     json: Json = False,
 ) -> None:
     """Queue the jobs of a file, follow them, and tell how they ended."""
@@ -338,7 +325,7 @@ def follow_(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> No
 @subcommand(app, "list")
 def list_(
     daemon: DaemonOptions,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many (100).")] = 100,
+    limit: Annotated[int, option("--limit", "N", "How many (100).", min=1, max=1000)] = 100,
     json: Json = False,
 ) -> None:
     """List batches, the newest first."""
@@ -361,10 +348,8 @@ def _row(one: BatchSummary) -> tuple[str, ...]:
 @subcommand(app, "cancel")
 def cancel(
     daemon: DaemonOptions,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The batch, as gpuyard batch list shows it.")],
-    grace: Annotated[
-        str | None, typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL, as in 10s.")
-    ] = None,
+    id: Annotated[str, argument("ID", "The batch, as gpuyard batch list shows it.")],
+    grace: Annotated[str | None, option("--grace", "TIME", "From SIGTERM to SIGKILL, as in 10s.")] = None,
 ) -> None:
     """End all rows of a batch that are not over."""
     found = daemon.client().cancel_batch(id, duration("--grace", grace))

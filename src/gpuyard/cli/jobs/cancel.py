@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, option_groups
+from gpuyard.cli.common_options import DaemonOptions, option, option_groups
 from gpuyard.cli.common_options import SomeJobIds as JobIds
 from gpuyard.cli.jobs.job_lists import Name, State, Tag, check_state
 from gpuyard.cli.terminal import output
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 500
 """Tasks of an array that one request names."""
 
-User = Annotated[str | None, typer.Option("--user", metavar="U", help="This user's jobs, which is for admins (yours).")]
-All = Annotated[bool, typer.Option("--all", help="All open jobs of yours, or of --user.")]
+User = Annotated[str | None, option("--user", "U", "This user's jobs, which is for admins (yours).")]
+All = Annotated[bool, option("--all", "All open jobs of yours, or of --user.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def current_user(client: Client) -> str:
         return str(os.geteuid())
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")]
+Json = Annotated[bool, option("--json", "Print the jobs as JSON.")]
 
 
 @option_groups
@@ -93,8 +93,7 @@ def cancel(
     selection: Selection,
     jobs: JobIds = None,
     grace: Annotated[
-        str | None,
-        typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL (what its submitter said, else 10s)."),
+        str | None, option("--grace", "TIME", "From SIGTERM to SIGKILL (what its submitter said, else 10s).")
     ] = None,
     json: Json = False,
 ) -> None:

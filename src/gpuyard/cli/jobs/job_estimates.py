@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -19,10 +19,10 @@ _LISTED = 10
 """Runs that are shown; the JSON has them all."""
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="JOB | -- COMMAND ARGS | forget SIGNATURE",
+    argument(
+        "JOB | -- COMMAND ARGS | forget SIGNATURE",
+        "What is expected of a job, or of a command; or what to forget.",
         show_default=False,
-        help="What is expected of a job, or of a command; or what to forget.",
     ),
 ]
 
@@ -32,9 +32,9 @@ def estimates(
     context: typer.Context,
     daemon: DaemonOptions,
     words: Words = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Only of this user's jobs.")] = None,
-    gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="N", help="Of a command: how many GPUs.")] = 1,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Of a command: its tags.")] = None,
+    user: Annotated[str | None, option("--user", "-u", "USER", "Only of this user's jobs.")] = None,
+    gpus: Annotated[int, option("--gpus", "-g", "N", "Of a command: how many GPUs.", min=1)] = 1,
+    tag: Annotated[list[str] | None, option("--tag", "TAG", "Of a command: its tags.")] = None,
     json: Json = False,
 ) -> None:
     """Tell what is known of jobs by what their like used and took, and how right that was."""

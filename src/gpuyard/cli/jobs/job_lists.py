@@ -6,9 +6,7 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, past_time
+from gpuyard.cli.common_options import DaemonOptions, Json, option, option_groups, past_time
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
 
@@ -22,16 +20,16 @@ _REQUESTED = 200  # jobs, for a terminal
 
 _STATES = ("queued", "held", "running", "succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
 
-State = Annotated[str | None, typer.Option("--state", metavar="S", help=f"Only these: {' '.join(_STATES)}.")]
-User = Annotated[str | None, typer.Option("--user", metavar="U", help="Only this user's jobs.")]
-Name = Annotated[str | None, typer.Option("--name", metavar="N", help="Only jobs of this name.")]
-Tag = Annotated[str | None, typer.Option("--tag", metavar="T", help="Only jobs with this tag.")]
+State = Annotated[str | None, option("--state", "S", f"Only these: {' '.join(_STATES)}.")]
+User = Annotated[str | None, option("--user", "U", "Only this user's jobs.")]
+Name = Annotated[str | None, option("--name", "N", "Only jobs of this name.")]
+Tag = Annotated[str | None, option("--tag", "T", "Only jobs with this tag.")]
 
 
 @option_groups
 def ps(
     daemon: DaemonOptions,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="All there are, those that are over as well.")] = False,
+    all_: Annotated[bool, option("--all", "-a", "All there are, those that are over as well.")] = False,
     state: State = None,
     user: User = None,
     name: Name = None,
@@ -101,13 +99,13 @@ def check_state(state: str | None) -> None:
 @option_groups
 def history(
     daemon: DaemonOptions,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
+    limit: Annotated[int, option("--limit", "-n", "N", "At most so many.", min=1)] = 50,
     state: State = None,
     user: User = None,
     name: Name = None,
     tag: Tag = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="WHEN", help="Ended since: a date, a time, or 24h for a day ago.")
+        str | None, option("--since", "WHEN", "Ended since: a date, a time, or 24h for a day ago.")
     ] = None,
     json: Json = False,
 ) -> None:

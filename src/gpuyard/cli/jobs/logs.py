@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gpuyard.api.types import OVER, Job, LogPart
-from gpuyard.cli.common_options import DaemonOptions, JobId, JobIds, option_groups
+from gpuyard.cli.common_options import DaemonOptions, JobId, JobIds, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.follow import Log, output_of
@@ -113,14 +113,10 @@ _PIECE = 2**16
 def logs(
     daemon: DaemonOptions,
     job: JobId,
-    follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = None,
-    attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, metavar="N", help="Of its Nth attempt (the last).")
-    ] = None,
-    error: Annotated[
-        bool, typer.Option("--error", "-e", help="Its errors, if they go to a file of their own.")
-    ] = False,
+    follow_: Annotated[bool, option("--follow", "-f", "Go on until the job is over.")] = False,
+    tail: Annotated[int | None, option("--tail", "-n", "N", "Only the last N lines.", min=0)] = None,
+    attempt: Annotated[int | None, option("--attempt", "N", "Of its Nth attempt (the last).", min=1)] = None,
+    error: Annotated[bool, option("--error", "-e", "Its errors, if they go to a file of their own.")] = False,
 ) -> None:
     """Print a job's output."""
     client = log_of(daemon.client(), job, error=error)
@@ -162,10 +158,8 @@ def last_lines(client: Log, job: str, count: int, attempt: int | None = None) ->
 def wait(
     daemon: DaemonOptions,
     jobs: JobIds,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="Give up after that, with exit code 124.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")] = False,
+    timeout: Annotated[str | None, option("--timeout", "TIME", "Give up after that, with exit code 124.")] = None,
+    json: Annotated[bool, option("--json", "Print the jobs as JSON.")] = False,
 ) -> None:
     """Wait until jobs are over; the exit code tells how they ended."""
     from gpuyard.cli.jobs.submit import duration

@@ -5,38 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, subcommand
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, subcommand
 from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import format_duration, parse_duration
 
 app = command_group("Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more.")
-Which = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name or id.")]
+Which = Annotated[str, argument("NAME", "The subscription's name or id.")]
 
 
 @subcommand(app, "add")
 def add(
     daemon: DaemonOptions,
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where: a URL of apprise, or an address; - reads it from the input.")
-    ],
+    url: Annotated[str, argument("URL", "Where: a URL of apprise, or an address; - reads it from the input.")],
     on: Annotated[
-        str | None,
-        typer.Option("--on", metavar="EVENTS", help="Of what: start,finish,failure,timeout,long-wait,tasks, or all."),
+        str | None, option("--on", "EVENTS", "Of what: start,finish,failure,timeout,long-wait,tasks, or all.")
     ] = None,
     long_wait: Annotated[
-        str | None, typer.Option("--long-wait", metavar="TIME", help="What is a long wait (1h); tells of it, too.")
+        str | None, option("--long-wait", "TIME", "What is a long wait (1h); tells of it, too.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="What to call it.")] = None,
-    title: Annotated[
-        str | None, typer.Option("--title", metavar="TEXT", help="A title of your own, as in '{name}: {state}'.")
-    ] = None,
-    body: Annotated[
-        str | None, typer.Option("--body", metavar="TEXT", help="A text of your own, with fields in braces.")
-    ] = None,
+    name: Annotated[str | None, option("--name", "-n", "NAME", "What to call it.")] = None,
+    title: Annotated[str | None, option("--title", "TEXT", "A title of your own, as in '{name}: {state}'.")] = None,
+    body: Annotated[str | None, option("--body", "TEXT", "A text of your own, with fields in braces.")] = None,
     json: Json = False,
 ) -> None:
     """Be told of your jobs at a URL, from now on."""
@@ -91,9 +82,7 @@ def remove(daemon: DaemonOptions, which: Which) -> None:
 @subcommand(app, "test")
 def try_out(
     daemon: DaemonOptions,
-    which: Annotated[
-        str | None, typer.Argument(metavar="NAME", show_default=False, help="The subscription; all if not said.")
-    ] = None,
+    which: Annotated[str | None, argument("NAME", "The subscription; all if not said.", show_default=False)] = None,
     json: Json = False,
 ) -> None:
     """Send something now, and tell whether it went out."""
@@ -115,10 +104,10 @@ def try_out(
 @subcommand(app, "log")
 def log(
     daemon: DaemonOptions,
-    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Of one job or array only.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only what could not be sent.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Everybody's, without where they go; for admins.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="How many (100).")] = 100,
+    job: Annotated[str | None, option("--job", "ID", "Of one job or array only.")] = None,
+    failed: Annotated[bool, option("--failed", "Only what could not be sent.")] = False,
+    every: Annotated[bool, option("--all", "Everybody's, without where they go; for admins.")] = False,
+    limit: Annotated[int, option("--limit", "N", "How many (100).", min=1, max=10_000)] = 100,
     json: Json = False,
 ) -> None:
     """List what you were told, or are to be, the latest first, and what became of it."""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option_groups
+from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option, option_groups
 from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
 from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
 from gpuyard.cli.jobs.submit import Request, send
@@ -20,19 +20,13 @@ from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import parse_indices, parse_share
 
-Gpus = Annotated[
-    int | None, typer.Option("--gpus", "-g", min=1, metavar="N", help="How many GPUs (1, or all that --from lists).")
-]
-Timeout = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after that, as in 10m.")]
+Gpus = Annotated[int | None, option("--gpus", "-g", "N", "How many GPUs (1, or all that --from lists).", min=1)]
+Timeout = Annotated[str | None, option("--timeout", "TIME", "Give up after that, as in 10m.")]
 TimeLimit = Annotated[
-    str | None,
-    typer.Option("--time", "--time-limit", "-t", metavar="TIME", help="End the lease after that, as in 90m."),
+    str | None, option("--time", "--time-limit", "-t", "TIME", "End the lease after that, as in 90m.")
 ]
-Pid = Annotated[
-    int | None,
-    typer.Option("--pid", min=1, metavar="PID", help="The process that holds the lease (the shell that asks)."),
-]
-Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="What to call it (its program).")]
+Pid = Annotated[int | None, option("--pid", "PID", "The process that holds the lease (the shell that asks).", min=1)]
+Name = Annotated[str | None, option("--name", "-n", "NAME", "What to call it (its program).")]
 
 
 @option_groups
@@ -48,8 +42,8 @@ def acquire(
     estimate: Estimate = None,
     tag: Tags = None,
     pid: Pid = None,
-    uuids: Annotated[bool, typer.Option("--uuids", help="Print UUIDs instead of indices.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print id, indices, UUIDs and holder as JSON.")] = False,
+    uuids: Annotated[bool, option("--uuids", "Print UUIDs instead of indices.")] = False,
+    json: Annotated[bool, option("--json", "Print id, indices, UUIDs and holder as JSON.")] = False,
 ) -> None:
     """Wait for GPUs for the shell or script that asks, and print their indices."""
     from gpuyard.client import leases

@@ -8,8 +8,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-import typer
-
+from gpuyard.cli.common_options import option
 from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:
@@ -18,12 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    kubeconfig: Annotated[
-        str | None, typer.Option("--kubeconfig", metavar="FILE", help="How to reach the cluster ($KUBECONFIG).")
-    ] = None
-    context: Annotated[
-        str | None, typer.Option("--context", metavar="NAME", help="A context of the kubeconfig (its current one).")
-    ] = None
+    kubeconfig: Annotated[str | None, option("--kubeconfig", "FILE", "How to reach the cluster ($KUBECONFIG).")] = None
+    context: Annotated[str | None, option("--context", "NAME", "A context of the kubeconfig (its current one).")] = None
 
     def api(self) -> Api:
         from gpuyard.kubernetes.api_client import Api

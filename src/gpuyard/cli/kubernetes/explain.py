@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, argument, option, option_groups
 from gpuyard.cli.kubernetes.connection import ClusterOptions
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -22,12 +20,10 @@ if TYPE_CHECKING:
 @option_groups
 def explain(
     cluster: ClusterOptions,
-    pod: Annotated[str, typer.Argument(metavar="pod/NAME", help="The pod.")],
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Where it is (the context's).")
-    ] = None,
+    pod: Annotated[str, argument("pod/NAME", "The pod.")],
+    namespace: Annotated[str | None, option("--namespace", "-n", "NAME", "Where it is (the context's).")] = None,
     lease_namespace: Annotated[
-        str | None, typer.Option("--lease-namespace", metavar="NAME", help="Where the scheduler's lease is.")
+        str | None, option("--lease-namespace", "NAME", "Where the scheduler's lease is.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, argument, option, option_groups
 from gpuyard.cli.kubernetes.connection import ClusterOptions
 from gpuyard.cli.monitoring.experiment import ProgressLine, percents
 from gpuyard.cli.terminal import output
@@ -26,33 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Where pods are made (the context's).")
-    ] = None
+    namespace: Annotated[str | None, option("--namespace", "-n", "NAME", "Where pods are made (the context's).")] = None
     prometheus: Annotated[
-        str | None,
-        typer.Option("--prometheus", metavar="URL", help="Who knows what GPUs do ($GPUYARD_PROMETHEUS_URL)."),
+        str | None, option("--prometheus", "URL", "Who knows what GPUs do ($GPUYARD_PROMETHEUS_URL).")
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOptions:
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, max=1000, metavar="N", help="How often (as the file says).")
-    ] = None
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="SCHEDULER", help="This scheduler; can be given again.")
-    ] = None
-    percent: Annotated[
-        str | None, typer.Option("--percent", metavar="0,50", help="Of the over-provisionings, these.")
-    ] = None
-    speed: Annotated[
-        float | None,
-        typer.Option("--speed", metavar="X", help="Jobs come, and are said to run, X times as fast (1)."),
-    ] = None
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Throw former results away; else done runs are not done again.")
-    ] = False
+    repeat: Annotated[int | None, option("--repeat", "N", "How often (as the file says).", min=1, max=1000)] = None
+    only: Annotated[list[str] | None, option("--only", "SCHEDULER", "This scheduler; can be given again.")] = None
+    percent: Annotated[str | None, option("--percent", "0,50", "Of the over-provisionings, these.")] = None
+    speed: Annotated[float | None, option("--speed", "X", "Jobs come, and are said to run, X times as fast (1).")] = (
+        None
+    )
+    fresh: Annotated[bool, option("--fresh", "Throw former results away; else done runs are not done again.")] = False
 
     def choice(self) -> Choice:
         from gpuyard.experiments.runner import Choice
@@ -65,16 +51,10 @@ def experiment(
     cluster: ClusterOptions,
     workload: WorkloadOptions,
     choices: ChoiceOptions,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The experiment, in YAML, TOML or JSON; or Kube-Knots' own JSON.")
-    ],
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Where results go (NAME-results, in this folder).")
-    ] = None,
-    generate: Annotated[
-        Path | None, typer.Option("--generate", metavar="DIR", help="Write the manifests there, and run nothing.")
-    ] = None,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Write numbers only.")] = False,
+    file: Annotated[str, argument("FILE", "The experiment, in YAML, TOML or JSON; or Kube-Knots' own JSON.")],
+    out: Annotated[str | None, option("--out", "DIR", "Where results go (NAME-results, in this folder).")] = None,
+    generate: Annotated[Path | None, option("--generate", "DIR", "Write the manifests there, and run nothing.")] = None,
+    no_plots: Annotated[bool, option("--no-plots", "Write numbers only.")] = False,
     json: Json = False,
 ) -> None:
     """Compare ways to share the GPUs of a cluster, on pods as they come: times, restarts, energy, plots."""
@@ -159,17 +139,15 @@ _USUAL = "utilization,memory_used,memcopy,power,temperature"
 def monitor(
     cluster: ClusterOptions,
     workload: WorkloadOptions,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A manifest: a Pod or a Job, or several.")],
+    file: Annotated[Path, argument("FILE", "A manifest: a Pod or a Job, or several.")],
     metrics: Annotated[
-        str,
-        typer.Option("--metrics", metavar="A,B", help="By gpuyard's names or DCGM's, as dcgm_gpu_utilization."),
+        str, option("--metrics", "A,B", "By gpuyard's names or DCGM's, as dcgm_gpu_utilization.")
     ] = _USUAL,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", file_okay=False, help="Where files go (./gpuyard-monitor-TIME)."),
+        Path | None, option("--out", "DIR", "Where files go (./gpuyard-monitor-TIME).", file_okay=False)
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Do not delete what was made.")] = False,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw nothing.")] = False,
+    keep: Annotated[bool, option("--keep", "Do not delete what was made.")] = False,
+    no_plots: Annotated[bool, option("--no-plots", "Draw nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Run the workload of a manifest to its end, and write a CSV and a plot of each metric of its GPUs."""

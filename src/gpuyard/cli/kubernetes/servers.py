@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gpuyard.cli.common_options import option_groups
+from gpuyard.cli.common_options import option, option_groups
 from gpuyard.cli.kubernetes.connection import USUAL, ClusterOptions, scheduler_at
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -28,73 +26,53 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class SchedulingOptions:
     policy: Annotated[
-        str | None,
-        typer.Option("--policy", metavar="POLICY", help="Who is next: any policy of gpuyard, also learned:FILE."),
+        str | None, option("--policy", "POLICY", "Who is next: any policy of gpuyard, also learned:FILE.")
     ] = None
-    discipline: Annotated[
-        str | None, typer.Option("--discipline", metavar="NAME", help="Who may pass whom (easy: backfilling).")
-    ] = None
-    placement: Annotated[
-        str | None, typer.Option("--placement", metavar="NAME", help="On which GPUs (pack: the fullest that fit).")
-    ] = None
-    force_policy: Annotated[
-        bool, typer.Option("--force-policy", help="Run a learned policy though it did not pass its gate.")
-    ] = False
-    admission: Annotated[
-        str | None,
-        typer.Option("--admission", metavar="requests|usage", help="What counts of those who share (requests)."),
-    ] = None
-    prometheus: Annotated[
-        str | None,
-        typer.Option("--prometheus", metavar="URL", help="Who knows what GPUs do ($GPUYARD_PROMETHEUS_URL)."),
-    ] = None
-    sample_period: Annotated[
-        str, typer.Option("--sample-period", metavar="TIME", help="How often Prometheus is asked.")
-    ] = "1s"
-    gpu_memory: Annotated[
-        str | None,
-        typer.Option("--gpu-memory", metavar="SIZE", help="Of GPUs of which nobody knows how much."),
-    ] = None
-    gpu_buffer: Annotated[
-        str | None,
-        typer.Option("--gpu-buffer", metavar="SIZE", help="What shares leave free of a GPU (512M by usage, else 0)."),
-    ] = None
-    default_duration: Annotated[
-        str | None, typer.Option("--default-duration", metavar="TIME", help="Of pods of which nothing is known (1h).")
-    ] = None
-    no_preemption: Annotated[bool, typer.Option("--no-preemption", help="Evict nobody for a higher PriorityClass.")] = (
+    discipline: Annotated[str | None, option("--discipline", "NAME", "Who may pass whom (easy: backfilling).")] = None
+    placement: Annotated[str | None, option("--placement", "NAME", "On which GPUs (pack: the fullest that fit).")] = (
+        None
+    )
+    force_policy: Annotated[bool, option("--force-policy", "Run a learned policy though it did not pass its gate.")] = (
         False
     )
+    admission: Annotated[
+        str | None, option("--admission", "requests|usage", "What counts of those who share (requests).")
+    ] = None
+    prometheus: Annotated[
+        str | None, option("--prometheus", "URL", "Who knows what GPUs do ($GPUYARD_PROMETHEUS_URL).")
+    ] = None
+    sample_period: Annotated[str, option("--sample-period", "TIME", "How often Prometheus is asked.")] = "1s"
+    gpu_memory: Annotated[str | None, option("--gpu-memory", "SIZE", "Of GPUs of which nobody knows how much.")] = None
+    gpu_buffer: Annotated[
+        str | None, option("--gpu-buffer", "SIZE", "What shares leave free of a GPU (512M by usage, else 0).")
+    ] = None
+    default_duration: Annotated[
+        str | None, option("--default-duration", "TIME", "Of pods of which nothing is known (1h).")
+    ] = None
+    no_preemption: Annotated[bool, option("--no-preemption", "Evict nobody for a higher PriorityClass.")] = False
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
     scheduler_name: Annotated[
-        str | None,
-        typer.Option("--scheduler-name", metavar="NAME", help="Whose pods (gpuyard; shadowed: default-scheduler)."),
+        str | None, option("--scheduler-name", "NAME", "Whose pods (gpuyard; shadowed: default-scheduler).")
     ] = None
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A YAML file with settings; options come first.")
-    ] = None
+    config: Annotated[Path | None, option("--config", "FILE", "A YAML file with settings; options come first.")] = None
     listen: Annotated[
-        str | None,
-        typer.Option("--listen", metavar="HOST:PORT", help="Of /metrics /healthz /readyz /cluster (127.0.0.1:10260)."),
+        str | None, option("--listen", "HOST:PORT", "Of /metrics /healthz /readyz /cluster (127.0.0.1:10260).")
     ] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide, log what it would be, and write nothing.")] = False
-    shadow: Annotated[
-        bool, typer.Option("--shadow", help="Beside another scheduler: tell what would be done for its pods.")
-    ] = False
-    no_leader_elect: Annotated[
-        bool, typer.Option("--no-leader-elect", help="There is no other replica: hold no lease.")
-    ] = False
+    dry_run: Annotated[bool, option("--dry-run", "Decide, log what it would be, and write nothing.")] = False
+    shadow: Annotated[bool, option("--shadow", "Beside another scheduler: tell what would be done for its pods.")] = (
+        False
+    )
+    no_leader_elect: Annotated[bool, option("--no-leader-elect", "There is no other replica: hold no lease.")] = False
     namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", "-n", metavar="NAME", help="Of the lease (gpuyard-system; else kube-system)."),
+        str | None, option("--namespace", "-n", "NAME", "Of the lease (gpuyard-system; else kube-system).")
     ] = None
-    identity: Annotated[
-        str | None, typer.Option("--identity", metavar="NAME", help="What this replica is called (its host's name).")
-    ] = None
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every decision.")] = False
+    identity: Annotated[str | None, option("--identity", "NAME", "What this replica is called (its host's name).")] = (
+        None
+    )
+    verbose: Annotated[bool, option("--verbose", "-v", "Log every decision.")] = False
 
 
 @option_groups
@@ -177,22 +155,14 @@ def _planner(settings: Settings) -> OrderedPlanner:
 
 
 def webhook(
-    cert: Annotated[
-        str,
-        typer.Option("--cert", "--tls-cert", metavar="FILE", help="The certificate; a new one is taken up."),
-    ],
-    key: Annotated[str, typer.Option("--key", "--tls-key", metavar="FILE", help="Its key.")],
+    cert: Annotated[str, option("--cert", "--tls-cert", "FILE", "The certificate; a new one is taken up.")],
+    key: Annotated[str, option("--key", "--tls-key", "FILE", "Its key.")],
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where the API server finds it; port 0: any.")
+        str, option("--listen", "HOST:PORT", "Where the API server finds it; port 0: any.")
     ] = "127.0.0.1:8443",
-    scheduler_name: Annotated[
-        str, typer.Option("--scheduler-name", metavar="NAME", help="Whose pods are changed.")
-    ] = SCHEDULER,
+    scheduler_name: Annotated[str, option("--scheduler-name", "NAME", "Whose pods are changed.")] = SCHEDULER,
     set_scheduler: Annotated[
-        bool,
-        typer.Option(
-            "--set-scheduler", help="Give pods that say gpuyard.dev/gpu-memory, and no scheduler, that scheduler."
-        ),
+        bool, option("--set-scheduler", "Give pods that say gpuyard.dev/gpu-memory, and no scheduler, that scheduler.")
     ] = False,
 ) -> None:
     """Answer an API server's admission reviews: pods that share a GPU get NVIDIA_VISIBLE_DEVICES, until Ctrl-C."""
@@ -218,20 +188,16 @@ _LISTEN = "127.0.0.1:10261"
 
 
 def dashboard(
-    scheduler: Annotated[
-        str, typer.Option("--scheduler", metavar="URL", help="Where the scheduler listens (its --listen).")
-    ] = USUAL,
+    scheduler: Annotated[str, option("--scheduler", "URL", "Where the scheduler listens (its --listen).")] = USUAL,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve the pages; port 0: any that is free.")
+        str, option("--listen", "HOST:PORT", "Where to serve the pages; port 0: any that is free.")
     ] = _LISTEN,
     allow_anyone: Annotated[
-        bool, typer.Option("--allow-anyone", help="Listen beyond this machine: all who reach it may look.")
+        bool, option("--allow-anyone", "Listen beyond this machine: all who reach it may look.")
     ] = False,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allowed-host", metavar="NAME", help="A name by which browsers may ask for it, as behind a proxy."
-        ),
+        option("--allowed-host", "NAME", "A name by which browsers may ask for it, as behind a proxy."),
     ] = None,
 ) -> None:
     """Show the cluster in a browser: nodes with their GPUs, the queue, pods; nothing can be changed there."""

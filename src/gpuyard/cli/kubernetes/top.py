@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, option, option_groups
 from gpuyard.cli.kubernetes.connection import USUAL, ClusterOptions, NoScheduler, ask, scheduler_at
 from gpuyard.cli.terminal import output
 from gpuyard.cli.terminal.output import many
@@ -45,16 +43,13 @@ _HIGH = 18
 def top(
     cluster: ClusterOptions,
     scheduler: Annotated[
-        str | None,
-        typer.Option(
-            "--scheduler", metavar="URL", help=f"The scheduler to ask ({USUAL}; without one, the API server)."
-        ),
+        str | None, option("--scheduler", "URL", f"The scheduler to ask ({USUAL}; without one, the API server).")
     ] = None,
     lease_namespace: Annotated[
-        str | None, typer.Option("--lease-namespace", metavar="NAME", help="Where the scheduler's lease is.")
+        str | None, option("--lease-namespace", "NAME", "Where the scheduler's lease is.")
     ] = None,
-    interval: Annotated[str, typer.Option("--interval", metavar="TIME", help="Look again so often.")] = "2s",
-    once: Annotated[bool, typer.Option("--once", help="Print it once as text, and end.")] = False,
+    interval: Annotated[str, option("--interval", "TIME", "Look again so often.")] = "2s",
+    once: Annotated[bool, option("--once", "Print it once as text, and end.")] = False,
     json: Json = False,
 ) -> None:
     """Watch a cluster live: nodes with their GPUs, what is charged and used, who waits and why."""

@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json
+from gpuyard.cli.common_options import Json, argument, option
 from gpuyard.cli.learning.adapt_runs import record, run, visit
 from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.simulator import simulation_options as o
@@ -29,14 +27,10 @@ app = command_group(
 
 SHOWN = 5
 """Printed sequences of a ranking, besides the decider's and the one that never grows."""
-Recordings = Annotated[
-    list[Path], typer.Argument(metavar="RECORDING...", help="Files of gpuyard adapt record, or folders of them.")
-]
-Environments = Annotated[
-    str | None, typer.Option("--environments", metavar="A,B", help="Only these; a name may end with *.")
-]
+Recordings = Annotated[list[Path], argument("RECORDING...", "Files of gpuyard adapt record, or folders of them.")]
+Environments = Annotated[str | None, option("--environments", "A,B", "Only these; a name may end with *.")]
 _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-Force = Annotated[bool, typer.Option("--force", help="Write over what is there.")]
+Force = Annotated[bool, option("--force", "Write over what is there.")]
 
 app.command("run", cls=QuickCommand)(run)
 app.command("record", cls=QuickCommand)(record)
@@ -46,24 +40,14 @@ app.command("visit", cls=QuickCommand, hidden=True)(visit)
 @app.command("learn", cls=QuickCommand)
 def learn(
     recordings: Recordings,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the decider goes.")] = Path("decider.json"),
+    out: Annotated[Path, option("--out", "FILE", "Where the decider goes.")] = Path("decider.json"),
     environments: Environments = None,
-    start: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Begin with what this one has learned (transfer).")
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.01, metavar="T", help="Of exploring, at the beginning.")
-    ] = 1.0,
-    updates: Annotated[
-        int | None, typer.Option("--updates", min=1, metavar="N", help="Steps of learning.", show_default=False)
-    ] = None,
-    episodes: Annotated[
-        int, typer.Option("--episodes", min=0, metavar="N", help="Drawn for each update (0: all of them, weighed).")
-    ] = 0,
+    start: Annotated[Path | None, option("--from", "FILE", "Begin with what this one has learned (transfer).")] = None,
+    temperature: Annotated[float, option("--temperature", "T", "Of exploring, at the beginning.", min=0.01)] = 1.0,
+    updates: Annotated[int | None, option("--updates", "N", "Steps of learning.", min=1, show_default=False)] = None,
+    episodes: Annotated[int, option("--episodes", "N", "Drawn for each update (0: all of them, weighed).", min=0)] = 0,
     seed: o.Seed = 0,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="PNG", dir_okay=False, help="Draw how learning went there.")
-    ] = None,
+    plot: Annotated[Path | None, option("--plot", "PNG", "Draw how learning went there.", dir_okay=False)] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -106,28 +90,26 @@ def learn(
 
 @app.command("evaluate", cls=QuickCommand)
 def evaluate(
-    decider: Annotated[
-        str, typer.Argument(metavar="DECIDER", help="A file of gpuyard adapt learn, or a decider's name: cost-rule.")
-    ],
+    decider: Annotated[str, argument("DECIDER", "A file of gpuyard adapt learn, or a decider's name: cost-rule.")],
     recordings: Recordings,
     environments: Environments = None,
     leave_one_out: Annotated[
-        bool, typer.Option("--leave-one-out", help="Learn anew without each environment, and judge it there.")
+        bool, option("--leave-one-out", "Learn anew without each environment, and judge it there.")
     ] = False,
     family: Annotated[
         int | None,
-        typer.Option(
-            "--family", min=1, metavar="N",
-            help="Leave out together what shares the first N parts of its name (parts end with a dash).",
+        option(
+            "--family",
+            "N",
+            "Leave out together what shares the first N parts of its name (parts end with a dash).",
+            min=1,
         ),
     ] = None,
-    bootstrap: Annotated[
-        int, typer.Option("--bootstrap", min=0, metavar="N", help="Draws that intervals are made of.")
-    ] = 2000,
-    ranking: Annotated[bool, typer.Option("--ranking", help="Print every sequence of every environment.")] = False,
+    bootstrap: Annotated[int, option("--bootstrap", "N", "Draws that intervals are made of.", min=0)] = 2000,
+    ranking: Annotated[bool, option("--ranking", "Print every sequence of every environment.")] = False,
     seed: o.Seed = 0,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Rank a decider among all recorded sequences, and tell what share of the possible gain it reaches."""
     _use_one_thread()
     from gpuyard.adapt.agent import evaluation
@@ -150,17 +132,11 @@ def evaluate(
 
 @app.command("plot", cls=QuickCommand)
 def plot(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Files of gpuyard adapt learn, and recordings, as they come."),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where the plots go.")] = Path(
-        "adapt-plots"
-    ),
+    files: Annotated[list[Path], argument("FILE...", "Files of gpuyard adapt learn, and recordings, as they come.")],
+    out: Annotated[Path, option("--out", "DIR", "Where the plots go.", file_okay=False)] = Path("adapt-plots"),
     environments: Environments = None,
     transfer: Annotated[
-        bool,
-        typer.Option("--transfer/--no-transfer", help="Learn in each environment alone, and try it in all others."),
+        bool, option("--transfer/--no-transfer", "Learn in each environment alone, and try it in all others.")
     ] = True,
     force: Force = False,
     json: Json = False,

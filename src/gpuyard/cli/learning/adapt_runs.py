@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, LocalOnlyOptions, option_groups
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, argument, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_share
@@ -24,22 +22,16 @@ _TORCH = "this needs torch: pip install 'gpuyard[adapt]'"
 
 
 def run(
-    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to train, on what, and how long.")],
+    job: Annotated[Path, argument("JOB.toml", "What to train, on what, and how long.")],
     decider: Annotated[
-        str | None,
-        typer.Option("--decider", help="Who decides on growing: never, early, cost-rule, reinforce:FILE ..."),
+        str | None, option("--decider", "Who decides on growing: never, early, cost-rule, reinforce:FILE ...")
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="Another budget than the file's.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, metavar="N", help="Another seed than the file's.")
-    ] = None,
+    budget: Annotated[str | None, option("--budget", "TIME", "Another budget than the file's.")] = None,
+    seed: Annotated[int | None, option("--seed", "N", "Another seed than the file's.", min=0)] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", file_okay=False, help="Where it goes (adapted/NAME-DECIDER-SEED)."),
+        Path | None, option("--out", "DIR", "Where it goes (adapted/NAME-DECIDER-SEED).", file_okay=False)
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    force: Annotated[bool, option("--force", "Replace a run that is there.")] = False,
     json: Json = False,
 ) -> None:
     """Train a network within its budget, and let it grow where that pays."""
@@ -86,19 +78,18 @@ _UNITS = {"wall": "seconds", "cpu": "CPU seconds", "virtual": "steps of the firs
 
 @option_groups
 def record(
-    jobs: Annotated[list[Path], typer.Argument(metavar="JOB.toml...", help="Jobs; [environments] says what varies.")],
+    jobs: Annotated[list[Path], argument("JOB.toml...", "Jobs; [environments] says what varies.")],
     daemon: LocalOnlyOptions,
     out: Annotated[
-        Path,
-        typer.Option("--out", metavar="FILE", dir_okay=False, help="Where rows go; what is there is gone on with."),
+        Path, option("--out", "FILE", "Where rows go; what is there is gone on with.", dir_okay=False)
     ] = Path("recorded.jsonl"),
-    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Trainings of everything.")] = 3,
+    seeds: Annotated[int, option("--seeds", "N", "Trainings of everything.", min=1)] = 3,
     processes: Annotated[
-        int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes at a time, without a queue (all CPUs).")
+        int | None, option("--jobs", "N", "Processes at a time, without a queue (all CPUs).", min=1)
     ] = None,
-    here: Annotated[bool, typer.Option("--here", help="Use no queue, though one runs.")] = False,
+    here: Annotated[bool, option("--here", "Use no queue, though one runs.")] = False,
     gpu_memory: Annotated[
-        str | None, typer.Option("--gpu-memory", metavar="SIZE", help="In the queue: share GPUs, so much for each job.")
+        str | None, option("--gpu-memory", "SIZE", "In the queue: share GPUs, so much for each job.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -138,8 +129,8 @@ def record(
 
 
 def visit(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where a tree grows.")],
-    node: Annotated[str, typer.Argument(metavar="NODE", help="root, or actions as in 0-2.")],
+    folder: Annotated[Path, argument("DIR", "Where a tree grows.")],
+    node: Annotated[str, argument("NODE", "root, or actions as in 0-2.")],
 ) -> None:
     """Train one piece of a recording: what its jobs do."""
     _check_torch()

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, subcommand
+from gpuyard.cli.common_options import Json, argument, option, subcommand
 from gpuyard.cli.learning.placer import place
 from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.simulator import simulation_options as o
@@ -31,11 +29,9 @@ _AHEAD = {
 
 
 def explain(
-    policy: Annotated[
-        str, typer.Argument(metavar="POLICY", help="A file, the name of one that comes with gpuyard, or learned:FILE.")
-    ],
-    out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write preferences.png there.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object, with the curves, instead of tables.")] = False,
+    policy: Annotated[str, argument("POLICY", "A file, the name of one that comes with gpuyard, or learned:FILE.")],
+    out: Annotated[str | None, option("--out", "DIR", "Write preferences.png there.")] = None,
+    json: Annotated[bool, option("--json", "One JSON object, with the curves, instead of tables.")] = False,
 ) -> None:
     """Tell what a trained policy prefers: its score as a quantity of a job changes, all else as in a typical job."""
     from gpuyard.core.policy import LEARNED
@@ -88,15 +84,11 @@ def _draw_preferences(found: Explanation, out: str) -> None:
 app = command_group("Train policies on traces, judge them where they were held out, and see what they prefer.")
 
 _KINDS = {"linear": 0, "mlp-4": 4, "mlp-8": 8, "mlp-32": 32}
-Traces = Annotated[
-    list[str],
-    typer.Argument(metavar="TRACE...", help="Traces: files (compressed is fine), or history for the queue's."),
-]
+Traces = Annotated[list[str], argument("TRACE...", "Traces: files (compressed is fine), or history for the queue's.")]
 PolicyFile = Annotated[
-    str,
-    typer.Argument(metavar="POLICY", help="A trained policy: its file, or the name of one that comes with gpuyard."),
+    str, argument("POLICY", "A trained policy: its file, or the name of one that comes with gpuyard.")
 ]
-Jobs = Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes to simulate in (all CPUs).")]
+Jobs = Annotated[int | None, option("--jobs", "N", "Processes to simulate in (all CPUs).", min=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +96,12 @@ class ProblemOptions:
     """Which jobs of traces are simulated, and on which cluster."""
 
     gpus: Annotated[
-        int | None,
-        typer.Option(
-            "--gpus", min=1, metavar="N", help="One node of N GPUs (as the trace says, or such that some wait)."
-        ),
+        int | None, option("--gpus", "N", "One node of N GPUs (as the trace says, or such that some wait).", min=1)
     ] = None
     nodes: o.Nodes = None
     discipline: Annotated[
         str | None,
-        typer.Option(
-            "--discipline", help="strict, commit, skip, easy, easy-shadow or conservative (easy, or as trained)."
-        ),
+        option("--discipline", "strict, commit, skip, easy, easy-shadow or conservative (easy, or as trained)."),
     ] = None
     placement: o.Placement = None
     where: Where = None
@@ -151,54 +138,40 @@ class ProblemOptions:
 def train(
     traces: Traces,
     options: ProblemOptions,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", dir_okay=False, help="Where the policy goes.")] = Path(
-        "learned.json"
-    ),
-    objective: Annotated[
-        str, typer.Option("--objective", help="slowdown, jct, wait, utilization or energy.")
-    ] = "slowdown",
-    network: Annotated[str, typer.Option("--network", help="linear, mlp-4, mlp-8 or mlp-32.")] = "linear",
+    out: Annotated[Path, option("--out", "FILE", "Where the policy goes.", dir_okay=False)] = Path("learned.json"),
+    objective: Annotated[str, option("--objective", "slowdown, jct, wait, utilization or energy.")] = "slowdown",
+    network: Annotated[str, option("--network", "linear, mlp-4, mlp-8 or mlp-32.")] = "linear",
     base: Annotated[
-        str,
-        typer.Option("--base", metavar="POLICY", help="The heuristic that it is added to (the better of sjf and saf)."),
+        str, option("--base", "POLICY", "The heuristic that it is added to (the better of sjf and saf).")
     ] = "auto",
     estimate: Annotated[
         str | None,
-        typer.Option(
-            "--estimate", help="What is known of run times: actual (oracle), requested, predicted or noisy:S."
-        ),
+        option("--estimate", "What is known of run times: actual (oracle), requested, predicted or noisy:S."),
     ] = None,
     longest: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--longest-waits",
+            "X",
+            "How much longer the longest waits may get at no cost (1.3).",
             min=1.0,
-            metavar="X",
-            help="How much longer the longest waits may get at no cost (1.3).",
             show_default=False,
         ),
     ] = None,
     generations: Annotated[
-        int | None, typer.Option("--generations", min=1, metavar="N", help="How long to search.", show_default=False)
+        int | None, option("--generations", "N", "How long to search.", min=1, show_default=False)
     ] = None,
     population: Annotated[
-        int | None,
-        typer.Option("--population", min=4, metavar="N", help="Candidates of a generation.", show_default=False),
+        int | None, option("--population", "N", "Candidates of a generation.", min=4, show_default=False)
     ] = None,
-    windows: Annotated[
-        int | None, typer.Option("--windows", min=4, metavar="N", help="Windows to train on.", show_default=False)
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option("--window", min=8, metavar="N", help="Jobs of a window.", show_default=False)
-    ] = None,
+    windows: Annotated[int | None, option("--windows", "N", "Windows to train on.", min=4, show_default=False)] = None,
+    window: Annotated[int | None, option("--window", "N", "Jobs of a window.", min=8, show_default=False)] = None,
     seed: o.Seed = 0,
     jobs: Jobs = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a training of the same --out that was interrupted.")
+        bool, option("--resume", "Go on with a training of the same --out that was interrupted.")
     ] = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="PNG", dir_okay=False, help="Draw the learning curve there.")
-    ] = None,
+    plot: Annotated[Path | None, option("--plot", "PNG", "Draw the learning curve there.", dir_okay=False)] = None,
     json: Json = False,
 ) -> None:
     """Train a policy on the first part of traces, and judge it on their last part; takes a minute or two."""
@@ -242,26 +215,18 @@ def evaluate(
     policy: PolicyFile,
     traces: Traces,
     options: ProblemOptions,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Ways to place the windows.")] = 5,
-    window: Annotated[int, typer.Option("--window", min=8, metavar="N", help="Jobs of a window.")] = 256,
+    seeds: Annotated[int, option("--seeds", "N", "Ways to place the windows.", min=1)] = 5,
+    window: Annotated[int, option("--window", "N", "Jobs of a window.", min=8)] = 256,
     estimates: Annotated[
-        str | None,
-        typer.Option(
-            "--estimates", metavar="A,B", help="Of oracle, requested, predicted and noisy:S (as in training)."
-        ),
+        str | None, option("--estimates", "A,B", "Of oracle, requested, predicted and noisy:S (as in training).")
     ] = None,
     protocol: Annotated[
-        str | None,
-        typer.Option(
-            "--protocol", metavar="NAME", help="rlscheduler: ten sequences of 1,024 jobs, as it is published."
-        ),
+        str | None, option("--protocol", "NAME", "rlscheduler: ten sequences of 1,024 jobs, as it is published.")
     ] = None,
     record: Annotated[
-        bool, typer.Option("--record", help="Write the outcome into the policy's file: the gate goes by it.")
+        bool, option("--record", "Write the outcome into the policy's file: the gate goes by it.")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Write a report with plots there.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", "DIR", "Write a report with plots there.", file_okay=False)] = None,
     jobs: Jobs = None,
     json: Json = False,
 ) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from gpuyard.cli.common_options import option
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -14,15 +13,11 @@ if TYPE_CHECKING:
 
 
 def place(
-    seeds: Annotated[
-        int, typer.Option("--seeds", min=1, metavar="N", help="Episodes to judge by; none is trained on.")
-    ] = 200,
-    generations: Annotated[
-        int, typer.Option("--generations", min=0, metavar="N", help="How long to train; 0: not at all.")
-    ] = 60,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="The same seed trains the same placer.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="One JSON list instead of a table.")] = False,
-    out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write the trained placer there.")] = None,
+    seeds: Annotated[int, option("--seeds", "N", "Episodes to judge by; none is trained on.", min=1)] = 200,
+    generations: Annotated[int, option("--generations", "N", "How long to train; 0: not at all.", min=0)] = 60,
+    seed: Annotated[int, option("--seed", "N", "The same seed trains the same placer.", min=0)] = 0,
+    json: Annotated[bool, option("--json", "One JSON list instead of a table.")] = False,
+    out: Annotated[str | None, option("--out", "FILE", "Write the trained placer there.")] = None,
 ) -> None:
     """Train a placer of tasks that share GPUs, and compare it with random, round robin, least loaded and best fit."""
     from gpuyard.learn.place.placer import FIRST_TRAINING_SEED, METHODS, new_course, score, train

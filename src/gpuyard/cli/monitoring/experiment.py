@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gpuyard.cli.common_options import Json, subcommand
+from gpuyard.cli.common_options import Json, argument, option, subcommand
 from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -18,31 +16,19 @@ if TYPE_CHECKING:
     from gpuyard.experiments.runner import Outcome
 
 app = command_group("Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots.")
-File = Annotated[str, typer.Argument(metavar="FILE", help="The experiment, in YAML, TOML or JSON.")]
+File = Annotated[str, argument("FILE", "The experiment, in YAML, TOML or JSON.")]
 
 
 @subcommand(app, "run")
 def run(
     file: File,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Where results go (NAME-results, in this folder).")
-    ] = None,
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="On a virtual clock, by what the file says of behaviour.")
-    ] = False,
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, max=1000, metavar="N", help="How often (as the file says).")
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="SCHEDULER", help="This scheduler; can be given again.")
-    ] = None,
-    percent: Annotated[
-        str | None, typer.Option("--percent", metavar="0,50", help="Of the over-provisionings, these.")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Throw former results away; else done runs are not done again.")
-    ] = False,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Write numbers only.")] = False,
+    out: Annotated[str | None, option("--out", "DIR", "Where results go (NAME-results, in this folder).")] = None,
+    simulate: Annotated[bool, option("--simulate", "On a virtual clock, by what the file says of behaviour.")] = False,
+    repeat: Annotated[int | None, option("--repeat", "N", "How often (as the file says).", min=1, max=1000)] = None,
+    only: Annotated[list[str] | None, option("--only", "SCHEDULER", "This scheduler; can be given again.")] = None,
+    percent: Annotated[str | None, option("--percent", "0,50", "Of the over-provisionings, these.")] = None,
+    fresh: Annotated[bool, option("--fresh", "Throw former results away; else done runs are not done again.")] = False,
+    no_plots: Annotated[bool, option("--no-plots", "Write numbers only.")] = False,
     json: Json = False,
 ) -> None:
     """Run what an experiment still lacks, and tell how the schedulers compare."""
@@ -66,7 +52,7 @@ def run(
 
 @subcommand(app, "show")
 def show(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder of an experiment's results.")],
+    folder: Annotated[str, argument("DIR", "The folder of an experiment's results.")],
     json: Json = False,
 ) -> None:
     """Print the table of an experiment that was run."""

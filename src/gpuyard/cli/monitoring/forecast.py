@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups, past_time
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, past_time
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -24,29 +22,22 @@ _FREE, _USED = "memory_free", "memory_used"
 
 @dataclass(frozen=True, slots=True)
 class SpanOptions:
-    gpus: Annotated[str | None, typer.Option("--gpus", "--gpu", metavar="0,1", help="Only these GPUs.")] = None
+    gpus: Annotated[str | None, option("--gpus", "--gpu", "0,1", "Only these GPUs.")] = None
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="WHEN", help="From then on: 1h ago, a time, a date (1h; files: all)."),
+        str | None, option("--since", "WHEN", "From then on: 1h ago, a time, a date (1h; files: all).")
     ] = None
-    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="What is foreseen.")] = _FREE
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")
-    ] = None
+    metric: Annotated[str, option("--metric", "NAME", "What is foreseen.")] = _FREE
+    url: Annotated[str | None, option("--url", "URL", "Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    lag: Annotated[int, typer.Option("--lag", min=1, metavar="N", help="Samples that are looked ahead.")] = 10
-    window: Annotated[int, typer.Option("--window", min=3, metavar="N", help="Samples that a forecast is made of.")] = (
-        60
+    lag: Annotated[int, option("--lag", "N", "Samples that are looked ahead.", min=1)] = 10
+    window: Annotated[int, option("--window", "N", "Samples that a forecast is made of.", min=3)] = 60
+    capacity: Annotated[str | None, option("--capacity", "SIZE", "What a GPU has, if that is not recorded.")] = None
+    request: Annotated[str | None, option("--request", "SIZE", "Judge decisions on a job that asks for so much.")] = (
+        None
     )
-    capacity: Annotated[
-        str | None, typer.Option("--capacity", metavar="SIZE", help="What a GPU has, if that is not recorded.")
-    ] = None
-    request: Annotated[
-        str | None, typer.Option("--request", metavar="SIZE", help="Judge decisions on a job that asks for so much.")
-    ] = None
 
 
 @option_groups
@@ -56,15 +47,14 @@ def forecast(
     model: ModelOptions,
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="[JOB|SOURCE]",
+        argument(
+            "[JOB|SOURCE]",
+            "A job, recordings (the daemon's), prometheus, a CSV of nvidia-smi, recording.json, a file of values.",
             show_default=False,
-            help="A job, recordings (the daemon's), prometheus, a CSV of nvidia-smi, recording.json, a file of values.",
         ),
     ] = "recordings",
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", file_okay=False, help="Where plots go; none if not said."),
+        Path | None, option("--out", "-o", "DIR", "Where plots go; none if not said.", file_okay=False)
     ] = None,
     json: Json = False,
 ) -> None:

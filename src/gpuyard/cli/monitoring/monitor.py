@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,64 +15,50 @@ if TYPE_CHECKING:
 _SHORTEST = 0.05
 """Seconds: a driver does not measure more often."""
 
-Command = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS]", show_default=False, help="What to run and watch.")
-]
+Command = Annotated[list[str] | None, argument("[-- COMMAND ARGS]", "What to run and watch.", show_default=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What is watched, if it is not a command."""
 
-    pid: Annotated[
-        int | None, typer.Option("--pid", min=1, metavar="PID", help="A process, and what it starts, until it ends.")
-    ] = None
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="ID", help="A job of the daemon's, until it is over; or what it was.")
-    ] = None
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", "--gpus", metavar="0,1", help="Only these GPUs; alone: until Ctrl-C, or --for."),
-    ] = None
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="WHEN", help="What GPUs did since: 1h ago, a time, a date.")
-    ] = None
-    for_: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Watch for so long, as in 30s.")] = None
+    pid: Annotated[int | None, option("--pid", "PID", "A process, and what it starts, until it ends.", min=1)] = None
+    job: Annotated[str | None, option("--job", "ID", "A job of the daemon's, until it is over; or what it was.")] = None
+    gpu: Annotated[str | None, option("--gpu", "--gpus", "0,1", "Only these GPUs; alone: until Ctrl-C, or --for.")] = (
+        None
+    )
+    since: Annotated[str | None, option("--since", "WHEN", "What GPUs did since: 1h ago, a time, a date.")] = None
+    for_: Annotated[str | None, option("--for", "TIME", "Watch for so long, as in 30s.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     source: Annotated[
         str | None,
-        typer.Option(
-            "--source", metavar="SOURCE", help="For --job and --since: recordings (the daemon's), prometheus, FILE.csv."
-        ),
+        option("--source", "SOURCE", "For --job and --since: recordings (the daemon's), prometheus, FILE.csv."),
     ] = None
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")
-    ] = None
+    url: Annotated[str | None, option("--url", "URL", "Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")] = None
     simulate_gpus: Annotated[
-        str | None, typer.Option("--simulate-gpus", metavar="1x16G", help="Simulated GPUs in place of real ones.")
+        str | None, option("--simulate-gpus", "1x16G", "Simulated GPUs in place of real ones.")
     ] = None
     simulate_use: Annotated[
-        str | None, typer.Option("--simulate-use", metavar="USE", help="What the command uses of them: ramp:1G,2G,4G.")
+        str | None, option("--simulate-use", "USE", "What the command uses of them: ramp:1G,2G,4G.")
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", file_okay=False, help="Where files go (./gpuyard-monitor-TIME)."),
-    ] = None
-    period: Annotated[str, typer.Option("--period", metavar="TIME", help="From one row to the next (1s).")] = "1s"
-    metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="A,B", help="What is drawn: utilization, memory, power, all ...")
-    ] = None
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw nothing.")] = False
-    live: Annotated[
-        bool, typer.Option("--live", help="Show GPUs on the terminal also while a command of yours writes there.")
-    ] = False
+    out: Annotated[Path | None, option("--out", "DIR", "Where files go (./gpuyard-monitor-TIME).", file_okay=False)] = (
+        None
+    )
+    period: Annotated[str, option("--period", "TIME", "From one row to the next (1s).")] = "1s"
+    metrics: Annotated[str | None, option("--metrics", "A,B", "What is drawn: utilization, memory, power, all ...")] = (
+        None
+    )
+    no_plots: Annotated[bool, option("--no-plots", "Draw nothing.")] = False
+    live: Annotated[bool, option("--live", "Show GPUs on the terminal also while a command of yours writes there.")] = (
+        False
+    )
 
 
 @option_groups

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, JobIds, Json, SomeJobIds, option_groups
+from gpuyard.cli.common_options import DaemonOptions, JobIds, Json, SomeJobIds, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -23,39 +21,31 @@ if TYPE_CHECKING:
 class SourceOptions:
     source: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--source",
-            metavar="SOURCE",
-            help="recordings (the daemon's), prometheus, simulated, a CSV of nvidia-smi or a recording.json. May be "
+            "SOURCE",
+            "recordings (the daemon's), prometheus, simulated, a CSV of nvidia-smi or a recording.json. May be "
             "repeated.",
         ),
     ] = None
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")
-    ] = None
-    gpus: Annotated[str | None, typer.Option("--gpus", "--gpu", metavar="0,1", help="Only these GPUs.")] = None
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="WHEN", help="From then on: 1h for an hour ago, a time, a date.")
-    ] = None
-    from_: Annotated[str | None, typer.Option("--from", metavar="WHEN", help="The same as --since.")] = None
-    to: Annotated[str | None, typer.Option("--to", "--until", metavar="WHEN", help="Until then; now if not said.")] = (
-        None
-    )
+    url: Annotated[str | None, option("--url", "URL", "Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")] = None
+    gpus: Annotated[str | None, option("--gpus", "--gpu", "0,1", "Only these GPUs.")] = None
+    since: Annotated[str | None, option("--since", "WHEN", "From then on: 1h for an hour ago, a time, a date.")] = None
+    from_: Annotated[str | None, option("--from", "WHEN", "The same as --since.")] = None
+    to: Annotated[str | None, option("--to", "--until", "WHEN", "Until then; now if not said.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class FigureOptions:
     metrics: Annotated[
-        str | None,
-        typer.Option("--metrics", metavar="A,B", help="utilization,temperature,memcopy,power; memory, all and more."),
+        str | None, option("--metrics", "A,B", "utilization,temperature,memcopy,power; memory, all and more.")
     ] = None
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where files go.")] = Path("gpuyard-plots")
-    format: Annotated[str, typer.Option("--format", metavar="A,B", help="Some of png, svg, html.")] = "png,svg,html"
-    layout: Annotated[
-        str,
-        typer.Option("--layout", metavar="LAYOUT", help="overlay: all in one panel; stacked: a panel for each."),
-    ] = "overlay"
-    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="What the figures are called.")] = ""
+    out: Annotated[Path, option("--out", "-o", "DIR", "Where files go.")] = Path("gpuyard-plots")
+    format: Annotated[str, option("--format", "A,B", "Some of png, svg, html.")] = "png,svg,html"
+    layout: Annotated[str, option("--layout", "LAYOUT", "overlay: all in one panel; stacked: a panel for each.")] = (
+        "overlay"
+    )
+    title: Annotated[str, option("--title", "TEXT", "What the figures are called.")] = ""
 
 
 @option_groups
@@ -65,8 +55,7 @@ def plot(
     figures: FigureOptions,
     jobs: SomeJobIds = None,
     group: Annotated[
-        list[str] | None,
-        typer.Option("--group", metavar="NAME=IDS", help="Jobs as one, as in --group sjf=4,5,6. May be repeated."),
+        list[str] | None, option("--group", "NAME=IDS", "Jobs as one, as in --group sjf=4,5,6. May be repeated.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -120,10 +109,8 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 def report(
     daemon: DaemonOptions,
     jobs: JobIds,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The page (gpuyard-report-ID.html).")
-    ] = None,
-    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="What the page is called.")] = "",
+    out: Annotated[Path | None, option("--out", "-o", "FILE", "The page (gpuyard-report-ID.html).")] = None,
+    title: Annotated[str, option("--title", "TEXT", "What the page is called.")] = "",
     json: Json = False,
 ) -> None:
     """Write what a job was, how it went and what its GPUs did as one HTML page."""

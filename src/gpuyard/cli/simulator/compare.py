@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, argument, option, option_groups
 from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
@@ -29,7 +29,7 @@ policies_app = command_group("List the policies, or check your own.", invoke_wit
 
 @policies_app.callback()
 def policies(
-    context: typer.Context, json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
+    context: typer.Context, json: Annotated[bool, option("--json", "Print JSON instead of tables.")] = False
 ) -> None:
     """List the policies, disciplines and placements, or check your own."""
     if context.invoked_subcommand is not None:
@@ -83,7 +83,7 @@ def _policies_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str
 
 @policies_app.command("check")
 def check(
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Usually ./mine.py:my_policy.")],
+    policy: Annotated[str, argument("POLICY", "Usually ./mine.py:my_policy.")],
 ) -> None:
     """Try a policy on ordinary queues and on the edges, and tell what is wrong with it."""
     from gpuyard.core.check import check_policy
@@ -100,10 +100,9 @@ def check(
 
 
 Policies = Annotated[
-    list[str] | None,
-    typer.Option("--policies", metavar="A,B,C", help="Which ones, by commas or spaces; may be repeated (all)."),
+    list[str] | None, option("--policies", "A,B,C", "Which ones, by commas or spaces; may be repeated (all).")
 ]
-Jobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Simulate N policies at a time (all CPUs).")]
+Jobs = Annotated[int | None, option("--jobs", "N", "Simulate N policies at a time (all CPUs).")]
 
 
 @option_groups
@@ -111,16 +110,12 @@ def compare(
     setup: o.Setup,
     policies: Policies = None,
     jobs: Jobs = None,
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", help="Repeat what is random with N seeds; gives intervals.")
-    ] = 1,
-    windows: Annotated[
-        int, typer.Option("--windows", metavar="N", help="Cut the trace by time into N, run each; gives intervals.")
-    ] = 1,
+    seeds: Annotated[int, option("--seeds", "N", "Repeat what is random with N seeds; gives intervals.")] = 1,
+    windows: Annotated[int, option("--windows", "N", "Cut the trace by time into N, run each; gives intervals.")] = 1,
     json: Json = False,
     out: o.Out = None,
     schedules: Annotated[
-        bool, typer.Option("--schedules", help="With --out: also write every policy's jobs.csv and segments.csv.")
+        bool, option("--schedules", "With --out: also write every policy's jobs.csv and segments.csv.")
     ] = False,
 ) -> None:
     """Run the same trace under several policies, and rank them by mean completion time."""
@@ -272,16 +267,10 @@ DEFAULT = ["fcfs", "sjf", "srtf", "las"]
 @option_groups
 def sweep(
     setup: o.Setup,
-    vary: Annotated[
-        str, typer.Option("--vary", metavar="NAME=VALUES", help="load=0.5:1.5:0.1, gpus=64,128, las.queues=9/99,50 ...")
-    ],
+    vary: Annotated[str, option("--vary", "NAME=VALUES", "load=0.5:1.5:0.1, gpus=64,128, las.queues=9/99,50 ...")],
     policies: Policies = None,
-    metric: Annotated[str, typer.Option("--metric", help="What to print and to draw; all metrics are written.")] = (
-        "jct_mean"
-    ),
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", help="Repeat what is random with N seeds; gives intervals.")
-    ] = 1,
+    metric: Annotated[str, option("--metric", "What to print and to draw; all metrics are written.")] = ("jct_mean"),
+    seeds: Annotated[int, option("--seeds", "N", "Repeat what is random with N seeds; gives intervals.")] = 1,
     jobs: Jobs = None,
     json: Json = False,
     out: o.Out = None,

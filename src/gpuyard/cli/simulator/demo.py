@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from gpuyard.api.types import OVER
+from gpuyard.cli.common_options import option
 from gpuyard.cli.simulator import demo_training
 from gpuyard.cli.simulator.simulation_options import Seed
 from gpuyard.cli.terminal import output
@@ -228,12 +229,12 @@ class LivingQueue:
 _LOOK = 0.2
 """Seconds between two looks at the queue."""
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where the report of --exit goes.")]
+Out = Annotated[Path, option("--out", "DIR", "Where the report of --exit goes.", file_okay=False)]
 
 
 def demo(
     exit_: Annotated[
-        bool, typer.Option("--exit", help="For scripts: ten jobs, plain lines, a report; it ends by itself.")
+        bool, option("--exit", "For scripts: ten jobs, plain lines, a report; it ends by itself.")
     ] = False,
     out: Out = Path("demo-report"),
     seed: Seed = 1,

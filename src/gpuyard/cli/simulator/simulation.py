@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, option, option_groups
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -59,18 +57,14 @@ def _print(facts: dict[str, Any]) -> None:
 def simulate(
     setup: o.Setup,
     policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            help="A name, as sjf, rr:quantum=5 or sjf@easy@pack, or file.py:function.",
-        ),
+        str, option("--policy", "A name, as sjf, rr:quantum=5 or sjf@easy@pack, or file.py:function.")
     ] = "fcfs",
     inflate: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--inflate",
-            metavar="FACTOR",
-            help="Fill the cluster: jobs arrive until they want FACTOR x its GPUs (1.3), and none leaves.",
+            "FACTOR",
+            "Fill the cluster: jobs arrive until they want FACTOR x its GPUs (1.3), and none leaves.",
         ),
     ] = None,
     json: Json = False,

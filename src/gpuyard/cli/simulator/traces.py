@@ -6,9 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json
+from gpuyard.cli.common_options import Json, argument, option
 from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator.simulation_options import (
     Format,
@@ -33,16 +31,14 @@ trace_app = command_group("Look at a trace, or convert it.")
 @trace_app.command("info")
 def info(
     trace: TraceArg,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="The load that this would be for N GPUs.")] = None,
-    nodes: Annotated[str | None, typer.Option("--nodes", metavar="4x8", help="The same for these nodes.")] = None,
+    gpus: Annotated[int | None, option("--gpus", "The load that this would be for N GPUs.", min=1)] = None,
+    nodes: Annotated[str | None, option("--nodes", "4x8", "The same for these nodes.")] = None,
     where: Where = None,
     since: Since = None,
     until: Until = None,
     slice_: Slice = None,
     json: Json = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Also plot it there.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", "DIR", "Also plot it there.", file_okay=False)] = None,
     format: Format = None,
 ) -> None:
     """Tell what a trace asks for: jobs, span, load, arrivals, run times, GPUs per job, users, labels."""
@@ -152,10 +148,8 @@ def _grouped(sizes: dict[int, int], most: int = 16) -> dict[str, int]:
 @trace_app.command("convert")
 def convert(
     trace: TraceArg,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where to write it; - for stdout.")],
-    to: Annotated[
-        str | None, typer.Option("--to", help="gpuyard (CSV), jsonl or swf; otherwise TARGET's ending decides.")
-    ] = None,
+    target: Annotated[str, argument("TARGET", "Where to write it; - for stdout.")],
+    to: Annotated[str | None, option("--to", "gpuyard (CSV), jsonl or swf; otherwise TARGET's ending decides.")] = None,
     where: Where = None,
     since: Since = None,
     until: Until = None,
@@ -182,19 +176,16 @@ class Kind(StrEnum):
 @workload_app.command("generate")
 def generate(
     kind: Annotated[
-        Kind,
-        typer.Option("--kind", help="tasks: three kinds of training tasks that share GPUs; poisson: a busy cluster."),
+        Kind, option("--kind", "tasks: three kinds of training tasks that share GPUs; poisson: a busy cluster.")
     ] = Kind.TASKS,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="How many (tasks: 40 to 50; poisson: 1000).")] = None,
+    jobs: Annotated[int | None, option("--jobs", "How many (tasks: 40 to 50; poisson: 1000).")] = None,
     seed: Seed = 0,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="tasks: your own kinds and ranges, in TOML.")
-    ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", help="poisson: GPUs that the load is meant for.")] = 64,
-    load: Annotated[float, typer.Option("--load", help="poisson: demand as a share of those GPUs.")] = 0.8,
+    config: Annotated[Path | None, option("--config", "FILE", "tasks: your own kinds and ranges, in TOML.")] = None,
+    gpus: Annotated[int, option("--gpus", "poisson: GPUs that the load is meant for.")] = 64,
+    load: Annotated[float, option("--load", "poisson: demand as a share of those GPUs.")] = 0.8,
     gpu_memory: GpuMemory = "16G",
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where to write it (stdout).")] = "-",
-    to: Annotated[str | None, typer.Option("--to", help="gpuyard (CSV), jsonl or swf (by the file's ending).")] = None,
+    out: Annotated[str, option("--out", "FILE", "Where to write it (stdout).")] = "-",
+    to: Annotated[str | None, option("--to", "gpuyard (CSV), jsonl or swf (by the file's ending).")] = None,
 ) -> None:
     """Make up a seeded workload, as a trace that simulate and compare can read."""
     from gpuyard.sim.traces import write

@@ -9,9 +9,7 @@ import shutil
 import sys
 from typing import Annotated
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, option_groups
+from gpuyard.cli.common_options import DaemonOptions, option, option_groups
 from gpuyard.errors import UserError
 
 _SHORTEST = 0.1
@@ -23,9 +21,9 @@ _SHOWN = 40
 def top(
     daemon: DaemonOptions,
     interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="Look again at least so often, also if nothing happens.")
+        str, option("--interval", "TIME", "Look again at least so often, also if nothing happens.")
     ] = "1s",
-    once: Annotated[bool, typer.Option("--once", help="Print one frame as text, and end.")] = False,
+    once: Annotated[bool, option("--once", "Print one frame as text, and end.")] = False,
 ) -> None:
     """Watch GPUs and jobs live; cancel, hold or follow them by keys."""
     from gpuyard.units import parse_duration
