@@ -134,10 +134,10 @@ def audit(
 
 
 def _audit_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.cli.terminal.text_table import clock
 
     return (
-        instant(entry["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        clock(entry["at"], seconds=True),
         entry["user"] or "-",
         entry["via"],
         entry["address"] or "-",

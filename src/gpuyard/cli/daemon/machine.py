@@ -46,9 +46,14 @@ def show_config(daemon: LocalOnlyOptions, json: Json = False) -> None:
 
     found = explained({"data_dir": daemon.data_dir, "socket": daemon.socket})
     if json:
-        print_rows([{**one._asdict(), "value": _plain(one.value)} for one in found])
+        found = [one._replace(value=str(one.value)) if isinstance(one.value, Path) else one for one in found]
+        print_rows([one._asdict() for one in found])
     else:
-        rows = [(one.name, _shown(one.name, one.value), _from(one.origin, one.source)) for one in found]
+        forms = {"flag": "flag {}", "environment": "variable {}", "file": "{}"}
+        rows = [
+            (one.name, _shown(one.name, one.value), forms.get(one.origin, one.origin).format(one.source))
+            for one in found
+        ]
         print_table(("SETTING", "VALUE", "FROM"), rows)
     warn_of_variables()
 
@@ -60,14 +65,6 @@ def config_path(host: NoHost = None) -> None:
     print(file)
     if not file.exists():
         output.say("there is no such file yet; docs/reference/queue.md tells what it may hold")
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
-
-
-def _from(origin: str, source: str) -> str:
-    return {"flag": f"flag {source}", "environment": f"variable {source}", "file": source}.get(origin, origin)
 
 
 def _shown(name: str, value: Any) -> str:

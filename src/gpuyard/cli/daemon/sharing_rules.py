@@ -250,7 +250,7 @@ def _show(found: dict[str, Any], json: bool, done: str = "") -> None:
     rows = [
         (
             user["name"], user["group"] or "-", f"{user['weight']:g}",
-            str(user["gpus"]), _number(user["quota_gpus"]),
+            str(user["gpus"]), "any" if user["quota_gpus"] is None else str(user["quota_gpus"]),
             _hours(user["week_gpu_hours"]), _hours(user["quota_gpu_hours"]), _hours(user["faded_gpu_hours"]),
         )
         for user in found["users"]
@@ -264,10 +264,6 @@ def _show(found: dict[str, Any], json: bool, done: str = "") -> None:
     elif found["half_life"] and rows:
         after = format_duration(found["half_life"])
         output.say(f"LATELY is what fair shares go by: GPU-hours, which count half after {after}")
-
-
-def _number(value: int | None) -> str:
-    return "any" if value is None else str(value)
 
 
 def _hours(value: float | None) -> str:

@@ -43,19 +43,13 @@ def _gpu_row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
         str(gpu["index"]),
         name,
         gpu["state"],
-        f"{_size(gpu['memory_used'])}/{_size(gpu['memory_total'])}",
-        _size(gpu.get("memory_promised") or None),
-        _size(gpu.get("memory_left") or None),
+        f"{output.size(gpu['memory_used'])}/{output.size(gpu['memory_total'])}",
+        output.size(gpu.get("memory_promised") or None),
+        output.size(gpu.get("memory_left") or None),
         "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
         (",".join(gpu["jobs"]) or "-") + (" (on loan)" if gpu.get("granted") else ""),
         gpu_notes(gpu),
     )
-
-
-def _size(size: int | None) -> str:
-    from gpuyard.units import format_size
-
-    return "-" if size is None else format_size(size)
 
 
 _VERDICTS = {"apart": "never together", "avoided": "only if there is no other room", "together": "may share"}
@@ -79,7 +73,7 @@ def interference(daemon: DaemonOptions, json: Json = False) -> None:
 
 
 def _pair_row(pair: dict[str, Any]) -> tuple[str, ...]:
-    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.cli.terminal.text_table import clock
     from gpuyard.units import format_duration
 
     return (
@@ -87,7 +81,7 @@ def _pair_row(pair: dict[str, Any]) -> tuple[str, ...]:
         _kind_label(pair["beside"]),
         f"{pair['slowdown']:.2f} x as long",
         f"{pair['evidence']}, {format_duration(pair['seconds'])}",
-        instant(pair["at"]).astimezone().strftime("%Y-%m-%d %H:%M"),
+        clock(pair["at"]),
         _VERDICTS.get(pair["verdict"], pair["verdict"]),
     )
 

@@ -225,9 +225,10 @@ def start(
     """Queue the jobs of a file, follow them, and tell how they ended."""
     from gpuyard.cli.jobs.batch_file import BatchSettings
 
-    run_options.check(
-        **{"--detach": detach, **({"--again": again, **_daemon_flags(daemon)} if run_options.policy else {})}
-    )
+    flags: dict[str, Any] = {"--detach": detach}
+    if run_options.policy:
+        flags |= {"--again": again, "--host": daemon.host, "--data-dir": daemon.data_dir, "--socket": daemon.socket}
+    run_options.check(**flags)
     client = None if run_options.policy else daemon.client()
     remote = client is not None and client.host is not None
     batch = _read(words or [], param_file, BatchSettings(options, num, header, not no_profile, remote))
@@ -244,10 +245,6 @@ def start(
         output.print_json(taken) if json else print(taken["batch"])
         return
     _follow(client, taken["batch"], json, drawn)
-
-
-def _daemon_flags(daemon: DaemonOptions) -> dict[str, str | None]:
-    return {"--host": daemon.host, "--data-dir": daemon.data_dir, "--socket": daemon.socket}
 
 
 def _submit(client: Client, batch: Batch, again: bool, json: bool) -> Taken:

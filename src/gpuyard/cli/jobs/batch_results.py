@@ -92,14 +92,7 @@ def _ending(row: RowOutcome) -> str:
 
 
 def _exit(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    import signal
-
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return output.signal_name(code) or f"exit code {code}"
 
 
 _HEADS = {"ROW": 9, "JOB": 8, "NAME": 3, "GPU": 7, "MEMORY": 5, "FOR": 6, "PROGRESS": 4}
@@ -171,7 +164,9 @@ def _summary(row: RowOutcome) -> Sequence[str]:
 
 def report_lines(report: BatchReport) -> list[str]:
     counts = [f"{report['succeeded']:,} succeeded"]
-    counts += [f"{many:,} {name}" for name, many in _otherwise(report) if many]
+    counts += [
+        f"{many:,} {name}" for name, many in (("failed", report["failed"]), ("refused", report["refused"])) if many
+    ]
     going = "" if report["state"] == "over" else ", and it is not over"
     lines = [f"batch {report['batch']} ({report['name']}): {', '.join(counts)} of {report['rows']:,}{going}"]
     if report["makespan"]:
@@ -181,10 +176,6 @@ def report_lines(report: BatchReport) -> list[str]:
     if len(waves) > _MOST_WAVES:
         lines.append(f"and {len(waves) - _MOST_WAVES:,} more waves (--json tells of all)")
     return lines
-
-
-def _otherwise(report: BatchReport) -> list[tuple[str, int]]:
-    return [("failed", report["failed"]), ("refused", report["refused"])]
 
 
 def _achieved(report: BatchReport) -> Iterator[str]:
@@ -351,13 +342,9 @@ def compare(out: Path, found: Mapping[str, Results], drawn: Sequence[str]) -> No
     known = [name for name in drawn if any(output_folder.has_values(one, name) for _, one in recordings)]
     files += write_plots(recordings, known, out, layout="stacked", title="Policies compared") if known else []
     heads = ("POLICY", "SUCCEEDED", *(measure.title.upper() for measure in MEASURES))
-    rows = [(policy, _succeeded(one), *_policy_cells(one)) for policy, one in summaries.items()]
+    rows = [(policy, f"{one['succeeded']} of {one['jobs']}", *_policy_cells(one)) for policy, one in summaries.items()]
     output.say("\n".join(lines(heads, rows, None)))
     output.say(f"written to {out}: {', '.join(path.name for path in files)}")
-
-
-def _succeeded(summary: Mapping[str, Any]) -> str:
-    return f"{summary['succeeded']} of {summary['jobs']}"
 
 
 def _policy_cells(summary: Mapping[str, Any]) -> Sequence[str]:

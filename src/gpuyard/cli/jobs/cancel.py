@@ -140,7 +140,8 @@ def release(daemon: DaemonOptions, selection: Selection, jobs: JobIds = None, js
         job = client.job(id)
         if job["kind"] == "lease" and job["state"] == "running":
             client.give_back_lease(id)
-            said[0] = f"given back; process {job['pid']} is left alone, so let it use GPU {_listed(job)} no more"
+            gpus = ", ".join(map(str, job["gpus"]))
+            said[0] = f"given back; process {job['pid']} is left alone, so let it use GPU {gpus} no more"
             return client.job(id)
         said[0] = "released" if _count(job, "held") else "was not held"
         return client.release(id)
@@ -152,10 +153,6 @@ def _count(job: Job, *states: str) -> int:
     """How many tasks of an array (or 1 for a job) are in one of the states."""
     tasks = job.get("tasks") or {job["state"]: 1}
     return sum(tasks.get(state, 0) for state in states)
-
-
-def _listed(job: Job) -> str:
-    return ", ".join(map(str, job["gpus"]))
 
 
 def describe_cancelled(job: Job) -> str:

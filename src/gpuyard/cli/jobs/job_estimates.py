@@ -79,8 +79,10 @@ def _list(found: list[Estimate], json: bool) -> None:
     heads = ("SIGNATURE", "USER", "RUNS", "EXPECTED", "TIME", "MEMORY ERROR", "TIME ERROR", "LAST", "COMMAND")
     rows = [
         (
-            one["signature"], one["user"], f"{one['runs']:,}", _memory(one), _time(one), _error(one["memory_error"]),
-            _error(one["time_error"]), clock(one["last_at"]), one["command"],
+            one["signature"], one["user"], f"{one['runs']:,}",
+            "-" if one["memory"] is None else (one["evidence"] or "").partition(": ")[2],
+            output.duration(one["seconds"]) + (" an epoch" if one["per_epoch"] else ""),
+            _error(one["memory_error"]), _error(one["time_error"]), clock(one["last_at"]), one["command"],
         )
         for one in found
     ]  # fmt: skip
@@ -105,26 +107,13 @@ def _print_expectation(found: Expectation, json: bool) -> None:
     if runs := found["runs"][:_LISTED]:
         rows = [
             (
-                run["job"], clock(run["ended_at"]), run["outcome"], _size(run["peak"]), _size(run["predicted_peak"]),
+                run["job"], clock(run["ended_at"]), run["outcome"],
+                output.size(run["peak"]), output.size(run["predicted_peak"]),
                 output.duration(run["seconds"]), output.duration(run["predicted_seconds"]),
             )
             for run in runs
         ]  # fmt: skip
         print_table(("JOB", "ENDED", "OUTCOME", "PEAK", "EXPECTED", "RAN", "EXPECTED"), rows)
-
-
-def _size(size: float | None) -> str:
-    from gpuyard.units import format_size
-
-    return "-" if size is None else format_size(size)
-
-
-def _memory(one: Estimate) -> str:
-    return "-" if one["memory"] is None else (one["evidence"] or "").partition(": ")[2]
-
-
-def _time(one: Estimate) -> str:
-    return output.duration(one["seconds"]) + (" an epoch" if one["per_epoch"] else "")
 
 
 def _error(error: PredictionError | None) -> str:

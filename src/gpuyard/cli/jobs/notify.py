@@ -126,11 +126,11 @@ def log(
 def problem(one: Mapping[str, Any]) -> str:
     if not one["error"]:
         return ""
-    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.cli.terminal.text_table import clock
 
     count = one["attempts"]
     tried = f"; tried {count} time{'s' * (count != 1)}" if count else ""
-    then = "" if one["next_at"] is None else f", again at {instant(one['next_at']).astimezone():%Y-%m-%d %H:%M:%S}"
+    then = "" if one["next_at"] is None else f", again at {clock(one['next_at'], seconds=True)}"
     return f"{one['error']}{tried}{then}"
 
 

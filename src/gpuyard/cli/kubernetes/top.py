@@ -173,8 +173,10 @@ class Room(NamedTuple):
 def frame(view: Facts, width: int, height: int | None, *, problem: str = "", bars: str = BARS) -> list[Line]:
     """The cluster in `height` lines; None: as many as show what matters."""
     gpus = [(node, gpu) for node in view["nodes"] for gpu in node["gpus"]]
-    waiting = sorted((pod for pod in view["pods"] if pod["phase"] in _WAITING), key=_place)
-    running = sorted((pod for pod in view["pods"] if pod["phase"] not in _WAITING), key=_start)
+    waiting = [pod for pod in view["pods"] if pod["phase"] in _WAITING]
+    waiting.sort(key=lambda pod: (pod["position"] or float("inf"), pod["created_at"]))
+    running = [pod for pod in view["pods"] if pod["phase"] not in _WAITING]
+    running.sort(key=lambda pod: -float(pod["started_at"] or pod["created_at"]))
     fold = width if height is None or height >= _HIGH else None
     head = [[Piece(f" {problem}", "alert")]] if problem else _folded(["gpuyard", *_facts(view)], fold, "title")
     head += [*_folded(_counts(view, gpus), fold), []]
@@ -359,14 +361,6 @@ def _of_all(node: Facts, what: str) -> Cell:
     if not total or not known:
         return Cell("-", "faint")
     return Cell(f"{sum(known) / total:.0%}", "bar", sum(known) / total)
-
-
-def _place(pod: Facts) -> tuple[float, float]:
-    return pod["position"] or float("inf"), pod["created_at"]
-
-
-def _start(pod: Facts) -> float:
-    return -float(pod["started_at"] or pod["created_at"])
 
 
 def _list(title: str, pods: Sequence[Facts], rows: int, rest: Sequence[Column], width: int, bars: str) -> list[Line]:

@@ -42,7 +42,7 @@ def run(
         budget=given.budget if budget is None else parse_duration(budget),
         seed=given.seed if seed is None else seed,
     )
-    folder = out or Path("adapted") / f"{given.name}-{_word(given.decider)}-{given.seed}"
+    folder = out or Path("adapted") / f"{given.name}-{given.decider.partition(':')[0]}-{given.seed}"
     if not (given.gpu_changes or given.decide_at or os.environ.get("GPUYARD_ADAPTIVE")):
         output.say(
             "it will not be asked whether to grow: gpu_changes and decide_at are empty, and no scheduler offers more"
@@ -113,7 +113,8 @@ def record(
             from gpuyard.adapt.training.run_recording import grow_queued
 
             output.say("by jobs of the queue; gpuyard ps shows them, and --here would do without")
-            grow_queued(recording, client, _request(gpu_memory), watch)
+            request: Wishes = {"gpus": 1} if gpu_memory is None else {"gpu_memory": parse_share(gpu_memory)}
+            grow_queued(recording, client, request, watch)
     recording.end()
     rows = read_rows(out)
     spent, alone = savings(rows)
@@ -165,16 +166,8 @@ def _queue(daemon: LocalOnlyOptions) -> Client | None:
     return client
 
 
-def _request(gpu_memory: str | None) -> Wishes:
-    return {"gpus": 1} if gpu_memory is None else {"gpu_memory": parse_share(gpu_memory)}
-
-
 def _silent(done: float, total: int) -> None:
     """Progress is not shown."""
-
-
-def _word(decider: str) -> str:
-    return decider.partition(":")[0]
 
 
 def _print_event(event: dict[str, Any]) -> None:

@@ -127,7 +127,11 @@ class ProblemOptions:
         for path in traces:
             jobs = load_trace(path, self.format, self.where, self.since, self.until, self.slice_)
             problem = make_problem(
-                jobs, cluster, discipline=discipline, placement=placement, estimate=_estimate(estimate)
+                jobs,
+                cluster,
+                discipline=discipline,
+                placement=placement,
+                estimate="actual" if estimate == "oracle" else estimate,
             )
             output.say(_describe(problem))
             found.append(problem)
@@ -293,10 +297,6 @@ def _hidden(network: str) -> int:
     if network not in _KINDS:
         raise UserError(f"--network takes {', '.join(_KINDS)}, not '{network}'")
     return _KINDS[network]
-
-
-def _estimate(kind: str | None) -> str | None:
-    return "actual" if kind == "oracle" else kind
 
 
 def _describe(problem: Problem) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from gpuyard.cli.common_options import option
 from gpuyard.cli.terminal import output
@@ -31,7 +31,8 @@ def place(
     course = new_course(range(seeds))
     found = [score(course, method, placer.weights if method == "learned" else None) for method in METHODS]
     if json:
-        output.print_json([_plain(one) for one in found])
+        facts = [one._asdict() for one in found]
+        output.print_json([{name: value for name, value in one.items() if name != "makespans"} for one in facts])
         return
     _print(found)
     output.say(verdict(found))
@@ -49,10 +50,6 @@ def verdict(found: list[Score]) -> str:
     if gain > 0:
         return f"learned wins: {gain:.2f} ticks (± {2 * error:.2f}) shorter than {best.method} {said}"
     return f"learned loses: {-gain:.2f} ticks (± {2 * error:.2f}) longer than {best.method} {said}"
-
-
-def _plain(one: Score) -> dict[str, Any]:
-    return {name: value for name, value in one._asdict().items() if name != "makespans"}
 
 
 def _print(found: list[Score]) -> None:

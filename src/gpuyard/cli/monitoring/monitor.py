@@ -80,7 +80,9 @@ def monitor(
         outputs.out, period, outputs.metrics, not outputs.no_plots, outputs.live, json
     )
     if words:
-        raise SystemExit(monitor_run.watch_command(words, target.gpu, _machine(origin, words), settings))
+        machine = _machine(origin, words)
+        _check_program(words[0])
+        raise SystemExit(monitor_run.watch_command(words, target.gpu, machine, settings))
     if target.job is not None or target.since is not None:
         monitor_run.read_recordings(daemon, target.job, target.since, target.gpu, (origin.source, origin.url), settings)
         return
@@ -141,3 +143,17 @@ def _time(option: str, text: str, least: float) -> float:
         bound = f"at least {least:g} s" if least else "above 0"
         raise UserError(f"{option} is {bound}, not {text}")
     return seconds
+
+
+def _check_program(word: str) -> None:
+    import os
+    import shlex
+    import shutil
+
+    if not word or shutil.which(word) is None:
+        if "/" in word and os.access(word, os.F_OK):
+            if Path(word).is_dir():
+                raise UserError(f"'{word}' is a folder, and no program to run")
+            raise UserError(f"'{word}' may not be executed; chmod +x {shlex.quote(word)} lets it")
+        quoted = f"; write its words without quotes, as in: gpuyard monitor -- {word}" if " " in word else ""
+        raise UserError(f"there is no program '{word}' to run{quoted or '; check its name'}")

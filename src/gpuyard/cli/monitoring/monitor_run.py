@@ -72,7 +72,6 @@ def watch_command(
     """Run a command and watch it; returns its exit code, as a shell has it."""
     from gpuyard.monitor.monitored_command import Command, shell_code
 
-    _check_program(words[0])
     command = Command()  # before numpy is imported, which starts threads that would take its signals
     try:
         drawn, who = settings.drawn(), _label(words)
@@ -100,7 +99,7 @@ def watch_command(
     facts = {
         "command": [_readable(word) for word in words],
         "exit_code": exit_code,
-        "signal": _signal(code),
+        "signal": output.signal_name(code),
         **_span(began, ended, settings.period),
     }
     failed = _finish(out, Result(watching.recording(), who, facts, (began, ended)), drawn, settings)
@@ -146,6 +145,7 @@ def read_recordings(
     from gpuyard.monitor.output_folder import refuse_used
     from gpuyard.monitor.sources import open_source
     from gpuyard.monitor.tracks import HELD, to_edges
+    from gpuyard.recordings.series import METRICS
 
     drawn = settings.drawn()
     if settings.out is not None:
@@ -157,7 +157,7 @@ def read_recordings(
     gpus = named_gpus(gpu) if job is None else [str(index) for index in job["gpus"]]
     earlier = HELD if recorded and job is None else 0.0
     found = source.read(
-        _all(), start - earlier, end, gpus=gpus, job="" if job is None else job["id"], step=settings.period
+        list(METRICS), start - earlier, end, gpus=gpus, job="" if job is None else job["id"], step=settings.period
     )  # fmt: skip
     recording = to_edges(found, start, end) if recorded else found
     if not recording.series:
@@ -194,12 +194,10 @@ def open_gpus(machine: tuple[str | None, str]) -> Gpus:
     try:
         return find()
     except GpusUnavailable as error:
-        raise UserError(no_gpu(error)) from error
-
-
-def no_gpu(error: Exception) -> str:
-    why = str(error).partition(", or try gpuyard")[0]
-    return f"there is no GPU to look at here: {why}; or try it with a simulated one: --simulate-gpus 1x16G"
+        why = str(error).partition(", or try gpuyard")[0]
+        raise UserError(
+            f"there is no GPU to look at here: {why}; or try it with a simulated one: --simulate-gpus 1x16G"
+        ) from error
 
 
 def _start_watch(
@@ -305,10 +303,11 @@ def _follow(client: Client, id: str) -> Job:
 
 def _window(job: Job) -> tuple[float, float]:
     """From the start of its last attempt to its end, or until now."""
-    if job["started_at"] is None:
+    from gpuyard.cli.monitoring.plot_sources import window_of
+
+    if (window := window_of(job)) is None:
         raise UserError(f"job {job['id']} has not run ({job['state']}), so there is nothing to tell of it")
-    end = datetime.now(UTC) if job["ended_at"] is None else datetime.fromisoformat(job["ended_at"])
-    return datetime.fromisoformat(job["started_at"]).timestamp(), end.timestamp()
+    return window
 
 
 def _since(text: str) -> tuple[float, float]:
@@ -318,28 +317,10 @@ def _since(text: str) -> tuple[float, float]:
     return start, end
 
 
-def _all() -> list[str]:
-    from gpuyard.recordings.series import METRICS
-
-    return list(METRICS)
-
-
 def _span(began: float, ended: float, period: float | None) -> dict[str, Any]:
     started_at, ended_at = (datetime.fromtimestamp(at, UTC).isoformat() for at in (began, ended))
     found = {"started_at": started_at, "ended_at": ended_at, "seconds": round(ended - began, 3)}
     return found if period is None else {**found, "period": period}
-
-
-def _check_program(word: str) -> None:
-    import shutil
-
-    if not word or shutil.which(word) is None:
-        if "/" in word and os.access(word, os.F_OK):
-            if Path(word).is_dir():
-                raise UserError(f"'{word}' is a folder, and no program to run")
-            raise UserError(f"'{word}' may not be executed; chmod +x {shlex.quote(word)} lets it")
-        quoted = f"; write its words without quotes, as in: gpuyard monitor -- {word}" if " " in word else ""
-        raise UserError(f"there is no program '{word}' to run{quoted or '; check its name'}")
 
 
 def _label(words: Sequence[str]) -> str:
@@ -354,17 +335,6 @@ def _label(words: Sequence[str]) -> str:
 def _readable(word: str) -> str:
     """A word of a command line as text, whatever bytes it has."""
     return os.fsencode(word).decode(errors="replace")
-
-
-def _signal(code: int) -> str | None:
-    if code >= 0:
-        return None
-    import signal
-
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 _HEADS = {"GPU": 9, "NAME": 4, "BUSY": 8, "MEMORY": 7, "OF THAT ITS OWN": 6, "POWER": 5, "TEMPERATURE": 3}
@@ -422,11 +392,11 @@ def _head(summary: Mapping[str, Any], who: str) -> str:
 
 
 def _row(gpu: Mapping[str, Any], starred: bool) -> Sequence[str]:
-    sizes = (gpu["peak_memory"], gpu["peak_process_memory"])
     return (
         f"{gpu['host']}{':' * bool(gpu['host'])}{gpu['index']}{'*' * (starred and gpu['used'])}",
         gpu["name"],
-        *("-" if size is None else format_size(size) for size in sizes),
+        output.size(gpu["peak_memory"]),
+        output.size(gpu["peak_process_memory"]),
         _form(gpu["utilization_mean"], "{:.0f}%"),
         _form(gpu["utilization_max"], "{:.0f}%"),
         _form(gpu["temperature_max"], "{:.0f} °C"),

@@ -140,6 +140,7 @@ def report(
 def _job_record(client: Client, id: str) -> JobRecord:
     from gpuyard.cli.jobs.show import said, sentences
     from gpuyard.cli.monitoring.plot_sources import job_label
+    from gpuyard.cli.terminal.text_table import clock
     from gpuyard.monitor.job_report import JobRecord
     from gpuyard.monitor.sources.recorded import recording_of
     from gpuyard.recordings.series import METRICS
@@ -152,7 +153,7 @@ def _job_record(client: Client, id: str) -> JobRecord:
         job,
         job_label(job),
         recording_of(client.recording(job["id"], metrics=list(METRICS), points=2000)),
-        [(_when(event["at"]), said(event)) for event in events],
+        [(clock(event["at"], seconds=True), said(event)) for event in events],
         log,
         cut,
         sentences(client.explain(job["id"])) if open_ else (),
@@ -184,9 +185,3 @@ def _log(client: Client, job: Job) -> tuple[str, bool]:
     if cut:
         text = text.partition("\n")[2] or text
     return _CONTROL.sub("", text).rstrip(), cut
-
-
-def _when(text: str) -> str:
-    from gpuyard.cli.terminal.text_table import instant
-
-    return f"{instant(text).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -215,7 +215,7 @@ def print_ranking(found: Comparison) -> None:
 def _columns(found: Comparison) -> dict[str, list[str]]:
     rows = [row | {"where": f"{row['discipline']}@{row['placement']}"} for row in found.rows]
     return {
-        head: [_cell(row, key, show) for row in rows]
+        head: [_cell(row, key, show, key in _WITH_INTERVAL) for row in rows]
         for head, key, show in _RANKING
         if head != "vs best" or found.repeated
     }
@@ -231,8 +231,8 @@ def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
     return shown
 
 
-def _cell(row: dict[str, Any], key: str, show: Callable[[Any], str]) -> str:
-    ends = row.get(f"{key}_ci") if key in _WITH_INTERVAL else None
+def _cell(row: dict[str, Any], key: str, show: Callable[[Any], str], interval: bool = True) -> str:
+    ends = row.get(f"{key}_ci") if interval else None
     return show(row.get(key)) if ends is None else f"{show(row[key])} ± {show((ends[1] - ends[0]) / 2)}"
 
 
@@ -349,15 +349,10 @@ def _print_sweep(found: Sweep, trace: Trace, metric: str) -> None:
     table.add_column(found.axis.name)
     for policy in found.policies:
         table.add_column(policy, justify="right", overflow="fold")
-    cells = {(row["value"], row["policy"]): _sweep_cell(row, metric, show) for row in found.rows}
+    cells = {(row["value"], row["policy"]): _cell(row, metric, show) for row in found.rows}
     for value in found.axis.values:
         table.add_row(_text(value), *(cells.get((value, policy), "failed") for policy in found.policies))
     screen.print(table)
-
-
-def _sweep_cell(row: dict[str, Any], metric: str, show: Any) -> str:
-    ends = row.get(f"{metric}_ci")
-    return str(show(row[metric])) if ends is None else f"{show(row[metric])} ± {show((ends[1] - ends[0]) / 2)}"
 
 
 def _text(value: float | str) -> str:

@@ -226,6 +226,7 @@ class LivingQueue:
                     continue  # it has just ended
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOOK = 0.2
 """Seconds between two looks at the queue."""
 
@@ -322,11 +323,7 @@ def _run(
 
 def last_line(client: Client, job: str) -> str:
     lines = client.log(job, -200).data.decode(errors="replace").splitlines()
-    return _plain(lines[-1]) if lines else ""
-
-
-def _plain(line: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", line)
+    return _COLOUR.sub("", lines[-1]) if lines else ""
 
 
 def _keep_logs(client: Client, jobs: Sequence[Job], folder: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gpuyard.units import format_duration
+from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,6 +67,22 @@ def where(metrics: dict[str, Any]) -> str:
 
 def duration(value: float | None) -> str:
     return "-" if value is None else format_duration(value)
+
+
+def size(value: float | None) -> str:
+    return "-" if value is None else format_size(value)
+
+
+def signal_name(code: int) -> str | None:
+    """`SIGKILL` for -9, as subprocess reports it; None if the process ended by itself."""
+    if code >= 0:
+        return None
+    import signal
+
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def number(value: float | None) -> str:

@@ -62,7 +62,7 @@ def text_columns(heads: Mapping[str, int], rows: Sequence[Sequence[str]], soft: 
 def table(given: Sequence[Column], width: int, bars: str = BARS) -> tuple[str, list[Line]]:
     """The head and the lines of a table; columns that do not fit are left out."""
     shown = list(given)
-    while len(shown) > 1 and _needed(shown, least=True) > width:
+    while len(shown) > 1 and sum(map(_least, shown)) + _GAP * (len(shown) - 1) > width:
         shown.remove(min(shown, key=lambda column: column.keep))
     sizes = _sizes(shown, width)
     gap = " " * _GAP
@@ -74,10 +74,6 @@ def table(given: Sequence[Column], width: int, bars: str = BARS) -> tuple[str, l
             line += [*_pieces(cell, size, column, bars), Piece(gap)]
         lines.append(line[:-1])
     return cut(head, width), lines
-
-
-def _needed(shown: Sequence[Column], least: bool) -> int:
-    return sum(_least(column) if least else _wanted(column) for column in shown) + _GAP * (len(shown) - 1)
 
 
 def _least(column: Column) -> int:

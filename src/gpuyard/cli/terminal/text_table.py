@@ -141,9 +141,9 @@ def _duration(seconds: int) -> str:
     return format_duration(seconds)
 
 
-def clock(text: str | None) -> str:
+def clock(text: str | None, seconds: bool = False) -> str:
     """Local time: `2026-11-03 14:05`."""
-    return instant(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
+    return format(instant(text).astimezone(), "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M") if text else "-"
 
 
 def instant(text: str) -> datetime:
