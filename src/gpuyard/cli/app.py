@@ -169,8 +169,8 @@ class Commands(LazyGroup):
                 "named).",
             ),
             "policies": Entry("simulator.compare:policies_app", "List the policies, or check your own."),
-            "trace": Entry("simulator.traces:trace_app", "Look at a trace, or convert it."),
-            "workload": Entry("simulator.traces:workload_app", "Make up a workload."),
+            "trace": Entry("simulator.simulation:trace_app", "Look at a trace, or convert it."),
+            "workload": Entry("simulator.simulation:workload_app", "Make up a workload."),
             "demo": Entry(
                 "simulator.demo:demo",
                 "Let a queue live on 8 simulated GPUs, with its page, until Ctrl-C; or run ten jobs and draw what "
