@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import cast
 
 import pytest
 
+from gpuyard.api.batch_types import BatchStanding
+from gpuyard.api.types import Job
+from gpuyard.cli.jobs import batch_results
+from gpuyard.cli.simulator import demo_view
+from gpuyard.cli.simulator.demo_view import Scene
 from gpuyard.cli.terminal.live_view import LiveView
 from gpuyard.cli.terminal.styled_lines import Piece, table, text_columns, text_of
+from gpuyard.cli.terminal.text_table import columns
+
+BEGAN = "2026-11-03T14:05:00+00:00"
 
 
 class Screen(io.StringIO):
@@ -64,3 +73,30 @@ def test_a_table_of_texts_fits_any_width(width: int, expected: list[str]) -> Non
     head, rows = table(text_columns({"JOB": 3, "NAME": 1, "TIME": 2}, cells, soft=("NAME",)), width)
     assert [head.rstrip(), *map(text_of, rows)] == expected
     assert all(len(text_of(row)) <= width for row in rows)
+
+
+@pytest.mark.parametrize("width", [1, 20, 60, 200])
+def test_the_pictures_of_a_batch_and_of_the_demo_fit(width: int) -> None:
+    job = {
+        "id": "19", "name": "train-[bold].py", "gpus": [0, 1], "gpu_memory": 2**31, "gpu_count": 2, "priority": 5.0,
+        "time_limit": 60.0, "state": "running", "reason": None, "task": None, "row": {"number": 3}, "started_at": BEGAN,
+        "measured": {"peak": 2**30}, "progress": {"fraction": 0.37, "remaining": 21.0},
+    }  # fmt: skip
+    standing = {
+        "name": "commands.csv", "batch": "17", "wave": 2, "waves": 3, "submitted_at": BEGAN,
+        "states": {"succeeded": 4, "failed": 1, "running": 31}, "running": [job] * 31,
+    }  # fmt: skip
+    scene = Scene(2, cast(list[Job], [job]), {"19": "loss 0.1"}, 0, 5, BEGAN)
+    pictures = (
+        batch_results._picture(cast(BatchStanding, standing), width),
+        demo_view._picture(scene, width),
+    )
+    for lines in pictures:
+        assert all(columns(text_of(line)) <= width for line in lines)
+    if width == 200:
+        batch, demo = ("\n".join(map(text_of, lines)) for lines in pictures)
+        assert "commands.csv, batch 17: wave 2 of 3; 5 of 36 rows are over (1 did not succeed), 31 run" in batch
+        assert "train-[bold].py  0,1  1G of 2G" in batch
+        assert batch.endswith("and 1 more")
+        assert "GPU 1  train-[bold].py" in demo
+        assert "loss 0.1" in demo
