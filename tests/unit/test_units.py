@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.cli.monitoring.monitor_screen import watt_hours
+from gpuyard.cli.monitoring.monitor_run import watt_hours
 from gpuyard.errors import UserError
 from gpuyard.figures.interactive_page import _energy
 from gpuyard.recordings.series import Recording, Series, Subject

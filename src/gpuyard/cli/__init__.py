@@ -14,7 +14,7 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run a command; a user's mistake ends in one sentence and exit code 2, never in a traceback."""
+    """Run a command; a user's mistake ends in one sentence and exit code 2, not in a traceback."""
     gc.set_threshold(100_000, 50, 50)  # looking for cycles would take a tenth of a short command, and find none
     from gpuyard.cli.app import app
     from gpuyard.errors import Bug, GpuyardError, Mistakes, UserError
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _fail_usage(error: Any) -> None:
-    """A command line that cannot be parsed; without any command, the help has been shown already."""
+    """Report a command line that cannot be parsed; without any command, the help has been shown already."""
     message = error.format_message().strip()
     if type(error).__name__ == "NoArgsIsHelpError":
         print(message, end="\n" if message else "", file=sys.stderr)

@@ -11,7 +11,7 @@ from gpuyard.cli.parser import Entry, LazyGroup
 
 
 class Commands(LazyGroup):
-    """Every command, as the help shows it; a test holds these lines to what the commands say of themselves."""
+    """All commands as the help shows them; a test compares these lines with the commands themselves."""
 
     examples = {  # noqa: RUF012
         "gpuyard up": "start the queue (on a machine without GPUs: --simulate-gpus 4x16G)",
@@ -37,7 +37,7 @@ class Commands(LazyGroup):
                 "jobs.run:acquire", "Wait for GPUs for the shell or script that asks, and print their indices."
             ),
             "ps": Entry("jobs.job_lists:ps", "List running and waiting jobs, in the order in which they are to start."),
-            "top": Entry("jobs.top.command:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
+            "top": Entry("jobs.top:top", "Watch GPUs and jobs live; cancel, hold or follow them by keys."),
             "logs": Entry("jobs.logs:logs", "Print a job's output."),
             "cancel": Entry(
                 "jobs.cancel:cancel", "End jobs: those that wait now, those that run after a grace period."
@@ -99,7 +99,7 @@ class Commands(LazyGroup):
                 "daemon.status:status", "Tell how the daemon is: its GPUs, its queue, its policy, its store."
             ),
             "gpus": Entry("daemon.status:gpus", "List the GPUs, and who is on them."),
-            "policy": Entry("daemon.active_policy:app", "Show or change the policy that decides which job is next."),
+            "policy": Entry("daemon.status:policy_app", "Show or change the policy that decides which job is next."),
             "drain": Entry(
                 "daemon.sharing_rules:drain",
                 "Let nothing more start on some GPUs, or on the whole machine; what runs goes on.",
@@ -126,12 +126,14 @@ class Commands(LazyGroup):
         },
         "This machine": {
             "service": Entry("daemon.systemd:app", "Let systemd start the daemon, now and at every boot."),
-            "config": Entry("daemon.config:app", "Show the settings, and where each comes from."),
-            "doctor": Entry("daemon.config:doctor", "Look for what is wrong on this machine, and tell how to mend it."),
-            "backup": Entry(
-                "daemon.backup:backup", "Write the queue and its history to a file, while the daemon runs."
+            "config": Entry("daemon.machine:config_app", "Show the settings, and where each comes from."),
+            "doctor": Entry(
+                "daemon.machine:doctor", "Look for what is wrong on this machine, and tell how to mend it."
             ),
-            "restore": Entry("daemon.backup:restore", "Go back to a backup; the former store is kept beside it."),
+            "backup": Entry(
+                "daemon.machine:backup", "Write the queue and its history to a file, while the daemon runs."
+            ),
+            "restore": Entry("daemon.machine:restore", "Go back to a backup; the former store is kept beside it."),
         },
         "From elsewhere": {
             "login": Entry("daemon.access:login", "Store a token for a daemon elsewhere, so that --host reaches it."),
@@ -167,8 +169,8 @@ class Commands(LazyGroup):
                 "named).",
             ),
             "policies": Entry("simulator.compare:policies_app", "List the policies, or check your own."),
-            "trace": Entry("simulator.traces:trace_app", "Look at a trace, or convert it."),
-            "workload": Entry("simulator.traces:workload_app", "Make up a workload."),
+            "trace": Entry("simulator.simulation:trace_app", "Look at a trace, or convert it."),
+            "workload": Entry("simulator.simulation:workload_app", "Make up a workload."),
             "demo": Entry(
                 "simulator.demo:demo",
                 "Let a queue live on 8 simulated GPUs, with its page, until Ctrl-C; or run ten jobs and draw what "

@@ -13,18 +13,32 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from gpuyard.cli.parser import QuickCommand
 from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gpuyard.client.client import Client
     from gpuyard.config import Settings
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+def option(*words: str, **settings: Any) -> Any:
+    """`typer.Option` from flags, metavar (if any) and help: `option("--out", "-o", "DIR", "Where files go.")`."""
+    flags = [word for word in words[:-1] if word.startswith("-")]
+    metavar = None if len(flags) == len(words) - 1 else words[-2]
+    return typer.Option(*flags, metavar=metavar, help=words[-1], **settings)
+
+
+def argument(metavar: str, help: str, **settings: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
+Json = Annotated[bool, option("--json", "Print JSON instead of a table.")]
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, some of whose parameters are dataclasses, the options that those are made of."""
+    """Turn parameters of a command that are dataclasses into the options that their fields declare."""
     hints = get_type_hints(command, include_extras=True)
     own: list[Parameter] = []
     made: dict[str, tuple[Callable[..., Any], list[Parameter]]] = {}
@@ -50,6 +64,11 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+def subcommand(group: typer.Typer, name: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command with `option_groups` to a group."""
+    return lambda command: group.command(name, cls=QuickCommand, **settings)(option_groups(command))
+
+
 def _options(kind: type) -> list[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [_parameter(field.name, field.default, hints[field.name]) for field in fields(kind)]
@@ -61,18 +80,17 @@ def _parameter(name: str, default: Any, annotation: Any) -> Parameter:
 
 
 def _inherited(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """What stands before the command, as in `gpuyard --data-dir X ps`, holds unless the command has its own."""
+    """Take the value from before the command, as in `gpuyard --data-dir X ps`, unless the command has its own."""
     return _before(context, parameter.name) if value is None else value
 
 
 def _inherited_local(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """The same; but a host that stands there, as in `gpuyard --host X down`, is not passed over."""
+    """The same, but refuse a host from there, as in `gpuyard --host X down`."""
     _refuse_host(context, _before(context, "host"))
     return _inherited(context, parameter, value)
 
 
 def _reject_host(context: typer.Context, value: str | None) -> None:
-    """Refuse a host, before the command or after it."""
     _refuse_host(context, _before(context, "host") if value is None else value)
 
 
@@ -89,22 +107,13 @@ def _before(context: typer.Context, name: str | None) -> str | None:
 
 
 _DATA_DIR, _SOCKET = "Where the yard is kept ($GPUYARD_DATA_DIR).", "Where its daemon listens ($GPUYARD_SOCKET)."
-DataDir = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", callback=_inherited, help=_DATA_DIR)]
-Socket = Annotated[str | None, typer.Option("--socket", metavar="PATH", callback=_inherited, help=_SOCKET)]
+DataDir = Annotated[str | None, option("--data-dir", "DIR", _DATA_DIR, callback=_inherited)]
+Socket = Annotated[str | None, option("--socket", "PATH", _SOCKET, callback=_inherited)]
 Host = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        metavar="URL",
-        callback=_inherited,
-        help="A daemon elsewhere: https://box:62333 ($GPUYARD_HOST).",
-    ),
+    str | None, option("--host", "URL", "A daemon elsewhere: https://box:62333 ($GPUYARD_HOST).", callback=_inherited)
 ]
 CaFile = Annotated[
-    str | None,
-    typer.Option(
-        "--ca-file", metavar="FILE", callback=_inherited, help="Trust these certificates there ($GPUYARD_CA)."
-    ),
+    str | None, option("--ca-file", "FILE", "Trust these certificates there ($GPUYARD_CA).", callback=_inherited)
 ]
 
 NoHost = Annotated[str | None, typer.Option("--host", metavar="URL", hidden=True, callback=_reject_host)]
@@ -113,34 +122,30 @@ NoHost = Annotated[str | None, typer.Option("--host", metavar="URL", hidden=True
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """The options that say which yard of this machine is meant."""
+    """Options that select a daemon of this machine."""
 
-    data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", callback=_inherited_local, help=_DATA_DIR)
-    ] = None
+    data_dir: Annotated[str | None, option("--data-dir", "DIR", _DATA_DIR, callback=_inherited_local)] = None
     socket: Socket = None
 
     def settings(self, **flags: Any) -> Settings:
-        """The settings of the yard, with what else is given by flags."""
         from gpuyard.config import settings
 
         return settings({"data_dir": self.data_dir, "socket": self.socket, **flags})
 
     def client(self, timeout: float = 30.0) -> Client:
-        """A client of the yard's daemon."""
         return DaemonOptions(self.data_dir, self.socket).local(timeout)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOnlyOptions(LocalOptions):
-    """The same, for commands that know no --host of their own."""
+    """The same, for commands without a --host of their own."""
 
     host: NoHost = None
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """The options that say which yard is meant, here or elsewhere."""
+    """Options that select a daemon, here or on another machine."""
 
     data_dir: DataDir = None
     socket: Socket = None
@@ -148,7 +153,6 @@ class DaemonOptions:
     ca_file: CaFile = None
 
     def client(self, timeout: float = 30.0) -> Client:
-        """A client of the yard's daemon."""
         import os
 
         from gpuyard.cli.terminal import output
@@ -162,7 +166,6 @@ class DaemonOptions:
         return Client(host=host, ca=self.ca_file, timeout=timeout, say=output.say)
 
     def local(self, timeout: float = 30.0) -> Client:
-        """A client of a daemon of this machine."""
         from gpuyard.cli.terminal import output
         from gpuyard.client.client import Client
         from gpuyard.config import daemon_socket
@@ -174,9 +177,9 @@ class DaemonOptions:
 
 def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[str, str]]]:
     def complete(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-        yard = DaemonOptions(*(context.params.get(name) for name in ("data_dir", "socket", "host", "ca_file")))
+        daemon = DaemonOptions(*(context.params.get(name) for name in ("data_dir", "socket", "host", "ca_file")))
         try:
-            client = yard.client(timeout=1.0)
+            client = daemon.client(timeout=1.0)
             jobs = client.jobs(limit=200) + (client.history(limit=50) if finished else [])
         except GpuyardError:  # a shell that waits for a completion is no place for messages
             return
@@ -187,11 +190,27 @@ def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[s
     return complete
 
 
-JobId = Annotated[
-    str, typer.Argument(metavar="ID", autocompletion=_complete(True), help="The job's id, as gpuyard ps shows it.")
-]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID", autocompletion=_complete(False), help="The jobs' ids.")]
+JobId = Annotated[str, argument("ID", "The job's id, as gpuyard ps shows it.", autocompletion=_complete(True))]
+JobIds = Annotated[list[str], argument("ID", "The jobs' ids.", autocompletion=_complete(False))]
 SomeJobIds = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ID", autocompletion=_complete(False), show_default=False, help="The jobs' ids."),
+    list[str] | None, argument("ID", "The jobs' ids.", autocompletion=_complete(False), show_default=False)
 ]
+
+
+def past_time(text: str, option: str = "--since") -> datetime:
+    """The time that an option names: a date, a time, or how long ago; a time of day is the last such."""
+    from datetime import UTC, datetime, timedelta
+
+    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.spec.times import last_clock
+    from gpuyard.units import parse_duration
+
+    try:
+        if (found := last_clock(text, datetime.now().astimezone())) is not None:
+            return found  # before lengths of time, of which 14:00 is one of 14 minutes
+        try:
+            return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+        except (UserError, OverflowError):
+            return instant(text)
+    except ValueError as error:
+        raise UserError(f"{option} '{text}' is no time; write 2026-11-03, '2026-11-03 14:00', 14:00 or 24h") from error

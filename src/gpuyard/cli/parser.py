@@ -20,7 +20,7 @@ PROFILE, USUAL = "--profile", "30s"
 
 
 def completed(words: Sequence[str], known: Collection[str], usual: str = USUAL) -> list[str]:
-    """A command line in which every `--profile` has its value beside it; `known` are the options of the command."""
+    """A command line in which every `--profile` has a value; `known` are the options of the command."""
     if PROFILE not in known:
         return list(words)
     found, rest = list[str](), list(words)
@@ -38,11 +38,11 @@ def completed(words: Sequence[str], known: Collection[str], usual: str = USUAL) 
 
 
 def _is_value(rest: Sequence[str], known: Collection[str]) -> bool:
-    """Whether the next word says how to try a job out: a time, or arguments that are not the command's own."""
+    """Whether the next word is a value of --profile: a time, or arguments that are not the command's own."""
     word = rest[0]
     if word.startswith("-"):
         return word != "--" and word.partition("=")[0].split(" ")[0] not in known
-    before_command = list(rest[1:2]) == ["--"]  # where no file can stand: a slip, to be told as one
+    before_command = list(rest[1:2]) == ["--"]  # no file can stand there: a mistake to report
     return word[:1].isdecimal() or word == "none" or before_command
 
 
@@ -50,24 +50,18 @@ _UNREAD = object()
 
 
 class QuickCommand(TyperCommand):
-    """A command that is quick to read its line."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the line, and remember it: whether -- was given is not told otherwise."""
+        """Parse the line, and keep it: typer does not say whether -- was given."""
         ctx.meta["gpuyard.line"] = list(args)
         known = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
         return super().parse_args(ctx, completed(args, known, "" if "--param-file" in known else USUAL))
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters, the one for help included."""
         return [_quick(parameter) for parameter in super().get_params(ctx)]
 
 
 class QuickGroup(TyperGroup):
-    """A group that is quick to read its part of the line."""
-
     def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters, the one for help included."""
         return [_quick(parameter) for parameter in super().get_params(ctx)]
 
 
@@ -78,7 +72,7 @@ def _quick(parameter: Any) -> Any:
 
 
 class _Quick:
-    """Stands before typer's own reader of a parameter."""
+    """Reads plain values of a parameter in place of typer's own reader."""
 
     def __init__(self, parameter: Any) -> None:
         self.kind = parameter.type_descriptor.annotation
@@ -86,7 +80,6 @@ class _Quick:
         self.least, self.most = limits.min, limits.max
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """What a given text, or a default, stands for."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         found = self._read(value)
@@ -112,23 +105,35 @@ class _Quick:
 
 
 class Entry(NamedTuple):
-    """A command in the root's help, and where it is: `module:function`, or `module:app` for one with commands below."""
+    """A command in the help, and where it is: `module:function`, or `module:app` for a group."""
 
     source: str
     help: str
     runs_a_command: bool = False
-    """Whether what follows the first word is somebody's own command, with options of its own."""
+    """Whether the words after the first are a user's command, with options of its own."""
+
+
+def command_group(help: str, cls: type[TyperGroup] = QuickGroup, **settings: Any) -> typer.Typer:
+    """A group of commands; it prints its help if none is given, unless it is `invoke_without_command`."""
+    alone = settings.get("invoke_without_command", False)
+    group = typer.Typer(cls=cls, help=help, no_args_is_help=not alone, rich_markup_mode=None, **settings)
+    if not alone:
+        group.callback()(_no_options)  # so that a single command still has to be named
+    return group
+
+
+def _no_options() -> None:
+    pass
 
 
 class LazyCommand(QuickCommand):
-    """Stands for a command: what is asked of it beyond its help, the real one answers."""
+    """A command of which only the help is known; it is imported when more is needed."""
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name, help=entry.help)
         self.entry = entry
 
     def load(self) -> Any:
-        """The real command."""
         module, _, attribute = self.entry.source.partition(":")
         found = getattr(importlib.import_module(f"gpuyard.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):
@@ -140,7 +145,6 @@ class LazyCommand(QuickCommand):
         return typer.main.get_command(alone)
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
-        """The context in which the real command runs, completes or prints its help."""
         return self.load().make_context(*arguments, **extra)
 
 
@@ -150,7 +154,7 @@ class LazyGroup(QuickGroup):
     headings: dict[str, dict[str, Entry]]
     examples: dict[str, str]
     familiar: dict[str, str]
-    """Commands of ours, by what people know them as from elsewhere."""
+    """Our commands, by their names in other programs."""
 
     def __init__(self, **settings: Any) -> None:
         commands = {
@@ -159,18 +163,16 @@ class LazyGroup(QuickGroup):
         super().__init__(**{**settings, "commands": commands})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant; who knows it by another name is told ours."""
+        """The command; names that other programs use for it are answered with ours."""
         if args and args[0] in self.familiar and args[0] not in self.commands:
             raise UserError(f"there is no command '{args[0]}' here; gpuyard {self.familiar[args[0]]} does that")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, heading by heading."""
         for heading, entries in self.headings.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write how to begin."""
         with formatter.section("First steps"):
             formatter.write_dl(list(self.examples.items()), col_max=40)

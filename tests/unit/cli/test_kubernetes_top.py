@@ -17,9 +17,9 @@ from tests import clusters
 from tests.clusters import Scheduler
 from tests.terminal import Terminal
 
-from gpuyard.cli.jobs.top.frames import text_of
 from gpuyard.cli.kubernetes.connection import scheduler_at
-from gpuyard.cli.kubernetes.top_frames import frame
+from gpuyard.cli.kubernetes.top import frame
+from gpuyard.cli.terminal.styled_lines import text_of
 from gpuyard.cli.terminal.text_table import columns
 from gpuyard.errors import UserError
 

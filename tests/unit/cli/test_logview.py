@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.cli.jobs.top.frames import frame, text_of
+from gpuyard.cli.jobs.top.frames import frame
 from gpuyard.cli.jobs.top.keys import Command, press
-from gpuyard.cli.jobs.top.view_state import LogView, Model, clean, fold
+from gpuyard.cli.jobs.top.view_state import LogView, Model, clean
+from gpuyard.cli.terminal.styled_lines import fold, text_of
 from gpuyard.cli.terminal.text_table import columns
 
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from gpuyard.api.types import Gpu, Progress
 from gpuyard.cli.jobs.top import frames
-from gpuyard.cli.jobs.top.curses_screen import set_priority, toggle_hold
 from gpuyard.cli.jobs.top.daemon_feed import _has
 from gpuyard.cli.jobs.top.keys import Command, press
-from gpuyard.cli.jobs.top.view_state import Model, Panel, Part, Picture, Row, lay_out, settle
+from gpuyard.cli.jobs.top.loop import set_priority, toggle_hold
+from gpuyard.cli.jobs.top.view_state import Model, Panel, Part, Row, Snapshot, lay_out, settle
+from gpuyard.cli.terminal.styled_lines import ASCII_BARS, text_of
 from gpuyard.cli.terminal.text_table import columns
 from gpuyard.client.client import Client
 
@@ -41,15 +42,15 @@ def part(*rows: Row, offset: int = 0, total: int | None = None) -> Part:
     return Part(rows, offset, len(rows) if total is None else total)
 
 
-def picture(running: Part = NONE, waiting: Part = NONE, ended: Part = NONE, *gpus: Gpu) -> Picture:
+def snapshot(running: Part = NONE, waiting: Part = NONE, ended: Part = NONE, *gpus: Gpu) -> Snapshot:
     parts = {"running": running, "waiting": waiting, "ended": ended, "everyone": running}
     jobs = {"running": running.total, "queued": waiting.total}
     status = {"policy": "priority@easy@pack", "jobs": jobs, "store": {}, "since": "1970-01-01T00:10:00+00:00"}
-    return Picture(0.0, 1000.0, parts, gpus, False, status)
+    return Snapshot(0.0, 1000.0, parts, gpus, False, status)
 
 
-def busy() -> Picture:
-    return picture(
+def busy() -> Snapshot:
+    return snapshot(
         part(row("7", "running", "train", gpus=(0,), progress=FAR), row("8", "running", gpus=(1,))),
         part(row("9", name="next", reason="needs 1 GPU, 0 idle"), row("10", "held", "later", priority=2.5)),
         part(row("6", "failed", "broken", "exit code 3"), row("5", "succeeded")),
@@ -60,7 +61,7 @@ def busy() -> Picture:
     )
 
 
-def shown(found: Picture | None = None, width: int = 80, height: int = 24, **more: Any) -> tuple[Model, list[str]]:
+def shown(found: Snapshot | None = None, width: int = 80, height: int = 24, **more: Any) -> tuple[Model, list[str]]:
     model = Model(user="ada", width=width, height=height, **more)
     if found is not None:
         model.show(found)
@@ -69,7 +70,7 @@ def shown(found: Picture | None = None, width: int = 80, height: int = 24, **mor
 
 def lines(model: Model) -> list[str]:
     settle(model)
-    return [frames.text_of(line) for line in frames.frame(model)]
+    return [text_of(line) for line in frames.frame(model)]
 
 
 def test_a_usual_terminal() -> None:
@@ -124,7 +125,7 @@ def test_colours_tell_states_apart() -> None:
 def test_simulated_gpus_are_said_to_be_and_show_what_is_booked() -> None:
     simulated = [gpu(n, "ours", ("7",), memory_used=None, utilization=0, simulated=True) for n in range(2)]
     jobs = part(row("7", "running", gpus=(0, 1), gpu_memory=10 * GIB), row("8", "running", gpus=(1,)))
-    _, found = shown(picture(jobs, Part(), Part(), *simulated)._replace(simulated=True))
+    _, found = shown(snapshot(jobs, Part(), Part(), *simulated)._replace(simulated=True))
     assert found[0].startswith(" gpuyard  2 SIMULATED GPUs")
     assert "10G/40G     -" in found[2]
     assert "50G/40G     -" in found[3]  # however it came to that: it does not break the line
@@ -137,36 +138,36 @@ def test_gpus_that_are_drained_or_reserved_are_marked() -> None:
         "reserved_until": "2999-01-01",
     }
     marked = [gpu(0, "ours", ("7",), drained=True), gpu(1, **booked)]
-    _, found = shown(picture(part(row("7", "running", gpus=(0,))), Part(), Part(), *marked))
+    _, found = shown(snapshot(part(row("7", "running", gpus=(0,))), Part(), Part(), *marked))
     assert found[2].endswith("7 (drained)")
     assert "reserved: demo, until 2999" in found[3]
 
 
 def test_a_terminal_that_knows_only_ascii_is_written_nothing_else() -> None:
-    model, found = shown(picture(part(row("7", "running", "日本" * 20, progress=FAR))))
-    screen = [frames.text_of(line) for line in frames.frame(model, frames.ASCII)]
+    model, found = shown(snapshot(part(row("7", "running", "日本" * 20, progress=FAR))))
+    screen = [text_of(line) for line in frames.frame(model, ASCII_BARS)]
     assert "\n".join(screen).isascii()
     assert [columns(line) for line in screen] == [columns(line) for line in found]
     assert "#########.............. 37%" in screen[2]
 
 
 def test_many_gpus_leave_room_for_jobs() -> None:
-    _, found = shown(picture(part(row("1", "running")), Part(), Part(), *map(gpu, range(64))))
+    _, found = shown(snapshot(part(row("1", "running")), Part(), Part(), *map(gpu, range(64))))
     assert " … and 57 more GPUs, 57 free" in found
     assert any("RUNNING 1" in line for line in found)
 
 
 def test_nothing_to_show_is_said() -> None:
     assert "asking the daemon ..." in "\n".join(shown()[1])
-    assert "no daemon answers at x" in "\n".join(shown(away="no daemon answers at x; start one")[1])
-    empty = shown(picture())[1]
+    assert "no daemon answers at x" in "\n".join(shown(unreachable="no daemon answers at x; start one")[1])
+    empty = shown(snapshot())[1]
     assert all(f" {text}" in empty for text in ("nothing runs", "nothing waits", "nothing has ended yet"))
-    assert " no job that is meant" in shown(picture(), filter="x")[1]
+    assert " no job that is meant" in shown(snapshot(), filter="x")[1]
 
 
 def test_a_daemon_that_goes_away_leaves_the_last_picture() -> None:
     model, _ = shown(busy())
-    model.away, model.away_since, model.ticks = "gone", 5.0, 65.0
+    model.unreachable, model.unreachable_since, model.ticks = "gone", 5.0, 65.0
     found = lines(model)
     assert found[0] == " NO DAEMON for 1m 00s: start one with gpuyard up, and this goes on by itself"
     assert "train" in found[2]
@@ -198,7 +199,7 @@ def test_whatever_there_is_fits_the_screen(
 ) -> None:
     model = Model(width=width, height=height, mode=mode, typed="日本")
     found = Part(tuple(given), 0, len(given))
-    model.show(picture(found, found, found, gpu(0, "foreign", why="\x1b[31m日本"), gpu(1, "ours", ("1",))))
+    model.show(snapshot(found, found, found, gpu(0, "foreign", why="\x1b[31m日本"), gpu(1, "ours", ("1",))))
     if mode == "panel":
         model.panel = Panel("日本", [text for row in given for text in (row.name, row.reason)])
     for key in keys:
@@ -217,9 +218,9 @@ def test_whatever_there_is_fits_the_screen(
 # -- keys -----------------------------------------------------------------------------------------
 
 
-def many(count: int = 1000, offset: int = 0, known: int = 100) -> Picture:
+def many(count: int = 1000, offset: int = 0, known: int = 100) -> Snapshot:
     some = [row(str(n), name=f"job-{n}") for n in range(offset, offset + known)]
-    return picture(part(row("r", "running")), part(*some, offset=offset, total=count))
+    return snapshot(part(row("r", "running")), part(*some, offset=offset, total=count))
 
 
 def test_arrows_cross_from_list_to_list() -> None:
@@ -253,11 +254,11 @@ def test_pages_and_ends_of_a_long_list() -> None:
 def test_the_selected_job_stays_selected_where_it_moves() -> None:
     model, _ = shown(many(3, known=3), focus="waiting")
     press(model, "down")
-    model.show(picture(part(), part(row("2"), row("0"), row("x"), row("1"))))
+    model.show(snapshot(part(), part(row("2"), row("0"), row("x"), row("1"))))
     selected = model.selected()
     assert selected is not None
     assert (selected.id, model.places["waiting"].index) == ("1", 3)
-    model.show(picture(part(), part(row("2"))))
+    model.show(snapshot(part(), part(row("2"))))
     assert model.places["waiting"].index == 0
 
 
@@ -268,7 +269,7 @@ def test_cancelling_asks_first() -> None:
     assert press(model, "n") == []
     assert press(model, "y") == []
     press(model, "c")
-    model.show(picture(part(row("99", "running"))))  # whatever is selected by then, it was 7 that was asked about
+    model.show(snapshot(part(row("99", "running"))))  # whatever is selected by then, it was 7 that was asked about
     assert press(model, "y") == [Command("cancel", "7")]
     assert press(model, "enter") == [Command("log", "99")]
 
@@ -293,11 +294,11 @@ def test_holding_and_priorities() -> None:
 
 
 def test_a_job_that_was_held_stays_selected_where_it_goes() -> None:
-    model, _ = shown(picture(part(), part(row("1"), row("2"), row("3"))), focus="waiting")
+    model, _ = shown(snapshot(part(), part(row("1"), row("2"), row("3"))), focus="waiting")
     assert press(model, "h") == [Command("hold", "1")]
-    model.show(picture(part(), part(row("2"), row("3"), row("1", "held"))))
+    model.show(snapshot(part(), part(row("2"), row("3"), row("1", "held"))))
     assert press(model, "h") == [Command("hold", "1")]
-    model.show(picture(part(row("1", "running")), part(row("2"), row("3"))))
+    model.show(snapshot(part(row("1", "running")), part(row("2"), row("3"))))
     selected = model.selected()
     assert selected is not None
     assert (model.focus, selected.id) == ("running", "1")
@@ -330,31 +331,31 @@ class Yard:
     """A client that remembers what was asked."""
 
     def __init__(self, state: str = "queued") -> None:
-        self.asked: list[tuple[Any, ...]] = []
+        self.to_cancel: list[tuple[Any, ...]] = []
         self.state = state
 
     def job(self, id: str) -> dict[str, Any]:
         return {"state": self.state, "priority": 2.0}
 
     def hold(self, id: str) -> None:
-        self.asked.append(("hold", id))
+        self.to_cancel.append(("hold", id))
 
     def release(self, id: str) -> None:
-        self.asked.append(("release", id))
+        self.to_cancel.append(("release", id))
 
 
 def test_a_hold_goes_by_what_the_job_is_now() -> None:
     for state, said in (("held", "released"), ("queued", "held")):
         yard = Yard(state)
         assert toggle_hold(cast(Client, yard), "3") == said
-        assert yard.asked == [("release" if state == "held" else "hold", "3")]
+        assert yard.to_cancel == [("release" if state == "held" else "hold", "3")]
 
 
 def test_priorities_are_changed_from_what_they_are() -> None:
     class Editing(Yard):
         def edit(self, id: str, **what: Any) -> None:
-            self.asked.append((id, what))
+            self.to_cancel.append((id, what))
 
     yard = Editing()
     assert set_priority(cast(Client, yard), "3", -1.0) == 1.0
-    assert yard.asked == [("3", {"priority": 1.0})]
+    assert yard.to_cancel == [("3", {"priority": 1.0})]

@@ -7,49 +7,37 @@ import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
-from gpuyard.cli.jobs.job_lists import instant_of
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, past_time, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
 
-token_app = typer.Typer(
-    cls=QuickGroup, help="Make, list and revoke tokens, by which people use the queue over the network.",
-    no_args_is_help=True, rich_markup_mode=None,
-)  # fmt: skip
+token_app = command_group("Make, list and revoke tokens, by which people use the queue over the network.")
 
 
 class Role(StrEnum):
-    """What a token allows at most."""
-
     viewer = "viewer"
     user = "user"
     admin = "admin"
 
 
-@token_app.command("create", cls=QuickCommand)
-@option_groups
+@subcommand(token_app, "create")
 def create(
-    yard: DaemonOptions,
-    user: Annotated[
-        str | None, typer.Argument(metavar="[USER]", show_default=False, help="Whose it is; yours, if not said.")
-    ] = None,
+    daemon: DaemonOptions,
+    user: Annotated[str | None, argument("[USER]", "Whose it is; yours, if not said.", show_default=False)] = None,
     role: Annotated[
-        Role, typer.Option("--role", help="viewer: look only; user: jobs of one's own; admin: everything.")
+        Role, option("--role", "viewer: look only; user: jobs of one's own; admin: everything.")
     ] = Role.user,
     expires: Annotated[
-        str | None,
-        typer.Option("--expires", metavar="TIME", help="How long it is good, as in 90d; for ever, if not said."),
+        str | None, option("--expires", "TIME", "How long it is good, as in 90d; for ever, if not said.")
     ] = None,
-    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for.")] = "",
+    label: Annotated[str, option("--label", "TEXT", "What it is for.")] = "",
     json: Json = False,
 ) -> None:
     """Make a token and print it; it is not shown again."""
-    client = yard.client()
+    client = daemon.client()
     made = client.make_token(user, role=role.value, expires=_seconds(expires), label=label)
     if json:
         output.print_json(made)
@@ -63,44 +51,38 @@ def create(
         output.say("the daemon does not listen on TCP, so it is of no use yet; see gpuyard serve --port")
 
 
-@token_app.command("list", cls=QuickCommand)
-@option_groups
+@subcommand(token_app, "list")
 def list_tokens(
-    yard: DaemonOptions,
-    all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have expired or were revoked.")] = False,
-    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Only of this user.")] = None,
+    daemon: DaemonOptions,
+    all: Annotated[bool, option("--all", "-a", "Also those that have expired or were revoked.")] = False,
+    user: Annotated[str | None, option("--user", "USER", "Only of this user.")] = None,
     json: Json = False,
 ) -> None:
     """List your tokens, or, for an admin, everybody's; never what is secret of them."""
-    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
-    tokens = [token for token in yard.client().tokens(user=user) if all or token["state"] == "active"]
-    if json:
-        print_rows(tokens)
-        return
+    tokens = [token for token in daemon.client().tokens(user=user) if all or token["state"] == "active"]
     heads = ("ID", "USER", "ROLE", "STATE", "CREATED", "EXPIRES", "LAST USED", "LABEL")
-    rows = [
-        (
-            token["id"], token["user"], token["role"], token["state"], clock(token["created_at"]),
-            clock(token["expires_at"]) if token["expires_at"] else "never", clock(token["last_used_at"]),
-            token["label"] or "-",
-        )
-        for token in tokens
-    ]  # fmt: skip
-    print_table(heads, rows)
-    if not tokens:
-        output.say("there is no token; gpuyard token create makes one")
+    empty = "there is no token; gpuyard token create makes one"
+    print_list(tokens, json, heads, _token_row, empty, heads_if_empty=True)
 
 
-@token_app.command("revoke", cls=QuickCommand)
-@option_groups
+def _token_row(token: dict[str, Any]) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import clock
+
+    expires = clock(token["expires_at"]) if token["expires_at"] else "never"
+    times = clock(token["created_at"]), expires, clock(token["last_used_at"])
+    return token["id"], token["user"], token["role"], token["state"], *times, token["label"] or "-"
+
+
+@subcommand(token_app, "revoke")
 def revoke(
-    yard: DaemonOptions,
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The tokens' ids, as gpuyard token list shows them.")],
+    daemon: DaemonOptions,
+    ids: Annotated[list[str], argument("ID", "The tokens' ids, as gpuyard token list shows them.")],
     json: Json = False,
 ) -> None:
     """Let tokens be good for nothing from now on, and pages that were opened with them neither."""
-    client = yard.client()
+    client = daemon.client()
     found = [client.revoke_token(_id(text)) for text in ids]
     if json:
         output.print_json(found)
@@ -121,7 +103,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _id(text: str) -> str:
-    """A token's id; who gives the whole token means it, too, and its secret goes nowhere."""
+    """A token's id; of a whole token its id, and the secret is not sent."""
     return text.split("_")[1] if text.startswith("gy_") and text.count("_") > 1 else text
 
 
@@ -136,32 +118,26 @@ def _advice(made: dict[str, Any]) -> str:
 
 @option_groups
 def audit(
-    yard: DaemonOptions,
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Only of this user.")] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="WHEN", help="Since: a date, a time, or 24h for a day ago.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, metavar="N", help="At most so many.")] = 50,
+    daemon: DaemonOptions,
+    user: Annotated[str | None, option("--user", "-u", "USER", "Only of this user.")] = None,
+    since: Annotated[str | None, option("--since", "WHEN", "Since: a date, a time, or 24h for a day ago.")] = None,
+    limit: Annotated[int, option("--limit", "-n", "N", "At most so many.", min=1, max=100_000)] = 50,
     json: Json = False,
 ) -> None:
     """List who changed what through the API, and who was refused, the latest first; for admins."""
-    from gpuyard.cli.terminal.text_table import print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
-    begin = None if since is None else instant_of(since)
-    entries = yard.client().audit(user=user, since=begin, limit=limit)
-    if json:
-        print_rows(entries)
-        return
-    print_table(("AT", "USER", "VIA", "ADDRESS", "STATUS", "JOB", "TIMES", "WHAT"), map(_audit_row, entries))
-    if not entries:
-        output.say("nothing of that kind has happened")
+    begin = None if since is None else past_time(since).isoformat()
+    entries = daemon.client().audit(user=user, since=begin, limit=limit)
+    heads = ("AT", "USER", "VIA", "ADDRESS", "STATUS", "JOB", "TIMES", "WHAT")
+    print_list(entries, json, heads, _audit_row, "nothing of that kind has happened", heads_if_empty=True)
 
 
 def _audit_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.cli.terminal.text_table import clock
 
     return (
-        instant(entry["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        clock(entry["at"], seconds=True),
         entry["user"] or "-",
         entry["via"],
         entry["address"] or "-",
@@ -172,13 +148,13 @@ def _audit_row(entry: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="Where the daemon listens, as in https://box:62333.")]
+Url = Annotated[str, argument("URL", "Where the daemon listens, as in https://box:62333.")]
 
 
 def login(
     url: Url,
     ca_file: Annotated[
-        str | None, typer.Option("--ca-file", metavar="FILE", help="Trust these certificates there, and remember that.")
+        str | None, option("--ca-file", "FILE", "Trust these certificates there, and remember that.")
     ] = None,
 ) -> None:
     """Store a token for a daemon elsewhere, so that --host reaches it."""
@@ -186,8 +162,8 @@ def login(
 
     host = parse_host(url)
     ca = os.path.abspath(ca_file) if ca_file else os.environ.get("GPUYARD_CA") or None
-    token = _asked(host.url)
-    user = _checked(Client(host=host.url, token=token, ca=ca, say=output.say))
+    token = _read_token(host.url)
+    user = _check_token(Client(host=host.url, token=token, ca=ca, say=output.say))
     path = keep(host, Known(token, ca))
     output.say(f"you are {user} at {host.url}; the token is in {path}, for nobody else to read")
     output.say(f"now --host {host.url}, or GPUYARD_HOST={host.url}, reaches it: gpuyard ps --host {host.url}")
@@ -203,8 +179,8 @@ def logout(url: Url) -> None:
     output.say(f"the token for {host.url} is forgotten here; gpuyard token revoke, run there, makes it worthless")
 
 
-def _asked(url: str) -> str:
-    """A token, typed without being seen, or from a pipe."""
+def _read_token(url: str) -> str:
+    """Read a token without an echo, or from a pipe."""
     if sys.stdin.isatty():
         import getpass
 
@@ -216,8 +192,8 @@ def _asked(url: str) -> str:
     return token.strip()
 
 
-def _checked(client: Client) -> str:
-    """Whose token it is; it is not stored if the daemon does not take it."""
+def _check_token(client: Client) -> str:
+    """The token's user; it is not stored if the daemon refuses it."""
     try:
         return str(client.who_am_i()["user"])
     except Refused as error:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_indices
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def warn_of_unknown(client: Client, names: Iterable[str]) -> None:
-    """Say which users and groups (`@name`) are not known here: a slip of the pen would do nothing, silently."""
+    """Warn of users and groups (`@name`) that this machine does not know: a misspelt name would have no effect."""
     if client.host is not None:  # those of that machine count
         return
     for name in names:
@@ -43,20 +43,19 @@ def _is_known(name: str) -> bool:
 
 
 What = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[gpu 3]", show_default=False, help="gpu and indices, as in: gpu 3, or gpu 0-1; none: all."),
+    list[str] | None, argument("[gpu 3]", "gpu and indices, as in: gpu 3, or gpu 0-1; none: all.", show_default=False)
 ]
 
 
 @option_groups
 def drain(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     what: What = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
+    reason: Annotated[str, option("--reason", "TEXT", "Why, for the record.")] = "",
     json: Json = False,
 ) -> None:
     """Let nothing more start on some GPUs, or on the whole machine; what runs goes on."""
-    client = yard.client()
+    client = daemon.client()
     gpus = _read(what)
     drained = client.drain(gpus, reason)
     if json:
@@ -70,9 +69,9 @@ def drain(
 
 
 @option_groups
-def resume(yard: DaemonOptions, what: What = None, json: Json = False) -> None:
+def resume(daemon: DaemonOptions, what: What = None, json: Json = False) -> None:
     """Let drained GPUs be used again."""
-    left = yard.client().resume(_read(what))
+    left = daemon.client().resume(_read(what))
     if json:
         output.print_json({"drained": left})
     else:
@@ -80,7 +79,7 @@ def resume(yard: DaemonOptions, what: What = None, json: Json = False) -> None:
 
 
 def _read(what: list[str] | None) -> list[int] | None:
-    """The GPUs that words like `gpu 3` mean; None: all of them."""
+    """The GPUs that words like `gpu 3` mean; None: all."""
     words = list(what or ())
     if words and words[0].lower() in ("gpu", "gpus"):
         words = words[1:]
@@ -93,20 +92,14 @@ def _read(what: list[str] | None) -> list[int] | None:
 
 @option_groups
 def reserve(
-    yard: DaemonOptions,
-    gpus: Annotated[str, typer.Argument(metavar="GPUS", help="Which GPUs, as in 0-1 or 0,3.")],
-    begin: Annotated[
-        str, typer.Option("--begin", metavar="WHEN", help="From when on, as in 'fri 14:00' or now+1hour.")
-    ] = "now",
-    end: Annotated[str | None, typer.Option("--end", metavar="WHEN", help="Until when, as in 16:00.")] = None,
-    duration: Annotated[
-        str | None, typer.Option("--duration", metavar="TIME", help="Or for how long, as in 2h.")
-    ] = None,
-    name: Annotated[str, typer.Option("--name", "-n", metavar="NAME", help="What to call it (r1, r2, ...).")] = "",
-    user: Annotated[
-        list[str] | None, typer.Option("--user", metavar="U", help="Who may use them then (you); may be repeated.")
-    ] = None,
-    nobody: Annotated[bool, typer.Option("--nobody", help="Nobody's jobs: for work outside of the queue.")] = False,
+    daemon: DaemonOptions,
+    gpus: Annotated[str, argument("GPUS", "Which GPUs, as in 0-1 or 0,3.")],
+    begin: Annotated[str, option("--begin", "WHEN", "From when on, as in 'fri 14:00' or now+1hour.")] = "now",
+    end: Annotated[str | None, option("--end", "WHEN", "Until when, as in 16:00.")] = None,
+    duration: Annotated[str | None, option("--duration", "TIME", "Or for how long, as in 2h.")] = None,
+    name: Annotated[str, option("--name", "-n", "NAME", "What to call it (r1, r2, ...).")] = "",
+    user: Annotated[list[str] | None, option("--user", "U", "Who may use them then (you); may be repeated.")] = None,
+    nobody: Annotated[bool, option("--nobody", "Nobody's jobs: for work outside of the queue.")] = False,
     json: Json = False,
 ) -> None:
     """Keep GPUs for some people at a certain time."""
@@ -114,45 +107,39 @@ def reserve(
         raise UserError("--user and --nobody exclude each other")
     begins, ends = _span(begin, end, duration)
     users = [] if nobody else user
-    client = yard.client()
+    client = daemon.client()
     found = client.reserve(parse_indices(gpus), begins, ends, name=name, users=users)
     warn_of_unknown(client, users or ())
     if json:
         output.print_json(found)
         return
     print(found["name"])
-    output.say(_told(found))
+    output.say(_describe(found))
     if found["in_the_way"]:
         jobs = ", ".join(found["in_the_way"])
         output.say(f"gpuyard: warning: job {jobs} may still run there then, and nobody will stop it")
 
 
 @option_groups
-def reservations(yard: DaemonOptions, json: Json = False) -> None:
+def reservations(daemon: DaemonOptions, json: Json = False) -> None:
     """List the reservations that are not over."""
-    from gpuyard.cli.terminal.text_table import clock, instant, now, print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
-    found = yard.client().reservations()
-    if json:
-        print_rows(found)
-    elif not found:
-        output.say("no GPU is reserved")
-    else:
-        heads = ("NAME", "GPUS", "BEGIN", "END", "FOR", "")
-        marks = ["now" if instant(r["begin_at"]) <= now() else "" for r in found]
-        rows = [
-            (r["name"], _gpus(r), clock(r["begin_at"]), clock(r["end_at"]), _users(r), mark)
-            for r, mark in zip(found, marks, strict=True)
-        ]
-        print_table(heads, rows)
+    heads = ("NAME", "GPUS", "BEGIN", "END", "FOR", "")
+    print_list(daemon.client().reservations(), json, heads, _reservation_row, "no GPU is reserved")
+
+
+def _reservation_row(found: dict[str, Any]) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import clock, instant, now
+
+    active = "now" if instant(found["begin_at"]) <= now() else ""
+    return found["name"], _gpus(found), clock(found["begin_at"]), clock(found["end_at"]), _users(found), active
 
 
 @option_groups
-def unreserve(
-    yard: DaemonOptions, name: Annotated[str, typer.Argument(metavar="NAME", help="Which reservation.")]
-) -> None:
+def unreserve(daemon: DaemonOptions, name: Annotated[str, argument("NAME", "Which reservation.")]) -> None:
     """Give a reservation up."""
-    yard.client().unreserve(name)
+    daemon.client().unreserve(name)
     output.say(f"reservation {name} is given up")
 
 
@@ -167,7 +154,7 @@ def _span(begin: str, end: str | None, duration: str | None) -> tuple[float, flo
     return begins, parse_when(str(end), begins)
 
 
-def _told(found: dict[str, Any]) -> str:
+def _describe(found: dict[str, Any]) -> str:
     from gpuyard.cli.terminal.text_table import clock
 
     span = f"from {clock(found['begin_at'])} to {clock(found['end_at'])}"
@@ -183,81 +170,70 @@ def _users(found: dict[str, Any]) -> str:
     return ", ".join(found["users"]) or "nobody"
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A user, a group as @name, or * for everybody else.")]
+Name = Annotated[str, argument("NAME", "A user, a group as @name, or * for everybody else.")]
 
-quota = typer.Typer(
-    cls=QuickGroup, help="Show or set what people may have: GPUs at once, GPU-hours a week.",
-    invoke_without_command=True, rich_markup_mode=None,
-)  # fmt: skip
-share = typer.Typer(
-    cls=QuickGroup, help="Show or set what share of the GPUs people deserve.", invoke_without_command=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+quota = command_group("Show or set what people may have: GPUs at once, GPU-hours a week.", invoke_without_command=True)
+share = command_group("Show or set what share of the GPUs people deserve.", invoke_without_command=True)
 
 
 @quota.callback()
 @share.callback()
 @option_groups
-def _root(context: typer.Context, yard: DaemonOptions, json: Json = False) -> None:
+def _root(context: typer.Context, daemon: DaemonOptions, json: Json = False) -> None:
     if context.invoked_subcommand is None:
-        _show(yard.client().rules(), json)
+        _show(daemon.client().rules(), json)
 
 
-@quota.command("set", cls=QuickCommand)
-@option_groups
+@subcommand(quota, "set")
 def set_quota(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     name: Name,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=0, metavar="N", help="GPUs at once; 0: any.")] = None,
+    gpus: Annotated[int | None, option("--gpus", "-g", "N", "GPUs at once; 0: any.", min=0)] = None,
     gpu_hours: Annotated[
-        float | None, typer.Option("--gpu-hours", min=0, metavar="H", help="GPU-hours in any seven days; 0: any.")
+        float | None, option("--gpu-hours", "H", "GPU-hours in any seven days; 0: any.", min=0)
     ] = None,
     json: Json = False,
 ) -> None:
     """Limit what a user, a group or everybody else may have."""
     if gpus is None and gpu_hours is None:
         raise UserError("say what the quota is: --gpus 2, --gpu-hours 40, or both")
-    client = yard.client()
+    client = daemon.client()
     found = client.set_quota(name, gpus=gpus, gpu_hours=gpu_hours)
     warn_of_unknown(client, [name])
     said = [f"{output.many(gpus, 'GPU') if gpus else 'any number of GPUs'} at once"] if gpus is not None else []
     said += [f"{f'{gpu_hours:g}' if gpu_hours else 'any number of'} GPU-hours a week"] if gpu_hours is not None else []
-    _show(found, json, f"{_called(name)} may have {' and '.join(said)} from now on")
+    _show(found, json, f"{_label(name)} may have {' and '.join(said)} from now on")
 
 
-@quota.command("clear", cls=QuickCommand)
-@option_groups
-def clear_quota(yard: DaemonOptions, name: Name, json: Json = False) -> None:
+@subcommand(quota, "clear")
+def clear_quota(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
     """Lift a quota."""
-    found = yard.client().set_quota(name, gpus=0, gpu_hours=0.0)
-    _show(found, json, f"{_called(name)} has no quota of its own any more")
+    found = daemon.client().set_quota(name, gpus=0, gpu_hours=0.0)
+    _show(found, json, f"{_label(name)} has no quota of its own any more")
 
 
-@share.command("set", cls=QuickCommand)
-@option_groups
+@subcommand(share, "set")
 def set_share(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     name: Name,
-    weight: Annotated[float, typer.Argument(metavar="WEIGHT", help="Relative to the others' 1.")],
+    weight: Annotated[float, argument("WEIGHT", "Relative to the others' 1.")],
     json: Json = False,
 ) -> None:
     """Say what share a user, a group or everybody else deserves."""
-    client = yard.client()
+    client = daemon.client()
     found = client.set_share(name, weight)
     warn_of_unknown(client, [name])
-    _show(found, json, f"{_called(name)} has a share of {weight:g} from now on, where others have 1")
+    _show(found, json, f"{_label(name)} has a share of {weight:g} from now on, where others have 1")
 
 
-@share.command("clear", cls=QuickCommand)
-@option_groups
-def clear_share(yard: DaemonOptions, name: Name, json: Json = False) -> None:
+@subcommand(share, "clear")
+def clear_share(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
     """Take a share back, so that it is as everybody's."""
-    found = yard.client().set_share(name, 1.0)
-    _show(found, json, f"{_called(name)} has no share of its own any more")
+    found = daemon.client().set_share(name, 1.0)
+    _show(found, json, f"{_label(name)} has no share of its own any more")
 
 
-def _called(name: str) -> str:
-    """Whom a rule is for, in words."""
+def _label(name: str) -> str:
     if name == "*":
         return "everybody else"
     return f"group {name[1:]}" if name.startswith("@") else name
@@ -274,7 +250,7 @@ def _show(found: dict[str, Any], json: bool, done: str = "") -> None:
     rows = [
         (
             user["name"], user["group"] or "-", f"{user['weight']:g}",
-            str(user["gpus"]), _number(user["quota_gpus"]),
+            str(user["gpus"]), "any" if user["quota_gpus"] is None else str(user["quota_gpus"]),
             _hours(user["week_gpu_hours"]), _hours(user["quota_gpu_hours"]), _hours(user["faded_gpu_hours"]),
         )
         for user in found["users"]
@@ -290,12 +266,7 @@ def _show(found: dict[str, Any], json: bool, done: str = "") -> None:
         output.say(f"LATELY is what fair shares go by: GPU-hours, which count half after {after}")
 
 
-def _number(value: int | None) -> str:
-    return "any" if value is None else str(value)
-
-
 def _hours(value: float | None) -> str:
-    """GPU-hours, of which a tenth is as exact as anybody needs."""
     if value is None:
         return "any"
     return f"{value:.1f} h" if value < 1000 else f"{value:,.0f} h"

@@ -1,23 +1,29 @@
-"""`gpuyard status`, `gpus` and `interference`: the daemon, its GPUs, and jobs that slow each other down."""
+"""`gpuyard status`, `gpus`, `policy` and `interference`:
+
+the daemon, its GPUs, the scheduling policy, and jobs that slow each other down.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+import typer
+
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
-from gpuyard.spec.notation import describe_learned
+from gpuyard.spec.notation import absolute, describe_learned
 
 if TYPE_CHECKING:
-    from gpuyard.api.types import Gpu
+    from gpuyard.api.types import Gpu, PolicyPreview
 
 
 @option_groups
-def gpus(yard: DaemonOptions, json: Json = False) -> None:
+def gpus(daemon: DaemonOptions, json: Json = False) -> None:
     """List the GPUs, and who is on them."""
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
-    found = yard.client().gpus()
+    found = daemon.client().gpus()
     if json:
         print_rows(found["gpus"])
         return
@@ -28,6 +34,8 @@ def gpus(yard: DaemonOptions, json: Json = False) -> None:
 
 
 def _gpu_row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import gpu_notes
+
     name = gpu["name"]
     if simulated and "simulated" not in name.lower():
         name = f"{name} (simulated)"
@@ -35,50 +43,24 @@ def _gpu_row(gpu: Gpu, simulated: bool) -> tuple[str, ...]:
         str(gpu["index"]),
         name,
         gpu["state"],
-        f"{_size(gpu['memory_used'])}/{_size(gpu['memory_total'])}",
-        _size(gpu.get("memory_promised") or None),
-        _size(gpu.get("memory_left") or None),
+        f"{output.size(gpu['memory_used'])}/{output.size(gpu['memory_total'])}",
+        output.size(gpu.get("memory_promised") or None),
+        output.size(gpu.get("memory_left") or None),
         "-" if gpu["utilization"] is None else f"{gpu['utilization']:.0f}%",
         (",".join(gpu["jobs"]) or "-") + (" (on loan)" if gpu.get("granted") else ""),
-        marks(gpu),
+        gpu_notes(gpu),
     )
-
-
-def marks(gpu: Gpu) -> str:
-    """What else is to be known of a GPU: who has taken it, and that it is drained or reserved."""
-    said = [] if gpu["state"] in ("free", "ours") else [gpu["why"] or ""]
-    if gpu.get("drained") and gpu["state"] != "drained":
-        said.append("drained")
-    if gpu.get("memory_others") and gpu["state"] in ("free", "ours"):
-        said.append(f"{_size(gpu['memory_others'])} used by others")
-    if gpu.get("reservation"):
-        said.append(f"reserved: {gpu['reservation']}, {_booked(gpu)}")
-    return "; ".join(filter(None, said))
-
-
-def _booked(gpu: Gpu) -> str:
-    from gpuyard.cli.terminal.text_table import clock, instant, now
-
-    begin, end = gpu["reserved_from"], gpu["reserved_until"]
-    begun = begin is None or instant(begin) <= now()
-    return f"until {clock(end)}" if begun else f"from {clock(begin)} to {clock(end)}"
-
-
-def _size(size: int | None) -> str:
-    from gpuyard.units import format_size
-
-    return "-" if size is None else format_size(size)
 
 
 _VERDICTS = {"apart": "never together", "avoided": "only if there is no other room", "together": "may share"}
 
 
 @option_groups
-def interference(yard: DaemonOptions, json: Json = False) -> None:
+def interference(daemon: DaemonOptions, json: Json = False) -> None:
     """Tell which jobs slow each other down when they share a GPU."""
     from gpuyard.cli.terminal.text_table import print_table
 
-    found = yard.client().interference()
+    found = daemon.client().interference()
     if json:
         output.print_json(found)
         return
@@ -91,28 +73,27 @@ def interference(yard: DaemonOptions, json: Json = False) -> None:
 
 
 def _pair_row(pair: dict[str, Any]) -> tuple[str, ...]:
-    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.cli.terminal.text_table import clock
     from gpuyard.units import format_duration
 
     return (
-        _called(pair["sufferer"]),
-        _called(pair["beside"]),
+        _kind_label(pair["sufferer"]),
+        _kind_label(pair["beside"]),
         f"{pair['slowdown']:.2f} x as long",
         f"{pair['evidence']}, {format_duration(pair['seconds'])}",
-        instant(pair["at"]).astimezone().strftime("%Y-%m-%d %H:%M"),
+        clock(pair["at"]),
         _VERDICTS.get(pair["verdict"], pair["verdict"]),
     )
 
 
-def _called(kind: dict[str, str]) -> str:
-    """What people know jobs of a kind by."""
+def _kind_label(kind: dict[str, str]) -> str:
     return f"{kind['job']} ({kind['name'] or kind['signature'][:8]})" if kind["job"] else kind["signature"][:8]
 
 
 @option_groups
-def status(yard: DaemonOptions, json: Json = False) -> None:
+def status(daemon: DaemonOptions, json: Json = False) -> None:
     """Tell how the daemon is: its GPUs, its queue, its policy, its store."""
-    found = yard.client().status()
+    found = daemon.client().status()
     if json:
         output.print_json(found)
     else:
@@ -148,7 +129,6 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _page(found: dict[str, Any] | None) -> str:
-    """Where the page is, and how its process does."""
     if found is None or found["state"] == "off":
         return "none"
     again = output.many(found["starts"] - 1, "restart") if found["starts"] > 1 else ""
@@ -157,3 +137,80 @@ def _page(found: dict[str, Any] | None) -> str:
 
 def _counts(numbers: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
+
+
+policy_app = command_group("Show or change the policy that decides which job is next.", invoke_without_command=True)
+
+
+@policy_app.callback()
+@option_groups
+def policy(context: typer.Context, daemon: DaemonOptions, json: Json = False) -> None:
+    """Show or change the policy that decides which job is next."""
+    if context.invoked_subcommand is None:
+        _print_policy(daemon, json)
+
+
+@subcommand(policy_app, "show")
+def show_policy(daemon: DaemonOptions, json: Json = False) -> None:
+    """Show the policy that decides."""
+    _print_policy(daemon, json)
+
+
+@subcommand(policy_app, "set")
+def set_policy(
+    daemon: DaemonOptions,
+    text: Annotated[
+        str,
+        argument(
+            "POLICY", "name[:key=value,...][@discipline[@placement]], ./mine.py:my_policy or learned:./trained.json."
+        ),
+    ],
+    discipline: Annotated[str | None, option("--discipline", "D", "Who may go ahead.")] = None,
+    placement: Annotated[str | None, option("--placement", "P", "Which GPUs.")] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Change nothing: tell what would change now.")] = False,
+    force: Annotated[bool, option("--force", "Also a trained policy that has not passed its gate.")] = False,
+    json: Json = False,
+) -> None:
+    """Let another policy decide from now on."""
+    client = daemon.client()
+    wanted = absolute(text) if client.host is None else text
+    if dry_run:
+        _print_preview(client.preview_policy(wanted, discipline=discipline, placement=placement), json)
+        return
+    client.set_policy(wanted, discipline=discipline, placement=placement, force=force)
+    now = client.policy()
+    if json:
+        output.print_json(now)
+    else:
+        forced = ", though its gate is not passed" if (now.get("learned") or {}).get("forced") else ""
+        output.say(f"from now on, {now['policy']} decides{forced}")
+
+
+def _print_preview(found: PolicyPreview, json: bool) -> None:
+    from gpuyard.cli.terminal.text_table import print_table
+
+    if json:
+        output.print_json(dict(found))
+        return
+    output.say(f"nothing is changed; with {found['policy']} now:")
+    output.say(f"would start: {', '.join(found['starts']) or 'nobody'}")
+    output.say(f"would be stopped, to wait again: {', '.join(found['stops']) or 'nobody'}")
+    output.say(f"{found['moved']} of {output.many(found['waiting'], 'waiting job')} would have another place")
+    if found["note"]:
+        output.say(f"note: {found['note']}")
+    if found["order"]:
+        rows = [(str(one["place"]), str(one["was"]), one["id"], one["name"], one["user"]) for one in found["order"]]
+        print_table(("PLACE", "WAS", "ID", "NAME", "USER"), rows)
+
+
+def _print_policy(daemon: DaemonOptions, json: bool) -> None:
+    from gpuyard.cli.terminal.text_table import clock
+
+    now = daemon.client().policy()
+    if json:
+        output.print_json(now)
+    else:
+        by = "; GPU memory is given away by usage" if now.get("admission") == "usage" else ""
+        print((f"{now['policy']} (since {clock(now['since'])})" if now.get("since") else now["policy"]) + by)
+        if now.get("learned"):
+            print(f"trained: {describe_learned(now['learned'])}")

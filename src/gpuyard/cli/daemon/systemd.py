@@ -8,56 +8,41 @@ import shlex
 import time
 from typing import Annotated, Any
 
-import typer
-
 from gpuyard.admin import service
 from gpuyard.admin.service import Place
-from gpuyard.cli.common_options import Json, LocalOnlyOptions, LocalOptions, NoHost, option_groups
-from gpuyard.cli.daemon.up import Rules
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, LocalOptions, NoHost, option, subcommand
+from gpuyard.cli.daemon.up import StartOptions
+from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.errors import GpuyardError
 
-app = typer.Typer(
-    cls=QuickGroup,
-    help="Let systemd start the daemon, now and at every boot.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Let systemd start the daemon, now and at every boot.")
 
 _PATIENCE = 60.0
 
 Whose = Annotated[
     bool | None,
-    typer.Option(
-        "--system/--user", help="The system's service, or your own (the system's for root).", show_default=False
-    ),
+    option("--system/--user", "The system's service, or your own (the system's for root).", show_default=False),
 ]
 
 
-@app.callback()
-def _service() -> None:
-    """Let systemd start the daemon, now and at every boot."""
-
-
-@app.command("install", cls=QuickCommand)
-@option_groups
+@subcommand(app, "install")
 def install(
-    yard: LocalOptions,
-    rules: Rules,
+    daemon: LocalOptions,
+    options: StartOptions,
     system: Whose = None,
-    print_: Annotated[bool, typer.Option("--print", help="Show the unit, and change nothing.")] = False,
-    no_start: Annotated[bool, typer.Option("--no-start", help="Write the unit only; start nothing.")] = False,
+    print_: Annotated[bool, option("--print", "Show the unit, and change nothing.")] = False,
+    no_start: Annotated[bool, option("--no-start", "Write the unit only; start nothing.")] = False,
 ) -> None:
     """Write a unit for `gpuyard serve`, and start it.
 
     The flags that are given here are those of the daemon.
     """
     place = _place(system)
-    given = {"data_dir": yard.data_dir, "socket": yard.socket}
+    given = {"data_dir": daemon.data_dir, "socket": daemon.socket}
     places = {name: os.path.abspath(os.path.expanduser(value)) for name, value in given.items() if value is not None}
-    text = service.make_unit(place.system, {**places, **rules.flags()})
+    text = service.make_unit(place.system, {**places, **options.flags()})
     for variable in service.unseen_variables():
         output.say(
             f"gpuyard: warning: {variable} is set here, but the service will not see it; give a flag or use the file"
@@ -70,14 +55,13 @@ def install(
     if no_start:
         output.say(f"nothing was started; {_how_to_start(place)} does that")
     else:
-        _start(place, yard.client())
+        _start(place, daemon.client())
     user = getpass.getuser()
     if not place.system and not service.lingers(user):
         output.say(f"it ends with your last login, and so do jobs; loginctl enable-linger {user} lets both go on")
 
 
 def _start(place: Place, client: Client) -> None:
-    """Have it started, or say how it can be."""
     done, said = service.ask(place.command("daemon-reload"))
     if not done:
         output.say(f"systemd cannot be told from here ({said.rstrip('.')}); where it runs: {_how_to_start(place)}")
@@ -101,7 +85,7 @@ def _start(place: Place, client: Client) -> None:
 
 
 def _await(place: Place, client: Client) -> None:
-    """Wait until its daemon answers; systemd is content when it has begun."""
+    """Wait until the daemon answers: to systemd a process that has begun is active."""
     end = time.monotonic() + _PATIENCE
     while _daemon(client) is None:
         state = _said(place, "is-active")
@@ -125,13 +109,12 @@ def uninstall(system: Whose = None, host: NoHost = None) -> None:
         output.say(f"systemd cannot be told from here ({said.rstrip('.')}); if the daemon runs, gpuyard down ends it")
 
 
-@app.command("status", cls=QuickCommand)
-@option_groups
-def status(yard: LocalOnlyOptions, json: Json = False) -> None:
+@subcommand(app, "status")
+def status(daemon: LocalOnlyOptions, json: Json = False) -> None:
     """Tell which units there are, and whether they run."""
     from gpuyard.cli.terminal.text_table import print_rows, print_table
 
-    found = [_facts(place, yard.client()) for place in (Place(False), Place(True)) if place.unit.is_file()]
+    found = [_facts(place, daemon.client()) for place in (Place(False), Place(True)) if place.unit.is_file()]
     if json:
         print_rows(found)
     elif not found:
@@ -155,7 +138,7 @@ def _facts(place: Place, client: Client) -> dict[str, Any]:
 
 
 def _said(place: Place, question: str) -> str:
-    """One word of systemd; `unknown` where it does not answer."""
+    """A one-word answer of systemd; `unknown` where there is none."""
     _, said = service.ask(place.command(question, service.UNIT))
     return said if said and " " not in said else "unknown"
 

@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
-from gpuyard.cli.common_options import LocalOnlyOptions, LocalOptions, option_groups
+from gpuyard.cli.common_options import LocalOnlyOptions, LocalOptions, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
@@ -27,49 +25,34 @@ if TYPE_CHECKING:
 _PATIENCE = 60.0
 """Seconds that a daemon may take to come or to go."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print the daemon's status as JSON.")]
+Json = Annotated[bool, option("--json", "Print the daemon's status as JSON.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What a daemon can be told when it starts; what is left out comes from the environment and the settings' file."""
+class StartOptions:
+    """Settings of a daemon as flags; those not given come from the environment and the settings file."""
 
     simulate_gpus: Annotated[
-        str | None, typer.Option("--simulate-gpus", metavar="4x16G", help="Simulated GPUs in place of real ones.")
+        str | None, option("--simulate-gpus", "4x16G", "Simulated GPUs in place of real ones.")
     ] = None
-    policy: Annotated[
-        str | None,
-        typer.Option("--policy", metavar="P", help="Who is next: see gpuyard policies (multifactor)."),
-    ] = None
-    discipline: Annotated[str | None, typer.Option("--discipline", metavar="D", help="Who may go ahead (easy).")] = None
-    placement: Annotated[str | None, typer.Option("--placement", metavar="P", help="Which GPUs (pack).")] = None
+    policy: Annotated[str | None, option("--policy", "P", "Who is next: see gpuyard policies (multifactor).")] = None
+    discipline: Annotated[str | None, option("--discipline", "D", "Who may go ahead (easy).")] = None
+    placement: Annotated[str | None, option("--placement", "P", "Which GPUs (pack).")] = None
     admission: Annotated[
-        str | None,
-        typer.Option("--admission", metavar="BY", help="Who may share a GPU: by requests, or by usage (requests)."),
+        str | None, option("--admission", "BY", "Who may share a GPU: by requests, or by usage (requests).")
     ] = None
-    bind: Annotated[
-        str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen on TCP (127.0.0.1).")
-    ] = None
-    port: Annotated[
-        str | None, typer.Option("--port", metavar="PORT", help="The port there; 0: any, none: no TCP (62333).")
-    ] = None
+    bind: Annotated[str | None, option("--host", "ADDRESS", "Where to listen on TCP (127.0.0.1).")] = None
+    port: Annotated[str | None, option("--port", "PORT", "The port there; 0: any, none: no TCP (62333).")] = None
     tokens: Annotated[
-        str | None,
-        typer.Option("--token", metavar="WHEN", help="Who needs a token on TCP: auto, required or none (auto)."),
+        str | None, option("--token", "WHEN", "Who needs a token on TCP: auto, required or none (auto).")
     ] = None
-    tls_cert: Annotated[
-        str | None, typer.Option("--tls-cert", metavar="FILE", help="Speak TLS on TCP, with this certificate.")
-    ] = None
-    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None
-    page: Annotated[
-        str | None, typer.Option("--page", metavar="on|off", help="Whether there is a page, on TCP (on).")
-    ] = None
-    force: Annotated[bool, typer.Option("--force", help="Also with a trained policy that has not passed its gate.")] = (
-        False
-    )
+    tls_cert: Annotated[str | None, option("--tls-cert", "FILE", "Speak TLS on TCP, with this certificate.")] = None
+    tls_key: Annotated[str | None, option("--tls-key", "FILE", "Its key.")] = None
+    page: Annotated[str | None, option("--page", "on|off", "Whether there is a page, on TCP (on).")] = None
+    force: Annotated[bool, option("--force", "Also with a trained policy that has not passed its gate.")] = False
 
     def flags(self) -> dict[str, str]:
-        """What is given, by the setting's name."""
+        """The given ones, by names of settings."""
         given = {name: value for name, value in asdict(self).items() if value is not None and name != "force"}
         if "://" in given.get("bind", ""):
             raise UserError(
@@ -82,24 +65,24 @@ class Rules:
 
 
 @option_groups
-def serve(yard: LocalOptions, rules: Rules) -> None:
+def serve(daemon: LocalOptions, options: StartOptions) -> None:
     """Run the daemon in the foreground."""
-    settings = yard.settings(**rules.flags())
+    settings = daemon.settings(**options.flags())
     warn_of_variables()
     importlib.import_module("gpuyard.server.serve").serve(settings)
 
 
 @option_groups
-def up(yard: LocalOptions, rules: Rules, json: Json = False) -> None:
+def up(daemon: LocalOptions, options: StartOptions, json: Json = False) -> None:
     """Start the daemon in the background."""
-    settings = yard.settings(**rules.flags())
+    settings = daemon.settings(**options.flags())
     warn_of_variables()
     client = Client(settings.socket)
     try:
         found, started = client.status(), False
     except NoDaemon:
-        found, started = start(settings, client, rules)
-    if rules.flags() and not started:
+        found, started = start(settings, client, options)
+    if options.flags() and not started:
         output.say("gpuyard: warning: it was up already, so the flags change nothing; gpuyard down comes first")
     if json:
         output.print_json(found)
@@ -116,9 +99,9 @@ def up(yard: LocalOptions, rules: Rules, json: Json = False) -> None:
 
 
 @option_groups
-def down(yard: LocalOnlyOptions, json: Json = False) -> None:
+def down(daemon: LocalOnlyOptions, json: Json = False) -> None:
     """End the daemon; jobs go on, and the next daemon takes them up."""
-    client = yard.client()
+    client = daemon.client()
     try:
         found = stop(client)
     except NoDaemon:
@@ -133,41 +116,38 @@ def down(yard: LocalOnlyOptions, json: Json = False) -> None:
 
 
 def warn_of_variables() -> None:
-    """Tell of variables that somebody took for settings."""
+    """Warn of variables that look like settings and are none."""
     from gpuyard.config import unknown_variables
 
     for sentence in unknown_variables():
         output.say(f"gpuyard: warning: {sentence}")
 
 
-def start(settings: Settings, client: Client, rules: Rules) -> tuple[dict[str, Any], bool]:
-    """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
+def start(settings: Settings, client: Client, options: StartOptions) -> tuple[dict[str, Any], bool]:
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
-    for name, value in rules.flags().items():
+    for name, value in options.flags().items():
         command.append(FLAGS.get(name, f"--{name.replace('_', '-')}"))
         command += [] if name == "force_policy" else [value]
-    return begin(Former(command, None, "/"), settings, client)
+    return launch_daemon(LaunchCommand(command, None, "/"), settings, client)
 
 
-class Former(NamedTuple):
-    """How a daemon was started, or is to be."""
-
+class LaunchCommand(NamedTuple):
     command: list[str]
     environment: dict[str, str] | None
     directory: str
 
     @classmethod
-    def of(cls, pid: int) -> Former:
-        """How the process was started."""
+    def of(cls, pid: int) -> LaunchCommand:
+        """How a running process was started."""
         here = Path(f"/proc/{pid}")
         command, variables = ((here / name).read_bytes().split(b"\0")[:-1] for name in ("cmdline", "environ"))
         pairs = (os.fsdecode(variable).partition("=") for variable in variables)
         return cls([os.fsdecode(word) for word in command], {k: v for k, _, v in pairs}, os.readlink(here / "cwd"))
 
 
-def begin(how: Former, settings: Settings, client: Client) -> tuple[dict[str, Any], bool]:
-    """Start a daemon in a session of its own and wait for an answer; whether it is that daemon's."""
+def launch_daemon(launch: LaunchCommand, settings: Settings, client: Client) -> tuple[dict[str, Any], bool]:
+    """Start a daemon in its own session and wait for an answer; False: another daemon answered."""
     from gpuyard.server.security import prepare_data_dir
 
     prepare_data_dir(settings.data_dir, settings.shared)
@@ -175,8 +155,8 @@ def begin(how: Former, settings: Settings, client: Client) -> tuple[dict[str, An
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as sink:
         begin = sink.tell()
         daemon = subprocess.Popen(
-            how.command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
-            env=how.environment, cwd=how.directory, start_new_session=True,
+            launch.command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+            env=launch.environment, cwd=launch.directory, start_new_session=True,
         )  # fmt: skip
     try:
         return _await_answer(daemon, client, log, begin)
@@ -196,14 +176,14 @@ def _await_answer(
             return client.status(), not died
         except NoDaemon:
             if died:
-                _tell_end(log, begin)
+                _print_log_tail(log, begin)
                 raise GpuyardError("the daemon ended as it started; its last words are above") from None
         time.sleep(0.02)
     raise GpuyardError(f"the daemon (pid {daemon.pid}) does not answer after {_PATIENCE:.0f} s; see {log}")
 
 
 def stop(client: Client) -> dict[str, Any]:
-    """End the daemon and wait until it is gone; how it was before."""
+    """Stop the daemon and wait until it is gone; returns its last status."""
     found = client.status()
     client.shutdown()
     end = time.monotonic() + _PATIENCE
@@ -214,8 +194,7 @@ def stop(client: Client) -> dict[str, Any]:
     return found
 
 
-def _tell_end(log: Path, begin: int) -> None:
-    """The last lines that the daemon wrote."""
+def _print_log_tail(log: Path, begin: int) -> None:
     with log.open("rb") as stream:
         stream.seek(begin)
         for line in stream.read().decode(errors="replace").splitlines()[-20:]:

@@ -15,57 +15,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, subcommand
 from gpuyard.cli.jobs.job_options import Options, duration
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.parser import QuickGroup, command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.spec.notation import ranges
 
 if TYPE_CHECKING:
     from gpuyard.api.batch_types import BatchSummary, Taken
-    from gpuyard.cli.jobs.batch_file import Asked, Batch
+    from gpuyard.cli.jobs.batch_file import Batch, BatchSettings
     from gpuyard.cli.jobs.batch_results import Results
     from gpuyard.client.client import Client
 
 
 _NAMES = ("gpu_usage.csv", "summary.json", "jobs.csv", "gantt.png", "comparison.png")
-_DRAWN = ("utilization", "memory_used", "power", "temperature", "memcopy")
-_YARD = "yard"
+_METRICS = ("utilization", "memory_used", "power", "temperature", "memcopy")
+_DAEMON_FOLDER = "yard"
 Submit = Callable[["Client"], "str | None"]
-"""Queues the batch; its id, or None if no row of it can run."""
+"""Queues the batch; returns its id, or None if no row can run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """What a batch leaves, and where it runs."""
+class RunOptions:
+    """Where a batch runs, and which files it writes."""
 
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--policy", metavar="P", help="Run it in a yard of its own, under this policy; several: one after another."
-        ),
+        option("--policy", "P", "Run it in a yard of its own, under this policy; several: one after another."),
     ] = None
     simulate_gpus: Annotated[
-        str | None,
-        typer.Option("--simulate-gpus", metavar="2x16G", help="With --policy: simulated GPUs for real ones."),
+        str | None, option("--simulate-gpus", "2x16G", "With --policy: simulated GPUs for real ones.")
     ] = None
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", file_okay=False, help="Write what the GPUs did: CSV, Gantt chart, plots."),
+        Path | None, option("--out", "DIR", "Write what the GPUs did: CSV, Gantt chart, plots.", file_okay=False)
     ] = None
-    metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="A,B", help="What is drawn: utilization, memory, power, all ...")
-    ] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="With --policy: also a trained one that has not passed its gate.")
-    ] = False
-    no_plots: Annotated[
-        bool, typer.Option("--no-plots", help="Draw only who had which GPU when, and how policies compare.")
-    ] = False
+    metrics: Annotated[str | None, option("--metrics", "A,B", "What is drawn: utilization, memory, power, all ...")] = (
+        None
+    )
+    force: Annotated[bool, option("--force", "With --policy: also a trained one that has not passed its gate.")] = False
+    no_plots: Annotated[bool, option("--no-plots", "Draw only who had which GPU when, and how policies compare.")] = (
+        False
+    )
 
     def check(self, **others: Any) -> None:
-        """Refuse options that mean nothing together."""
         if self.simulate_gpus is not None and not self.policy:
             raise UserError(
                 "--simulate-gpus is for a yard of the batch's own: give --policy with it, as in --policy fcfs; a "
@@ -75,38 +68,37 @@ class Own:
             raise UserError("--force is for a trained policy: give --policy with it, as in --policy learned:FILE")
         if (self.metrics is not None or self.no_plots) and not self.policy and self.out is None:
             raise UserError("nothing is drawn without --out DIR: give that, or leave out --metrics and --no-plots")
-        for option, given in others.items():
+        for flag, given in others.items():
             if given and (self.policy or self.out is not None):
                 why = "runs to its end in a yard of its own" if self.policy else "is followed to its end, to be drawn"
-                raise UserError(f"a batch with --{'policy' if self.policy else 'out'} {why}; leave out {option}")
+                raise UserError(f"a batch with --{'policy' if self.policy else 'out'} {why}; leave out {flag}")
 
     def folder(self) -> Path:
-        """Where files go; it is there, and nothing of an earlier run is in the way."""
+        """Make the folder for files; files of an earlier run are refused."""
         from gpuyard.monitor.output_folder import prepare
 
         usual = Path(time.strftime("gpuyard-batch-%Y%m%d-%H%M%S"))
         return prepare(self.out or usual, _NAMES)
 
     def drawn(self) -> list[str]:
-        """The metrics to draw."""
         from gpuyard.cli.monitoring.plot_sources import metrics_of
 
         if self.no_plots:
             return []
-        return list(_DRAWN) if self.metrics is None else metrics_of(self.metrics)
+        return list(_METRICS) if self.metrics is None else metrics_of(self.metrics)
 
 
-def run_under_policies(own: Own, submit: Submit, json: bool) -> int:
-    """Run a batch in a yard of its own for each policy; the exit code."""
+def run_under_policies(run_options: RunOptions, submit: Submit, json: bool) -> int:
+    """Run a batch under each policy, on a daemon of its own; returns the exit code."""
     from gpuyard.cli.jobs.batch_results import compare
     from gpuyard.cli.monitoring.monitor_run import open_gpus
     from gpuyard.config import settings
 
-    policies, drawn = _policies(own), own.drawn()
-    simulated = settings({"simulate_gpus": own.simulate_gpus}).simulate_gpus or None
+    policies, drawn = _policies(run_options), run_options.drawn()
+    simulated = settings({"simulate_gpus": run_options.simulate_gpus}).simulate_gpus or None
     open_gpus((simulated, "")).close()
-    given = {"simulate_gpus": simulated or "", "record": "true", "force_policy": "true" if own.force else ""}
-    out = own.folder()
+    given = {"simulate_gpus": simulated or "", "record": "true", "force_policy": "true" if run_options.force else ""}
+    out = run_options.folder()
     found: dict[str, Results] = {}
     folder = out
     try:
@@ -125,21 +117,20 @@ def run_under_policies(own: Own, submit: Submit, json: bool) -> int:
     if len(policies) > 1:
         compare(out, found, drawn)
     if json:
-        told: dict[str, Any] = {policy: one.told for policy, one in found.items()}
-        output.print_json(told[policies[0]] if len(policies) == 1 else {"policies": told})
+        document: dict[str, Any] = {policy: one.document for policy, one in found.items()}
+        output.print_json(document[policies[0]] if len(policies) == 1 else {"policies": document})
     return max(one.code for one in found.values())
 
 
-def _policies(own: Own) -> list[str]:
-    """Those that are named, each once; a mistake is told before anything runs."""
+def _policies(run_options: RunOptions) -> list[str]:
     from gpuyard.policies.resolver import check_passed, make_planner, split_list
 
-    found = list(dict.fromkeys(split_list(own.policy or [])))
+    found = list(dict.fromkeys(split_list(run_options.policy or [])))
     if not found:
         raise UserError("--policy names none; write for example --policy fcfs (gpuyard policies lists them)")
     for policy in found:
         make_planner(policy)
-        if not own.force:
+        if not run_options.force:
             check_passed(policy)
     return found
 
@@ -147,31 +138,31 @@ def _policies(own: Own) -> list[str]:
 def _run(
     policy: str, settings: dict[str, str], folder: Path, submit: Submit, drawn: list[str], json: bool
 ) -> Results:  # fmt: skip
-    """One policy: a yard that is there for as long as the batch lasts."""
+    """Run a batch under one policy, on a daemon that lives as long as the batch."""
     from gpuyard.cli.jobs.batch_results import (
         keep_logs,
-        summarise,  # before anything runs: an import is no place to be interrupted in
+        summarise,  # before anything runs: Ctrl-C must not hit an import
         write_files,
     )
     from gpuyard.experiments.private_daemon import private_daemon
     from gpuyard.spec.notation import absolute
 
-    with private_daemon(folder / _YARD, {**settings, "policy": absolute(policy)}) as client:
+    with private_daemon(folder / _DAEMON_FOLDER, {**settings, "policy": absolute(policy)}) as client:
         id = submit(client)
         if id is None:
             raise typer.Exit(1)
-        interrupted = _followed(client, id, json)
+        interrupted = _follow_to_end(client, id, json)
         if not json:
             summarise(client, id, False)
         found = write_files(client, id, folder, drawn, policy)
-        keep_logs(client, [one["id"] for one in found.told["outcomes"]], folder / "logs")
+        keep_logs(client, [one["id"] for one in found.document["outcomes"]], folder / "logs")
     if interrupted:
         raise KeyboardInterrupt
     return found
 
 
-def _followed(client: Client, id: str, quiet: bool) -> bool:
-    """Follow a batch to its end, or end it for whoever has had enough; whether so."""
+def _follow_to_end(client: Client, id: str, quiet: bool) -> bool:
+    """Follow a batch; Ctrl-C cancels it and makes this True."""
     from gpuyard.cli.jobs.batch_results import follow
 
     try:
@@ -190,75 +181,64 @@ _OTHERS = "gpuyard batch follow, list, cancel and report see to batches that are
 
 
 class BatchGroup(QuickGroup):
-    """A group of which one command need not be named: `gpuyard batch FILE` starts a batch."""
+    """A group with a default command: `gpuyard batch FILE` starts a batch."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the line; what names no command is for the one that starts a batch."""
         if args and args[0] not in self.commands:
             args = [_START, *args]
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=BatchGroup,
-    help="Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved.",
-    no_args_is_help=True,
+app = command_group(
+    "Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved.",
+    BatchGroup,
     subcommand_metavar="FILE | COMMAND [ARGS]...",
-    rich_markup_mode=None,
 )
-BatchId = Annotated[
-    str | None, typer.Argument(metavar="[ID]", show_default=False, help="The batch; your newest, if not said.")
-]
+BatchId = Annotated[str | None, argument("[ID]", "The batch; your newest, if not said.", show_default=False)]
 Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FILE | -- COMMAND ARGS", show_default=False, help="The file; with --param-file, a command."
-    ),
+    list[str] | None, argument("FILE | -- COMMAND ARGS", "The file; with --param-file, a command.", show_default=False)
 ]
 
 
-@app.callback()
-def _batch() -> None:
-    """Run the jobs of a CSV, YAML or TOML file, several on a GPU, and tell what that achieved."""
-
-
-@app.command(_START, cls=QuickCommand, epilog=_OTHERS)
-@option_groups
+@subcommand(app, _START, epilog=_OTHERS)
 def start(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     options: Options,
-    own: Own,
+    run_options: RunOptions,
     words: Words = None,
     num: Annotated[
-        int | None,
-        typer.Option("--num", "-N", min=0, metavar="N", help="Rows of a wave (20 for CSV); 0: all, by priority."),
+        int | None, option("--num", "-N", "N", "Rows of a wave (20 for CSV); 0: all, by priority.", min=0)
     ] = None,
     header: Annotated[
-        str, typer.Option("--header", metavar="none|N", help="No line of names, or which one, from 0 (found out).")
+        str, option("--header", "none|N", "No line of names, or which one, from 0 (found out).")
     ] = "auto",
     param_file: Annotated[
-        str | None,
-        typer.Option("--param-file", metavar="FILE", help="A CSV whose rows fill {column} in the command after --."),
+        str | None, option("--param-file", "FILE", "A CSV whose rows fill {column} in the command after --.")
     ] = None,
     no_profile: Annotated[
-        bool, typer.Option("--no-profile", help="Do not try out first what is not known; it gets a GPU alone.")
+        bool, option("--no-profile", "Do not try out first what is not known; it gets a GPU alone.")
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the batch's id, and do not follow it.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Start it though a batch of this file is open.")] = False,
+    detach: Annotated[bool, option("--detach", "Print the batch's id, and do not follow it.")] = False,
+    again: Annotated[bool, option("--again", "Start it though a batch of this file is open.")] = False,
     json: Json = False,
 ) -> None:
     """Queue the jobs of a file, follow them, and tell how they ended."""
-    from gpuyard.cli.jobs.batch_file import Asked
+    from gpuyard.cli.jobs.batch_file import BatchSettings
 
-    own.check(**{"--detach": detach, **({"--again": again, **_elsewhere(yard)} if own.policy else {})})
-    client = None if own.policy else yard.client()
-    elsewhere = client is not None and client.host is not None
-    batch = _read(words or [], param_file, Asked(options, num, header, not no_profile, elsewhere))
+    flags: dict[str, Any] = {"--detach": detach}
+    if run_options.policy:
+        flags |= {"--again": again, "--host": daemon.host, "--data-dir": daemon.data_dir, "--socket": daemon.socket}
+    run_options.check(**flags)
+    client = None if run_options.policy else daemon.client()
+    remote = client is not None and client.host is not None
+    batch = _read(words or [], param_file, BatchSettings(options, num, header, not no_profile, remote))
     if client is None:
-        raise typer.Exit(run_under_policies(own, lambda client: _submitted(client, batch, True, json)["batch"], json))
-    metrics = own.drawn()
-    drawn = None if own.out is None else (own.folder(), metrics)
-    taken = _submitted(client, batch, again, json)
+        raise typer.Exit(
+            run_under_policies(run_options, lambda client: _submit(client, batch, True, json)["batch"], json)
+        )
+    metrics = run_options.drawn()
+    drawn = None if run_options.out is None else (run_options.folder(), metrics)
+    taken = _submit(client, batch, again, json)
     if taken["batch"] is None:
         raise typer.Exit(1)
     if detach:
@@ -267,33 +247,29 @@ def start(
     _follow(client, taken["batch"], json, drawn)
 
 
-def _elsewhere(yard: DaemonOptions) -> dict[str, str | None]:
-    return {"--host": yard.host, "--data-dir": yard.data_dir, "--socket": yard.socket}
-
-
-def _submitted(client: Client, batch: Batch, again: bool, json: bool) -> Taken:
-    """What became of a batch that was submitted; if no row of it can run, that is told as data as well."""
+def _submit(client: Client, batch: Batch, again: bool, json: bool) -> Taken:
+    """Submit a batch; with `json`, also print that no row can run."""
     taken = client.submit_batch(batch.jobs, batch.name, waves=batch.waves, same=batch.key, again=again)
-    _tell(batch, taken)
+    _print_submitted(batch, taken)
     if taken["batch"] is None and json:
         output.print_json(taken)
     return taken
 
 
-def _read(words: list[str], param_file: str | None, asked: Asked) -> Batch:
+def _read(words: list[str], param_file: str | None, settings: BatchSettings) -> Batch:
     from gpuyard.cli.jobs.batch_file import read_batch, read_sweep
 
-    if asked.options.array:
+    if settings.options.array:
         raise UserError("the jobs of a batch are in its file; leave out --array, or write it there")
     if param_file is not None:
-        return read_sweep(param_file, words, asked)
+        return read_sweep(param_file, words, settings)
     if len(words) != 1:
         what = "more than one file is given" if words else "no file is given"
         raise UserError(f"{what}; write gpuyard batch commands.csv (or --param-file sweep.csv -- COMMAND)")
-    return read_batch(words[0], asked)
+    return read_batch(words[0], settings)
 
 
-def _tell(batch: Batch, taken: Taken) -> None:
+def _print_submitted(batch: Batch, taken: Taken) -> None:
     id = taken["batch"]
     if taken["open"]:
         output.say(f"batch {id} of this file is open, and is followed; --again starts another one")
@@ -309,7 +285,6 @@ def _tell(batch: Batch, taken: Taken) -> None:
 
 
 def _reasons(taken: Taken) -> Iterable[tuple[str, list[int]]]:
-    """Why rows are refused, and which ones for each reason."""
     found: dict[str, list[int]] = {}
     for one in taken["refused"]:
         found.setdefault(one["reason"], []).append(one["row"])
@@ -317,7 +292,7 @@ def _reasons(taken: Taken) -> Iterable[tuple[str, list[int]]]:
 
 
 def _follow(client: Client, id: str, json: bool, drawn: tuple[Path, list[str]] | None = None) -> None:
-    """Follow a batch to its end; whoever leaves early is told how to come back."""
+    """Follow a batch to its end; Ctrl-C leaves it running and says how to come back."""
     from gpuyard.cli.jobs.batch_results import follow, summarise
 
     try:
@@ -333,78 +308,67 @@ def _follow(client: Client, id: str, json: bool, drawn: tuple[Path, list[str]] |
         summarise(client, id, False)
     found = write_files(client, id, *drawn)
     if json:
-        output.print_json(found.told)
+        output.print_json(found.document)
     raise typer.Exit(found.code)
 
 
-@app.command("follow", cls=QuickCommand)
-@option_groups
-def follow_(yard: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
+@subcommand(app, "follow")
+def follow_(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
     """Follow a batch until it is over, and tell how its rows ended."""
-    client = yard.client()
-    _follow(client, _meant(client, id, open_first=True), json)
+    client = daemon.client()
+    _follow(client, _chosen(client, id, open_first=True), json)
 
 
-@app.command("list", cls=QuickCommand)
-@option_groups
+@subcommand(app, "list")
 def list_(
-    yard: DaemonOptions,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, metavar="N", help="How many (100).")] = 100,
+    daemon: DaemonOptions,
+    limit: Annotated[int, option("--limit", "N", "How many (100).", min=1, max=1000)] = 100,
     json: Json = False,
 ) -> None:
     """List batches, the newest first."""
-    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
-    found = yard.client().batches(limit=limit)
-    if json:
-        print_rows(found)
-    elif not found:
-        output.say("there are no batches; gpuyard batch FILE starts one")
-    else:
-        heads = ("BATCH", "NAME", "USER", "SUBMITTED", "STATE", "ROWS", "HOW THEY STAND")
-        print_table(heads, [_row(one, clock(one["submitted_at"])) for one in found])
+    heads = ("BATCH", "NAME", "USER", "SUBMITTED", "STATE", "ROWS", "HOW THEY STAND")
+    found = daemon.client().batches(limit=limit)
+    print_list(found, json, heads, _row, "there are no batches; gpuyard batch FILE starts one")
 
 
-def _row(one: BatchSummary, when: str) -> tuple[str, ...]:
-    return one["batch"], one["name"], one["user"], when, one["state"], f"{one['rows']:,}", _counts(one)
+def _row(one: BatchSummary) -> tuple[str, ...]:
+    from gpuyard.cli.terminal.text_table import clock
 
-
-def _counts(one: BatchSummary) -> str:
     states = {**one["states"], **({"refused": one["refused"]} if one["refused"] else {})}
-    return ", ".join(f"{count:,} {state}" for state, count in states.items())
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.items())
+    submitted = clock(one["submitted_at"])
+    return one["batch"], one["name"], one["user"], submitted, one["state"], f"{one['rows']:,}", counts
 
 
-@app.command("cancel", cls=QuickCommand)
-@option_groups
+@subcommand(app, "cancel")
 def cancel(
-    yard: DaemonOptions,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The batch, as gpuyard batch list shows it.")],
-    grace: Annotated[
-        str | None, typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL, as in 10s.")
-    ] = None,
+    daemon: DaemonOptions,
+    id: Annotated[str, argument("ID", "The batch, as gpuyard batch list shows it.")],
+    grace: Annotated[str | None, option("--grace", "TIME", "From SIGTERM to SIGKILL, as in 10s.")] = None,
 ) -> None:
     """End all rows of a batch that are not over."""
-    found = yard.client().cancel_batch(id, duration("--grace", grace))
+    found = daemon.client().cancel_batch(id, duration("--grace", grace))
     left = len(found["running"])
     output.say(f"batch {id} is given up" + (f"; {output.many(left, 'job')} of it will have ended soon" if left else ""))
 
 
-@app.command("report", cls=QuickCommand)
-@option_groups
-def report(yard: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
+@subcommand(app, "report")
+def report(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> None:
     """Tell what a batch achieved, beside running its rows one after another."""
     from gpuyard.cli.jobs.batch_results import report_lines
 
-    client = yard.client()
-    found = client.batch_report(_meant(client, id))
+    client = daemon.client()
+    found = client.batch_report(_chosen(client, id))
     if json:
         output.print_json(found)
     else:
         print("\n".join(report_lines(found)))
 
 
-def _meant(client: Client, id: str | None, open_first: bool = False) -> str:
-    """The batch that is named, or one's newest."""
+def _chosen(client: Client, id: str | None, open_first: bool = False) -> str:
+    """The given batch, or the user's newest."""
     if id is not None:
         return id
     found = client.batches(user=client.who_am_i()["user"], limit=100)

@@ -27,68 +27,61 @@ from gpuyard.spec.batch_files import (
 )
 
 PROFILE = "--epochs=2"
-"""How rows of a file of commands are tried out, if nothing is known of their like."""
+"""How rows of a file of commands are profiled, if no similar job is known."""
 _DOCUMENTS = (".yaml", ".yml", ".toml")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is to be submitted."""
-
     name: str
     key: str
-    """What tells that a file is the same."""
+    """Identifies the file and its contents."""
     jobs: list[dict[str, Any]]
-    """In the order in which they start."""
     waves: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a command line says of a batch."""
-
+class BatchSettings:
     options: Options
-    """Of every job, unless it says otherwise itself; but `name` is the batch's."""
+    """For every job that does not say otherwise; but `name` is the batch's."""
     num: int | None = None
     header: str = "auto"
     profile: bool = True
-    elsewhere: bool = False
+    remote: bool = False
 
 
-def read_batch(path: str, asked: Asked) -> Batch:
-    """The batch that a file describes."""
+def read_batch(path: str, settings: BatchSettings) -> Batch:
     if path.endswith(_DOCUMENTS):
-        return _document(path, asked)
-    rows = read_commands(path, asked.header)
-    jobs = _commands(path, rows, asked)
-    size = USUAL if asked.num is None else asked.num
-    return Batch(_name(path, asked), _key(path), _in_turn(jobs, [row.priority for row in rows], size), size > 0)
+        return _document(path, settings)
+    rows = read_commands(path, settings.header)
+    jobs = _commands(path, rows, settings)
+    size = USUAL if settings.num is None else settings.num
+    return Batch(_name(path, settings), _key(path), _in_order(jobs, [row.priority for row in rows], size), size > 0)
 
 
-def read_sweep(path: str, command: Sequence[str], asked: Asked) -> Batch:
-    """The batch that a command and a file of parameters describe."""
+def read_sweep(path: str, command: Sequence[str], settings: BatchSettings) -> Batch:
+    """The batch of a command and a file of parameters."""
     if not command:
         raise UserError("there is no command to fill; put it after --, as in: ... -- python train.py --lr={lr}")
     choices = read_parameters(path)
-    filling, common = Filling(choices[0].values), replace(asked.options, name=None)
+    filling, common = Filling(choices[0].values), replace(settings.options, name=None)
 
     def job(choice: Choice) -> dict[str, Any]:
         words = [filling.fill(word, choice.values) for word in command]
         filled = {name: _filled(getattr(common, name), filling, choice.values) for name in _FILLED}
         try:
-            return _described(replace(common, **filled), words, asked, own_id=any("{id}" in word for word in words))
+            return _described(replace(common, **filled), words, settings, own_id=any("{id}" in word for word in words))
         except UserError as error:
-            told = filled != {name: getattr(common, name) for name in _FILLED}  # else no line has to do with it
-            raise UserError(f"{choice.where}: {error}") if told else error from error
+            has_parameters = filled != {name: getattr(common, name) for name in _FILLED}
+            raise UserError(f"{choice.where}: {error}") if has_parameters else error from error
 
     jobs = each(choices, job)
     filling.check(path, [*command, *(common.env or ())])
-    size = asked.num or 0
-    return Batch(_name(path, asked), _key(path, *command), _in_turn(jobs, [0.0] * len(jobs), size), size > 0)
+    size = settings.num or 0
+    return Batch(_name(path, settings), _key(path, *command), _in_order(jobs, [0.0] * len(jobs), size), size > 0)
 
 
 _FILLED = ("env", "tag", "output", "error", "gpu_memory", "simulate_use", "chdir")
-"""Options that may hold parameters."""
 
 
 def _filled(value: Any, filling: Filling, values: Mapping[str, str]) -> Any:
@@ -97,39 +90,39 @@ def _filled(value: Any, filling: Filling, values: Mapping[str, str]) -> Any:
     return [filling.fill(one, values) for one in value] if value else value
 
 
-def _document(path: str, asked: Asked) -> Batch:
+def _document(path: str, settings: BatchSettings) -> Batch:
     from gpuyard.cli.jobs.job_file import read_jobs
 
-    common = Request(**_plain(replace(asked.options, name=None)))
-    jobs = read_jobs(path, common, elsewhere=asked.elsewhere)
-    if asked.num and any(job.get("dependency") for job in jobs):
+    common = Request(**_plain(replace(settings.options, name=None)))
+    jobs = read_jobs(path, common, elsewhere=settings.remote)
+    if settings.num and any(job.get("dependency") for job in jobs):
         raise UserError(f"{path}: jobs that follow each other cannot be put into waves; leave out --num")
     for number, job in enumerate(jobs, 1):
         job["row"] = {"number": number, "priority": job.get("priority", 0.0)}
         if any("{id}" in word for word in job["command"]):
             job["own_id"] = True
-    if not asked.num:
-        return Batch(_name(path, asked), _key(path), jobs, False)
+    if not settings.num:
+        return Batch(_name(path, settings), _key(path), jobs, False)
     later = [-job["row"]["priority"] for job in jobs]
-    return Batch(_name(path, asked), _key(path), _in_turn(jobs, later, asked.num), True)
+    return Batch(_name(path, settings), _key(path), _in_order(jobs, later, settings.num), True)
 
 
-def _commands(path: str, rows: Sequence[Row], asked: Asked) -> list[dict[str, Any]]:
-    """Rows of a file of commands as jobs, with the lines for us that their scripts have."""
-    common, urgent = replace(asked.options, name=None), urgencies([row.priority for row in rows])
+def _commands(path: str, rows: Sequence[Row], settings: BatchSettings) -> list[dict[str, Any]]:
+    """Rows of a file of commands as jobs, with the #GPUYARD lines of their scripts."""
+    common, urgent = replace(settings.options, name=None), urgencies([row.priority for row in rows])
     here = os.path.abspath(os.path.expanduser(common.chdir or os.curdir))
     alike = dict[tuple[str, str], dict[str, Any]]()
 
     def job(row: Row, priority: float) -> dict[str, Any]:
-        directory = _directory(path, row, here, asked.elsewhere)
+        directory = _directory(path, row, here, settings.remote)
         script = os.path.join(directory, row.filename)
         place = directory, script  # a script with a path of its own may run in several directories
         if place not in alike:
             own = replace(common, chdir=None).over(Options(chdir=directory, priority=priority))
-            alike[place] = _of_script(script, own, asked)
+            alike[place] = _of_script(script, own, settings)
         found = {**alike[place], "command": row.command(sys.executable)}
         if row.epochs < 2 and found.get("profile") == PROFILE:
-            found["profile"] = "--epochs=1"  # to try it out for longer than it runs would be odd
+            found["profile"] = "--epochs=1"  # not longer than the row itself
         if common.priority is None:
             found["priority"] = priority
         return {**found, "row": {"number": row.number, "epochs": row.epochs, "priority": row.priority}}
@@ -137,17 +130,17 @@ def _commands(path: str, rows: Sequence[Row], asked: Asked) -> list[dict[str, An
     return each(zip(rows, urgent, strict=True), lambda one: job(*one))
 
 
-def _of_script(script: str, options: Options, asked: Asked) -> dict[str, Any]:
-    """What all rows of a script have in common: what was asked for, then what its own lines say, then the usual."""
-    lines = Options() if asked.elsewhere else _script_lines(script)
+def _of_script(script: str, options: Options, settings: BatchSettings) -> dict[str, Any]:
+    """What all rows of a script share: options first, then the #GPUYARD lines of the script, then defaults."""
+    lines = Options() if settings.remote else _script_lines(script)
     found = options.over(lines).over(Options(name=os.path.basename(script), gpu_memory="auto"))
-    if found.gpu_memory == "auto" and asked.profile:
+    if found.gpu_memory == "auto" and settings.profile:
         found = found.over(Options(profile=PROFILE))
-    return _described(found, [script], asked, own_id=True)
+    return _described(found, [script], settings, own_id=True)
 
 
-def _described(options: Options, words: list[str], asked: Asked, own_id: bool) -> dict[str, Any]:
-    found = Request(**_plain(options), command=words).describe(in_place=True, elsewhere=asked.elsewhere)
+def _described(options: Options, words: list[str], settings: BatchSettings, own_id: bool) -> dict[str, Any]:
+    found = Request(**_plain(options), command=words).describe(in_place=True, elsewhere=settings.remote)
     return {**found, "own_id": True} if own_id else found
 
 
@@ -155,10 +148,10 @@ def _plain(options: Options) -> dict[str, Any]:
     return {f.name: getattr(options, f.name) for f in fields(Options)}
 
 
-def _directory(path: str, row: Row, here: str, elsewhere: bool) -> str:
-    """Where a row runs; what is wrong with it is told before anything is queued."""
-    if elsewhere:
-        return _directory_elsewhere(path, row)
+def _directory(path: str, row: Row, here: str, remote: bool) -> str:
+    """The working directory of a row; mistakes in the row are reported before anything is queued."""
+    if remote:
+        return _remote_directory(path, row)
     directory = os.path.normpath(os.path.join(here, os.path.expanduser(row.directory)))
     if not os.path.isdir(directory):
         raise UserError(f"{row.where(path, 'Directory')}: there is no directory {directory}; write one that is there")
@@ -173,7 +166,7 @@ def _directory(path: str, row: Row, here: str, elsewhere: bool) -> str:
     return directory
 
 
-def _directory_elsewhere(path: str, row: Row) -> str:
+def _remote_directory(path: str, row: Row) -> str:
     if row.executable == THIS_PYTHON:
         raise UserError(f"{row.where(path, 'Executable')}: -1 is a Python of this machine; name one of that machine")
     if not row.directory.startswith(("/", "~")):
@@ -187,25 +180,25 @@ def _is_program(directory: str, word: str) -> bool:
 
 
 def _script_lines(path: str) -> Options:
-    """What the lines for us at the top of a row's script ask for."""
+    """Options from the #GPUYARD lines of a row's script."""
     from gpuyard.cli.jobs.job_script import read_script
 
     with open(path, "rb") as file:
         head = file.read(2**16)
     if b"#GPUYARD" not in head or b"\0" in head:
         return Options()
-    _, asked, _ = read_script(path)
-    if asked.array:
+    _, options, _ = read_script(path)
+    if options.array:
         raise UserError(f"{path} asks for --array, but a row is one job; leave it out, and write a row for each")
-    try:  # by themselves, so that what is wrong in a script is not told of the command
-        Request(**_plain(replace(asked, chdir=None)), command=[path]).describe(in_place=True)
+    try:  # on their own, so that a mistake is blamed on the script
+        Request(**_plain(replace(options, chdir=None)), command=[path]).describe(in_place=True)
     except UserError as error:
         raise UserError(f"{path}, in its lines for gpuyard: {error}") from error
-    return asked
+    return options
 
 
-def _in_turn(jobs: list[dict[str, Any]], priorities: Sequence[float], size: int) -> list[dict[str, Any]]:
-    """The jobs in the order in which they start, lower priorities first, each with its wave."""
+def _in_order(jobs: list[dict[str, Any]], priorities: Sequence[float], size: int) -> list[dict[str, Any]]:
+    """The jobs in the order of their start, lower priorities first, each with its wave."""
     found = []
     for turn in turns([-priority for priority in priorities], size):
         job = jobs[turn.place]
@@ -214,12 +207,12 @@ def _in_turn(jobs: list[dict[str, Any]], priorities: Sequence[float], size: int)
     return found
 
 
-def _name(path: str, asked: Asked) -> str:
-    return asked.options.name or os.path.basename(path)
+def _name(path: str, settings: BatchSettings) -> str:
+    return settings.options.name or os.path.basename(path)
 
 
 def _key(path: str, *more: str) -> str:
-    """What is the same if the same file is given again, as it is now."""
+    """The same for the same file with the same contents."""
     found = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
     with open(path, "rb") as file:
         found.update(file.read())

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuyard.cli.terminal import output
+from gpuyard.cli.terminal.live_view import LiveView
+from gpuyard.cli.terminal.styled_lines import Line, Piece, clip, table, text_columns, wrap
 from gpuyard.cli.terminal.text_table import how_far, indices, instant, now, print_table
 from gpuyard.client.retry import patiently
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from gpuyard.api.batch_types import BatchReport, BatchStanding, RowOutcome
     from gpuyard.api.types import Job
     from gpuyard.client.client import Client
@@ -25,23 +23,24 @@ if TYPE_CHECKING:
     from gpuyard.recordings.series import Recording
 
 
-_LIVE, _QUIET = 1.0, 30.0
-"""Seconds after which to look again though no row has ended: where somebody looks on, and where nobody does."""
+_LIVE_PERIOD, _PERIOD = 1.0, 30.0
+"""Seconds after which to ask again though no row has ended: for a live view, and for lines."""
 _OVERLAP = 10.0
-"""Seconds of which it is asked twice who ended then: what ended first may be written last."""
+"""Seconds for which ended rows are asked for twice: what ended first may be written last."""
 _MOST_SHOWN, _MOST_WAVES = 30, 20
-
-Show = Callable[["BatchStanding"], None]
 
 
 def follow(client: Client, id: str, quiet: bool = False) -> None:
-    """Return when a batch is over; tell how it goes, unless quiet. A daemon that goes away is waited for."""
-    with _screen(quiet) as (show, pause):
+    """Return when a batch is over; show its state, unless quiet. A daemon that goes away is waited for."""
+    changes = _Changes()
+    with LiveView(_picture, changes.lines, to_stderr=True, live=not quiet) as view:
+        period = _LIVE_PERIOD if view.live else _PERIOD
         over, since = None, 0.0
         while True:
-            wait = 0.0 if over is None else pause
+            wait = 0.0 if over is None else period
             standing = patiently(client.batch, id, wait=wait, over=over, since=since, say=output.say)
-            show(standing)
+            if not quiet:
+                view.show(standing)
             if standing["state"] == "over":
                 return
             over = _over(standing)
@@ -56,37 +55,22 @@ def _over(standing: BatchStanding) -> int:
     return sum(count for state, count in standing["states"].items() if state in OVER)
 
 
-@contextmanager
-def _screen(quiet: bool) -> Iterator[tuple[Show, float]]:
-    if quiet:
-        yield lambda standing: None, _QUIET
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.live import Live
-
-        with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as screen:
-            yield lambda standing: screen.update(_picture(standing), refresh=True), _LIVE
-    else:
-        yield Lines().show, _QUIET
-
-
 @dataclass(slots=True)
-class Lines:
-    """One line for every row that ends, and for every wave that begins."""
+class _Changes:
+    """A line for every row that ends, and for every wave that begins."""
 
-    told: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
     wave: int = 0
 
-    def show(self, standing: BatchStanding) -> None:
-        """Tell what is new."""
+    def lines(self, standing: BatchStanding) -> Iterator[str]:
         for row in standing["ended"]:
-            if row["id"] not in self.told:
-                self.told.add(row["id"])
-                output.say(line_of(row))
+            if row["id"] not in self.ended:
+                self.ended.add(row["id"])
+                yield line_of(row)
         wave = standing["wave"]
         if wave is not None and wave != self.wave and standing["waves"] > 1:
             self.wave = wave
-            output.say(f"wave {wave} of {standing['waves']}")
+            yield f"wave {wave} of {standing['waves']}"
 
 
 def line_of(row: RowOutcome) -> str:
@@ -94,10 +78,10 @@ def line_of(row: RowOutcome) -> str:
     took = f" after {_time(row['seconds'])}" if row["seconds"] is not None else ""
     where = f" on GPU {indices(row['gpus'])}" if row["gpus"] and row["seconds"] is not None else ""
     peak = f", peak {format_size(row['peak'])}" if row["peak"] else ""
-    return f"row {row['row']} (job {row['id']}, {row['name']}): {_how(row)}{took}{where}{peak}"
+    return f"row {row['row']} (job {row['id']}, {row['name']}): {_ending(row)}{took}{where}{peak}"
 
 
-def _how(row: RowOutcome) -> str:
+def _ending(row: RowOutcome) -> str:
     """`failed (exit code 3, attempt 2)`."""
     code = row["exit_code"]
     why = row["reason"] or ("" if code is None else _exit(code))
@@ -108,33 +92,21 @@ def _how(row: RowOutcome) -> str:
 
 
 def _exit(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    import signal
-
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return output.signal_name(code) or f"exit code {code}"
 
 
-def _picture(standing: BatchStanding) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+_HEADS = {"ROW": 9, "JOB": 8, "NAME": 3, "GPU": 7, "MEMORY": 5, "FOR": 6, "PROGRESS": 4}
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
+
+def _picture(standing: BatchStanding, width: int) -> list[Line]:
     running = standing["running"]
-    rows = [("ROW", "JOB", "NAME", "GPU", "MEMORY", "FOR", "PROGRESS"), *map(_cells, running[:_MOST_SHOWN])]
-    for head, *cells in zip(*rows, strict=True):
-        least = None if head in ("NAME", "PROGRESS") else max(map(len, (head, *cells)))
-        table.add_column(head, no_wrap=True, min_width=least)  # a narrow screen costs the name, not the number
-    for row in rows[1:]:
-        table.add_row(*row)
-    lines = [Text(head_line(standing))]
+    cells = [_cells(job) for job in running[:_MOST_SHOWN]]
+    head, rows = table(text_columns(_HEADS, cells, soft=("NAME", "PROGRESS")), width)
+    lines: list[Line] = [[Piece(text)] for text in wrap(head_line(standing), width)]
+    lines += [[Piece(head, "title")], *rows]
     if len(running) > _MOST_SHOWN:
-        lines.append(Text(f"and {len(running) - _MOST_SHOWN} more"))
-    return Group(*lines[:1], table, *lines[1:])
+        lines.append([Piece(f"and {len(running) - _MOST_SHOWN} more")])
+    return [clip(line, width) for line in lines]
 
 
 def _cells(job: Job) -> Sequence[str]:
@@ -145,7 +117,7 @@ def _cells(job: Job) -> Sequence[str]:
 
 
 def _memory(job: Job) -> str:
-    """`1.8G of 2G`: what it uses of what it was promised."""
+    """`1.8G of 2G`: used, of what was reserved."""
     promised = "all" if job["gpu_memory"] is None else format_size(job["gpu_memory"])
     peak = job["measured"]["peak"] if job["measured"] else None
     return f"{format_size(peak)} of {promised}" if peak else promised
@@ -168,7 +140,7 @@ def head_line(standing: BatchStanding) -> str:
 
 
 def summarise(client: Client, id: str, json: bool) -> int:
-    """Tell how every row of a batch ended, and what that achieved; the exit code that says whether all is well."""
+    """Print how every row ended, and what the batch achieved; returns the exit code."""
     standing, report = client.batch(id), client.batch_report(id)
     rows = sorted(standing["ended"], key=lambda row: (row["row"], row["id"]))
     if json:
@@ -191,9 +163,10 @@ def _summary(row: RowOutcome) -> Sequence[str]:
 
 
 def report_lines(report: BatchReport) -> list[str]:
-    """What a batch achieved, in words."""
     counts = [f"{report['succeeded']:,} succeeded"]
-    counts += [f"{many:,} {name}" for name, many in _otherwise(report) if many]
+    counts += [
+        f"{many:,} {name}" for name, many in (("failed", report["failed"]), ("refused", report["refused"])) if many
+    ]
     going = "" if report["state"] == "over" else ", and it is not over"
     lines = [f"batch {report['batch']} ({report['name']}): {', '.join(counts)} of {report['rows']:,}{going}"]
     if report["makespan"]:
@@ -203,10 +176,6 @@ def report_lines(report: BatchReport) -> list[str]:
     if len(waves) > _MOST_WAVES:
         lines.append(f"and {len(waves) - _MOST_WAVES:,} more waves (--json tells of all)")
     return lines
-
-
-def _otherwise(report: BatchReport) -> list[tuple[str, int]]:
-    return [("failed", report["failed"]), ("refused", report["refused"])]
 
 
 def _achieved(report: BatchReport) -> Iterator[str]:
@@ -226,7 +195,7 @@ def _wave(wave: Any, state: str) -> str:
     begin, end = wave["started_at"], wave["ended_at"]
     if begin and end:
         took = _time((instant(end) - instant(begin)).total_seconds())
-    else:  # of a batch that was given up nothing is to be waited for
+    else:  # nothing more comes of a cancelled batch
         took = "not over" if begin else "never begun" if state == "over" else "not begun"
     return f"wave {wave['wave']}: {output.many(wave['rows'], 'row')}, {took}"
 
@@ -241,26 +210,23 @@ def _hours(hours: float) -> str:
     return f"{hours:.2f}" if abs(hours) >= 1 else f"{hours:.2g}"
 
 
-_PIECE = 2**20
-_LOOK, _PATIENCE = 0.2, 3.0
-"""Seconds between questions for a look at the GPUs, and for how long one is waited for."""
+_LOG_PIECE = 2**20
+_RECORDING_PERIOD, _RECORDING_WAIT = 0.2, 3.0
+"""Seconds between requests for the last sample, and the longest wait for it."""
 
 
 class Results(NamedTuple):
-    """What came of a batch."""
-
-    told: dict[str, Any]
+    document: dict[str, Any]
     """As --json has it: the batch's report, its outcomes, `summary` and `files`."""
     recording: Recording
 
     @property
     def code(self) -> int:
-        """The exit code that says whether all is well."""
-        return int(self.told["failed"] > 0 or self.told["refused"] > 0 or self.told["state"] == "open")
+        return int(self.document["failed"] > 0 or self.document["refused"] > 0 or self.document["state"] == "open")
 
 
 def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy: str = "") -> Results:
-    """Write what the GPUs did while a batch ran, and who had which."""
+    """Write metrics of the GPUs during the batch, and which job had which GPU."""
     from gpuyard.monitor import output_folder
     from gpuyard.monitor import summaries as course
     from gpuyard.monitor.tracks import HELD
@@ -270,7 +236,7 @@ def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy
     jobs = course.job_runs(client, [row["id"] for row in (*standing["ended"], *standing["running"])], now)
     begin = min((one.submitted for one in jobs), default=now)
     end = max((stay.end for one in jobs for stay in one.stays), default=now)
-    recording = _recorded(client, begin, end)
+    recording = _read_recording(client, begin, end)
     summary = _metrics_summary(policy, jobs, recording)
     output.say("drawing ..." if drawn else "writing ...")
     files = [
@@ -281,13 +247,13 @@ def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy
         *_write_gantt(client, out, jobs, policy, begin),
         *output_folder.write_drawn(out, recording, f"{standing['name']}, {policy}", drawn),
     ]
-    _tell(summary, out, files)
-    told = {**report, "outcomes": standing["ended"], "refusals": standing["refusals"], "summary": summary}
-    return Results({**told, "files": [str(path) for path in files]}, recording)
+    _print_metrics(summary, out, files)
+    document = {**report, "outcomes": standing["ended"], "refusals": standing["refusals"], "summary": summary}
+    return Results({**document, "files": [str(path) for path in files]}, recording)
 
 
-def _recorded(client: Client, begin: float, end: float) -> Recording:
-    """What all GPUs did then; the look that follows the end is waited for, so that none before it is missed."""
+def _read_recording(client: Client, begin: float, end: float) -> Recording:
+    """Metrics of all GPUs; waits for the first sample after the end, so that none before it is missed."""
     from gpuyard.monitor.sources import open_source
     from gpuyard.monitor.tracks import HELD, to_edges
     from gpuyard.recordings.series import METRICS
@@ -297,9 +263,9 @@ def _recorded(client: Client, begin: float, end: float) -> Recording:
         now = time.time()
         found = source.read(list(METRICS), begin - HELD, max(end, now), step=1.0)
         newest = max((float(one.at[-1]) for one in found.series if len(one.at)), default=0.0)
-        if newest >= end or now > end + _PATIENCE:
+        if newest >= end or now > end + _RECORDING_WAIT:
             return to_edges(found, begin, end)
-        time.sleep(_LOOK)
+        time.sleep(_RECORDING_PERIOD)
 
 
 def _metrics_summary(policy: str, jobs: Sequence[JobRun], recording: Recording) -> dict[str, Any]:
@@ -308,7 +274,7 @@ def _metrics_summary(policy: str, jobs: Sequence[JobRun], recording: Recording) 
 
     gpus, had = gpu_summaries(recording), {gpu for one in jobs for stay in one.stays for gpu in stay.gpus}
     for gpu in gpus:
-        gpu["used"] = gpu["index"] in had  # processes are not seen of every job
+        gpu["used"] = gpu["index"] in had  # not every job has visible processes
     energy = [gpu["energy_wh"] for gpu in gpus if gpu["energy_wh"] is not None]
     return {
         "policy": policy,
@@ -332,57 +298,53 @@ def _write_gantt(client: Client, out: Path, jobs: Sequence[JobRun], policy: str,
     return save(gantt(schedule(jobs, memories, title, begin)), out, "gantt")
 
 
-def _tell(summary: Mapping[str, Any], out: Path, files: Sequence[Path]) -> None:
-    from gpuyard.units import format_duration, format_plain
+def _print_metrics(summary: Mapping[str, Any], out: Path, files: Sequence[Path]) -> None:
+    from gpuyard.units import format_plain
 
     for sentence in summary["warnings"]:
         output.say(f"gpuyard: warning: {sentence}")
-    times = {name: summary[name] for name in ("makespan", "wait_mean", "turnaround_mean")}
-    told = {name: "-" if value is None else format_duration(round(value, 1)) for name, value in times.items()}
+    names = ("makespan", "wait_mean", "turnaround_mean")
+    times = {name: "-" if summary[name] is None else _time(summary[name]) for name in names}
     busy = "-" if summary["utilization"] is None else f"{summary['utilization']:.0f} %"
     energy = "" if summary["energy_wh"] is None else f", {format_plain(summary['energy_wh'])} Wh"
     simulated = " (simulated)" if summary["simulated"] else ""
     output.say(
-        f"policy {summary['policy']}: makespan {told['makespan']}, mean wait {told['wait_mean']}, mean turnaround "
-        f"{told['turnaround_mean']}; GPUs{simulated}: {busy} busy on average{energy}"
+        f"policy {summary['policy']}: makespan {times['makespan']}, mean wait {times['wait_mean']}, mean turnaround "
+        f"{times['turnaround_mean']}; GPUs{simulated}: {busy} busy on average{energy}"
     )
     output.say(f"written to {out}: {', '.join(path.name for path in files)}")
 
 
 def keep_logs(client: Client, ids: Sequence[str], folder: Path) -> None:
-    """Keep what the jobs printed; the yard itself is thrown away."""
+    """Keep the jobs' output; the daemon's folder is thrown away."""
     folder.mkdir(parents=True, exist_ok=True)
     for id in ids:
         job = client.job(id)
-        if job["output"]:  # it went to a file of the user's own
+        if job["output"]:  # a file of the user
             continue
         name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in job["name"] or "")
         with (folder / f"{id}-{name}.txt".replace("-.txt", ".txt")).open("wb") as file:
             offset = 0
-            while data := (part := client.log(id, offset, size=_PIECE)).data:
+            while data := (part := client.log(id, offset, size=_LOG_PIECE)).data:
                 file.write(data)
                 offset = part.next_offset
 
 
 def compare(out: Path, found: Mapping[str, Results], drawn: Sequence[str]) -> None:
-    """Put policies beside each other: a figure, a table, and what the GPUs did under each."""
+    """Compare policies: a figure, a table, and the metrics under each."""
     from gpuyard.cli.terminal.text_table import lines
     from gpuyard.monitor import output_folder
     from gpuyard.monitor.plots import MEASURES, write_comparison, write_plots
 
-    summaries = {policy: one.told["summary"] for policy, one in found.items()}
+    summaries = {policy: one.document["summary"] for policy, one in found.items()}
     files = write_comparison(out, summaries)
     recordings = [(policy, one.recording) for policy, one in found.items()]
     known = [name for name in drawn if any(output_folder.has_values(one, name) for _, one in recordings)]
     files += write_plots(recordings, known, out, layout="stacked", title="Policies compared") if known else []
     heads = ("POLICY", "SUCCEEDED", *(measure.title.upper() for measure in MEASURES))
-    rows = [(policy, _of_all(one), *_policy_cells(one)) for policy, one in summaries.items()]
+    rows = [(policy, f"{one['succeeded']} of {one['jobs']}", *_policy_cells(one)) for policy, one in summaries.items()]
     output.say("\n".join(lines(heads, rows, None)))
     output.say(f"written to {out}: {', '.join(path.name for path in files)}")
-
-
-def _of_all(summary: Mapping[str, Any]) -> str:
-    return f"{summary['succeeded']} of {summary['jobs']}"
 
 
 def _policy_cells(summary: Mapping[str, Any]) -> Sequence[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, option_groups
+from gpuyard.cli.common_options import DaemonOptions, option, option_groups
 from gpuyard.cli.common_options import SomeJobIds as JobIds
 from gpuyard.cli.jobs.job_lists import Name, State, Tag, check_state
 from gpuyard.cli.terminal import output
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _AT_ONCE = 500
 """Tasks of an array that one request names."""
 
-User = Annotated[str | None, typer.Option("--user", metavar="U", help="This user's jobs, which is for admins (yours).")]
-All = Annotated[bool, typer.Option("--all", help="All open jobs of yours, or of --user.")]
+User = Annotated[str | None, option("--user", "U", "This user's jobs, which is for admins (yours).")]
+All = Annotated[bool, option("--all", "All open jobs of yours, or of --user.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Options that choose among the open jobs; what fits them all is meant."""
+class Selection:
+    """Options that select open jobs; a job must match all of them."""
 
     name: Name = None
     user: User = None
@@ -40,19 +40,18 @@ class Choice:
     all_: All = False
 
     @property
-    def made(self) -> bool:
-        """Whether jobs are chosen by what they are like."""
+    def given_by_options(self) -> bool:
         return bool(self.all_ or self.name or self.user or self.state or self.tag)
 
     def ids(self, client: Client, given: Sequence[str], usual: str | None = None) -> list[str]:
-        """The jobs that are meant, tasks of an array as one; in the state `usual`, unless another is asked for."""
+        """Ids of the selected jobs, tasks of an array as one; in the state `usual` unless --state is given."""
         check_state(self.state)
-        if not self.made:
+        if not self.given_by_options:
             if not given:
                 raise UserError("which jobs? give their ids, or --name, --user, --state, --tag, or --all")
             return list(given)
         state = self.state or usual
-        jobs = client.jobs(user=self.user or myself(client), name=self.name, state=state, tag=self.tag)
+        jobs = client.jobs(user=self.user or current_user(client), name=self.name, state=state, tag=self.tag)
         if given:
             jobs = [job for job in jobs if job["id"] in given or job["array"] in given]
         output.say(f"{output.many(len(jobs), 'job')} chosen" if jobs else "no open job fits")
@@ -60,7 +59,7 @@ class Choice:
 
 
 def _together(jobs: Iterable[Job]) -> Iterable[str]:
-    """Their ids; tasks of one array are named together, since there may be thousands."""
+    """Ids of jobs; tasks of one array are named together, since there may be thousands."""
     arrays: dict[str, list[int]] = {}
     for job in jobs:
         if job["array"] is None or job["task"] is None:
@@ -73,8 +72,8 @@ def _together(jobs: Iterable[Job]) -> Iterable[str]:
             yield folded(array, tasks[first : first + _AT_ONCE])
 
 
-def myself(client: Client) -> str:
-    """The name that the daemon knows this user by."""
+def current_user(client: Client) -> str:
+    """The name by which the daemon knows this user."""
     if client.host is not None:
         return str(client.who_am_i().get("user") or "")
     import pwd
@@ -85,17 +84,16 @@ def myself(client: Client) -> str:
         return str(os.geteuid())
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")]
+Json = Annotated[bool, option("--json", "Print the jobs as JSON.")]
 
 
 @option_groups
 def cancel(
-    yard: DaemonOptions,
-    choice: Choice,
+    daemon: DaemonOptions,
+    selection: Selection,
     jobs: JobIds = None,
     grace: Annotated[
-        str | None,
-        typer.Option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL (what its submitter said, else 10s)."),
+        str | None, option("--grace", "TIME", "From SIGTERM to SIGKILL (what its submitter said, else 10s).")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -103,72 +101,68 @@ def cancel(
     from gpuyard.cli.jobs.submit import duration
 
     seconds = duration("--grace", grace)
-    client = yard.client()
+    client = daemon.client()
     over: set[str] = set()
 
     def act(id: str) -> Job:
         try:
             return client.cancel(id, seconds)
         except Refused:
-            if not choice.made or _count(job := client.job(id), "queued", "held", "running"):
+            if not selection.given_by_options or _count(job := client.job(id), "queued", "held", "running"):
                 raise
-            over.add(job["id"])  # since it was chosen, which is nobody's mistake
+            over.add(job["id"])  # it ended after it was selected
             return job
 
     def describe(job: Job) -> str:
         return "is over already" if job["id"] in over else describe_cancelled(job)
 
-    _each(choice.ids(client, jobs or ()), act, describe, json)
+    _apply(selection.ids(client, jobs or ()), act, describe, json)
 
 
 @option_groups
-def hold(yard: DaemonOptions, choice: Choice, jobs: JobIds = None, json: Json = False) -> None:
+def hold(daemon: DaemonOptions, selection: Selection, jobs: JobIds = None, json: Json = False) -> None:
     """Keep waiting jobs from being started."""
-    client, said = yard.client(), [""]
+    client, said = daemon.client(), [""]
 
     def act(id: str) -> Job:
         said[0] = "held" if _count(client.job(id), "queued", "running") else "was held already"
         return client.hold(id)
 
-    _each(choice.ids(client, jobs or (), "queued"), act, lambda _: said[0], json)
+    _apply(selection.ids(client, jobs or (), "queued"), act, lambda _: said[0], json)
 
 
 @option_groups
-def release(yard: DaemonOptions, choice: Choice, jobs: JobIds = None, json: Json = False) -> None:
+def release(daemon: DaemonOptions, selection: Selection, jobs: JobIds = None, json: Json = False) -> None:
     """Let held jobs be started again; give leases back."""
-    client, said = yard.client(), [""]
+    client, said = daemon.client(), [""]
 
     def act(id: str) -> Job:
         job = client.job(id)
         if job["kind"] == "lease" and job["state"] == "running":
             client.give_back_lease(id)
-            said[0] = f"given back; process {job['pid']} is left alone, so let it use GPU {_listed(job)} no more"
+            gpus = ", ".join(map(str, job["gpus"]))
+            said[0] = f"given back; process {job['pid']} is left alone, so let it use GPU {gpus} no more"
             return client.job(id)
         said[0] = "released" if _count(job, "held") else "was not held"
         return client.release(id)
 
-    _each(choice.ids(client, jobs or (), "held"), act, lambda _: said[0], json)
+    _apply(selection.ids(client, jobs or (), "held"), act, lambda _: said[0], json)
 
 
 def _count(job: Job, *states: str) -> int:
-    """How many tasks of an array are in one of some states; of a job, whether it is."""
+    """How many tasks of an array (or 1 for a job) are in one of the states."""
     tasks = job.get("tasks") or {job["state"]: 1}
     return sum(tasks.get(state, 0) for state in states)
 
 
-def _listed(job: Job) -> str:
-    return ", ".join(map(str, job["gpus"]))
-
-
 def describe_cancelled(job: Job) -> str:
-    """What became of a job that was cancelled."""
     if job["kind"] == "lease" and job["started_at"] is not None:
         return f"the lease ends; process {job['pid']} is left alone, so end it yourself if it uses the GPUs still"
     return "asked to end" if job["state"] == "running" else job["state"]
 
 
-def _each(jobs: list[str], act: Callable[[str], Job], describe: Callable[[Job], str], json: bool) -> None:
-    """Do it to every job; one that cannot be done is told, and does not keep the others from it."""
+def _apply(jobs: list[str], act: Callable[[str], Job], describe: Callable[[Job], str], json: bool) -> None:
+    """Act on every job; a failure is reported, and the others go on."""
     done: list[Job] = []
     for id in dict.fromkeys(jobs):
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -19,10 +19,10 @@ _LISTED = 10
 """Runs that are shown; the JSON has them all."""
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="JOB | -- COMMAND ARGS | forget SIGNATURE",
+    argument(
+        "JOB | -- COMMAND ARGS | forget SIGNATURE",
+        "What is expected of a job, or of a command; or what to forget.",
         show_default=False,
-        help="What is expected of a job, or of a command; or what to forget.",
     ),
 ]
 
@@ -30,29 +30,29 @@ Words = Annotated[
 @option_groups
 def estimates(
     context: typer.Context,
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     words: Words = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="USER", help="Only of this user's jobs.")] = None,
-    gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, metavar="N", help="Of a command: how many GPUs.")] = 1,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Of a command: its tags.")] = None,
+    user: Annotated[str | None, option("--user", "-u", "USER", "Only of this user's jobs.")] = None,
+    gpus: Annotated[int, option("--gpus", "-g", "N", "Of a command: how many GPUs.", min=1)] = 1,
+    tag: Annotated[list[str] | None, option("--tag", "TAG", "Of a command: its tags.")] = None,
     json: Json = False,
 ) -> None:
     """Tell what is known of jobs by what their like used and took, and how right that was."""
-    client, given = yard.client(), list(words or ())
+    client, given = daemon.client(), list(words or ())
     command = _after_dashes(context, given)
     if not given:
         _list(client.estimates(user), json)
     elif given[0] == "forget" and not command:
         _forget(client, given[1:], json)
     elif len(given) == 1 and not command:
-        _tell(client.estimate(given[0]), json)
+        _print_expectation(client.estimate(given[0]), json)
     else:
         directory = os.getcwd() if client.host is None else None
-        _tell(client.guess(given, directory, gpus=gpus, tags=list(tag or ())), json)
+        _print_expectation(client.guess(given, directory, gpus=gpus, tags=list(tag or ())), json)
 
 
 def _after_dashes(context: typer.Context, words: list[str]) -> bool:
-    """Whether what was given is a command: -- stands before it."""
+    """Whether the words are a command: -- stands before them."""
     line = context.meta.get("gpuyard.line", [])
     return bool(words) and len(line) > len(words) and line[-len(words) - 1] == "--"
 
@@ -79,8 +79,10 @@ def _list(found: list[Estimate], json: bool) -> None:
     heads = ("SIGNATURE", "USER", "RUNS", "EXPECTED", "TIME", "MEMORY ERROR", "TIME ERROR", "LAST", "COMMAND")
     rows = [
         (
-            one["signature"], one["user"], f"{one['runs']:,}", _memory(one), _time(one), _error(one["memory_error"]),
-            _error(one["time_error"]), clock(one["last_at"]), one["command"],
+            one["signature"], one["user"], f"{one['runs']:,}",
+            "-" if one["memory"] is None else (one["evidence"] or "").partition(": ")[2],
+            output.duration(one["seconds"]) + (" an epoch" if one["per_epoch"] else ""),
+            _error(one["memory_error"]), _error(one["time_error"]), clock(one["last_at"]), one["command"],
         )
         for one in found
     ]  # fmt: skip
@@ -88,7 +90,7 @@ def _list(found: list[Estimate], json: bool) -> None:
     output.say("an error is how far predictions were off: the median, the worst and the mean; + is too much")
 
 
-def _tell(found: Expectation, json: bool) -> None:
+def _print_expectation(found: Expectation, json: bool) -> None:
     from gpuyard.cli.terminal.text_table import clock, print_table, visible
     from gpuyard.units import format_duration, format_size
 
@@ -105,26 +107,13 @@ def _tell(found: Expectation, json: bool) -> None:
     if runs := found["runs"][:_LISTED]:
         rows = [
             (
-                run["job"], clock(run["ended_at"]), run["outcome"], _size(run["peak"]), _size(run["predicted_peak"]),
+                run["job"], clock(run["ended_at"]), run["outcome"],
+                output.size(run["peak"]), output.size(run["predicted_peak"]),
                 output.duration(run["seconds"]), output.duration(run["predicted_seconds"]),
             )
             for run in runs
         ]  # fmt: skip
         print_table(("JOB", "ENDED", "OUTCOME", "PEAK", "EXPECTED", "RAN", "EXPECTED"), rows)
-
-
-def _size(size: float | None) -> str:
-    from gpuyard.units import format_size
-
-    return "-" if size is None else format_size(size)
-
-
-def _memory(one: Estimate) -> str:
-    return "-" if one["memory"] is None else (one["evidence"] or "").partition(": ")[2]
-
-
-def _time(one: Estimate) -> str:
-    return output.duration(one["seconds"]) + (" an epoch" if one["per_epoch"] else "")
 
 
 def _error(error: PredictionError | None) -> str:

@@ -6,9 +6,7 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, option, option_groups, past_time
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
 
@@ -17,23 +15,21 @@ if TYPE_CHECKING:
     from gpuyard.client.client import Client
 
 
-_SHOWN = 40
-"""Waiting jobs that a terminal shows."""
-_ASKED = 200
-"""Jobs that are asked for when a terminal shows only the first."""
+_SHOWN = 40  # waiting jobs
+_REQUESTED = 200  # jobs, for a terminal
 
 _STATES = ("queued", "held", "running", "succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
 
-State = Annotated[str | None, typer.Option("--state", metavar="S", help=f"Only these: {' '.join(_STATES)}.")]
-User = Annotated[str | None, typer.Option("--user", metavar="U", help="Only this user's jobs.")]
-Name = Annotated[str | None, typer.Option("--name", metavar="N", help="Only jobs of this name.")]
-Tag = Annotated[str | None, typer.Option("--tag", metavar="T", help="Only jobs with this tag.")]
+State = Annotated[str | None, option("--state", "S", f"Only these: {' '.join(_STATES)}.")]
+User = Annotated[str | None, option("--user", "U", "Only this user's jobs.")]
+Name = Annotated[str | None, option("--name", "N", "Only jobs of this name.")]
+Tag = Annotated[str | None, option("--tag", "T", "Only jobs with this tag.")]
 
 
 @option_groups
 def ps(
-    yard: DaemonOptions,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="All there are, those that are over as well.")] = False,
+    daemon: DaemonOptions,
+    all_: Annotated[bool, option("--all", "-a", "All there are, those that are over as well.")] = False,
     state: State = None,
     user: User = None,
     name: Name = None,
@@ -42,7 +38,7 @@ def ps(
 ) -> None:
     """List running and waiting jobs, in the order in which they are to start."""
     check_state(state)
-    client = yard.client()
+    client = daemon.client()
     chosen = bool(all_ or state or user or name or tag)
     first = sys.stdout.isatty() and not chosen
     if json:
@@ -50,7 +46,7 @@ def ps(
 
         print_rows(client.jobs(all=all_, state=state, user=user, name=name, tag=tag))
         return
-    limit, fold = _ASKED if first else None, sys.stdout.isatty()
+    limit, fold = _REQUESTED if first else None, sys.stdout.isatty()
     now, jobs = client.columns(all=all_, state=state, user=user, name=name, tag=tag, limit=limit, fold=fold)
     shown, more = _first(client, jobs["state"]) if first else (len(jobs["state"]), 0)
     print_jobs(jobs, now, shown)
@@ -61,17 +57,16 @@ def ps(
 
 
 def _first(client: Client, states: list[str]) -> tuple[int, int]:
-    """How many there are of those that run and the first that wait, and how many more."""
+    """How many rows to show (all that run, and the first that wait), and how many more there are."""
     shown = min(states.count("running") + _SHOWN, len(states))
     total = len(states)
-    if total >= _ASKED:
+    if total >= _REQUESTED:
         counts = client.status()["jobs"]
         total = max(total, sum(counts.get(state, 0) for state in ("running", "queued", "held")))
     return shown, total - shown
 
 
 def print_jobs(jobs: Columns, now: float, shown: int) -> None:
-    """The table of the first so many jobs."""
     from gpuyard.cli.terminal.text_table import how_far, indices, print_table, share, span
 
     starts, ends = jobs["started"], jobs["ended"]
@@ -97,36 +92,31 @@ def print_jobs(jobs: Columns, now: float, shown: int) -> None:
 
 
 def check_state(state: str | None) -> None:
-    """Refuse a state that no job can have."""
     if state is not None and state not in _STATES:
         raise UserError(f"there is no state '{state}'{suggest(state, _STATES)}; the states are {', '.join(_STATES)}")
 
 
 @option_groups
 def history(
-    yard: DaemonOptions,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
+    daemon: DaemonOptions,
+    limit: Annotated[int, option("--limit", "-n", "N", "At most so many.", min=1)] = 50,
     state: State = None,
     user: User = None,
     name: Name = None,
     tag: Tag = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="WHEN", help="Ended since: a date, a time, or 24h for a day ago.")
+        str | None, option("--since", "WHEN", "Ended since: a date, a time, or 24h for a day ago.")
     ] = None,
     json: Json = False,
 ) -> None:
     """List the jobs that are over, the newest first."""
-    from gpuyard.cli.terminal.text_table import print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
     check_state(state)
-    begin = None if since is None else instant_of(since)
-    jobs = yard.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
-    if json:
-        print_rows(jobs)
-        return
-    print_table(("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ON", "ENDED", "RAN", "REASON"), map(_row, jobs))
-    if not jobs:
-        output.say("no job is over")
+    begin = None if since is None else past_time(since).isoformat()
+    jobs = daemon.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
+    heads = ("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ON", "ENDED", "RAN", "REASON")
+    print_list(jobs, json, heads, _row, "no job is over", heads_if_empty=True)
 
 
 def _row(job: Job) -> tuple[str, ...]:
@@ -144,22 +134,3 @@ def _row(job: Job) -> tuple[str, ...]:
         elapsed(job["started_at"], job["ended_at"], now()),
         job["reason"] or "",
     )
-
-
-def instant_of(text: str, option: str = "--since") -> str:
-    """ISO-8601 with a zone, from what people write; a time of day alone is the last such."""
-    from datetime import UTC, datetime, timedelta
-
-    from gpuyard.cli.terminal.text_table import instant
-    from gpuyard.spec.times import last_clock
-    from gpuyard.units import parse_duration
-
-    try:
-        if (found := last_clock(text, datetime.now().astimezone())) is not None:
-            return found.isoformat()  # before lengths of time, of which 14:00 is one of 14 minutes
-        try:
-            return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
-        except (UserError, OverflowError):
-            return instant(text).isoformat()
-    except ValueError as error:
-        raise UserError(f"{option} '{text}' is no time; write 2026-11-03, '2026-11-03 14:00', 14:00 or 24h") from error

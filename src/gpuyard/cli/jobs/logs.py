@@ -10,20 +10,20 @@ from typing import Annotated
 import typer
 
 from gpuyard.api.types import OVER, Job, LogPart
-from gpuyard.cli.common_options import DaemonOptions, JobId, JobIds, option_groups
+from gpuyard.cli.common_options import DaemonOptions, JobId, JobIds, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.follow import Log, output_of
 from gpuyard.errors import UserError
 
-__all__ = ["FileLog", "Log", "exit_code", "follow", "log_of", "told", "write"]
+__all__ = ["FileLog", "Log", "exit_code", "follow", "log_of", "outcome", "write"]
 
 _LOOK = 0.1
 """Seconds between looks at a file that grows."""
 
 
 class FileLog:
-    """The file that a job's output goes to, read with the rights of whoever looks."""
+    """The file of a job's output, read with the rights of this user."""
 
     def __init__(self, client: Client, path: str) -> None:
         self._client, self.path = client, path
@@ -31,10 +31,10 @@ class FileLog:
     def log(
         self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
     ) -> LogPart:
-        """A piece of it; with `wait`, wait for more, or for the job's end."""
+        """A piece of it; `wait`: seconds to wait for more, or for the job's end."""
         end = time.monotonic() + wait
         while True:
-            job = self._client.job(id)  # before the file is read: what it wrote last is not missed
+            job = self._client.job(id)  # before the file is read: no last output is missed
             if attempt and attempt > job["attempt"]:
                 raise UserError(f"job {id} has had {output.many(job['attempt'], 'attempt')}, not {attempt}")
             data, start, length = self._read(offset, size)
@@ -47,7 +47,7 @@ class FileLog:
             with open(self.path, "rb") as file:
                 length = os.fstat(file.fileno()).st_size
                 start = max(0, length + offset) if offset < 0 else offset
-                start = start if start <= length else 0  # it has begun anew
+                start = start if start <= length else 0  # it was truncated
                 file.seek(start)
                 return file.read(size), start, length
         except FileNotFoundError:
@@ -55,7 +55,7 @@ class FileLog:
 
 
 def log_of(client: Client, id: str, *, error: bool = False) -> Log:
-    """Where a job's output is to be read."""
+    """Where to read a job's output."""
     job = client.job(id)
     if "tasks" in job:  # the daemon says which tasks there are
         return client
@@ -74,20 +74,19 @@ def log_of(client: Client, id: str, *, error: bool = False) -> Log:
 
 
 def follow(log: Log, job: str, offset: int = 0, attempt: int | None = None) -> None:
-    """Write a job's output to stdout as it comes, from an offset on, until the job is over."""
+    """Write a job's output to stdout as it comes, until the job is over."""
     for data in output_of(log, job, offset, attempt, output.say):
         write(data)
 
 
 def write(data: bytes) -> None:
-    """Bytes to stdout, as they are."""
     if data:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
 
 def exit_code(job: Job) -> int:
-    """What a command that stands for a job ends with."""
+    """The exit code of a command that stands for a job."""
     if job["state"] == "succeeded":
         return 0
     if job["state"] == "cancelled":
@@ -98,7 +97,7 @@ def exit_code(job: Job) -> int:
     return 128 - code if code < 0 else code
 
 
-def told(job: Job) -> str:
+def outcome(job: Job) -> str:
     """`job 17: failed (exit code 3)`."""
     why = job["reason"]
     if not why and job["state"] == "failed" and job["exit_code"] is not None:
@@ -112,19 +111,15 @@ _PIECE = 2**16
 
 @option_groups
 def logs(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     job: JobId,
-    follow_: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = None,
-    attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, metavar="N", help="Of its Nth attempt (the last).")
-    ] = None,
-    error: Annotated[
-        bool, typer.Option("--error", "-e", help="Its errors, if they go to a file of their own.")
-    ] = False,
+    follow_: Annotated[bool, option("--follow", "-f", "Go on until the job is over.")] = False,
+    tail: Annotated[int | None, option("--tail", "-n", "N", "Only the last N lines.", min=0)] = None,
+    attempt: Annotated[int | None, option("--attempt", "N", "Of its Nth attempt (the last).", min=1)] = None,
+    error: Annotated[bool, option("--error", "-e", "Its errors, if they go to a file of their own.")] = False,
 ) -> None:
     """Print a job's output."""
-    client = log_of(yard.client(), job, error=error)
+    client = log_of(daemon.client(), job, error=error)
     if tail is None:
         offset = _copy(client, job, attempt)
     else:
@@ -135,7 +130,7 @@ def logs(
 
 
 def _copy(client: Log, job: str, attempt: int | None) -> int:
-    """Write all there is by now; the offset of its end."""
+    """Write all output so far; returns the offset of its end."""
     offset = 0
     while True:
         part = client.log(job, offset, attempt=attempt)
@@ -146,7 +141,7 @@ def _copy(client: Log, job: str, attempt: int | None) -> int:
 
 
 def last_lines(client: Log, job: str, count: int, attempt: int | None = None) -> tuple[bytes, int]:
-    """The last lines of a job's output, and the offset of its end: read backwards, as far as needed."""
+    """The last lines of a job's output, read backwards as far as needed, and the offset of its end."""
     part = client.log(job, -_PIECE, size=_PIECE, attempt=attempt)
     text, end = part.data, part.next_offset
     start = end - len(text)
@@ -161,18 +156,16 @@ def last_lines(client: Log, job: str, count: int, attempt: int | None = None) ->
 
 @option_groups
 def wait(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     jobs: JobIds,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="Give up after that, with exit code 124.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON.")] = False,
+    timeout: Annotated[str | None, option("--timeout", "TIME", "Give up after that, with exit code 124.")] = None,
+    json: Annotated[bool, option("--json", "Print the jobs as JSON.")] = False,
 ) -> None:
     """Wait until jobs are over; the exit code tells how they ended."""
     from gpuyard.cli.jobs.submit import duration
     from gpuyard.cli.terminal.text_table import print_rows
 
-    client = yard.client()
+    client = daemon.client()
     found = [client.job(id) for id in dict.fromkeys(jobs)]  # a wrong id is told at once
     found, in_time = _await(client, found, duration("--timeout", timeout), quiet=json)
     if json:
@@ -185,8 +178,7 @@ def wait(
 
 
 def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) -> tuple[list[Job], bool]:
-    """The jobs as they are at the end, and whether all were over in time."""
-    from gpuyard.api.types import OVER
+    """The jobs at the end, and whether all were over in time."""
     from gpuyard.client.retry import patiently
 
     end = None if timeout is None else time.monotonic() + timeout
@@ -198,5 +190,5 @@ def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) 
             time.sleep(0.0 if job["state"] in OVER else 0.02)
         found.append(job)
         if not quiet:
-            output.say(told(job))
+            output.say(outcome(job))
     return found, all(job["state"] in OVER for job in found)

@@ -5,49 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import format_duration, parse_duration
 
-app = typer.Typer(
-    cls=QuickGroup,
-    help="Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-Which = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name or id.")]
+app = command_group("Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more.")
+Which = Annotated[str, argument("NAME", "The subscription's name or id.")]
 
 
-@app.callback()
-def _notify() -> None:
-    """Be told of your jobs: by mail, Slack, DingTalk, webhooks and many more."""
-
-
-@app.command("add", cls=QuickCommand)
-@option_groups
+@subcommand(app, "add")
 def add(
-    yard: DaemonOptions,
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where: a URL of apprise, or an address; - reads it from the input.")
-    ],
+    daemon: DaemonOptions,
+    url: Annotated[str, argument("URL", "Where: a URL of apprise, or an address; - reads it from the input.")],
     on: Annotated[
-        str | None,
-        typer.Option("--on", metavar="EVENTS", help="Of what: start,finish,failure,timeout,long-wait,tasks, or all."),
+        str | None, option("--on", "EVENTS", "Of what: start,finish,failure,timeout,long-wait,tasks, or all.")
     ] = None,
     long_wait: Annotated[
-        str | None, typer.Option("--long-wait", metavar="TIME", help="What is a long wait (1h); tells of it, too.")
+        str | None, option("--long-wait", "TIME", "What is a long wait (1h); tells of it, too.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="What to call it.")] = None,
-    title: Annotated[
-        str | None, typer.Option("--title", metavar="TEXT", help="A title of your own, as in '{name}: {state}'.")
-    ] = None,
-    body: Annotated[
-        str | None, typer.Option("--body", metavar="TEXT", help="A text of your own, with fields in braces.")
-    ] = None,
+    name: Annotated[str | None, option("--name", "-n", "NAME", "What to call it.")] = None,
+    title: Annotated[str | None, option("--title", "TEXT", "A title of your own, as in '{name}: {state}'.")] = None,
+    body: Annotated[str | None, option("--body", "TEXT", "A text of your own, with fields in braces.")] = None,
     json: Json = False,
 ) -> None:
     """Be told of your jobs at a URL, from now on."""
@@ -55,7 +35,7 @@ def add(
     if long_wait is not None:
         events = [*(events or ("finish", "failure", "timeout")), "long-wait"]
     seconds = None if long_wait is None else parse_duration(long_wait)
-    found = yard.client().subscribe(
+    found = daemon.client().subscribe(
         _given(url), name=name, events=events, long_wait=seconds, title=title, body=body
     )  # fmt: skip
     if json:
@@ -68,7 +48,7 @@ def add(
 
 
 def _given(url: str) -> str:
-    """The URL; read where nobody sees it, if that is asked for."""
+    """The URL; - reads it without an echo, or from a pipe."""
     if url != "-":
         return url
     import sys
@@ -80,41 +60,33 @@ def _given(url: str) -> str:
     return sys.stdin.readline().strip()
 
 
-@app.command("list", cls=QuickCommand)
-@option_groups
-def list_(yard: DaemonOptions, json: Json = False) -> None:
+@subcommand(app, "list")
+def list_(daemon: DaemonOptions, json: Json = False) -> None:
     """List where you are told of your jobs; secrets are not shown."""
-    from gpuyard.cli.terminal.text_table import print_rows, print_table
+    from gpuyard.cli.terminal.text_table import print_list
 
-    found = yard.client().subscriptions()
-    if json:
-        print_rows(found)
-    elif not found:
-        output.say("you are told of nothing; gpuyard notify add URL changes that")
-    else:
-        rows = [(one["id"], one["name"], one["target"], _events(one)) for one in found]
-        print_table(("ID", "NAME", "TO", "OF"), rows)
+    def row(one: Mapping[str, Any]) -> tuple[str, ...]:
+        return one["id"], one["name"], one["target"], _events(one)
+
+    empty = "you are told of nothing; gpuyard notify add URL changes that"
+    print_list(daemon.client().subscriptions(), json, ("ID", "NAME", "TO", "OF"), row, empty)
 
 
-@app.command("remove", cls=QuickCommand)
-@option_groups
-def remove(yard: DaemonOptions, which: Which) -> None:
+@subcommand(app, "remove")
+def remove(daemon: DaemonOptions, which: Which) -> None:
     """Be told no more there."""
-    found = yard.client().unsubscribe(which)
+    found = daemon.client().unsubscribe(which)
     output.say(f"{found['target']} ({found['name']}) is told no more")
 
 
-@app.command("test", cls=QuickCommand)
-@option_groups
+@subcommand(app, "test")
 def try_out(
-    yard: DaemonOptions,
-    which: Annotated[
-        str | None, typer.Argument(metavar="NAME", show_default=False, help="The subscription; all if not said.")
-    ] = None,
+    daemon: DaemonOptions,
+    which: Annotated[str | None, argument("NAME", "The subscription; all if not said.", show_default=False)] = None,
     json: Json = False,
 ) -> None:
     """Send something now, and tell whether it went out."""
-    client = yard.client()
+    client = daemon.client()
     names = [which] if which is not None else [one["id"] for one in client.subscriptions()]
     if not names:
         raise UserError("you have no subscription to try; add one with gpuyard notify add URL")
@@ -129,56 +101,48 @@ def try_out(
         raise SystemExit(1)
 
 
-@app.command("log", cls=QuickCommand)
-@option_groups
+@subcommand(app, "log")
 def log(
-    yard: DaemonOptions,
-    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Of one job or array only.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only what could not be sent.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Everybody's, without where they go; for admins.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="How many (100).")] = 100,
+    daemon: DaemonOptions,
+    job: Annotated[str | None, option("--job", "ID", "Of one job or array only.")] = None,
+    failed: Annotated[bool, option("--failed", "Only what could not be sent.")] = False,
+    every: Annotated[bool, option("--all", "Everybody's, without where they go; for admins.")] = False,
+    limit: Annotated[int, option("--limit", "N", "How many (100).", min=1, max=10_000)] = 100,
     json: Json = False,
 ) -> None:
     """List what you were told, or are to be, the latest first, and what became of it."""
-    from gpuyard.cli.terminal.text_table import clock, print_rows, print_table
+    from gpuyard.cli.terminal.text_table import clock, print_list
 
-    found = yard.client().notifications(job=job, failed=failed, all=every, limit=limit)
-    if json:
-        print_rows(found)
-    elif not found:
-        output.say("nothing of the kind" if failed or job else "nothing was told yet")
-    else:
-        heads = ("WHEN", *(("USER",) if every else ()), "JOB", "EVENT", "TO", "STATE", "")
-        print_table(heads, [_row(one, clock(one["at"]), every) for one in found])
+    def row(one: Mapping[str, Any]) -> tuple[str, ...]:
+        user = (one["user"],) if every else ()
+        target = one["target"] or "-"
+        return clock(one["at"]), *user, one["job"] or "-", one["event"], target, one["state"], problem(one)
 
-
-def _row(one: Mapping[str, Any], when: str, every: bool) -> tuple[str, ...]:
-    whose = (one["user"],) if every else ()
-    to = one["target"] or "-"
-    return (when, *whose, one["job"] or "-", one["event"], to, one["state"], trouble(one))
+    heads = ("WHEN", *(("USER",) if every else ()), "JOB", "EVENT", "TO", "STATE", "")
+    found = daemon.client().notifications(job=job, failed=failed, all=every, limit=limit)
+    print_list(found, json, heads, row, "nothing of the kind" if failed or job else "nothing was told yet")
 
 
-def trouble(one: Mapping[str, Any]) -> str:
-    """What is wrong with a notification, and what comes next."""
+def problem(one: Mapping[str, Any]) -> str:
     if not one["error"]:
         return ""
-    from gpuyard.cli.terminal.text_table import instant
+    from gpuyard.cli.terminal.text_table import clock
 
     count = one["attempts"]
     tried = f"; tried {count} time{'s' * (count != 1)}" if count else ""
-    then = "" if one["next_at"] is None else f", again at {instant(one['next_at']).astimezone():%Y-%m-%d %H:%M:%S}"
+    then = "" if one["next_at"] is None else f", again at {clock(one['next_at'], seconds=True)}"
     return f"{one['error']}{tried}{then}"
 
 
-def told(notices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What `gpuyard show` says of a job's notifications."""
+def notification_lines(notices: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of `gpuyard show` about notifications."""
     lines = []
     for one in reversed(notices):
         to = f"{one['event']} to {one['target']}"
         if one["state"] == "delivered":
             lines.append(f"{to}: sent")
         else:
-            lines.append(f"{to} failed: {trouble(one)}" if one["error"] else f"{to}: to be sent")
+            lines.append(f"{to} failed: {problem(one)}" if one["error"] else f"{to}: to be sent")
     return lines
 
 

@@ -15,7 +15,7 @@ def progress(
     """Tell from inside a job how far it is."""
     from gpuyard.client import progress as reporting
 
-    told = reporting.amount(amount)
-    if told is None:
+    reported = reporting.amount(amount)
+    if reported is None:
         raise UserError(f"'{amount}' does not say how far a job is; write for example 37/100 or 37%")
-    reporting.progress(*told)
+    reporting.progress(*reported)

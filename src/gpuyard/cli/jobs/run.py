@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option_groups
+from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option, option_groups
 from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
-from gpuyard.cli.jobs.logs import exit_code, follow, log_of, told
+from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
 from gpuyard.cli.jobs.submit import Request, send
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
@@ -20,24 +20,18 @@ from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import parse_indices, parse_share
 
-Gpus = Annotated[
-    int | None, typer.Option("--gpus", "-g", min=1, metavar="N", help="How many GPUs (1, or all that --from lists).")
-]
-Timeout = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after that, as in 10m.")]
+Gpus = Annotated[int | None, option("--gpus", "-g", "N", "How many GPUs (1, or all that --from lists).", min=1)]
+Timeout = Annotated[str | None, option("--timeout", "TIME", "Give up after that, as in 10m.")]
 TimeLimit = Annotated[
-    str | None,
-    typer.Option("--time", "--time-limit", "-t", metavar="TIME", help="End the lease after that, as in 90m."),
+    str | None, option("--time", "--time-limit", "-t", "TIME", "End the lease after that, as in 90m.")
 ]
-Pid = Annotated[
-    int | None,
-    typer.Option("--pid", min=1, metavar="PID", help="The process that holds the lease (the shell that asks)."),
-]
-Name = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="What to call it (its program).")]
+Pid = Annotated[int | None, option("--pid", "PID", "The process that holds the lease (the shell that asks).", min=1)]
+Name = Annotated[str | None, option("--name", "-n", "NAME", "What to call it (its program).")]
 
 
 @option_groups
 def acquire(
-    yard: LocalOnlyOptions,
+    daemon: LocalOnlyOptions,
     gpus: Gpus = None,
     from_: From = None,
     gpu_memory: GpuMemory = None,
@@ -48,8 +42,8 @@ def acquire(
     estimate: Estimate = None,
     tag: Tags = None,
     pid: Pid = None,
-    uuids: Annotated[bool, typer.Option("--uuids", help="Print UUIDs instead of indices.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print id, indices, UUIDs and holder as JSON.")] = False,
+    uuids: Annotated[bool, option("--uuids", "Print UUIDs instead of indices.")] = False,
+    json: Annotated[bool, option("--json", "Print id, indices, UUIDs and holder as JSON.")] = False,
 ) -> None:
     """Wait for GPUs for the shell or script that asks, and print their indices."""
     from gpuyard.client import leases
@@ -58,7 +52,7 @@ def acquire(
     among = None if from_ is None else parse_indices(from_)
     lease, holder = leases.of_this_job(gpus, among), None
     if lease is None:
-        client, found = yard.client(), find_holder(pid)
+        client, found = daemon.client(), find_holder(pid)
         holder = found.pid
         try:
             job = leases.Asking(client, output.say).obtain(
@@ -77,11 +71,11 @@ def acquire(
 
 
 @option_groups
-def run(context: typer.Context, yard: DaemonOptions, request: Request) -> None:
+def run(context: typer.Context, daemon: DaemonOptions, request: Request) -> None:
     """Queue a command, follow its output, and end with its exit code."""
     if request.array:
         raise UserError("run follows one job; queue an array with gpuyard submit, and wait for it with gpuyard wait")
-    client = yard.client()
+    client = daemon.client()
     with Interrupts(client) as interrupts:
         job = send(context, request, client)
         interrupts.pass_to(job)
@@ -89,17 +83,17 @@ def run(context: typer.Context, yard: DaemonOptions, request: Request) -> None:
         follow(log_of(client, job), job)
         ended = client.wait(job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
-        output.say(told(ended))
+        output.say(outcome(ended))
     raise SystemExit(exit_code(ended))  # not typer.Exit: 130 would be taken for our own interruption
 
 
 def _await_start(client: Client, id: str) -> None:
-    """Return when the job has started or is over; tell why it waits if that takes more than a second."""
+    """Return when the job has started or is over; after a second print why it waits."""
     said = ""
     job = patiently(client.job, id, wait=1.0, until="start", say=output.say)
     while job["state"] in ("queued", "held"):
-        if told(job) != said:
-            said = told(job)
+        if outcome(job) != said:
+            said = outcome(job)
             output.say(said)
         time.sleep(0.05)
         job = patiently(client.job, id, wait=30.0, until="start", say=output.say)
@@ -109,10 +103,9 @@ def _await_start(client: Client, id: str) -> None:
 
 
 class Interrupts:
-    """Ctrl-C is for the job: the first asks it to end, the second ends it, the third leaves it alone and goes.
+    """Ctrl-C is for the job: the first asks it to end, the second kills it, the third leaves it running and exits.
 
-    A handler does not raise, so no request and no write is cut in the middle: Python goes on where it was.
-    """
+    The handler does not raise, so no request and no write is cut in the middle."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -128,7 +121,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def pass_to(self, job: str) -> None:
-        """The job there is now; if somebody was faster than the queue, end it."""
+        """Set the job; if Ctrl-C came before it was queued, cancel it."""
         self.job = job
         if self.count:
             self._cancel(job)

@@ -24,16 +24,16 @@ _TOLD = 20
 
 
 @option_groups
-def show(yard: DaemonOptions, job: JobId, json: Json = False) -> None:
+def show(daemon: DaemonOptions, job: JobId, json: Json = False) -> None:
     """Show one job in detail: what it asks for, how it stands, and what happened to it."""
-    client = yard.client()
+    client = daemon.client()
     found = client.job(job)
     events = list(_events(client, found["id"]))
     notices = _notices(client, found["id"])
     if json:
         output.print_json({**found, "events": events, "notifications": notices})
         return
-    parts = [*_identity(found), *_request(found, _described(events)), *_course(found), *_told(notices)]
+    parts = [*_identity(found), *_request(found, _described(events)), *_course(found), *_notifications(notices)]
     rows = [(f"{label}:", value) for label, value in parts if value]
     width = max(len(label) for label, _ in rows)
     print("\n".join(f"{label:<{width}}  {visible(value)}" for label, value in rows))
@@ -64,10 +64,10 @@ def _notices(client: Client, id: str) -> list[dict[str, Any]]:
         return []
 
 
-def _told(notices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    from gpuyard.cli.jobs.notify import told
+def _notifications(notices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    from gpuyard.cli.jobs.notify import notification_lines
 
-    for line in told(notices):
+    for line in notification_lines(notices):
         yield "Notification", line
 
 
@@ -274,9 +274,9 @@ _ENDED = {
 
 
 @option_groups
-def explain(yard: DaemonOptions, job: JobId, json: Json = False) -> None:
+def explain(daemon: DaemonOptions, job: JobId, json: Json = False) -> None:
     """Tell why a job waits, and what has to end before it can start."""
-    client = yard.client()
+    client = daemon.client()
     found = client.explain(job)
     if json:
         output.print_json(found)

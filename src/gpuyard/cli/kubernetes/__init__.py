@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
-from gpuyard.cli.parser import Entry, LazyGroup
+from gpuyard.cli.parser import Entry, LazyGroup, command_group
 
 
 class Commands(LazyGroup):
-    """Every command, imported when it runs."""
-
     examples = {  # noqa: RUF012
         "gpuyard kubernetes scheduler": "schedule pods that say schedulerName: gpuyard",
         "gpuyard kubernetes explain pod/NAME": "see why a pod waits",
@@ -52,14 +48,7 @@ class Commands(LazyGroup):
     }
 
 
-app = typer.Typer(
-    cls=Commands,
-    help="Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+app = command_group(
+    "Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it.",
+    Commands,
 )
-
-
-@app.callback()
-def _kubernetes() -> None:
-    """Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it."""

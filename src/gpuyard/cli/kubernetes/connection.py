@@ -8,8 +8,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-import typer
-
+from gpuyard.cli.common_options import option
 from gpuyard.errors import GpuyardError, UserError
 
 if TYPE_CHECKING:
@@ -18,17 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How to reach a cluster."""
-
-    kubeconfig: Annotated[
-        str | None, typer.Option("--kubeconfig", metavar="FILE", help="How to reach the cluster ($KUBECONFIG).")
-    ] = None
-    context: Annotated[
-        str | None, typer.Option("--context", metavar="NAME", help="A context of the kubeconfig (its current one).")
-    ] = None
+    kubeconfig: Annotated[str | None, option("--kubeconfig", "FILE", "How to reach the cluster ($KUBECONFIG).")] = None
+    context: Annotated[str | None, option("--context", "NAME", "A context of the kubeconfig (its current one).")] = None
 
     def api(self) -> Api:
-        """Calls to its API server."""
         from gpuyard.kubernetes.api_client import Api
         from gpuyard.kubernetes.kubeconfig import connect
 
@@ -36,7 +28,7 @@ class ClusterOptions:
 
 
 USUAL = "http://127.0.0.1:10260"
-"""Where a scheduler listens unless it is told otherwise."""
+"""Default address of a scheduler."""
 _PATIENCE = 5.0
 
 
@@ -45,7 +37,7 @@ class NoScheduler(GpuyardError):
 
 
 def scheduler_at(text: str) -> str:
-    """The URL of a scheduler, from what somebody wrote: `http://box:10260`, or `box:10260`."""
+    """The URL of a scheduler from `http://box:10260` or `box:10260`."""
     url = (text if "://" in text else f"http://{text}").rstrip("/")
     try:
         parts = urlsplit(url)
@@ -58,7 +50,6 @@ def scheduler_at(text: str) -> str:
 
 
 def ask(url: str) -> dict[str, Any]:
-    """What a scheduler tells of its cluster."""
     from urllib.request import ProxyHandler, build_opener
 
     try:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, argument, option, option_groups
 from gpuyard.cli.kubernetes.connection import ClusterOptions
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -21,13 +19,11 @@ if TYPE_CHECKING:
 
 @option_groups
 def explain(
-    reaching: ClusterOptions,
-    pod: Annotated[str, typer.Argument(metavar="pod/NAME", help="The pod.")],
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Where it is (the context's).")
-    ] = None,
+    cluster: ClusterOptions,
+    pod: Annotated[str, argument("pod/NAME", "The pod.")],
+    namespace: Annotated[str | None, option("--namespace", "-n", "NAME", "Where it is (the context's).")] = None,
     lease_namespace: Annotated[
-        str | None, typer.Option("--lease-namespace", metavar="NAME", help="Where the scheduler's lease is.")
+        str | None, option("--lease-namespace", "NAME", "Where the scheduler's lease is.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -37,17 +33,17 @@ def explain(
     kind, slash, name = pod.rpartition("/")
     if slash and kind not in ("pod", "pods", "po"):
         raise UserError(f"'{pod}' is no pod; write pod/NAME")
-    with closing(reaching.api()) as api:
+    with closing(cluster.api()) as api:
         where = namespace or api.connection.namespace
         look = ClusterSnapshot(api, lease_namespace)
-        found = _explained(look, _found(look, where, name), api)
+        found = _explain(look, _read_pod(look, where, name), api)
     if json:
         output.print_json(found)
         return
     _print(found)
 
 
-def _found(look: ClusterSnapshot, namespace: str, name: str) -> Pod:
+def _read_pod(look: ClusterSnapshot, namespace: str, name: str) -> Pod:
     from gpuyard.kubernetes.api_client import ApiError
 
     try:
@@ -58,7 +54,7 @@ def _found(look: ClusterSnapshot, namespace: str, name: str) -> Pod:
         raise
 
 
-def _explained(look: ClusterSnapshot, pod: Pod, api: Api) -> dict[str, Any]:
+def _explain(look: ClusterSnapshot, pod: Pod, api: Api) -> dict[str, Any]:
     from gpuyard.kubernetes.explanations import verdict
 
     world, telling = look.world, look.scheduler.telling

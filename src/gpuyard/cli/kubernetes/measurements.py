@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, argument, option, option_groups
 from gpuyard.cli.kubernetes.connection import ClusterOptions
-from gpuyard.cli.monitoring.experiment import Teller, percents
+from gpuyard.cli.monitoring.experiment import ProgressLine, percents
 from gpuyard.cli.terminal import output
 from gpuyard.errors import GpuyardError, UserError
 
@@ -25,41 +23,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where pods are made, and who knows what GPUs do."""
-
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Where pods are made (the context's).")
-    ] = None
+class WorkloadOptions:
+    namespace: Annotated[str | None, option("--namespace", "-n", "NAME", "Where pods are made (the context's).")] = None
     prometheus: Annotated[
-        str | None,
-        typer.Option("--prometheus", metavar="URL", help="Who knows what GPUs do ($GPUYARD_PROMETHEUS_URL)."),
+        str | None, option("--prometheus", "URL", "Who knows what GPUs do ($GPUYARD_PROMETHEUS_URL).")
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Choosing:
-    """What of the file is run, and how."""
-
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, max=1000, metavar="N", help="How often (as the file says).")
-    ] = None
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="SCHEDULER", help="This scheduler; can be given again.")
-    ] = None
-    percent: Annotated[
-        str | None, typer.Option("--percent", metavar="0,50", help="Of the over-provisionings, these.")
-    ] = None
-    speed: Annotated[
-        float | None,
-        typer.Option("--speed", metavar="X", help="Jobs come, and are said to run, X times as fast (1)."),
-    ] = None
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Throw former results away; else done runs are not done again.")
-    ] = False
+class ChoiceOptions:
+    repeat: Annotated[int | None, option("--repeat", "N", "How often (as the file says).", min=1, max=1000)] = None
+    only: Annotated[list[str] | None, option("--only", "SCHEDULER", "This scheduler; can be given again.")] = None
+    percent: Annotated[str | None, option("--percent", "0,50", "Of the over-provisionings, these.")] = None
+    speed: Annotated[float | None, option("--speed", "X", "Jobs come, and are said to run, X times as fast (1).")] = (
+        None
+    )
+    fresh: Annotated[bool, option("--fresh", "Throw former results away; else done runs are not done again.")] = False
 
     def choice(self) -> Choice:
-        """The same for the runner."""
         from gpuyard.experiments.runner import Choice
 
         return Choice(self.repeat, tuple(self.only or ()), percents(self.percent), fresh=self.fresh)
@@ -67,19 +48,13 @@ class Choosing:
 
 @option_groups
 def experiment(
-    reaching: ClusterOptions,
-    place: Place,
-    choosing: Choosing,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The experiment, in YAML, TOML or JSON; or Kube-Knots' own JSON.")
-    ],
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Where results go (NAME-results, in this folder).")
-    ] = None,
-    generate: Annotated[
-        Path | None, typer.Option("--generate", metavar="DIR", help="Write the manifests there, and run nothing.")
-    ] = None,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Write numbers only.")] = False,
+    cluster: ClusterOptions,
+    workload: WorkloadOptions,
+    choices: ChoiceOptions,
+    file: Annotated[str, argument("FILE", "The experiment, in YAML, TOML or JSON; or Kube-Knots' own JSON.")],
+    out: Annotated[str | None, option("--out", "DIR", "Where results go (NAME-results, in this folder).")] = None,
+    generate: Annotated[Path | None, option("--generate", "DIR", "Write the manifests there, and run nothing.")] = None,
+    no_plots: Annotated[bool, option("--no-plots", "Write numbers only.")] = False,
     json: Json = False,
 ) -> None:
     """Compare ways to share the GPUs of a cluster, on pods as they come: times, restarts, energy, plots."""
@@ -87,25 +62,25 @@ def experiment(
     from gpuyard.kubernetes.experiment.manifests import read_file
 
     try:
-        fast = None if choosing.speed is None else speed(choosing.speed)
+        fast = None if choices.speed is None else speed(choices.speed)
     except UserError as error:
         raise UserError(f"--speed: {error}") from None
-    found = read_file(file, namespace=place.namespace, prometheus=place.prometheus, speed=fast)
+    found = read_file(file, namespace=workload.namespace, prometheus=workload.prometheus, speed=fast)
     if generate is not None:
-        _generate(found, reaching, choosing.choice(), generate, json)
+        _generate(found, cluster, choices.choice(), generate, json)
         return
-    _run(found, reaching.api(), choosing.choice(), Path(out or f"{found.experiment.name}-results"), not no_plots, json)
+    _run(found, cluster.api(), choices.choice(), Path(out or f"{found.experiment.name}-results"), not no_plots, json)
 
 
-def _generate(found: ClusterExperiment, reaching: ClusterOptions, choice: Choice, folder: Path, json: bool) -> None:
-    """Write manifests; what nodes say of their GPUs is asked for if the file does not, and if somebody answers."""
+def _generate(found: ClusterExperiment, cluster: ClusterOptions, choice: Choice, folder: Path, json: bool) -> None:
+    """Write manifests; if the file does not say how much memory GPUs have, ask the cluster."""
     from gpuyard.kubernetes.experiment.backend import look_at
     from gpuyard.kubernetes.experiment.manifests import write_manifests
 
     capacity = found.settings.cluster.gpu_memory
     if not capacity:
         try:
-            api = reaching.api()
+            api = cluster.api()
             capacity = look_at(api, found.settings.cluster.namespace or api.connection.namespace).capacity
         except GpuyardError as error:
             capacity = float("inf")
@@ -125,27 +100,27 @@ def _run(found: ClusterExperiment, api: Api, choice: Choice, folder: Path, plots
     from gpuyard.kubernetes.experiment.backend import ClusterBackend, as_json, write_results
     from gpuyard.monitor.sources.prometheus import PrometheusSource
 
-    teller, server, settings = Teller(), api.connection.server, found.settings.cluster
+    progress, server, settings = ProgressLine(), api.connection.server, found.settings.cluster
     experiment = replace(found.experiment, kubernetes={**found.experiment.kubernetes, "server": server})
     namespace = settings.namespace or api.connection.namespace
-    engine = ClusterBackend(api, found.settings, PrometheusSource(settings.prometheus), teller.warn, namespace)
+    engine = ClusterBackend(api, found.settings, PrometheusSource(settings.prometheus), progress.warn, namespace)
     try:
         outcome = run_experiment(
-            experiment, folder, choice, teller, engine=engine, plots=plots, layouts=MORE_LAYOUTS
+            experiment, folder, choice, progress, engine=engine, plots=plots, layouts=MORE_LAYOUTS
         )  # fmt: skip
     except KeyboardInterrupt:
-        teller.clear()
+        progress.clear()
         output.say("interrupted: what was made is deleted; the same command goes on with what is missing")
         raise SystemExit(130) from None
     finally:
-        teller.clear()
+        progress.clear()
     write_results(folder, experiment, outcome, server)
     if json:
         output.print_json(as_json(experiment, outcome, server))
-    _tell_experiment(outcome, folder, settings.speed, table=not json)
+    _print_experiment(outcome, folder, settings.speed, table=not json)
 
 
-def _tell_experiment(found: Outcome, folder: Path, speed: float, *, table: bool) -> None:
+def _print_experiment(found: Outcome, folder: Path, speed: float, *, table: bool) -> None:
     from gpuyard.experiments.measures import lines, speedups
 
     if found.done_before:
@@ -162,19 +137,17 @@ _USUAL = "utilization,memory_used,memcopy,power,temperature"
 
 @option_groups
 def monitor(
-    reaching: ClusterOptions,
-    place: Place,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A manifest: a Pod or a Job, or several.")],
+    cluster: ClusterOptions,
+    workload: WorkloadOptions,
+    file: Annotated[Path, argument("FILE", "A manifest: a Pod or a Job, or several.")],
     metrics: Annotated[
-        str,
-        typer.Option("--metrics", metavar="A,B", help="By gpuyard's names or DCGM's, as dcgm_gpu_utilization."),
+        str, option("--metrics", "A,B", "By gpuyard's names or DCGM's, as dcgm_gpu_utilization.")
     ] = _USUAL,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", file_okay=False, help="Where files go (./gpuyard-monitor-TIME)."),
+        Path | None, option("--out", "DIR", "Where files go (./gpuyard-monitor-TIME).", file_okay=False)
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Do not delete what was made.")] = False,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw nothing.")] = False,
+    keep: Annotated[bool, option("--keep", "Do not delete what was made.")] = False,
+    no_plots: Annotated[bool, option("--no-plots", "Draw nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Run the workload of a manifest to its end, and write a CSV and a plot of each metric of its GPUs."""
@@ -186,25 +159,25 @@ def monitor(
     from gpuyard.recordings.textform import write_recording
 
     names = [part.strip() for part in metrics.split(",") if part.strip()]
-    asked = wanted(names)
-    if not asked:
+    chosen = wanted(names)
+    if not chosen:
         raise UserError(f"--metrics: nothing is named; write for example {_USUAL}")
-    manifest, api = read_manifest(file), reaching.api()
-    namespace = place.namespace or manifest.namespace or api.connection.namespace
-    if manifest.namespace and place.namespace not in (None, manifest.namespace):
+    manifest, api = read_manifest(file), cluster.api()
+    namespace = workload.namespace or manifest.namespace or api.connection.namespace
+    if manifest.namespace and workload.namespace not in (None, manifest.namespace):
         raise UserError(f"{file} says namespace {manifest.namespace}; leave --namespace out")
     folder = prepare(out or usual_folder(), (COMBINED, RECORDING, SUMMARY))
-    source = PrometheusSource(place.prometheus or "")
-    recorder = Recorder(source, names_of([one.metric for one in asked]), _warn)
+    source = PrometheusSource(workload.prometheus or "")
+    recorder = Recorder(source, names_of([one.metric for one in chosen]), _warn)
     output.say(f"{file} is applied in {namespace}; Ctrl-C {'stops watching it' if keep else 'ends and deletes it'}")
     found = watch(api, namespace, manifest, recorder, _warn, keep=keep)
-    told = summary(found, source, asked)
-    files = [write_recording(folder / RECORDING, found.recording), write_summary(folder, told)]
+    facts = summary(found, source, chosen)
+    files = [write_recording(folder / RECORDING, found.recording), write_summary(folder, facts)]
     files += write_metrics(folder, found.recording, names)
-    files += [] if no_plots else _draw(folder, found.recording, asked, file.stem)
+    files += [] if no_plots else _draw(folder, found.recording, chosen, file.stem)
     if json:
-        output.print_json({**told, "files": [str(path) for path in files]})
-    _tell_workload(told, folder, files, table=not json)
+        output.print_json({**facts, "files": [str(path) for path in files]})
+    _print_workload(facts, folder, files, table=not json)
     if found.interrupted or any(job.state != "succeeded" for job in found.jobs):
         raise SystemExit(130 if found.interrupted else 1)
 
@@ -213,13 +186,13 @@ def _warn(sentence: str) -> None:
     output.say(f"gpuyard: warning: {sentence}")
 
 
-def _draw(folder: Path, recording: Recording, asked: Sequence[Wanted], title: str) -> list[Path]:
-    """A figure of each metric that is known, called as its CSV."""
+def _draw(folder: Path, recording: Recording, chosen: Sequence[Wanted], title: str) -> list[Path]:
+    """A figure for each known metric, named like its CSV."""
     from gpuyard.figures.style import png_bytes, write_atomically
     from gpuyard.monitor.plots import draw, known
 
     written = []
-    for one in asked:
+    for one in chosen:
         if known([(title, recording)], [one.metric]):
             path = folder / f"{one.name}.png"
             write_atomically(path, png_bytes(draw([(title, recording)], one.metric)))
@@ -227,19 +200,19 @@ def _draw(folder: Path, recording: Recording, asked: Sequence[Wanted], title: st
     return written
 
 
-def _tell_workload(told: Mapping[str, Any], folder: Path, files: Sequence[Path], *, table: bool) -> None:
+def _print_workload(facts: Mapping[str, Any], folder: Path, files: Sequence[Path], *, table: bool) -> None:
     from gpuyard.cli.terminal.text_table import print_table
 
-    for sentence in told["warnings"]:
+    for sentence in facts["warnings"]:
         _warn(sentence)
     if table:
         heads = ("WORKLOAD", "STATE", "WAIT", "RUN", "TOTAL", "RESTARTS", "WHERE")
-        print_table(heads, [_row(job) for job in told["workloads"]])
+        print_table(heads, [_row(job) for job in facts["workloads"]])
         print()
         rows = [(one["name"], output.number(one["mean"]), output.number(one["peak"]), one["unit"])
-                for one in told["metrics"]]  # fmt: skip
+                for one in facts["metrics"]]  # fmt: skip
         print_table(("METRIC", "MEAN", "PEAK", "UNIT"), rows)
-    output.say(f"{output.duration(told['seconds'])} in all; written to {folder}: {', '.join(p.name for p in files)}")
+    output.say(f"{output.duration(facts['seconds'])} in all; written to {folder}: {', '.join(p.name for p in files)}")
 
 
 def _row(job: Mapping[str, Any]) -> Sequence[str]:

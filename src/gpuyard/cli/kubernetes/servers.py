@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gpuyard.cli.common_options import option_groups
+from gpuyard.cli.common_options import option, option_groups
 from gpuyard.cli.kubernetes.connection import USUAL, ClusterOptions, scheduler_at
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -26,88 +24,61 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
-    """How it is decided."""
-
+class SchedulingOptions:
     policy: Annotated[
-        str | None,
-        typer.Option("--policy", metavar="POLICY", help="Who is next: any policy of gpuyard, also learned:FILE."),
+        str | None, option("--policy", "POLICY", "Who is next: any policy of gpuyard, also learned:FILE.")
     ] = None
-    discipline: Annotated[
-        str | None, typer.Option("--discipline", metavar="NAME", help="Who may pass whom (easy: backfilling).")
-    ] = None
-    placement: Annotated[
-        str | None, typer.Option("--placement", metavar="NAME", help="On which GPUs (pack: the fullest that fit).")
-    ] = None
-    force_policy: Annotated[
-        bool, typer.Option("--force-policy", help="Run a learned policy though it did not pass its gate.")
-    ] = False
-    admission: Annotated[
-        str | None,
-        typer.Option("--admission", metavar="requests|usage", help="What counts of those who share (requests)."),
-    ] = None
-    prometheus: Annotated[
-        str | None,
-        typer.Option("--prometheus", metavar="URL", help="Who knows what GPUs do ($GPUYARD_PROMETHEUS_URL)."),
-    ] = None
-    sample_period: Annotated[
-        str, typer.Option("--sample-period", metavar="TIME", help="How often Prometheus is asked.")
-    ] = "1s"
-    gpu_memory: Annotated[
-        str | None,
-        typer.Option("--gpu-memory", metavar="SIZE", help="Of GPUs of which nobody knows how much."),
-    ] = None
-    gpu_buffer: Annotated[
-        str | None,
-        typer.Option("--gpu-buffer", metavar="SIZE", help="What shares leave free of a GPU (512M by usage, else 0)."),
-    ] = None
-    default_duration: Annotated[
-        str | None, typer.Option("--default-duration", metavar="TIME", help="Of pods of which nothing is known (1h).")
-    ] = None
-    no_preemption: Annotated[bool, typer.Option("--no-preemption", help="Evict nobody for a higher PriorityClass.")] = (
+    discipline: Annotated[str | None, option("--discipline", "NAME", "Who may pass whom (easy: backfilling).")] = None
+    placement: Annotated[str | None, option("--placement", "NAME", "On which GPUs (pack: the fullest that fit).")] = (
+        None
+    )
+    force_policy: Annotated[bool, option("--force-policy", "Run a learned policy though it did not pass its gate.")] = (
         False
     )
+    admission: Annotated[
+        str | None, option("--admission", "requests|usage", "What counts of those who share (requests).")
+    ] = None
+    prometheus: Annotated[
+        str | None, option("--prometheus", "URL", "Who knows what GPUs do ($GPUYARD_PROMETHEUS_URL).")
+    ] = None
+    sample_period: Annotated[str, option("--sample-period", "TIME", "How often Prometheus is asked.")] = "1s"
+    gpu_memory: Annotated[str | None, option("--gpu-memory", "SIZE", "Of GPUs of which nobody knows how much.")] = None
+    gpu_buffer: Annotated[
+        str | None, option("--gpu-buffer", "SIZE", "What shares leave free of a GPU (512M by usage, else 0).")
+    ] = None
+    default_duration: Annotated[
+        str | None, option("--default-duration", "TIME", "Of pods of which nothing is known (1h).")
+    ] = None
+    no_preemption: Annotated[bool, option("--no-preemption", "Evict nobody for a higher PriorityClass.")] = False
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """How it runs."""
-
+class ProcessOptions:
     scheduler_name: Annotated[
-        str | None,
-        typer.Option("--scheduler-name", metavar="NAME", help="Whose pods (gpuyard; shadowed: default-scheduler)."),
+        str | None, option("--scheduler-name", "NAME", "Whose pods (gpuyard; shadowed: default-scheduler).")
     ] = None
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A YAML file with settings; options come first.")
-    ] = None
+    config: Annotated[Path | None, option("--config", "FILE", "A YAML file with settings; options come first.")] = None
     listen: Annotated[
-        str | None,
-        typer.Option("--listen", metavar="HOST:PORT", help="Of /metrics /healthz /readyz /cluster (127.0.0.1:10260)."),
+        str | None, option("--listen", "HOST:PORT", "Of /metrics /healthz /readyz /cluster (127.0.0.1:10260).")
     ] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide, log what it would be, and write nothing.")] = False
-    shadow: Annotated[
-        bool, typer.Option("--shadow", help="Beside another scheduler: tell what would be done for its pods.")
-    ] = False
-    no_leader_elect: Annotated[
-        bool, typer.Option("--no-leader-elect", help="There is no other replica: hold no lease.")
-    ] = False
+    dry_run: Annotated[bool, option("--dry-run", "Decide, log what it would be, and write nothing.")] = False
+    shadow: Annotated[bool, option("--shadow", "Beside another scheduler: tell what would be done for its pods.")] = (
+        False
+    )
+    no_leader_elect: Annotated[bool, option("--no-leader-elect", "There is no other replica: hold no lease.")] = False
     namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", "-n", metavar="NAME", help="Of the lease (gpuyard-system; else kube-system)."),
+        str | None, option("--namespace", "-n", "NAME", "Of the lease (gpuyard-system; else kube-system).")
     ] = None
-    identity: Annotated[
-        str | None, typer.Option("--identity", metavar="NAME", help="What this replica is called (its host's name).")
-    ] = None
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every decision.")] = False
+    identity: Annotated[str | None, option("--identity", "NAME", "What this replica is called (its host's name).")] = (
+        None
+    )
+    verbose: Annotated[bool, option("--verbose", "-v", "Log every decision.")] = False
 
 
 @option_groups
-def scheduler(reaching: ClusterOptions, deciding: Deciding, running: Running) -> None:
+def scheduler(cluster: ClusterOptions, scheduling: SchedulingOptions, process: ProcessOptions) -> None:
     """Schedule pods with schedulerName gpuyard: whole GPUs, shares by memory, gangs; until Ctrl-C."""
     import logging
-    import os
-    import signal
-    import socket
 
     from gpuyard.kubernetes.gpu_usage import GpuUsage
     from gpuyard.kubernetes.leader_election import own_namespace
@@ -115,17 +86,17 @@ def scheduler(reaching: ClusterOptions, deciding: Deciding, running: Running) ->
     from gpuyard.kubernetes.status_server import StatusServer
     from gpuyard.kubernetes.workload_history import WorkloadHistory, read
 
-    settings, period = _settings(deciding, running), _period(deciding.sample_period)
-    level = logging.INFO if running.verbose or settings.silent else logging.WARNING
+    settings, period = _settings(scheduling, process), _period(scheduling.sample_period)
+    level = logging.INFO if process.verbose or settings.silent else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     planner = _planner(settings)
-    api = reaching.api()
+    api = cluster.api()
     version = api.get("/version").get("gitVersion", "?")
-    settings = replace(settings, namespace=running.namespace or own_namespace(api))
+    settings = replace(settings, namespace=process.namespace or own_namespace(api))
     learned = WorkloadHistory(settings.memory_margin)
     learned.load(read(api, settings.namespace))
-    identity = running.identity or f"{socket.gethostname()}-{os.getpid()}"
+    identity = process.identity or f"{socket.gethostname()}-{os.getpid()}"
     observed = GpuUsage(settings, learned, period=period)
     found = Scheduler(api, settings, planner, observed, identity=identity)
     serving = StatusServer(found, settings.listen)
@@ -150,34 +121,31 @@ def _period(text: str) -> float:
     return found
 
 
-def _settings(deciding: Deciding, running: Running) -> Settings:
-    import os
-
+def _settings(scheduling: SchedulingOptions, process: ProcessOptions) -> Settings:
     from gpuyard.kubernetes.settings import settings_of
 
-    size = {name: parse_size(text) if text is not None else None
-            for name, text in (("gpu_memory", deciding.gpu_memory), ("gpu_buffer", deciding.gpu_buffer))}  # fmt: skip
+    sizes = {"gpu_memory": scheduling.gpu_memory, "gpu_buffer": scheduling.gpu_buffer}
     return settings_of(
-        running.config,
-        scheduler=running.scheduler_name or ("default-scheduler" if running.shadow else None),
-        policy=deciding.policy,
-        discipline=deciding.discipline,
-        placement=deciding.placement,
-        force_policy=deciding.force_policy or None,
-        admission=deciding.admission,
-        prometheus=deciding.prometheus or os.environ.get("GPUYARD_PROMETHEUS_URL"),
-        default_duration=parse_duration(deciding.default_duration) if deciding.default_duration else None,
-        preemption=False if deciding.no_preemption else None,
-        dry_run=running.dry_run or None,
-        shadow=running.shadow or None,
-        elect=False if running.no_leader_elect else None,
-        listen=running.listen,
-        **size,
+        process.config,
+        scheduler=process.scheduler_name or ("default-scheduler" if process.shadow else None),
+        policy=scheduling.policy,
+        discipline=scheduling.discipline,
+        placement=scheduling.placement,
+        force_policy=scheduling.force_policy or None,
+        admission=scheduling.admission,
+        prometheus=scheduling.prometheus or os.environ.get("GPUYARD_PROMETHEUS_URL"),
+        default_duration=parse_duration(scheduling.default_duration) if scheduling.default_duration else None,
+        preemption=False if scheduling.no_preemption else None,
+        dry_run=process.dry_run or None,
+        shadow=process.shadow or None,
+        elect=False if process.no_leader_elect else None,
+        listen=process.listen,
+        **{name: None if text is None else parse_size(text) for name, text in sizes.items()},
     )
 
 
 def _planner(settings: Settings) -> OrderedPlanner:
-    """The planner that the settings ask for; a trained policy must have passed its gate."""
+    """The planner of the settings; a trained policy must have passed its gate."""
     from gpuyard.policies.deployment import serve_policy
 
     return serve_policy(
@@ -187,22 +155,14 @@ def _planner(settings: Settings) -> OrderedPlanner:
 
 
 def webhook(
-    cert: Annotated[
-        str,
-        typer.Option("--cert", "--tls-cert", metavar="FILE", help="The certificate; a new one is taken up."),
-    ],
-    key: Annotated[str, typer.Option("--key", "--tls-key", metavar="FILE", help="Its key.")],
+    cert: Annotated[str, option("--cert", "--tls-cert", "FILE", "The certificate; a new one is taken up.")],
+    key: Annotated[str, option("--key", "--tls-key", "FILE", "Its key.")],
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where the API server finds it; port 0: any.")
+        str, option("--listen", "HOST:PORT", "Where the API server finds it; port 0: any.")
     ] = "127.0.0.1:8443",
-    scheduler_name: Annotated[
-        str, typer.Option("--scheduler-name", metavar="NAME", help="Whose pods are changed.")
-    ] = SCHEDULER,
+    scheduler_name: Annotated[str, option("--scheduler-name", "NAME", "Whose pods are changed.")] = SCHEDULER,
     set_scheduler: Annotated[
-        bool,
-        typer.Option(
-            "--set-scheduler", help="Give pods that say gpuyard.dev/gpu-memory, and no scheduler, that scheduler."
-        ),
+        bool, option("--set-scheduler", "Give pods that say gpuyard.dev/gpu-memory, and no scheduler, that scheduler.")
     ] = False,
 ) -> None:
     """Answer an API server's admission reviews: pods that share a GPU get NVIDIA_VISIBLE_DEVICES, until Ctrl-C."""
@@ -228,20 +188,16 @@ _LISTEN = "127.0.0.1:10261"
 
 
 def dashboard(
-    scheduler: Annotated[
-        str, typer.Option("--scheduler", metavar="URL", help="Where the scheduler listens (its --listen).")
-    ] = USUAL,
+    scheduler: Annotated[str, option("--scheduler", "URL", "Where the scheduler listens (its --listen).")] = USUAL,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve the pages; port 0: any that is free.")
+        str, option("--listen", "HOST:PORT", "Where to serve the pages; port 0: any that is free.")
     ] = _LISTEN,
     allow_anyone: Annotated[
-        bool, typer.Option("--allow-anyone", help="Listen beyond this machine: all who reach it may look.")
+        bool, option("--allow-anyone", "Listen beyond this machine: all who reach it may look.")
     ] = False,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allowed-host", metavar="NAME", help="A name by which browsers may ask for it, as behind a proxy."
-        ),
+        option("--allowed-host", "NAME", "A name by which browsers may ask for it, as behind a proxy."),
     ] = None,
 ) -> None:
     """Show the cluster in a browser: nodes with their GPUs, the queue, pods; nothing can be changed there."""
@@ -249,7 +205,7 @@ def dashboard(
 
     url = scheduler_at(scheduler)
     host, port = address_of(listen)
-    with _listening(host, port) as listener:
+    with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
         local = _is_loopback(address)
         if not local and not allow_anyone:
@@ -270,8 +226,7 @@ def dashboard(
         os.execv(sys.executable, [*command, *([] if local else ["--addresses"])])  # NiceGUI is no part of this process
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
+def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:

@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json
+from gpuyard.cli.common_options import Json, argument, option
 from gpuyard.cli.learning.adapt_runs import record, run, visit
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -23,23 +21,16 @@ if TYPE_CHECKING:
     from gpuyard.adapt.agent.evaluation import DeciderResult, Evaluation, Make
     from gpuyard.adapt.agent.reinforce import Recipe
 
-app = typer.Typer(
-    cls=QuickGroup,
-    help="Train networks that grow within a time budget; record, learn and judge when and where growing pays.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+app = command_group(
+    "Train networks that grow within a time budget; record, learn and judge when and where growing pays."
 )
 
 SHOWN = 5
-"""Sequences of a ranking that are printed, beside the decider's and the one that never grows."""
-Recordings = Annotated[
-    list[Path], typer.Argument(metavar="RECORDING...", help="Files of gpuyard adapt record, or folders of them.")
-]
-Environments = Annotated[
-    str | None, typer.Option("--environments", metavar="A,B", help="Only these; a name may end with *.")
-]
+"""Printed sequences of a ranking, besides the decider's and the one that never grows."""
+Recordings = Annotated[list[Path], argument("RECORDING...", "Files of gpuyard adapt record, or folders of them.")]
+Environments = Annotated[str | None, option("--environments", "A,B", "Only these; a name may end with *.")]
 _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-Force = Annotated[bool, typer.Option("--force", help="Write over what is there.")]
+Force = Annotated[bool, option("--force", "Write over what is there.")]
 
 app.command("run", cls=QuickCommand)(run)
 app.command("record", cls=QuickCommand)(record)
@@ -49,31 +40,21 @@ app.command("visit", cls=QuickCommand, hidden=True)(visit)
 @app.command("learn", cls=QuickCommand)
 def learn(
     recordings: Recordings,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the decider goes.")] = Path("decider.json"),
+    out: Annotated[Path, option("--out", "FILE", "Where the decider goes.")] = Path("decider.json"),
     environments: Environments = None,
-    start: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Begin with what this one has learned (transfer).")
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.01, metavar="T", help="Of exploring, at the beginning.")
-    ] = 1.0,
-    updates: Annotated[
-        int | None, typer.Option("--updates", min=1, metavar="N", help="Steps of learning.", show_default=False)
-    ] = None,
-    episodes: Annotated[
-        int, typer.Option("--episodes", min=0, metavar="N", help="Drawn for each update (0: all of them, weighed).")
-    ] = 0,
+    start: Annotated[Path | None, option("--from", "FILE", "Begin with what this one has learned (transfer).")] = None,
+    temperature: Annotated[float, option("--temperature", "T", "Of exploring, at the beginning.", min=0.01)] = 1.0,
+    updates: Annotated[int | None, option("--updates", "N", "Steps of learning.", min=1, show_default=False)] = None,
+    episodes: Annotated[int, option("--episodes", "N", "Drawn for each update (0: all of them, weighed).", min=0)] = 0,
     seed: o.Seed = 0,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="PNG", dir_okay=False, help="Draw how learning went there.")
-    ] = None,
+    plot: Annotated[Path | None, option("--plot", "PNG", "Draw how learning went there.", dir_okay=False)] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Learn when and where to grow from recorded runs; takes seconds."""
-    _alone()
+    _use_one_thread()
     from gpuyard.adapt.agent import agent_file
-    from gpuyard.adapt.agent.evaluation import evaluate as judged
+    from gpuyard.adapt.agent.evaluation import evaluate as evaluate_agent
     from gpuyard.adapt.agent.reinforce import Recipe
     from gpuyard.adapt.agent.reinforce import learn as learned
 
@@ -84,15 +65,15 @@ def learn(
     tables = _read(recordings, environments).tables
     recipe = Recipe(temperature=temperature, episodes=episodes, seed=seed)
     recipe = recipe if updates is None else replace(recipe, updates=updates)
-    with output.told_bar("learning") as tell:
+    with output.step_bar("learning") as tell:
         agent = learned(tables, recipe, prior, tell)
     agent.save(out, force)
     if plot is not None:
         from gpuyard.adapt.agent.agent_figures import objective
 
         _draw(objective({out.name: agent}), plot)
-    agent, digest = agent_file.load_hashed(out)  # what is told is of the file, as everybody will read it
-    found = judged(_decider(agent), tables, bootstrap=0, policy_hash=digest)
+    agent, digest = agent_file.load_hashed(out)  # report on the file as it will be read
+    found = evaluate_agent(_decider(agent), tables, bootstrap=0, policy_hash=digest)
     if json:
         output.print_json(
             {
@@ -109,67 +90,59 @@ def learn(
 
 @app.command("evaluate", cls=QuickCommand)
 def evaluate(
-    decider: Annotated[
-        str, typer.Argument(metavar="DECIDER", help="A file of gpuyard adapt learn, or a decider's name: cost-rule.")
-    ],
+    decider: Annotated[str, argument("DECIDER", "A file of gpuyard adapt learn, or a decider's name: cost-rule.")],
     recordings: Recordings,
     environments: Environments = None,
     leave_one_out: Annotated[
-        bool, typer.Option("--leave-one-out", help="Learn anew without each environment, and judge it there.")
+        bool, option("--leave-one-out", "Learn anew without each environment, and judge it there.")
     ] = False,
     family: Annotated[
         int | None,
-        typer.Option(
-            "--family", min=1, metavar="N",
-            help="Leave out together what shares the first N parts of its name (parts end with a dash).",
+        option(
+            "--family",
+            "N",
+            "Leave out together what shares the first N parts of its name (parts end with a dash).",
+            min=1,
         ),
     ] = None,
-    bootstrap: Annotated[
-        int, typer.Option("--bootstrap", min=0, metavar="N", help="Draws that intervals are made of.")
-    ] = 2000,
-    ranking: Annotated[bool, typer.Option("--ranking", help="Print every sequence of every environment.")] = False,
+    bootstrap: Annotated[int, option("--bootstrap", "N", "Draws that intervals are made of.", min=0)] = 2000,
+    ranking: Annotated[bool, option("--ranking", "Print every sequence of every environment.")] = False,
     seed: o.Seed = 0,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Rank a decider among all recorded sequences, and tell what share of the possible gain it reaches."""
-    _alone()
+    _use_one_thread()
     from gpuyard.adapt.agent import evaluation
 
-    make, digest, recipe, extra = _named(decider)
+    make, digest, recipe, extra = _resolve(decider)
     tables = _read(recordings, environments).tables
     if leave_one_out or family is not None:
         if recipe is None:
             raise UserError(f"{decider} learns nothing, so there is nothing to leave out; name a file, or reinforce")
-        with output.told_bar("leaving out") as tell:
+        with output.step_bar("leaving out") as tell:
             found = evaluation.leave_one_out(tables, replace(recipe, seed=seed), bootstrap, family, tell)
     else:
         found = evaluation.evaluate(make, tables, bootstrap, seed, digest)
     if json:
-        told = evaluation.document(found)
-        output.print_json({"decider": decider, **extra, **told, "policy_hash": digest or told["policy_hash"]})
+        document = evaluation.document(found)
+        output.print_json({"decider": decider, **extra, **document, "policy_hash": digest or document["policy_hash"]})
         return
     _print(decider, digest, found, ranking or len(found.standings) == 1)
 
 
 @app.command("plot", cls=QuickCommand)
 def plot(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Files of gpuyard adapt learn, and recordings, as they come."),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where the plots go.")] = Path(
-        "adapt-plots"
-    ),
+    files: Annotated[list[Path], argument("FILE...", "Files of gpuyard adapt learn, and recordings, as they come.")],
+    out: Annotated[Path, option("--out", "DIR", "Where the plots go.", file_okay=False)] = Path("adapt-plots"),
     environments: Environments = None,
     transfer: Annotated[
-        bool,
-        typer.Option("--transfer/--no-transfer", help="Learn in each environment alone, and try it in all others."),
+        bool, option("--transfer/--no-transfer", "Learn in each environment alone, and try it in all others.")
     ] = True,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Draw how learning went, what deciders come to in each environment, and how that transfers, as PNG and SVG."""
-    _alone()
+    _use_one_thread()
     from gpuyard.adapt.agent.agent_figures import draw_all
     from gpuyard.adapt.agent.agent_file import is_agent, load
     from gpuyard.figures.style import save
@@ -179,7 +152,7 @@ def plot(
     tables = _read(recordings, environments).tables if recordings else ()
     if not tables and environments is not None:
         raise UserError("--environments chooses from recordings; name one")
-    with output.told_bar("drawing") as tell:
+    with output.step_bar("drawing") as tell:
         figures = draw_all(agents, tables, transfer, tell)
     written = [out / f"{name}.{ending}" for name in figures for ending in ("png", "svg")]
     if there := [str(path) for path in written if path.exists() and not force]:
@@ -192,9 +165,11 @@ def plot(
         print("\n".join(map(str, written)))
 
 
-def _alone() -> None:
-    """Let numpy, which is not loaded yet, use one thread: its matrices are small here, and threads get in each other's
-    way; and sums in other parts end in other bits, so that the same seed would not give the same file."""
+def _use_one_thread() -> None:
+    """Let numpy, which is not loaded yet, use one thread: the matrices are small, and threads slow each other down.
+
+    Threads would also sum in another order, so that the same seed would not give the same file.
+    """
     for name in _THREADS:
         os.environ.setdefault(name, "1")
 
@@ -214,8 +189,8 @@ def _decider(agent: Agent) -> Make:
     return lambda: Reinforce(agent)
 
 
-def _named(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]]:
-    """How to make a decider, the hash of its file if it has one, how it learned, and what else is told of it."""
+def _resolve(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]]:
+    """How to make a decider, the hash of its file, its recipe, and more facts for --json."""
     from gpuyard.adapt.agent.agent_file import load_hashed, shipped
     from gpuyard.adapt.agent.reinforce import recipe_of
     from gpuyard.adapt.deciders import make_decider
@@ -224,7 +199,7 @@ def _named(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]]:
     if file != text or Path(text).is_file() or text.endswith(".json"):
         agent, digest = load_hashed(file)  # read once: what is hashed is what is judged
         return _decider(agent), digest, recipe_of(agent), {"hash": agent.hash}
-    make_decider(text)  # so that a mistake is told before recordings are read
+    make_decider(text)  # a mistake is reported before recordings are read
     return lambda: make_decider(text), None, None, {}
 
 
@@ -240,7 +215,6 @@ def _share(value: float) -> str:
 
 
 def _within(value: float, interval: tuple[float, float], percent: bool = False) -> str:
-    """A value and what it is sure to be within."""
     if math.isnan(value):
         return "-"
     form = "{:.0%}" if percent else "{:.4f}"
@@ -282,7 +256,7 @@ def _cells(s: DeciderResult) -> tuple[str, ...]:
 
 
 def _print_ranking(standing: DeciderResult, whole: bool) -> None:
-    """The sequences by what they came to, the decider's and the one that never grows marked."""
+    """The sequences by accuracy, with marks at the decider and at the one that never grows."""
     from gpuyard.adapt.agent.evaluation import row
     from gpuyard.cli.terminal.text_table import print_table
 

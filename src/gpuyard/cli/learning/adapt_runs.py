@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, LocalOnlyOptions, option_groups
+from gpuyard.cli.common_options import Json, LocalOnlyOptions, argument, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_share
@@ -24,22 +22,16 @@ _TORCH = "this needs torch: pip install 'gpuyard[adapt]'"
 
 
 def run(
-    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to train, on what, and how long.")],
+    job: Annotated[Path, argument("JOB.toml", "What to train, on what, and how long.")],
     decider: Annotated[
-        str | None,
-        typer.Option("--decider", help="Who decides on growing: never, early, cost-rule, reinforce:FILE ..."),
+        str | None, option("--decider", "Who decides on growing: never, early, cost-rule, reinforce:FILE ...")
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="Another budget than the file's.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, metavar="N", help="Another seed than the file's.")
-    ] = None,
+    budget: Annotated[str | None, option("--budget", "TIME", "Another budget than the file's.")] = None,
+    seed: Annotated[int | None, option("--seed", "N", "Another seed than the file's.", min=0)] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", file_okay=False, help="Where it goes (adapted/NAME-DECIDER-SEED)."),
+        Path | None, option("--out", "DIR", "Where it goes (adapted/NAME-DECIDER-SEED).", file_okay=False)
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    force: Annotated[bool, option("--force", "Replace a run that is there.")] = False,
     json: Json = False,
 ) -> None:
     """Train a network within its budget, and let it grow where that pays."""
@@ -50,21 +42,21 @@ def run(
         budget=given.budget if budget is None else parse_duration(budget),
         seed=given.seed if seed is None else seed,
     )
-    folder = out or Path("adapted") / f"{given.name}-{_word(given.decider)}-{given.seed}"
+    folder = out or Path("adapted") / f"{given.name}-{given.decider.partition(':')[0]}-{given.seed}"
     if not (given.gpu_changes or given.decide_at or os.environ.get("GPUYARD_ADAPTIVE")):
         output.say(
             "it will not be asked whether to grow: gpu_changes and decide_at are empty, and no scheduler offers more"
         )
     from gpuyard.adapt.training.runner import run as train
 
-    facts = train(given, folder, force=force, say=None if json else _tell)
+    facts = train(given, folder, force=force, say=None if json else _print_event)
     _print(facts, folder, json)
     if os.environ.get("GPUYARD_JOB_ID"):
         _end()
 
 
 def _end() -> None:
-    """End at once: all is written, and to take torch apart can take seconds, which are no longer the job's."""
+    """Exit at once: all is written, and tearing torch down takes seconds of the job's time."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -86,19 +78,18 @@ _UNITS = {"wall": "seconds", "cpu": "CPU seconds", "virtual": "steps of the firs
 
 @option_groups
 def record(
-    jobs: Annotated[list[Path], typer.Argument(metavar="JOB.toml...", help="Jobs; [environments] says what varies.")],
-    yard: LocalOnlyOptions,
+    jobs: Annotated[list[Path], argument("JOB.toml...", "Jobs; [environments] says what varies.")],
+    daemon: LocalOnlyOptions,
     out: Annotated[
-        Path,
-        typer.Option("--out", metavar="FILE", dir_okay=False, help="Where rows go; what is there is gone on with."),
+        Path, option("--out", "FILE", "Where rows go; what is there is gone on with.", dir_okay=False)
     ] = Path("recorded.jsonl"),
-    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Trainings of everything.")] = 3,
+    seeds: Annotated[int, option("--seeds", "N", "Trainings of everything.", min=1)] = 3,
     processes: Annotated[
-        int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes at a time, without a queue (all CPUs).")
+        int | None, option("--jobs", "N", "Processes at a time, without a queue (all CPUs).", min=1)
     ] = None,
-    here: Annotated[bool, typer.Option("--here", help="Use no queue, though one runs.")] = False,
+    here: Annotated[bool, option("--here", "Use no queue, though one runs.")] = False,
     gpu_memory: Annotated[
-        str | None, typer.Option("--gpu-memory", metavar="SIZE", help="In the queue: share GPUs, so much for each job.")
+        str | None, option("--gpu-memory", "SIZE", "In the queue: share GPUs, so much for each job.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -113,7 +104,7 @@ def record(
         f"{count - len(recording.trees)} of {count} recorded already"
     )
     recording.begin()
-    client = None if here else _queue(yard)
+    client = None if here else _queue(daemon)
     with output.run_bar("recording") as bar:
         watch = bar or _silent
         if client is None:
@@ -122,7 +113,8 @@ def record(
             from gpuyard.adapt.training.run_recording import grow_queued
 
             output.say("by jobs of the queue; gpuyard ps shows them, and --here would do without")
-            grow_queued(recording, client, _wishes(gpu_memory), watch)
+            request: Wishes = {"gpus": 1} if gpu_memory is None else {"gpu_memory": parse_share(gpu_memory)}
+            grow_queued(recording, client, request, watch)
     recording.end()
     rows = read_rows(out)
     spent, alone = savings(rows)
@@ -138,8 +130,8 @@ def record(
 
 
 def visit(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where a tree grows.")],
-    node: Annotated[str, typer.Argument(metavar="NODE", help="root, or actions as in 0-2.")],
+    folder: Annotated[Path, argument("DIR", "Where a tree grows.")],
+    node: Annotated[str, argument("NODE", "root, or actions as in 0-2.")],
 ) -> None:
     """Train one piece of a recording: what its jobs do."""
     _check_torch()
@@ -162,11 +154,11 @@ def _check_torch() -> None:
         raise UserError(_TORCH)
 
 
-def _queue(yard: LocalOnlyOptions) -> Client | None:
-    """The queue of this machine, if it runs."""
+def _queue(daemon: LocalOnlyOptions) -> Client | None:
+    """A client of the daemon of this machine, if one runs."""
     from gpuyard.client.transport import NoDaemon
 
-    client = yard.client()
+    client = daemon.client()
     try:
         client.gpus()
     except NoDaemon:
@@ -174,21 +166,11 @@ def _queue(yard: LocalOnlyOptions) -> Client | None:
     return client
 
 
-def _wishes(gpu_memory: str | None) -> Wishes:
-    return {"gpus": 1} if gpu_memory is None else {"gpu_memory": parse_share(gpu_memory)}
-
-
 def _silent(done: float, total: int) -> None:
-    """Where nobody looks on."""
+    """Progress is not shown."""
 
 
-def _word(decider: str) -> str:
-    """A decider as a folder's name has it."""
-    return decider.partition(":")[0]
-
-
-def _tell(event: dict[str, Any]) -> None:
-    """What happens in a training, a line each."""
+def _print_event(event: dict[str, Any]) -> None:
     at, what = f"{event['time']:10.4g}", event["event"]
     if what == "evaluation":
         output.say(f"{at}  accuracy {100 * event['accuracy']:.2f} %  loss {event['loss']:.4f}  step {event['step']:,}")

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, argument, option, subcommand
 from gpuyard.cli.learning.placer import place
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.parser import QuickCommand, command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.simulator.simulation_options import Format, Since, Slice, Until, Where, load_trace
 from gpuyard.cli.terminal import output
@@ -31,18 +29,16 @@ _AHEAD = {
 
 
 def explain(
-    policy: Annotated[
-        str, typer.Argument(metavar="POLICY", help="A file, the name of one that comes with gpuyard, or learned:FILE.")
-    ],
-    out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write preferences.png there.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object, with the curves, instead of tables.")] = False,
+    policy: Annotated[str, argument("POLICY", "A file, the name of one that comes with gpuyard, or learned:FILE.")],
+    out: Annotated[str | None, option("--out", "DIR", "Write preferences.png there.")] = None,
+    json: Annotated[bool, option("--json", "One JSON object, with the curves, instead of tables.")] = False,
 ) -> None:
     """Tell what a trained policy prefers: its score as a quantity of a job changes, all else as in a typical job."""
     from gpuyard.core.policy import LEARNED
-    from gpuyard.learn.explanation import explain as explained
+    from gpuyard.learn.explanation import explain as explain_policy
     from gpuyard.policies.trained_policy import load
 
-    found = explained(load(policy.removeprefix(LEARNED)))
+    found = explain_policy(load(policy.removeprefix(LEARNED)))
     if json:
         output.print_json({"policy": policy, **found.facts()})
     else:
@@ -73,9 +69,6 @@ def _direction(ahead: str, shared: bool) -> str:
 
 
 def _draw_preferences(found: Explanation, out: str) -> None:
-    from pathlib import Path
-
-    from gpuyard.errors import UserError
     from gpuyard.figures.style import png_bytes, write_atomically
     from gpuyard.learn.policy_figures import preferences
 
@@ -88,39 +81,27 @@ def _draw_preferences(found: Explanation, out: str) -> None:
     output.say(f"wrote {folder / 'preferences.png'}")
 
 
-app = typer.Typer(
-    cls=QuickGroup, help="Train policies on traces, judge them where they were held out, and see what they prefer.",
-    no_args_is_help=True, rich_markup_mode=None,
-)  # fmt: skip
+app = command_group("Train policies on traces, judge them where they were held out, and see what they prefer.")
 
 _KINDS = {"linear": 0, "mlp-4": 4, "mlp-8": 8, "mlp-32": 32}
-Traces = Annotated[
-    list[str],
-    typer.Argument(metavar="TRACE...", help="Traces: files (compressed is fine), or history for the queue's."),
-]
+Traces = Annotated[list[str], argument("TRACE...", "Traces: files (compressed is fine), or history for the queue's.")]
 PolicyFile = Annotated[
-    str,
-    typer.Argument(metavar="POLICY", help="A trained policy: its file, or the name of one that comes with gpuyard."),
+    str, argument("POLICY", "A trained policy: its file, or the name of one that comes with gpuyard.")
 ]
-Jobs = Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes to simulate in (all CPUs).")]
+Jobs = Annotated[int | None, option("--jobs", "N", "Processes to simulate in (all CPUs).", min=1)]
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Where the jobs of traces run: a field is an option of every command that takes it."""
+class ProblemOptions:
+    """Which jobs of traces are simulated, and on which cluster."""
 
     gpus: Annotated[
-        int | None,
-        typer.Option(
-            "--gpus", min=1, metavar="N", help="One node of N GPUs (as the trace says, or such that some wait)."
-        ),
+        int | None, option("--gpus", "N", "One node of N GPUs (as the trace says, or such that some wait).", min=1)
     ] = None
     nodes: o.Nodes = None
     discipline: Annotated[
         str | None,
-        typer.Option(
-            "--discipline", help="strict, commit, skip, easy, easy-shadow or conservative (easy, or as trained)."
-        ),
+        option("--discipline", "strict, commit, skip, easy, easy-shadow or conservative (easy, or as trained)."),
     ] = None
     placement: o.Placement = None
     where: Where = None
@@ -130,7 +111,6 @@ class World:
     format: Format = None
 
     def problems(self, traces: list[str], estimate: str | None, trained_for: str = "easy") -> list[Problem]:
-        """What the traces are made into."""
         from gpuyard.core.model import DEFAULT_GPU_MEMORY, Cluster
         from gpuyard.core.policy import check_discipline, check_placement
         from gpuyard.learn.trace_windows import make_problem
@@ -147,66 +127,55 @@ class World:
         for path in traces:
             jobs = load_trace(path, self.format, self.where, self.since, self.until, self.slice_)
             problem = make_problem(
-                jobs, cluster, discipline=discipline, placement=placement, estimate=_estimate(estimate)
+                jobs,
+                cluster,
+                discipline=discipline,
+                placement=placement,
+                estimate="actual" if estimate == "oracle" else estimate,
             )
-            output.say(_described(problem))
+            output.say(_describe(problem))
             found.append(problem)
         return found
 
 
-@app.command("train", cls=QuickCommand)
-@option_groups
+@subcommand(app, "train")
 def train(
     traces: Traces,
-    world: World,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", dir_okay=False, help="Where the policy goes.")] = Path(
-        "learned.json"
-    ),
-    objective: Annotated[
-        str, typer.Option("--objective", help="slowdown, jct, wait, utilization or energy.")
-    ] = "slowdown",
-    network: Annotated[str, typer.Option("--network", help="linear, mlp-4, mlp-8 or mlp-32.")] = "linear",
+    options: ProblemOptions,
+    out: Annotated[Path, option("--out", "FILE", "Where the policy goes.", dir_okay=False)] = Path("learned.json"),
+    objective: Annotated[str, option("--objective", "slowdown, jct, wait, utilization or energy.")] = "slowdown",
+    network: Annotated[str, option("--network", "linear, mlp-4, mlp-8 or mlp-32.")] = "linear",
     base: Annotated[
-        str,
-        typer.Option("--base", metavar="POLICY", help="The heuristic that it is added to (the better of sjf and saf)."),
+        str, option("--base", "POLICY", "The heuristic that it is added to (the better of sjf and saf).")
     ] = "auto",
     estimate: Annotated[
         str | None,
-        typer.Option(
-            "--estimate", help="What is known of run times: actual (oracle), requested, predicted or noisy:S."
-        ),
+        option("--estimate", "What is known of run times: actual (oracle), requested, predicted or noisy:S."),
     ] = None,
     longest: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--longest-waits",
+            "X",
+            "How much longer the longest waits may get at no cost (1.3).",
             min=1.0,
-            metavar="X",
-            help="How much longer the longest waits may get at no cost (1.3).",
             show_default=False,
         ),
     ] = None,
     generations: Annotated[
-        int | None, typer.Option("--generations", min=1, metavar="N", help="How long to search.", show_default=False)
+        int | None, option("--generations", "N", "How long to search.", min=1, show_default=False)
     ] = None,
     population: Annotated[
-        int | None,
-        typer.Option("--population", min=4, metavar="N", help="Candidates of a generation.", show_default=False),
+        int | None, option("--population", "N", "Candidates of a generation.", min=4, show_default=False)
     ] = None,
-    windows: Annotated[
-        int | None, typer.Option("--windows", min=4, metavar="N", help="Windows to train on.", show_default=False)
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option("--window", min=8, metavar="N", help="Jobs of a window.", show_default=False)
-    ] = None,
+    windows: Annotated[int | None, option("--windows", "N", "Windows to train on.", min=4, show_default=False)] = None,
+    window: Annotated[int | None, option("--window", "N", "Jobs of a window.", min=8, show_default=False)] = None,
     seed: o.Seed = 0,
     jobs: Jobs = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a training of the same --out that was interrupted.")
+        bool, option("--resume", "Go on with a training of the same --out that was interrupted.")
     ] = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="PNG", dir_okay=False, help="Draw the learning curve there.")
-    ] = None,
+    plot: Annotated[Path | None, option("--plot", "PNG", "Draw the learning curve there.", dir_okay=False)] = None,
     json: Json = False,
 ) -> None:
     """Train a policy on the first part of traces, and judge it on their last part; takes a minute or two."""
@@ -221,15 +190,15 @@ def train(
         "window": window,
     }
     recipe = recipe_for(
-        world.discipline or "easy",
+        options.discipline or "easy",
         objective=check_objective(objective), hidden=_hidden(network), base=base, seed=seed,
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
     if out.is_dir():
         raise UserError(f"{out} is a directory; --out names the file that the policy goes to")
-    problems = world.problems(traces, estimate)
-    learned = _trained(problems, recipe, out, jobs, resume)
-    learned = learned.with_gate(_gate([_judged(learned, problem, jobs) for problem in problems]))
+    problems = options.problems(traces, estimate)
+    learned = _train(problems, recipe, out, jobs, resume)
+    learned = learned.with_gate(_gate([_judge(learned, problem, jobs) for problem in problems]))
     learned.save(out)
     if plot is not None:
         from gpuyard.learn.policy_figures import learning_curve
@@ -245,32 +214,23 @@ def train(
         output.say(f"use it by: gpuyard policy set learned:{out}")
 
 
-@app.command("evaluate", cls=QuickCommand)
-@option_groups
+@subcommand(app, "evaluate")
 def evaluate(
     policy: PolicyFile,
     traces: Traces,
-    world: World,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Ways to place the windows.")] = 5,
-    window: Annotated[int, typer.Option("--window", min=8, metavar="N", help="Jobs of a window.")] = 256,
+    options: ProblemOptions,
+    seeds: Annotated[int, option("--seeds", "N", "Ways to place the windows.", min=1)] = 5,
+    window: Annotated[int, option("--window", "N", "Jobs of a window.", min=8)] = 256,
     estimates: Annotated[
-        str | None,
-        typer.Option(
-            "--estimates", metavar="A,B", help="Of oracle, requested, predicted and noisy:S (as in training)."
-        ),
+        str | None, option("--estimates", "A,B", "Of oracle, requested, predicted and noisy:S (as in training).")
     ] = None,
     protocol: Annotated[
-        str | None,
-        typer.Option(
-            "--protocol", metavar="NAME", help="rlscheduler: ten sequences of 1,024 jobs, as it is published."
-        ),
+        str | None, option("--protocol", "NAME", "rlscheduler: ten sequences of 1,024 jobs, as it is published.")
     ] = None,
     record: Annotated[
-        bool, typer.Option("--record", help="Write the outcome into the policy's file: the gate goes by it.")
+        bool, option("--record", "Write the outcome into the policy's file: the gate goes by it.")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Write a report with plots there.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", "DIR", "Write a report with plots there.", file_okay=False)] = None,
     jobs: Jobs = None,
     json: Json = False,
 ) -> None:
@@ -284,12 +244,12 @@ def evaluate(
     if record and not Path(name).is_file():
         raise UserError(f"{name} comes with gpuyard and is not written to; copy it first")
     if protocol is not None:
-        _follow(protocol, learned, name, traces, world, json)
+        _run_protocol(protocol, learned, name, traces, options, json)
         return
     kinds: list[str | None] = [None] if estimates is None else [k.strip() for k in estimates.split(",") if k.strip()]
     found: list[Evaluation] = []
     for kind in kinds:
-        for problem in world.problems(traces, kind, learned.discipline or "easy"):
+        for problem in options.problems(traces, kind, learned.discipline or "easy"):
             with output.progress_bar(f"evaluating on {problem.name}"):
                 found.append(compare(learned, problem, seeds=seeds, size=window, processes=jobs))
     verdicts = [judge(one) for one in found]
@@ -308,14 +268,15 @@ def evaluate(
         output.say(_verdict(verdict))
 
 
-def _follow(protocol: str, learned: Learned, name: str, traces: list[str], world: World, json: bool) -> None:
-    """Judge by somebody else's protocol."""
+def _run_protocol(
+    protocol: str, learned: Learned, name: str, traces: list[str], options: ProblemOptions, json: bool
+) -> None:
     from gpuyard.cli.terminal.text_table import print_table
     from gpuyard.learn.evaluation import slowdowns
 
     if protocol != "rlscheduler":
         raise UserError(f"--protocol takes rlscheduler, not '{protocol}'")
-    found = [slowdowns(learned, load_trace(path, world.format)) for path in traces]
+    found = [slowdowns(learned, load_trace(path, options.format)) for path in traces]
     if json:
         rows = [
             {"trace": path, "protocol": protocol, "slowdown": one["learned"], "policies": one}
@@ -338,11 +299,7 @@ def _hidden(network: str) -> int:
     return _KINDS[network]
 
 
-def _estimate(kind: str | None) -> str | None:
-    return "actual" if kind == "oracle" else kind
-
-
-def _described(problem: Problem) -> str:
+def _describe(problem: Problem) -> str:
     made = ", a size at which some have to wait" if problem.sized else ""
     return (
         f"{problem.name}: {len(problem.trace):,} jobs on {output.many(problem.cluster.gpus, 'GPU')}{made}; "
@@ -350,8 +307,8 @@ def _described(problem: Problem) -> str:
     )
 
 
-def _trained(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | None, resume: bool) -> Learned:
-    """Train with a progress bar; what an interrupted training has achieved is kept beside the file."""
+def _train(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | None, resume: bool) -> Learned:
+    """Train with a progress bar; an interrupted training is kept beside the file."""
     from gpuyard.learn.training import train as run
 
     checkpoint = out.with_name(out.name + ".training")
@@ -360,10 +317,10 @@ def _trained(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | Non
     elif not checkpoint.is_file():
         raise UserError(f"there is no interrupted training of {out} to resume ({checkpoint} is not there)")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with output.told_bar("training") as tell:
+    with output.step_bar("training") as report:
 
         def watch(step: Step, total: int) -> None:
-            tell(
+            report(
                 step.generation,
                 total,
                 f"ratio {step.ratio:.3f}" + (f", checked {step.best:.3f}" if step.best < 9 else ""),
@@ -373,7 +330,7 @@ def _trained(problems: list[Problem], recipe: Recipe, out: Path, jobs: int | Non
     return learned
 
 
-def _judged(learned: Learned, problem: Problem, jobs: int | None) -> dict[str, Any]:
+def _judge(learned: Learned, problem: Problem, jobs: int | None) -> dict[str, Any]:
     from gpuyard.learn.evaluation import evaluate as compare
     from gpuyard.learn.evaluation import judge
 
@@ -387,7 +344,6 @@ def _gate(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _verdict(gate: dict[str, Any]) -> str:
-    """What the gate says, in a line."""
     ratio = f"{gate['ratio']:.3f} ({gate['ratio_low']:.3f} to {gate['ratio_high']:.3f})"
     of = f"{gate['objective']} is {ratio} of what {gate['best_heuristic']}, the best heuristic in hindsight, achieves"
     said = f"{gate['trace']}: held out, the {of}; means {gate['mean_ratio']:.3f}, longest waits {gate['p99_ratio']:.3f}"
@@ -397,7 +353,7 @@ def _verdict(gate: dict[str, Any]) -> str:
 
 
 def _document(name: str, learned: Learned, found: list[Evaluation], verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What `--json` prints; of a single trace, the numbers stand at the top as well."""
+    """The document of `--json`; of a single trace, the numbers stand at the top as well."""
     rows = [
         {
             **verdict,
@@ -414,7 +370,6 @@ def _document(name: str, learned: Learned, found: list[Evaluation], verdicts: li
 
 
 def _print(found: Evaluation) -> None:
-    """What every policy achieved, the best first."""
     from gpuyard.cli.terminal.text_table import print_table
     from gpuyard.learn.evaluation import PREEMPTIVE
 

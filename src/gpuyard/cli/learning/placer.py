@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from gpuyard.cli.common_options import option
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -14,15 +13,11 @@ if TYPE_CHECKING:
 
 
 def place(
-    seeds: Annotated[
-        int, typer.Option("--seeds", min=1, metavar="N", help="Episodes to judge by; none is trained on.")
-    ] = 200,
-    generations: Annotated[
-        int, typer.Option("--generations", min=0, metavar="N", help="How long to train; 0: not at all.")
-    ] = 60,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="The same seed trains the same placer.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="One JSON list instead of a table.")] = False,
-    out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write the trained placer there.")] = None,
+    seeds: Annotated[int, option("--seeds", "N", "Episodes to judge by; none is trained on.", min=1)] = 200,
+    generations: Annotated[int, option("--generations", "N", "How long to train; 0: not at all.", min=0)] = 60,
+    seed: Annotated[int, option("--seed", "N", "The same seed trains the same placer.", min=0)] = 0,
+    json: Annotated[bool, option("--json", "One JSON list instead of a table.")] = False,
+    out: Annotated[str | None, option("--out", "FILE", "Write the trained placer there.")] = None,
 ) -> None:
     """Train a placer of tasks that share GPUs, and compare it with random, round robin, least loaded and best fit."""
     from gpuyard.learn.place.placer import FIRST_TRAINING_SEED, METHODS, new_course, score, train
@@ -36,14 +31,15 @@ def place(
     course = new_course(range(seeds))
     found = [score(course, method, placer.weights if method == "learned" else None) for method in METHODS]
     if json:
-        output.print_json([_plain(one) for one in found])
+        facts = [one._asdict() for one in found]
+        output.print_json([{name: value for name, value in one.items() if name != "makespans"} for one in facts])
         return
     _print(found)
     output.say(verdict(found))
 
 
 def verdict(found: list[Score]) -> str:
-    """One line: who has the shortest makespan, and whether learning was worth it."""
+    """One line: which method has the shortest makespan, and whether training paid off."""
     *others, learned = sorted(found, key=lambda one: one.method == "learned")
     best = min(others, key=lambda one: one.makespan)
     gains = best.makespans - learned.makespans
@@ -54,10 +50,6 @@ def verdict(found: list[Score]) -> str:
     if gain > 0:
         return f"learned wins: {gain:.2f} ticks (± {2 * error:.2f}) shorter than {best.method} {said}"
     return f"learned loses: {-gain:.2f} ticks (± {2 * error:.2f}) longer than {best.method} {said}"
-
-
-def _plain(one: Score) -> dict[str, Any]:
-    return {name: value for name, value in one._asdict().items() if name != "makespans"}
 
 
 def _print(found: list[Score]) -> None:

@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
-from gpuyard.cli.parser import QuickCommand, QuickGroup
+from gpuyard.cli.common_options import Json, argument, option, subcommand
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -17,43 +15,20 @@ if TYPE_CHECKING:
     from gpuyard.experiments.results_folder import Run
     from gpuyard.experiments.runner import Outcome
 
-app = typer.Typer(
-    cls=QuickGroup,
-    help="Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-File = Annotated[str, typer.Argument(metavar="FILE", help="The experiment, in YAML, TOML or JSON.")]
+app = command_group("Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots.")
+File = Annotated[str, argument("FILE", "The experiment, in YAML, TOML or JSON.")]
 
 
-@app.callback()
-def _experiment() -> None:
-    """Compare schedulers on the jobs of a file, for real or simulated: times, restarts, energy, plots."""
-
-
-@app.command("run", cls=QuickCommand)
-@option_groups
+@subcommand(app, "run")
 def run(
     file: File,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Where results go (NAME-results, in this folder).")
-    ] = None,
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="On a virtual clock, by what the file says of behaviour.")
-    ] = False,
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, max=1000, metavar="N", help="How often (as the file says).")
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="SCHEDULER", help="This scheduler; can be given again.")
-    ] = None,
-    percent: Annotated[
-        str | None, typer.Option("--percent", metavar="0,50", help="Of the over-provisionings, these.")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Throw former results away; else done runs are not done again.")
-    ] = False,
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Write numbers only.")] = False,
+    out: Annotated[str | None, option("--out", "DIR", "Where results go (NAME-results, in this folder).")] = None,
+    simulate: Annotated[bool, option("--simulate", "On a virtual clock, by what the file says of behaviour.")] = False,
+    repeat: Annotated[int | None, option("--repeat", "N", "How often (as the file says).", min=1, max=1000)] = None,
+    only: Annotated[list[str] | None, option("--only", "SCHEDULER", "This scheduler; can be given again.")] = None,
+    percent: Annotated[str | None, option("--percent", "0,50", "Of the over-provisionings, these.")] = None,
+    fresh: Annotated[bool, option("--fresh", "Throw former results away; else done runs are not done again.")] = False,
+    no_plots: Annotated[bool, option("--no-plots", "Write numbers only.")] = False,
     json: Json = False,
 ) -> None:
     """Run what an experiment still lacks, and tell how the schedulers compare."""
@@ -63,22 +38,21 @@ def run(
     experiment = read_experiment(file)
     folder = Path(out or f"{experiment.name}-results")
     choice = Choice(repeat, tuple(only or ()), percents(percent), simulate, fresh)
-    teller = Teller()
+    progress = ProgressLine()
     try:
-        found = run_experiment(experiment, folder, choice, teller, plots=not no_plots)
+        found = run_experiment(experiment, folder, choice, progress, plots=not no_plots)
     except KeyboardInterrupt:
-        teller.clear()
+        progress.clear()
         output.say("interrupted: jobs and daemon are ended; the same command goes on with what is missing")
         raise SystemExit(130) from None
     finally:
-        teller.clear()
-    _tell(found, folder, json)
+        progress.clear()
+    _print_outcome(found, folder, json)
 
 
-@app.command("show", cls=QuickCommand)
-@option_groups
+@subcommand(app, "show")
 def show(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder of an experiment's results.")],
+    folder: Annotated[str, argument("DIR", "The folder of an experiment's results.")],
     json: Json = False,
 ) -> None:
     """Print the table of an experiment that was run."""
@@ -94,8 +68,7 @@ def show(
         output.say("no run is done yet; gpuyard experiment run FILE goes on")
 
 
-@app.command("check", cls=QuickCommand)
-@option_groups
+@subcommand(app, "check")
 def check(file: File, json: Json = False) -> None:
     """Tell whether a file is an experiment, and what it would run."""
     from dataclasses import asdict
@@ -114,7 +87,6 @@ def check(file: File, json: Json = False) -> None:
 
 
 def percents(text: str | None) -> tuple[float, ...]:
-    """The over-provisionings that an option names; none: all."""
     from gpuyard.experiments.validation import percentage
 
     try:
@@ -123,7 +95,7 @@ def percents(text: str | None) -> tuple[float, ...]:
         raise UserError(f"--percent: {error}") from None
 
 
-def _tell(found: Outcome, folder: Path, json: bool) -> None:
+def _print_outcome(found: Outcome, folder: Path, json: bool) -> None:
     from gpuyard.experiments.measures import lines
 
     if found.done_before:
@@ -135,36 +107,31 @@ def _tell(found: Outcome, folder: Path, json: bool) -> None:
     output.say(f"results are in {folder}" + (f"; look at {found.written[-1]}" if found.written else ""))
 
 
-class Teller:
-    """Tells on stderr how far an experiment is: a line that moves on a terminal, a line for each run elsewhere."""
+class ProgressLine:
+    """Progress on stderr: one line that is rewritten on a terminal, a line for each run elsewhere."""
 
     def __init__(self) -> None:
         self._moves = sys.stderr.isatty()
         self._head = ""
 
     def begins(self, number: int, total: int, run: Run) -> None:
-        """A run begins."""
         what = f"{run.scheduler.name} at {run.percent:g} %" + (f", turn {run.turn}" if run.turn > 1 else "")
         self._head = f"run {number} of {total}: {what}"
         if not self._moves:
             output.say(self._head)
 
     def progress(self, done: int, total: int) -> None:
-        """So many jobs are over."""
         if self._moves:
             print(f"\r\x1b[K{self._head}: {done} of {total} jobs", end="", file=sys.stderr, flush=True)
 
     def warn(self, sentence: str) -> None:
-        """Something is not as it should be."""
         self.clear()
         output.say(f"gpuyard: warning: {sentence}")
 
     def draws(self) -> None:
-        """Figures are drawn."""
         self.clear()
         output.say("drawing ...")
 
     def clear(self) -> None:
-        """Leave no half line."""
         if self._moves:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

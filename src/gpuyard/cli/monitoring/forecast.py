@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, past_time
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -23,52 +21,40 @@ _FREE, _USED = "memory_free", "memory_used"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Of what, and of when."""
-
-    gpus: Annotated[str | None, typer.Option("--gpus", "--gpu", metavar="0,1", help="Only these GPUs.")] = None
+class SpanOptions:
+    gpus: Annotated[str | None, option("--gpus", "--gpu", "0,1", "Only these GPUs.")] = None
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="WHEN", help="From then on: 1h ago, a time, a date (1h; files: all)."),
+        str | None, option("--since", "WHEN", "From then on: 1h ago, a time, a date (1h; files: all).")
     ] = None
-    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="What is foreseen.")] = _FREE
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")
-    ] = None
+    metric: Annotated[str, option("--metric", "NAME", "What is foreseen.")] = _FREE
+    url: Annotated[str | None, option("--url", "URL", "Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """How it is foreseen."""
-
-    lag: Annotated[int, typer.Option("--lag", min=1, metavar="N", help="Samples that are looked ahead.")] = 10
-    window: Annotated[int, typer.Option("--window", min=3, metavar="N", help="Samples that a forecast is made of.")] = (
-        60
+class ModelOptions:
+    lag: Annotated[int, option("--lag", "N", "Samples that are looked ahead.", min=1)] = 10
+    window: Annotated[int, option("--window", "N", "Samples that a forecast is made of.", min=3)] = 60
+    capacity: Annotated[str | None, option("--capacity", "SIZE", "What a GPU has, if that is not recorded.")] = None
+    request: Annotated[str | None, option("--request", "SIZE", "Judge decisions on a job that asks for so much.")] = (
+        None
     )
-    capacity: Annotated[
-        str | None, typer.Option("--capacity", metavar="SIZE", help="What a GPU has, if that is not recorded.")
-    ] = None
-    request: Annotated[
-        str | None, typer.Option("--request", metavar="SIZE", help="Judge decisions on a job that asks for so much.")
-    ] = None
 
 
 @option_groups
 def forecast(
-    yard: DaemonOptions,
-    span: Span,
-    model: Model,
+    daemon: DaemonOptions,
+    span: SpanOptions,
+    model: ModelOptions,
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="[JOB|SOURCE]",
+        argument(
+            "[JOB|SOURCE]",
+            "A job, recordings (the daemon's), prometheus, a CSV of nvidia-smi, recording.json, a file of values.",
             show_default=False,
-            help="A job, recordings (the daemon's), prometheus, a CSV of nvidia-smi, recording.json, a file of values.",
         ),
     ] = "recordings",
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", file_okay=False, help="Where plots go; none if not said."),
+        Path | None, option("--out", "-o", "DIR", "Where plots go; none if not said.", file_okay=False)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -83,21 +69,21 @@ def forecast(
         )
     if span.metric not in METRICS:
         raise UserError(f"--metric: there is no '{span.metric}'{suggest(span.metric, METRICS)} ({', '.join(METRICS)})")
-    found, plain = _read(source, span, yard.client)
+    found, plain = _read(source, span, daemon.client)
     for warning in found.warnings:
         output.say(f"gpuyard: warning: {warning}")
-    rows = _evaluated(found, span.metric, model, plain)
-    plots = _plotted(rows, span.metric, out) if out is not None else []
+    rows = _evaluate(found, span.metric, model, plain)
+    plots = _plot(rows, span.metric, out) if out is not None else []
     if json:
-        output.print_json([{**_about(series), **told.to_json()} for series, told in rows])
+        output.print_json([{**_about(series), **evaluation.to_json()} for series, evaluation in rows])
     else:
         _print(rows, span.metric, plain)
     for path in plots:
         output.say(f"wrote {path}")
 
 
-def _read(source: str, span: Span, client: Callable[[], Client]) -> tuple[Recording, bool]:
-    """What a source says; and whether it is a file of mere numbers, of which nobody knows the unit."""
+def _read(source: str, span: SpanOptions, client: Callable[[], Client]) -> tuple[Recording, bool]:
+    """The recording of a source; True: a file of plain numbers without a unit."""
     import math
     from datetime import UTC, datetime
 
@@ -118,15 +104,13 @@ def _read(source: str, span: Span, client: Callable[[], Client]) -> tuple[Record
     opened = open_source("recordings" if job else source, client, url=span.url or "")
     start, end = -math.inf, math.inf
     if not (job or Path(source).is_file()) or span.since:
-        from gpuyard.cli.jobs.job_lists import instant_of
-
-        start = datetime.fromisoformat(instant_of(span.since or "1h")).timestamp()
+        start = past_time(span.since or "1h").timestamp()
         end = datetime.now(UTC).timestamp()
     metrics = [_FREE, _USED] if span.metric in (_FREE, _USED) else [span.metric]
     return opened.read(metrics, start, end, gpus=named_gpus(span.gpus), job=job, step=None if job else 1.0), False
 
 
-def _evaluated(recording: Recording, metric: str, model: Model, plain: bool) -> list[tuple[Series, Evaluation]]:
+def _evaluate(recording: Recording, metric: str, model: ModelOptions, plain: bool) -> list[tuple[Series, Evaluation]]:
     from gpuyard.monitor.forecasts import evaluate
     from gpuyard.units import parse_size
 
@@ -134,19 +118,19 @@ def _evaluated(recording: Recording, metric: str, model: Model, plain: bool) -> 
     found = []
     for series in recording.of(metric):
         capacity = parse_size(model.capacity) if model.capacity else _capacity(series, recording, metric)
-        told = evaluate(
+        evaluation = evaluate(
             series, lag=model.lag, window=model.window, capacity=capacity, decides=metric == _FREE, request=request
         )
-        if told is None:
+        if evaluation is None:
             output.say(
-                f"{_called(series)}: fewer than {model.window + model.lag} values without a gap, nothing is foreseen"
+                f"{_label(series)}: fewer than {model.window + model.lag} values without a gap, nothing is foreseen"
             )
             continue
-        found.append((series, told))
-        if told.errors.zeros:
-            output.say(f"{_called(series)}: {told.errors.zeros:,} values of 0 do not count in MAPE and MPE")
+        found.append((series, evaluation))
+        if evaluation.errors.zeros:
+            output.say(f"{_label(series)}: {evaluation.errors.zeros:,} values of 0 do not count in MAPE and MPE")
         if series.period > 1.5 and not plain:
-            output.say(f"{_called(series)}: values are {series.period:g} s apart, so {model.lag} of them are "
+            output.say(f"{_label(series)}: values are {series.period:g} s apart, so {model.lag} of them are "
                        f"{model.lag * series.period:g} s ahead")  # fmt: skip
     if not found:
         raise UserError(
@@ -166,13 +150,13 @@ def _capacity(series: Series, recording: Recording, metric: str) -> float:
     return float("inf") if most is None else most
 
 
-def _plotted(rows: Sequence[tuple[Series, Evaluation]], metric: str, out: Path) -> list[Path]:
+def _plot(rows: Sequence[tuple[Series, Evaluation]], metric: str, out: Path) -> list[Path]:
     from gpuyard.monitor.plots import write_forecast_plots
 
     return [
         path
-        for series, told in rows
-        for path in write_forecast_plots(f"forecast-{_file_name(series)}", _called(series), metric, told, out)
+        for series, evaluation in rows
+        for path in write_forecast_plots(f"forecast-{_file_name(series)}", _label(series), metric, evaluation, out)
     ]
 
 
@@ -184,7 +168,7 @@ def _about(series: Series) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _called(series: Series) -> str:
+def _label(series: Series) -> str:
     subject = series.subject
     host = f"{subject.host}, " if subject.host else ""
     return f"{host}GPU {subject.gpu}" + (f", job {subject.job}" if subject.job else "")
@@ -204,16 +188,16 @@ def _print(rows: Sequence[tuple[Series, Evaluation]], metric: str, plain: bool) 
     head = ["", "FORECASTS", *(f"{one} {name}".strip() for one in ("MAE", "RMSE")), f"MSE {name}²" if name else "MSE"]
     head += ["MAPE %", "MPE %"]
     head += ["CBP WRONG", "PP WRONG"] if metric == _FREE else []
-    print_table(head, [_row(series, told, divisor, metric) for series, told in rows])
+    print_table(head, [_row(series, evaluation, divisor, metric) for series, evaluation in rows])
 
 
-def _row(series: Series, told: Evaluation, divisor: float, metric: str) -> tuple[str, ...]:
-    errors = told.errors
+def _row(series: Series, evaluation: Evaluation, divisor: float, metric: str) -> tuple[str, ...]:
+    errors = evaluation.errors
     sizes = (errors.mae / divisor, errors.rmse / divisor, errors.mse / divisor**2)
     percents = ("-" if one is None else f"{one:.2f}" for one in (errors.mape, errors.mpe))
     wrong = (
         "-" if one.share is None else f"{100 * one.share:.1f} % of {one.admitted:,}"
-        for one in told.verdicts
+        for one in evaluation.verdicts
         if metric == _FREE
     )
-    return (_called(series), f"{len(told.at):,}", *(f"{size:,.4g}" for size in sizes), *percents, *wrong)
+    return (_label(series), f"{len(evaluation.at):,}", *(f"{size:,.4g}" for size in sizes), *percents, *wrong)

@@ -6,103 +6,92 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, Json, option_groups
+from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SHORTEST = 0.05
-"""Seconds of a period: a driver does not measure more often anyway."""
+"""Seconds: a driver does not measure more often."""
 
-Command = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS]", show_default=False, help="What to run and watch.")
-]
+Command = Annotated[list[str] | None, argument("[-- COMMAND ARGS]", "What to run and watch.", show_default=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is watched, if it is no command."""
+    """What is watched, if it is not a command."""
 
-    pid: Annotated[
-        int | None, typer.Option("--pid", min=1, metavar="PID", help="A process, and what it starts, until it ends.")
-    ] = None
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="ID", help="A job of the daemon's, until it is over; or what it was.")
-    ] = None
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", "--gpus", metavar="0,1", help="Only these GPUs; alone: until Ctrl-C, or --for."),
-    ] = None
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="WHEN", help="What GPUs did since: 1h ago, a time, a date.")
-    ] = None
-    for_: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Watch for so long, as in 30s.")] = None
+    pid: Annotated[int | None, option("--pid", "PID", "A process, and what it starts, until it ends.", min=1)] = None
+    job: Annotated[str | None, option("--job", "ID", "A job of the daemon's, until it is over; or what it was.")] = None
+    gpu: Annotated[str | None, option("--gpu", "--gpus", "0,1", "Only these GPUs; alone: until Ctrl-C, or --for.")] = (
+        None
+    )
+    since: Annotated[str | None, option("--since", "WHEN", "What GPUs did since: 1h ago, a time, a date.")] = None
+    for_: Annotated[str | None, option("--for", "TIME", "Watch for so long, as in 30s.")] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Who tells what GPUs do."""
-
+class SourceOptions:
     source: Annotated[
         str | None,
-        typer.Option(
-            "--source", metavar="SOURCE", help="For --job and --since: recordings (the daemon's), prometheus, FILE.csv."
-        ),
+        option("--source", "SOURCE", "For --job and --since: recordings (the daemon's), prometheus, FILE.csv."),
     ] = None
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")
-    ] = None
+    url: Annotated[str | None, option("--url", "URL", "Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")] = None
     simulate_gpus: Annotated[
-        str | None, typer.Option("--simulate-gpus", metavar="1x16G", help="Simulated GPUs in place of real ones.")
+        str | None, option("--simulate-gpus", "1x16G", "Simulated GPUs in place of real ones.")
     ] = None
     simulate_use: Annotated[
-        str | None, typer.Option("--simulate-use", metavar="USE", help="What the command uses of them: ramp:1G,2G,4G.")
+        str | None, option("--simulate-use", "USE", "What the command uses of them: ramp:1G,2G,4G.")
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """What is written, and how."""
-
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", file_okay=False, help="Where files go (./gpuyard-monitor-TIME)."),
-    ] = None
-    period: Annotated[str, typer.Option("--period", metavar="TIME", help="From one row to the next (1s).")] = "1s"
-    metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="A,B", help="What is drawn: utilization, memory, power, all ...")
-    ] = None
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw nothing.")] = False
-    live: Annotated[
-        bool, typer.Option("--live", help="Show GPUs on the terminal also while a command of yours writes there.")
-    ] = False
+class OutputOptions:
+    out: Annotated[Path | None, option("--out", "DIR", "Where files go (./gpuyard-monitor-TIME).", file_okay=False)] = (
+        None
+    )
+    period: Annotated[str, option("--period", "TIME", "From one row to the next (1s).")] = "1s"
+    metrics: Annotated[str | None, option("--metrics", "A,B", "What is drawn: utilization, memory, power, all ...")] = (
+        None
+    )
+    no_plots: Annotated[bool, option("--no-plots", "Draw nothing.")] = False
+    live: Annotated[bool, option("--live", "Show GPUs on the terminal also while a command of yours writes there.")] = (
+        False
+    )
 
 
 @option_groups
 def monitor(
-    yard: DaemonOptions, target: Target, origin: Origin, making: Making, command: Command = None, json: Json = False
+    daemon: DaemonOptions,
+    target: Target,
+    origin: SourceOptions,
+    outputs: OutputOptions,
+    command: Command = None,
+    json: Json = False,
 ) -> None:
     """Run a command, or watch a process, a job or GPUs, and write a CSV and plots of what GPUs did."""
     words = list(command or ())
     _check(words, target, origin)
-    period = _time("--period", making.period, _SHORTEST)
+    period = _time("--period", outputs.period, _SHORTEST)
     from gpuyard.cli.monitoring import monitor_run
 
-    asked = monitor_run.Asked(making.out, period, making.metrics, not making.no_plots, making.live, json)
+    settings = monitor_run.MonitorSettings(
+        outputs.out, period, outputs.metrics, not outputs.no_plots, outputs.live, json
+    )
     if words:
-        raise SystemExit(monitor_run.of_command(words, target.gpu, _machine(origin, words), asked))
+        machine = _machine(origin, words)
+        _check_program(words[0])
+        raise SystemExit(monitor_run.watch_command(words, target.gpu, machine, settings))
     if target.job is not None or target.since is not None:
-        monitor_run.of_past(yard, target, (origin.source, origin.url), asked)
+        monitor_run.read_recordings(daemon, target.job, target.since, target.gpu, (origin.source, origin.url), settings)
         return
     seconds = None if target.for_ is None else _time("--for", target.for_, 0.0)
-    monitor_run.of_present(target, seconds, _machine(origin, words), asked)
+    monitor_run.watch_gpus(target.pid, target.gpu, seconds, _machine(origin, words), settings)
 
 
-def _machine(origin: Origin, words: Sequence[str]) -> tuple[str | None, str]:
-    """Simulated GPUs, if somebody asks for them, and what the command is said to use there."""
+def _machine(origin: SourceOptions, words: Sequence[str]) -> tuple[str | None, str]:
+    """Simulated GPUs, if asked for, and what the command uses of them."""
     import os
 
     from gpuyard.config import settings
@@ -114,12 +103,11 @@ def _machine(origin: Origin, words: Sequence[str]) -> tuple[str | None, str]:
     return simulated, said_use(origin.simulate_use, os.environ, words, simulated=simulated is not None)
 
 
-def _check(words: Sequence[str], target: Target, origin: Origin) -> None:
-    """Refuse what makes no sense together."""
-    whats = {
+def _check(words: Sequence[str], target: Target, origin: SourceOptions) -> None:
+    targets = {
         "a command": words, "--pid": target.pid, "--job": target.job, "--since": target.since,
     }  # fmt: skip
-    given = [name for name, value in whats.items() if value]
+    given = [name for name, value in targets.items() if value]
     if len(given) > 1:
         raise UserError(f"{given[0]} and {given[1]} are two things to watch; give one of them")
     what = given[0] if given else ""
@@ -155,3 +143,17 @@ def _time(option: str, text: str, least: float) -> float:
         bound = f"at least {least:g} s" if least else "above 0"
         raise UserError(f"{option} is {bound}, not {text}")
     return seconds
+
+
+def _check_program(word: str) -> None:
+    import os
+    import shlex
+    import shutil
+
+    if not word or shutil.which(word) is None:
+        if "/" in word and os.access(word, os.F_OK):
+            if Path(word).is_dir():
+                raise UserError(f"'{word}' is a folder, and no program to run")
+            raise UserError(f"'{word}' may not be executed; chmod +x {shlex.quote(word)} lets it")
+        quoted = f"; write its words without quotes, as in: gpuyard monitor -- {word}" if " " in word else ""
+        raise UserError(f"there is no program '{word}' to run{quoted or '; check its name'}")

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuyard.cli.common_options import past_time
 from gpuyard.cli.terminal import output
+from gpuyard.cli.terminal.live_view import LiveView
+from gpuyard.cli.terminal.styled_lines import Line, Piece, table, text_columns
+from gpuyard.cli.terminal.text_table import lines
 from gpuyard.errors import UserError
+from gpuyard.units import format_duration, format_plain, format_size
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Job
     from gpuyard.cli.common_options import DaemonOptions
-    from gpuyard.cli.monitoring.monitor import Target
     from gpuyard.client.client import Client
-    from gpuyard.gpus.base import Gpus
+    from gpuyard.gpus.base import Device, Gpus, Reading
     from gpuyard.monitor.live import GpuWatch
     from gpuyard.monitor.output_folder import UsageCsv
     from gpuyard.recordings.series import Recording
 
 _DRAWN = ("utilization", "memory_used", "process_memory", "memcopy", "power", "temperature")
-"""What is drawn if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """How it is to be done."""
-
+class MonitorSettings:
     out: Path | None
     period: float
     metrics: str | None
@@ -40,46 +41,44 @@ class Asked:
     json: bool
 
     def drawn(self) -> list[str]:
-        """The metrics to draw."""
         from gpuyard.cli.monitoring.plot_sources import metrics_of
 
         return list(_DRAWN) if self.metrics is None else list(metrics_of(self.metrics))
 
     def folder(self) -> Path:
-        """Where files go; it is there, and nothing of an earlier run is in the way."""
+        """Make the folder for files; files of an earlier run are refused."""
         from gpuyard.monitor.output_folder import prepare, usual_folder
 
         return prepare(self.out or usual_folder())
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What there is to write down."""
-
+class Result:
     recording: Recording
     who: str
     facts: dict[str, Any]
-    """What is told of it besides what the GPUs did."""
+    """Facts for the summary besides the metrics."""
     span: tuple[float, float] | None = None
-    """From when to when it ran."""
+    """When it began and ended."""
     recorded: bool = False
-    """Whether the daemon wrote it down, and so less of GPUs that were idle."""
+    """Whether it is the daemon's recording, which has fewer samples of idle GPUs."""
     energy: float | None = None
-    """Its own watt-hours, where the daemon tells."""
+    """Its own watt-hours, if the daemon knows them."""
 
 
-def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None, str], asked: Asked) -> int:
-    """Run a command and watch it; its exit code, as a shell has it."""
+def watch_command(
+    words: Sequence[str], gpu: str | None, machine: tuple[str | None, str], settings: MonitorSettings
+) -> int:
+    """Run a command and watch it; returns its exit code, as a shell has it."""
     from gpuyard.monitor.monitored_command import Command, shell_code
 
-    _check_program(words[0])
     command = Command()  # before numpy is imported, which starts threads that would take its signals
     try:
-        drawn, who = asked.drawn(), _called(words)
+        drawn, who = settings.drawn(), _label(words)
         gpus = open_gpus(machine)
         from gpuyard.monitor.monitored_command import ChildTree
 
-        watching, out, csv = _begin(gpus, gpu, asked, ChildTree(), who)
+        watching, out, csv = _start_watch(gpus, gpu, settings, ChildTree(), who)
         try:
             command.start(words)
         except UserError:
@@ -88,7 +87,7 @@ def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None,
         if occupy := getattr(gpus, "occupy", None):
             occupy(command.pid, who)
         began = watching.now()
-        code = _watched(lambda look: command.wait(look, watching.every), watching, asked.live)
+        code = _watch(lambda look: command.wait(look, watching.every), watching, settings.live)
         ended = watching.now()
         if leave := getattr(gpus, "leave", None):
             leave()
@@ -100,30 +99,32 @@ def of_command(words: Sequence[str], gpu: str | None, machine: tuple[str | None,
     facts = {
         "command": [_readable(word) for word in words],
         "exit_code": exit_code,
-        "signal": _signal(code),
-        **_span(began, ended, asked.period),
+        "signal": output.signal_name(code),
+        **_span(began, ended, settings.period),
     }
-    failed = _finish(out, Seen(watching.recording(), who, facts, (began, ended)), drawn, asked)
+    failed = _finish(out, Result(watching.recording(), who, facts, (began, ended)), drawn, settings)
     return exit_code or failed
 
 
-def of_present(target: Target, seconds: float | None, machine: tuple[str | None, str], asked: Asked) -> None:
-    """Watch GPUs, or a process, until that is over or somebody interrupts."""
+def watch_gpus(
+    pid: int | None, gpu: str | None, seconds: float | None, machine: tuple[str | None, str], settings: MonitorSettings
+) -> None:
+    """Watch GPUs or a process until that ends, or until Ctrl-C."""
     from gpuyard.engines.local.processes import hold
     from gpuyard.monitor.monitored_command import ForeignTree, interruptions, watch
 
-    pidfd = None if target.pid is None else hold(target.pid)
-    if target.pid is not None and pidfd is None:
-        raise UserError(f"there is no process {target.pid}; see ps for those that there are")
-    drawn, who = asked.drawn(), "GPUs" if target.pid is None else f"pid {target.pid}"
+    pidfd = None if pid is None else hold(pid)
+    if pid is not None and pidfd is None:
+        raise UserError(f"there is no process {pid}; see ps for those that there are")
+    drawn, who = settings.drawn(), "GPUs" if pid is None else f"pid {pid}"
     gpus = open_gpus(machine)
-    tree = None if target.pid is None else ForeignTree(target.pid)
+    tree = None if pid is None else ForeignTree(pid)
     with interruptions() as woken:  # from the first sample on: what there is of it is written
-        watching, out, csv = _begin(gpus, target.gpu, asked, tree, who)
+        watching, out, csv = _start_watch(gpus, gpu, settings, tree, who)
         if seconds is None and pidfd is None:
             output.say("Ctrl-C ends it")
         began = watching.now()
-        interrupted = _watched(
+        interrupted = _watch(
             lambda look: watch(look, watching.every, woken, seconds=seconds, pidfd=pidfd), watching, live=True
         )  # fmt: skip
     watching.look(row=True)
@@ -131,49 +132,53 @@ def of_present(target: Target, seconds: float | None, machine: tuple[str | None,
     csv.close()
     if pidfd is not None:
         os.close(pidfd)
-    facts = {"pid": target.pid, "interrupted": interrupted, **_span(began, ended, asked.period)}
-    _finish(out, Seen(watching.recording(), who, facts, (began, ended)), drawn, asked)
+    facts = {"pid": pid, "interrupted": interrupted, **_span(began, ended, settings.period)}
+    _finish(out, Result(watching.recording(), who, facts, (began, ended)), drawn, settings)
 
 
-def of_past(yard: DaemonOptions, target: Target, origin: tuple[str | None, str | None], asked: Asked) -> None:
-    """What a source tells of a job, which is followed to its end first, or of GPUs since some time."""
+def read_recordings(
+    daemon: DaemonOptions, id: str | None, since: str | None, gpu: str | None, origin: tuple[str | None, str | None],
+    settings: MonitorSettings,
+) -> None:  # fmt: skip
+    """What a source has of a job, after its end, or of GPUs since some time."""
     from gpuyard.cli.monitoring.plot_sources import named_gpus
     from gpuyard.monitor.output_folder import refuse_used
     from gpuyard.monitor.sources import open_source
     from gpuyard.monitor.tracks import HELD, to_edges
+    from gpuyard.recordings.series import METRICS
 
-    drawn = asked.drawn()
-    if asked.out is not None:
-        refuse_used(asked.out)  # before a job is followed for hours
-    source = open_source(origin[0] or "recordings", yard.client, url=origin[1] or "")
+    drawn = settings.drawn()
+    if settings.out is not None:
+        refuse_used(settings.out)  # before a job is followed for hours
+    source = open_source(origin[0] or "recordings", daemon.client, url=origin[1] or "")
     recorded = origin[0] in (None, "recordings")
-    job = None if target.job is None else _followed(yard.client(), target.job)
-    start, end = _since(target.since or "") if job is None else _window(job)
-    gpus = named_gpus(target.gpu) if job is None else [str(index) for index in job["gpus"]]
+    job = None if id is None else _follow(daemon.client(), id)
+    start, end = _since(since or "") if job is None else _window(job)
+    gpus = named_gpus(gpu) if job is None else [str(index) for index in job["gpus"]]
     earlier = HELD if recorded and job is None else 0.0
     found = source.read(
-        _all(), start - earlier, end, gpus=gpus, job="" if job is None else job["id"], step=asked.period
+        list(METRICS), start - earlier, end, gpus=gpus, job="" if job is None else job["id"], step=settings.period
     )  # fmt: skip
     recording = to_edges(found, start, end) if recorded else found
     if not recording.series:
-        told = "; ".join(recording.warnings) or "nothing was recorded then"
-        raise UserError(f"{source.name} tells nothing of that time: {told}")
+        why = "; ".join(recording.warnings) or "nothing was recorded then"
+        raise UserError(f"{source.name} tells nothing of that time: {why}")
     facts = {"source": source.name, **_span(start, end, None)}
-    seen = (
-        Seen(recording, "GPUs", facts, recorded=recorded) if job is None else _of_job(job, recording, facts, recorded)
+    result = (
+        Result(recording, "GPUs", facts, recorded=recorded) if job is None else _of_job(job, recording, facts, recorded)
     )
-    _finish(asked.folder(), seen, drawn, asked)
+    _finish(settings.folder(), result, drawn, settings)
 
 
-def _of_job(job: Job, recording: Recording, facts: dict[str, Any], recorded: bool) -> Seen:
+def _of_job(job: Job, recording: Recording, facts: dict[str, Any], recorded: bool) -> Result:
     own = {"job": job["id"], "command": job["command"], "state": job["state"], "exit_code": job["exit_code"]}
     energy = job.get("energy_wh") if job["attempt"] == 1 else None  # of several attempts, it is that of all
     who = f"job {job['id']} ({job['name'] or 'no name'})"
-    return Seen(recording, who, facts | own, _window(job), recorded, energy)
+    return Result(recording, who, facts | own, _window(job), recorded, energy)
 
 
 def open_gpus(machine: tuple[str | None, str]) -> Gpus:
-    """The GPUs of this machine, or simulated ones; without either it is told how to get some."""
+    """The GPUs of this machine, or simulated ones."""
     from gpuyard.gpus.base import GpusUnavailable
 
     simulated, use = machine
@@ -189,16 +194,15 @@ def open_gpus(machine: tuple[str | None, str]) -> Gpus:
     try:
         return find()
     except GpusUnavailable as error:
-        raise UserError(no_gpu(error)) from error
+        why = str(error).partition(", or try gpuyard")[0]
+        raise UserError(
+            f"there is no GPU to look at here: {why}; or try it with a simulated one: --simulate-gpus 1x16G"
+        ) from error
 
 
-def no_gpu(error: Exception) -> str:
-    """Why there is no GPU, and how to go on without one."""
-    why = str(error).partition(", or try gpuyard")[0]
-    return f"there is no GPU to look at here: {why}; or try it with a simulated one: --simulate-gpus 1x16G"
-
-
-def _begin(gpus: Gpus, chosen: str | None, asked: Asked, tree: Any, who: str) -> tuple[GpuWatch, Path, UsageCsv]:
+def _start_watch(
+    gpus: Gpus, chosen: str | None, settings: MonitorSettings, tree: Any, who: str
+) -> tuple[GpuWatch, Path, UsageCsv]:
     from gpuyard.monitor.live import GpuWatch
     from gpuyard.monitor.output_folder import USAGE, UsageCsv
     from gpuyard.units import parse_indices
@@ -208,13 +212,13 @@ def _begin(gpus: Gpus, chosen: str | None, asked: Asked, tree: Any, who: str) ->
         if index >= len(gpus.devices):
             have = f"0 to {len(gpus.devices) - 1}" if len(gpus.devices) > 1 else "0 only"
             raise UserError(f"--gpu {chosen}: there is no GPU {index} here, but {have}")
-    out = asked.folder()
+    out = settings.folder()
     csv = UsageCsv(out / USAGE)
-    return GpuWatch(gpus, asked.period, csv, only=only, tree=tree, who=who), out, csv
+    return GpuWatch(gpus, settings.period, csv, only=only, tree=tree, who=who), out, csv
 
 
 def _undo(out: Path, csv: UsageCsv) -> None:
-    """Leave nothing of what did not begin."""
+    """Remove the files of a run that did not begin."""
     from gpuyard.monitor.output_folder import USAGE
 
     csv.close()
@@ -223,66 +227,63 @@ def _undo(out: Path, csv: UsageCsv) -> None:
         out.rmdir()
 
 
-def _watched(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live: bool) -> Any:
-    """What waiting gives; on a terminal with a live view, if there is to be one."""
-    from gpuyard.cli.monitoring.monitor_screen import view
-
+def _watch(wait: Callable[[Callable[[], None]], Any], watching: GpuWatch, live: bool) -> Any:
+    """Call `wait` with a function that takes a sample, and show a live view if `live`."""
     watching.look()
-    with view(watching, live) as show:
+    with LiveView(_picture, to_stderr=True, live=live) as view:
 
         def look() -> None:
             watching.look()
-            show()
+            view.show(watching)
 
         return wait(look)
 
 
-def _finish(out: Path, seen: Seen, drawn: Sequence[str], asked: Asked) -> int:
-    """Write what was seen, and tell of it; 1 if it could not all be written."""
-    from gpuyard.cli.monitoring.monitor_screen import tell
+def _finish(out: Path, result: Result, drawn: Sequence[str], settings: MonitorSettings) -> int:
+    """Write and print the result; returns 1 if not all could be written."""
     from gpuyard.monitor import output_folder
     from gpuyard.monitor.tracks import HELD
     from gpuyard.recordings.series import Mark
 
-    recording, who = seen.recording, seen.who
-    if seen.span is not None and not any(mark.until is not None for mark in recording.marks):
-        recording.marks.append(Mark(seen.span[0], who, until=seen.span[1]))
-    summary = _summary(seen)
-    problem, held = "", HELD if seen.recorded else 0.0
+    recording, who = result.recording, result.who
+    if result.span is not None and not any(mark.until is not None for mark in recording.marks):
+        recording.marks.append(Mark(result.span[0], who, until=result.span[1]))
+    summary = _summary(result)
+    problem, held = "", HELD if result.recorded else 0.0
     try:
         files = [*output_folder.write_recorded(out, recording, held=held), output_folder.write_summary(out, summary)]
-        files += output_folder.write_drawn(out, recording, who, drawn) if asked.plots else []
+        files += output_folder.write_drawn(out, recording, who, drawn) if settings.plots else []
     except OSError as error:
         files, problem = [], f"not all could be written to {out}: {error.strerror or error}"
-    if asked.json:
+    if settings.json:
         output.print_json({**summary, "files": [str(path) for path in files]})
-    tell(summary, who, out, files)
+    print_summary(summary, who, out, files)
     if problem:
         output.say(f"gpuyard: error: {problem}")
     return int(bool(problem))
 
 
-def _summary(seen: Seen) -> dict[str, Any]:
+def _summary(result: Result) -> dict[str, Any]:
     from gpuyard.monitor.summaries import gpu_summaries, used_energy
 
-    gpus = gpu_summaries(seen.recording)
-    everybody = all(seen.facts.get(key) is None for key in ("command", "pid", "job"))
+    gpus = gpu_summaries(result.recording)
+    all_processes = all(result.facts.get(key) is None for key in ("command", "pid", "job"))
     for gpu in gpus:
-        gpu["used"] |= everybody or "job" in seen.facts  # a job's are told of alone
-        if everybody:
-            gpu["peak_process_memory"] = None  # of one of several, whoever that was
+        gpu["used"] |= all_processes or "job" in result.facts  # a recording of a job has only its own GPUs
+        if all_processes:
+            gpu["peak_process_memory"] = None  # of one unknown process
     return {
-        "simulated": seen.recording.simulated,
-        **seen.facts,
+        "simulated": result.recording.simulated,
+        **result.facts,
         "gpus": gpus,
-        "energy_wh": used_energy(gpus) if seen.energy is None else seen.energy,
+        "energy_wh": used_energy(gpus) if result.energy is None else result.energy,
         "energy_of": [gpu["index"] for gpu in gpus if gpu["used"]],
-        "warnings": seen.recording.warnings,
+        "warnings": result.recording.warnings,
     }
 
 
-def _followed(client: Client, id: str) -> Job:
-    """A job when it is over, or when whoever follows it has had enough."""
+def _follow(client: Client, id: str) -> Job:
+    """A job at its end, or when Ctrl-C ended the wait."""
     from gpuyard.api.types import OVER
     from gpuyard.client.retry import patiently
 
@@ -302,26 +303,18 @@ def _followed(client: Client, id: str) -> Job:
 
 def _window(job: Job) -> tuple[float, float]:
     """From the start of its last attempt to its end, or until now."""
-    if job["started_at"] is None:
+    from gpuyard.cli.monitoring.plot_sources import window_of
+
+    if (window := window_of(job)) is None:
         raise UserError(f"job {job['id']} has not run ({job['state']}), so there is nothing to tell of it")
-    end = datetime.now(UTC) if job["ended_at"] is None else datetime.fromisoformat(job["ended_at"])
-    return datetime.fromisoformat(job["started_at"]).timestamp(), end.timestamp()
+    return window
 
 
 def _since(text: str) -> tuple[float, float]:
-    """From then until now."""
-    from gpuyard.cli.jobs.job_lists import instant_of
-
-    start, end = datetime.fromisoformat(instant_of(text)).timestamp(), datetime.now(UTC).timestamp()
+    start, end = past_time(text).timestamp(), datetime.now(UTC).timestamp()
     if not start < end:
         raise UserError(f"--since {text} is not in the past; write for example 1h")
     return start, end
-
-
-def _all() -> list[str]:
-    from gpuyard.recordings.series import METRICS
-
-    return list(METRICS)
 
 
 def _span(began: float, ended: float, period: float | None) -> dict[str, Any]:
@@ -330,20 +323,8 @@ def _span(began: float, ended: float, period: float | None) -> dict[str, Any]:
     return found if period is None else {**found, "period": period}
 
 
-def _check_program(word: str) -> None:
-    import shutil
-
-    if not word or shutil.which(word) is None:
-        if "/" in word and os.access(word, os.F_OK):
-            if Path(word).is_dir():
-                raise UserError(f"'{word}' is a folder, and no program to run")
-            raise UserError(f"'{word}' may not be executed; chmod +x {shlex.quote(word)} lets it")
-        quoted = f"; write its words without quotes, as in: gpuyard monitor -- {word}" if " " in word else ""
-        raise UserError(f"there is no program '{word}' to run{quoted or '; check its name'}")
-
-
-def _called(words: Sequence[str]) -> str:
-    """`python train.py`: short enough for a legend, and without what may be secret."""
+def _label(words: Sequence[str]) -> str:
+    """`python train.py`: short enough for a legend, and without arguments that may be secret."""
     words = [_readable(word) for word in words]
     name = os.path.basename(words[0])
     script = words[1] if len(words) > 1 and not words[1].startswith("-") and " " not in words[1] else ""
@@ -352,16 +333,93 @@ def _called(words: Sequence[str]) -> str:
 
 
 def _readable(word: str) -> str:
-    """A word of a command line as text, whatever bytes it was."""
+    """A word of a command line as text, whatever bytes it has."""
     return os.fsencode(word).decode(errors="replace")
 
 
-def _signal(code: int) -> str | None:
-    if code >= 0:
-        return None
-    import signal
+_HEADS = {"GPU": 9, "NAME": 4, "BUSY": 8, "MEMORY": 7, "OF THAT ITS OWN": 6, "POWER": 5, "TEMPERATURE": 3}
 
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+
+def _picture(watching: GpuWatch, width: int) -> list[Line]:
+    gpus = zip(watching.devices, watching.readings, strict=True)
+    columns = text_columns(_HEADS, [_cells(*gpu, watching.own) for gpu in gpus], soft=("NAME",))
+    head, rows = table(columns, width)
+    return [[Piece(head)], *rows]
+
+
+def _cells(device: Device, reading: Reading, own: Mapping[int, int]) -> Sequence[str]:
+    if reading.lost:
+        return str(device.index), device.name, "does not answer", "", "", "", ""
+    total = f" of {format_size(device.memory)}" if device.memory else ""
+    return (
+        str(device.index),
+        device.name,
+        _form(reading.utilization, "{:.0f}%"),
+        f"{format_size(reading.memory_used)}{total}",
+        format_size(own[device.index]) if own.get(device.index) else "-",
+        _form(reading.power, "{:.0f} W"),
+        _form(reading.temperature, "{:.0f} °C"),
+    )
+
+
+def _form(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def print_summary(summary: Mapping[str, Any], who: str, out: Path, files: Sequence[Path]) -> None:
+    """Print the result to stderr: stdout belongs to the command."""
+    for sentence in summary["warnings"]:
+        output.say(f"gpuyard: warning: {sentence}")
+    gpus = summary["gpus"]
+    output.say(_head(summary, who))
+    heads = ("GPU", "NAME", "MEMORY", "ITS OWN", "BUSY", "AT MOST", "TEMP.", "POWER", "ENERGY")
+    starred = _has_processes(summary)
+    output.say("\n".join(lines(heads, [_row(gpu, starred) for gpu in gpus], None)))
+    output.say(_energy(summary))
+    if files:
+        output.say(f"written to {out}: {', '.join(path.name for path in files)}")
+
+
+def _head(summary: Mapping[str, Any], who: str) -> str:
+    took = format_duration(round(summary["seconds"], 1))
+    ended = f"exit code {summary['exit_code']}" if summary.get("exit_code") is not None else ""
+    if summary.get("signal"):
+        ended = f"ended by {summary['signal']}"
+    if summary.get("state"):
+        ended = summary["state"] + (f", {ended}" if ended and summary["state"] == "failed" else "")
+    simulated = "; simulated GPUs" if summary["simulated"] else ""
+    return f"{who}: {ended + ', ' if ended else ''}{took}{simulated}"
+
+
+def _row(gpu: Mapping[str, Any], starred: bool) -> Sequence[str]:
+    return (
+        f"{gpu['host']}{':' * bool(gpu['host'])}{gpu['index']}{'*' * (starred and gpu['used'])}",
+        gpu["name"],
+        output.size(gpu["peak_memory"]),
+        output.size(gpu["peak_process_memory"]),
+        _form(gpu["utilization_mean"], "{:.0f}%"),
+        _form(gpu["utilization_max"], "{:.0f}%"),
+        _form(gpu["temperature_max"], "{:.0f} °C"),
+        _form(gpu["power_mean"], "{:.0f} W"),
+        watt_hours(gpu["energy_wh"]) or "-",
+    )
+
+
+def _energy(summary: Mapping[str, Any]) -> str:
+    used, amount = summary["energy_of"], watt_hours(summary["energy_wh"])
+    energy = f"; {'its own ' if summary.get('job') else ''}energy {amount}" if amount else ""
+    if not _has_processes(summary):
+        return f"of all that ran there, whoever's it was{energy}"
+    if not used:
+        return "none of its processes was seen on a GPU"
+    which = f"GPU{'s' * (len(used) > 1)} {', '.join(map(str, used))}"
+    return f"* {which}: used by it{energy}"
+
+
+def watt_hours(value: float | None) -> str:
+    """`0.7569 Wh`, `11,801 Wh`."""
+    return "" if value is None else f"{format_plain(value)} Wh"
+
+
+def _has_processes(summary: Mapping[str, Any]) -> bool:
+    return any(summary.get(key) is not None for key in ("command", "pid", "job"))

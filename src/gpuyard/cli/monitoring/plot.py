@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, JobIds, Json, SomeJobIds, option_groups
+from gpuyard.cli.common_options import DaemonOptions, JobIds, Json, SomeJobIds, option, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 
@@ -20,83 +18,70 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Who tells what GPUs did, and of when and which."""
-
+class SourceOptions:
     source: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--source",
-            metavar="SOURCE",
-            help="recordings (the daemon's), prometheus, simulated, a CSV of nvidia-smi or a recording.json. May be "
+            "SOURCE",
+            "recordings (the daemon's), prometheus, simulated, a CSV of nvidia-smi or a recording.json. May be "
             "repeated.",
         ),
     ] = None
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")
-    ] = None
-    gpus: Annotated[str | None, typer.Option("--gpus", "--gpu", metavar="0,1", help="Only these GPUs.")] = None
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="WHEN", help="From then on: 1h for an hour ago, a time, a date.")
-    ] = None
-    from_: Annotated[str | None, typer.Option("--from", metavar="WHEN", help="The same as --since.")] = None
-    to: Annotated[str | None, typer.Option("--to", "--until", metavar="WHEN", help="Until then; now if not said.")] = (
-        None
-    )
+    url: Annotated[str | None, option("--url", "URL", "Where Prometheus is ($GPUYARD_PROMETHEUS_URL).")] = None
+    gpus: Annotated[str | None, option("--gpus", "--gpu", "0,1", "Only these GPUs.")] = None
+    since: Annotated[str | None, option("--since", "WHEN", "From then on: 1h for an hour ago, a time, a date.")] = None
+    from_: Annotated[str | None, option("--from", "WHEN", "The same as --since.")] = None
+    to: Annotated[str | None, option("--to", "--until", "WHEN", "Until then; now if not said.")] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """What is drawn, and how."""
-
+class FigureOptions:
     metrics: Annotated[
-        str | None,
-        typer.Option("--metrics", metavar="A,B", help="utilization,temperature,memcopy,power; memory, all and more."),
+        str | None, option("--metrics", "A,B", "utilization,temperature,memcopy,power; memory, all and more.")
     ] = None
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where files go.")] = Path("gpuyard-plots")
-    format: Annotated[str, typer.Option("--format", metavar="A,B", help="Some of png, svg, html.")] = "png,svg,html"
-    layout: Annotated[
-        str,
-        typer.Option("--layout", metavar="LAYOUT", help="overlay: all in one panel; stacked: a panel for each."),
-    ] = "overlay"
-    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="What the figures are called.")] = ""
+    out: Annotated[Path, option("--out", "-o", "DIR", "Where files go.")] = Path("gpuyard-plots")
+    format: Annotated[str, option("--format", "A,B", "Some of png, svg, html.")] = "png,svg,html"
+    layout: Annotated[str, option("--layout", "LAYOUT", "overlay: all in one panel; stacked: a panel for each.")] = (
+        "overlay"
+    )
+    title: Annotated[str, option("--title", "TEXT", "What the figures are called.")] = ""
 
 
 @option_groups
 def plot(
-    yard: DaemonOptions,
-    origin: Origin,
-    making: Making,
+    daemon: DaemonOptions,
+    origin: SourceOptions,
+    figures: FigureOptions,
     jobs: SomeJobIds = None,
     group: Annotated[
-        list[str] | None,
-        typer.Option("--group", metavar="NAME=IDS", help="Jobs as one, as in --group sjf=4,5,6. May be repeated."),
+        list[str] | None, option("--group", "NAME=IDS", "Jobs as one, as in --group sjf=4,5,6. May be repeated.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Draw what GPUs did for jobs, or in a span of time: figures, and a page to look closer."""
-    from gpuyard.cli.monitoring.plot_sources import Asked, gather, metrics_of, named_gpus, span_of
+    from gpuyard.cli.monitoring.plot_sources import Query, gather, metrics_of, named_gpus, span_of
     from gpuyard.monitor.plots import FORMATS, LAYOUTS, known, write_plots
 
-    formats = [part.strip() for part in making.format.split(",") if part.strip()]
+    formats = [part.strip() for part in figures.format.split(",") if part.strip()]
     _check(formats, FORMATS, "--format")
-    _check([making.layout], LAYOUTS, "--layout")
+    _check([figures.layout], LAYOUTS, "--layout")
     for job in jobs or ():
         if job.endswith((".csv", ".json", ".json.gz")):
             raise UserError(f"'{job}' is no job's id; to draw a file, write gpuyard plot --source {job}")
-    metrics = metrics_of(making.metrics)
+    metrics = metrics_of(figures.metrics)
     span = span_of(origin.since, origin.from_, origin.to)
-    asked = Asked(yard.client, metrics, span, named_gpus(origin.gpus), origin.url or "")
-    recordings = gather(asked, origin.source or ["recordings"], jobs or [], group or [])
+    query = Query(daemon.client, metrics, span, named_gpus(origin.gpus), origin.url or "")
+    recordings = gather(query, origin.source or ["recordings"], jobs or [], group or [])
     for name, recording in recordings:
         for text in dict.fromkeys(recording.warnings):
             output.say(f"gpuyard: warning: {name}: {text}" if len(recordings) > 1 else f"gpuyard: warning: {text}")
-    if making.metrics and making.metrics != "all":
+    if figures.metrics and figures.metrics != "all":
         drawn = known(recordings, metrics)
         for metric in [metric for metric in metrics if metric not in drawn] if drawn else ():
             output.say(f"gpuyard: warning: nothing is known of {metric}, so it is not drawn")
     paths = write_plots(
-        recordings, metrics, making.out, layout=making.layout, formats=formats, title=making.title
+        recordings, metrics, figures.out, layout=figures.layout, formats=formats, title=figures.title
     )  # fmt: skip
     if json:
         output.print_json([str(path) for path in paths])
@@ -116,18 +101,16 @@ def _check(words: list[str], known: tuple[str, ...], option: str) -> None:
 _LOG = 32_768
 """Bytes of a job's output that are shown: its end."""
 _EVENTS = 200
-_OBEYED = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
 """What a terminal obeys: colours and the like, which a page shows as rubbish."""
 
 
 @option_groups
 def report(
-    yard: DaemonOptions,
+    daemon: DaemonOptions,
     jobs: JobIds,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The page (gpuyard-report-ID.html).")
-    ] = None,
-    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="What the page is called.")] = "",
+    out: Annotated[Path | None, option("--out", "-o", "FILE", "The page (gpuyard-report-ID.html).")] = None,
+    title: Annotated[str, option("--title", "TEXT", "What the page is called.")] = "",
     json: Json = False,
 ) -> None:
     """Write what a job was, how it went and what its GPUs did as one HTML page."""
@@ -136,12 +119,12 @@ def report(
     from gpuyard.figures.style import write_atomically
     from gpuyard.monitor.job_report import numbers, report_page
 
-    client = yard.client()
-    stories = [_story(client, id) for id in jobs]
-    for text in dict.fromkeys(text for story in stories for text in story.recording.warnings):
+    client = daemon.client()
+    records = [_job_record(client, id) for id in jobs]
+    for text in dict.fromkeys(text for record in records for text in record.recording.warnings):
         output.say(f"gpuyard: warning: {text}")
     if json:
-        output.print_json([numbers(story) for story in stories])
+        output.print_json([numbers(record) for record in records])
         if out is None:
             return
     path = out or Path(f"gpuyard-report-{'-'.join(re.sub(r'[^A-Za-z0-9_.]', '_', id) for id in jobs)[:80]}.html")
@@ -149,27 +132,28 @@ def report(
         raise UserError(f"{path} is a directory; name a file, as in --out {path / 'report.html'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     made, command = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}", f"gpuyard report {' '.join(jobs)}"
-    write_atomically(path, report_page(stories, title=title, made=made, command=command).encode(errors="replace"))
+    write_atomically(path, report_page(records, title=title, made=made, command=command).encode(errors="replace"))
     if not json:
         print(path)
 
 
-def _story(client: Client, id: str) -> JobRecord:
+def _job_record(client: Client, id: str) -> JobRecord:
     from gpuyard.cli.jobs.show import said, sentences
-    from gpuyard.cli.monitoring.plot_sources import called
+    from gpuyard.cli.monitoring.plot_sources import job_label
+    from gpuyard.cli.terminal.text_table import clock
     from gpuyard.monitor.job_report import JobRecord
     from gpuyard.monitor.sources.recorded import recording_of
     from gpuyard.recordings.series import METRICS
 
     job = client.job(id)
-    told = client.events(job=job["id"], limit=_EVENTS)["events"]
+    events = client.events(job=job["id"], limit=_EVENTS)["events"]
     log, cut = _log(client, job)
     open_ = job["state"] in ("queued", "held")
     return JobRecord(
         job,
-        called(job),
+        job_label(job),
         recording_of(client.recording(job["id"], metrics=list(METRICS), points=2000)),
-        [(_when(event["at"]), said(event)) for event in told],
+        [(clock(event["at"], seconds=True), said(event)) for event in events],
         log,
         cut,
         sentences(client.explain(job["id"])) if open_ else (),
@@ -178,7 +162,7 @@ def _story(client: Client, id: str) -> JobRecord:
 
 
 def _policy(client: Client, job: Job) -> dict[str, str]:
-    """What decides; if it has changed since the job started, that is said."""
+    """The policy; under another key if it has changed since the job started."""
     found: dict[str, Any] = client.policy()
     same = job["started_at"] is None or found["since"] <= job["started_at"]
     return {"policy" if same else "policy now": found["policy"]}
@@ -194,16 +178,10 @@ def _log(client: Client, job: Job) -> tuple[str, bool]:
         return "", False
     try:
         part = client.log(job["id"], -_LOG, size=_LOG)
-    except Refused as error:  # somebody else's, or gone by now
+    except Refused as error:  # another user's, or gone by now
         return f"({error})", False
     text = part.data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     cut = part.size > len(part.data)
     if cut:
         text = text.partition("\n")[2] or text
-    return _OBEYED.sub("", text).rstrip(), cut
-
-
-def _when(text: str) -> str:
-    from gpuyard.cli.terminal.text_table import instant
-
-    return f"{instant(text).astimezone():%Y-%m-%d %H:%M:%S}"
+    return _CONTROL.sub("", text).rstrip(), cut

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuyard.cli.common_options import past_time
 from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import UserError, suggest
 from gpuyard.monitor.sources import open_source
@@ -30,9 +31,7 @@ _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is wanted of whichever source."""
-
+class Query:
     client: Callable[[], Client]
     metrics: Sequence[str]
     span: Span | None
@@ -42,7 +41,7 @@ class Asked:
 
 
 def metrics_of(text: str | None) -> list[str]:
-    """The metrics that a text names; the usual ones if there is none."""
+    """The metrics that a text names; None: the usual ones."""
     if text is None:
         return list(USUAL)
     names = [ALIASES.get(name.strip(), name.strip()) for name in text.split(",") if name.strip()]
@@ -58,23 +57,16 @@ def metrics_of(text: str | None) -> list[str]:
 
 
 def span_of(since: str | None, from_: str | None, to: str | None) -> Span | None:
-    """The span of time that options name; None if they name none."""
     if since is not None and from_ is not None:
         raise UserError("--since and --from say the same; give one of them")
     if since is None and from_ is None and to is None:
         return None
     begin, option = (from_, "--from") if from_ is not None else (since, "--since")
-    end = time.time() if to is None else _instant(to, "--to")
-    start = end - _HOUR if begin is None else _instant(begin, option)
+    end = time.time() if to is None else past_time(to, "--to").timestamp()
+    start = end - _HOUR if begin is None else past_time(begin, option).timestamp()
     if not start < end:
         raise UserError(f"{option} has to be before {'now' if to is None else '--to'}; write for example {option} 1h")
     return start, end
-
-
-def _instant(text: str, option: str) -> float:
-    from gpuyard.cli.jobs.job_lists import instant_of
-
-    return datetime.fromisoformat(instant_of(text, option)).timestamp()
 
 
 def named_gpus(text: str | None) -> list[str]:
@@ -90,21 +82,21 @@ def named_gpus(text: str | None) -> list[str]:
     return found
 
 
-def gather(asked: Asked, sources: Sequence[str], jobs: Sequence[str], groups: Sequence[str]) -> Named:
-    """The recordings that are to be drawn, each with a name of its own."""
+def gather(query: Query, sources: Sequence[str], jobs: Sequence[str], groups: Sequence[str]) -> Named:
+    """The recordings to draw, each with a name of its own."""
     parsed = [_parsed(group) for group in groups]
     found: Named = []
     for text in sources:
         if text.endswith((".json", ".json.gz")):
-            found.append(_from_file(text, asked))
+            found.append(_from_file(text, query))
             continue
-        source = open_source(text, asked.client, url=asked.url)
+        source = open_source(text, query.client, url=query.url)
         more = f", {source.name}" if len(sources) > 1 else ""
-        found += [(f"{name}{more}", one) for name, one in (of_job(asked, source, job) for job in jobs)]
-        found += [(f"{name}{more}", _of_group(asked, source, ids)) for name, ids in parsed]
+        found += [(f"{name}{more}", one) for name, one in (of_job(query, source, job) for job in jobs)]
+        found += [(f"{name}{more}", _of_group(query, source, ids)) for name, ids in parsed]
         if not jobs and not parsed:
             name = Path(text).name if Path(text).is_file() else source.name
-            found.append((name, _of_span(asked, source, text)))
+            found.append((name, _of_span(query, source, text)))
     return _distinct(found)
 
 
@@ -116,41 +108,41 @@ def _parsed(group: str) -> tuple[str, list[str]]:
     return name.strip(), jobs
 
 
-def _from_file(text: str, asked: Asked) -> tuple[str, Recording]:
+def _from_file(text: str, query: Query) -> tuple[str, Recording]:
     from gpuyard.recordings.textform import read_recording
 
     path = Path(text)
     plain = path.name.removesuffix(".gz").removesuffix(".json")
     name = path.resolve().parent.name if plain == "recording" else plain  # each in a folder of its own
-    return name, narrowed(read_recording(path), asked.span, asked.gpus)
+    return name, narrowed(read_recording(path), query.span, query.gpus)
 
 
-def of_job(asked: Asked, source: Source, id: str) -> tuple[str, Recording]:
-    """What a job's GPUs did while it had them, and what it is called."""
-    job = _job(asked, id)
-    if job is None:  # nobody knows when it ran, but somebody said
-        start, end = asked.span or (-math.inf, math.inf)
-        return f"job {id}", source.read(asked.metrics, start, end, gpus=asked.gpus, job=id)
-    name = called(job)
+def of_job(query: Query, source: Source, id: str) -> tuple[str, Recording]:
+    """A job's label, and what its GPUs did while it had them."""
+    job = _job(query, id)
+    if job is None:  # no daemon knows when it ran; the options say it
+        start, end = query.span or (-math.inf, math.inf)
+        return f"job {id}", source.read(query.metrics, start, end, gpus=query.gpus, job=id)
+    name = job_label(job)
     if _is_daemons(source):
-        start, end = asked.span or (-math.inf, math.inf)
-        found = source.read(asked.metrics, start, end, gpus=asked.gpus, job=job["id"])
+        start, end = query.span or (-math.inf, math.inf)
+        found = source.read(query.metrics, start, end, gpus=query.gpus, job=job["id"])
         if not found.series and job["started_at"] is None:
             raise UserError(f"job {id} has not run yet, so there is nothing to draw (gpuyard explain {id} tells why)")
         return name, found
-    start, end = _window(asked, [job])
-    gpus = asked.gpus or _gpus_of(asked, [job])
-    found = source.read(asked.metrics, start, end, gpus=gpus, job=job["id"])
+    start, end = _window(query, [job])
+    gpus = query.gpus or _gpus_of(query, [job])
+    found = source.read(query.metrics, start, end, gpus=gpus, job=job["id"])
     return name, _marked(found, [job])
 
 
-def _of_group(asked: Asked, source: Source, ids: Sequence[str]) -> Recording:
+def _of_group(query: Query, source: Source, ids: Sequence[str]) -> Recording:
     """What the GPUs of several jobs did, from the first start to the last end."""
-    client = asked.client()
+    client = query.client()
     jobs = [client.job(id) for id in ids]
-    start, end = _window(asked, jobs)
-    gpus = asked.gpus or _gpus_of(asked, jobs)
-    found = source.read(asked.metrics, start, end, gpus=gpus)
+    start, end = _window(query, jobs)
+    gpus = query.gpus or _gpus_of(query, jobs)
+    found = source.read(query.metrics, start, end, gpus=gpus)
     mine = {job["id"] for job in jobs}
     found.series = [one for one in found.series if not one.subject.job or one.subject.job in mine]
     if not _is_daemons(source):
@@ -159,24 +151,23 @@ def _of_group(asked: Asked, source: Source, ids: Sequence[str]) -> Recording:
     return found
 
 
-def _of_span(asked: Asked, source: Source, text: str) -> Recording:
-    """What all GPUs, or some, did in a span of time."""
+def _of_span(query: Query, source: Source, text: str) -> Recording:
     now = time.time()
     usual = (-math.inf, math.inf) if Path(text).is_file() or ".csv" in text else (now - _HOUR, now)
-    start, end = asked.span or usual
-    return source.read(asked.metrics, start, end, gpus=asked.gpus)
+    start, end = query.span or usual
+    return source.read(query.metrics, start, end, gpus=query.gpus)
 
 
-def _job(asked: Asked, id: str) -> Job | None:
+def _job(query: Query, id: str) -> Job | None:
     try:
-        return asked.client().job(id)
+        return query.client().job(id)
     except NoDaemon as error:
-        if asked.span is None:
+        if query.span is None:
             raise UserError(f"{error}; without it nobody knows when job {id} ran: say so by --from and --to") from None
         return None
 
 
-def called(job: Job) -> str:
+def job_label(job: Job) -> str:
     """`job 7 (train)`."""
     return f"job {job['id']} ({job['name']})" if job["name"] else f"job {job['id']}"
 
@@ -188,41 +179,39 @@ def _is_daemons(source: Source) -> bool:
 
 
 def window_of(job: Job) -> Span | None:
-    """From when to when a job ran, or has run until now."""
     if job["started_at"] is None:
         return None
     ended = time.time() if job["ended_at"] is None else datetime.fromisoformat(job["ended_at"]).timestamp()
     return datetime.fromisoformat(job["started_at"]).timestamp(), ended
 
 
-def _window(asked: Asked, jobs: Sequence[Job]) -> Span:
-    if asked.span is not None:
-        return asked.span
+def _window(query: Query, jobs: Sequence[Job]) -> Span:
+    if query.span is not None:
+        return query.span
     spans = [span for span in map(window_of, jobs) if span is not None]
     if not spans:
         raise UserError(f"job {jobs[0]['id']} has not run yet, so there is nothing to draw")
     return min(start for start, _ in spans), max(end for _, end in spans)
 
 
-def _gpus_of(asked: Asked, jobs: Sequence[Job]) -> list[str]:
-    """The GPUs of jobs: by UUID, which is the same everywhere, or by index where GPUs are simulated."""
+def _gpus_of(query: Query, jobs: Sequence[Job]) -> list[str]:
+    """The GPUs of jobs: by UUID, which is the same everywhere, or by index if they are simulated."""
     wanted = {gpu for job in jobs for gpu in job["gpus"]}
-    known = asked.client().gpus()
+    known = query.client().gpus()
     uuids = {} if known["simulated"] else {gpu["index"]: gpu["uuid"] for gpu in known["gpus"]}
     return [uuids.get(gpu) or str(gpu) for gpu in sorted(wanted)]
 
 
 def _marked(found: Recording, jobs: Sequence[Job]) -> Recording:
-    """With the start and the end of jobs, which a source elsewhere does not know."""
+    """Add the starts and ends of jobs, which other sources do not know."""
     for job in jobs:
         if (span := window_of(job)) is not None:
             until = None if job["ended_at"] is None else span[1]
-            found.marks.append(Mark(span[0], called(job), until, Subject(-1, job=job["id"])))
+            found.marks.append(Mark(span[0], job_label(job), until, Subject(-1, job=job["id"])))
     return found
 
 
 def narrowed(found: Recording, span: Span | None, gpus: Sequence[str]) -> Recording:
-    """What of a recording is in a span of time, and about some GPUs."""
     from dataclasses import replace
 
     from gpuyard.monitor.sources.source import is_selected
@@ -240,7 +229,6 @@ def narrowed(found: Recording, span: Span | None, gpus: Sequence[str]) -> Record
 
 
 def _distinct(found: Named) -> Named:
-    """The recordings with names that differ."""
     seen: dict[str, int] = {}
     named: Named = []
     for name, recording in found:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, argument, option, option_groups
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
     from gpuyard.sim.trace import Trace
 
 
-policies_app = typer.Typer(
-    help="List the policies, or check your own.", invoke_without_command=True, rich_markup_mode=None
-)
+policies_app = command_group("List the policies, or check your own.", invoke_without_command=True)
 
 
 @policies_app.callback()
 def policies(
-    context: typer.Context, json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
+    context: typer.Context, json: Annotated[bool, option("--json", "Print JSON instead of tables.")] = False
 ) -> None:
     """List the policies, disciplines and placements, or check your own."""
     if context.invoked_subcommand is not None:
@@ -84,7 +83,7 @@ def _policies_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str
 
 @policies_app.command("check")
 def check(
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Usually ./mine.py:my_policy.")],
+    policy: Annotated[str, argument("POLICY", "Usually ./mine.py:my_policy.")],
 ) -> None:
     """Try a policy on ordinary queues and on the edges, and tell what is wrong with it."""
     from gpuyard.core.check import check_policy
@@ -101,10 +100,9 @@ def check(
 
 
 Policies = Annotated[
-    list[str] | None,
-    typer.Option("--policies", metavar="A,B,C", help="Which ones, by commas or spaces; may be repeated (all)."),
+    list[str] | None, option("--policies", "A,B,C", "Which ones, by commas or spaces; may be repeated (all).")
 ]
-Jobs = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Simulate N policies at a time (all CPUs).")]
+Jobs = Annotated[int | None, option("--jobs", "N", "Simulate N policies at a time (all CPUs).")]
 
 
 @option_groups
@@ -112,16 +110,12 @@ def compare(
     setup: o.Setup,
     policies: Policies = None,
     jobs: Jobs = None,
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", help="Repeat what is random with N seeds; gives intervals.")
-    ] = 1,
-    windows: Annotated[
-        int, typer.Option("--windows", metavar="N", help="Cut the trace by time into N, run each; gives intervals.")
-    ] = 1,
+    seeds: Annotated[int, option("--seeds", "N", "Repeat what is random with N seeds; gives intervals.")] = 1,
+    windows: Annotated[int, option("--windows", "N", "Cut the trace by time into N, run each; gives intervals.")] = 1,
     json: Json = False,
     out: o.Out = None,
     schedules: Annotated[
-        bool, typer.Option("--schedules", help="With --out: also write every policy's jobs.csv and segments.csv.")
+        bool, option("--schedules", "With --out: also write every policy's jobs.csv and segments.csv.")
     ] = False,
 ) -> None:
     """Run the same trace under several policies, and rank them by mean completion time."""
@@ -143,7 +137,7 @@ def compare(
 
 
 def chosen_policies(texts: list[str] | None) -> list[str]:
-    """The policies to compare: those given, or all there are."""
+    """The given policies, or all."""
     from gpuyard.core.policies import ALIASES, POLICIES
     from gpuyard.policies.resolver import resolve, split_list
 
@@ -156,7 +150,7 @@ def chosen_policies(texts: list[str] | None) -> list[str]:
 
 
 def run_all(trace: Trace, cluster: Cluster, policies: list[str], options: Options, **how: Any) -> Comparison:
-    """Compare with a progress bar; it is an error if no policy can be simulated at all."""
+    """Compare with a progress bar; it is an error if no policy can be simulated."""
     from gpuyard.sim.compare import compare as run
 
     with output.run_bar("simulating") as progress:
@@ -168,14 +162,13 @@ def run_all(trace: Trace, cluster: Cluster, policies: list[str], options: Option
 
 
 def write_comparison(found: Comparison, trace: Trace, out: Path, command: str) -> Path:
-    """The report, the plots and the numbers; returns the report's path."""
+    """Write the report, plots and numbers; returns the report's path."""
     from gpuyard.sim.result_files import write_comparison as write
 
     return write(found, trace, out, command, when=datetime.now(UTC))
 
 
 def fail_if_any(found: Comparison) -> None:
-    """End with a message for each policy that failed, and a code that says so."""
     for policy, why in found.failures.items():
         output.say(f"gpuyard: error: {policy}: {why}")
     if found.failures:
@@ -197,7 +190,7 @@ def _document(found: Comparison, trace: Trace) -> dict[str, Any]:
 
 
 def print_ranking(found: Comparison) -> None:
-    """The table of a comparison, the best mean completion time first; a narrow screen gets fewer columns."""
+    """The ranking by mean completion time; a narrow screen gets fewer columns."""
     from rich.table import Table
 
     screen = output.console()
@@ -220,17 +213,16 @@ def print_ranking(found: Comparison) -> None:
 
 
 def _columns(found: Comparison) -> dict[str, list[str]]:
-    """The cells of every column, by its heading."""
     rows = [row | {"where": f"{row['discipline']}@{row['placement']}"} for row in found.rows]
     return {
-        head: [_cell(row, key, show) for row in rows]
+        head: [_cell(row, key, show, key in _WITH_INTERVAL) for row in rows]
         for head, key, show in _RANKING
         if head != "vs best" or found.repeated
     }
 
 
 def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
-    """The columns that a screen has room for beside the policies; the first of `_SPARED` go first."""
+    """The columns that fit on the screen; the first of `_SPARED` go first."""
     shown = dict(columns)
     for head in _SPARED:
         if _LEAST_POLICY + 4 + sum(3 + max(len(head), *map(len, cells)) for head, cells in shown.items()) <= width:
@@ -239,13 +231,13 @@ def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
     return shown
 
 
-def _cell(row: dict[str, Any], key: str, show: Callable[[Any], str]) -> str:
-    ends = row.get(f"{key}_ci") if key in _WITH_INTERVAL else None
+def _cell(row: dict[str, Any], key: str, show: Callable[[Any], str], interval: bool = True) -> str:
+    ends = row.get(f"{key}_ci") if interval else None
     return show(row.get(key)) if ends is None else f"{show(row[key])} ± {show((ends[1] - ends[0]) / 2)}"
 
 
 _WITH_INTERVAL = ("jct_mean", "jct_mean_diff")
-"""Others have theirs in the JSON and in the report: a screen is only so wide."""
+"""The intervals of others are in the JSON and in the report."""
 
 _RANKING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("discipline", "where", str),
@@ -265,7 +257,7 @@ _RANKING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 _SPARED = (
     "kWh", "preempt.", "makespan", "fairness", "JCT p99", "discipline", "wait max", "util", "slowdown", "wait mean",
 )  # fmt: skip
-"""What a screen can do without, the first first."""
+"""Columns that a narrow screen does without, in this order."""
 _LEAST_POLICY = 14
 
 
@@ -275,16 +267,10 @@ DEFAULT = ["fcfs", "sjf", "srtf", "las"]
 @option_groups
 def sweep(
     setup: o.Setup,
-    vary: Annotated[
-        str, typer.Option("--vary", metavar="NAME=VALUES", help="load=0.5:1.5:0.1, gpus=64,128, las.queues=9/99,50 ...")
-    ],
+    vary: Annotated[str, option("--vary", "NAME=VALUES", "load=0.5:1.5:0.1, gpus=64,128, las.queues=9/99,50 ...")],
     policies: Policies = None,
-    metric: Annotated[str, typer.Option("--metric", help="What to print and to draw; all metrics are written.")] = (
-        "jct_mean"
-    ),
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", help="Repeat what is random with N seeds; gives intervals.")
-    ] = 1,
+    metric: Annotated[str, option("--metric", "What to print and to draw; all metrics are written.")] = ("jct_mean"),
+    seeds: Annotated[int, option("--seeds", "N", "Repeat what is random with N seeds; gives intervals.")] = 1,
     jobs: Jobs = None,
     json: Json = False,
     out: o.Out = None,
@@ -322,7 +308,7 @@ def _fail_if_any_point(found: Sweep) -> None:
 
 
 def _first_point(setup: o.Setup, axis: Axis) -> o.Setup:
-    """Where the GPUs are varied, the first value stands for the option that is then not given."""
+    """If GPUs are varied, the first value stands for the option that is not given."""
     if axis.name not in ("gpus", "nodes"):
         return setup
     if setup.gpus is not None or setup.nodes is not None:
@@ -363,15 +349,10 @@ def _print_sweep(found: Sweep, trace: Trace, metric: str) -> None:
     table.add_column(found.axis.name)
     for policy in found.policies:
         table.add_column(policy, justify="right", overflow="fold")
-    cells = {(row["value"], row["policy"]): _sweep_cell(row, metric, show) for row in found.rows}
+    cells = {(row["value"], row["policy"]): _cell(row, metric, show) for row in found.rows}
     for value in found.axis.values:
         table.add_row(_text(value), *(cells.get((value, policy), "failed") for policy in found.policies))
     screen.print(table)
-
-
-def _sweep_cell(row: dict[str, Any], metric: str, show: Any) -> str:
-    ends = row.get(f"{metric}_ci")
-    return str(show(row[metric])) if ends is None else f"{show(row[metric])} ± {show((ends[1] - ends[0]) / 2)}"
 
 
 def _text(value: float | str) -> str:

@@ -42,7 +42,6 @@ _STEP = 0.25  # seconds between two words on how far it is
 
 
 def main(arguments: list[str]) -> int:
-    """Do as the request says."""
     request = json.loads(arguments[0])
     os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)  # not os.nice: the page is nice as well
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
@@ -58,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
 
 def tell(said: dict[str, Any]) -> None:
-    """One line for who asked; without them there is nothing left to do."""
+    """Write one line for the page; without a reader there is nothing left to do."""
     try:
         sys.stdout.write(json.dumps(said, separators=(",", ":")) + "\n")
         sys.stdout.flush()
@@ -67,7 +66,6 @@ def tell(said: dict[str, Any]) -> None:
 
 
 def compare(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
-    """Simulate, and tell of it."""
     from gpuyard.sim.compare import compare as run
 
     policies = checked_policies(request["policies"])
@@ -86,10 +84,10 @@ def compare(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
 
     clock = _Clock(float(request["limit"]), tell)
     found = run(trace, cluster, policies, options, jobs=1, progress=clock.at, keep=keep)
-    _tell_all(found, trace, charts, tell)
+    _send_results(found, trace, charts, tell)
 
 
-def _tell_all(
+def _send_results(
     found: Comparison, trace: Trace, charts: dict[str, dict[str, Any]], tell: Callable[[dict[str, Any]], None]
 ) -> None:
     if not found.summaries:
@@ -112,25 +110,24 @@ def _tell_all(
 
 
 def _nodes(nodes: tuple[int, ...]) -> str:
-    """How many there are, in words."""
     return f"{len(nodes):,} node{'s' * (len(nodes) != 1)}"
 
 
 @dataclass
 class _Clock:
-    """Tells how far it is, now and then, and ends what takes too long: what is done by then is not lost."""
+    """Reports progress, and stops what takes too long; what is done by then is kept."""
 
     limit: float
     tell: Callable[[dict[str, Any]], None]
-    told: float = 0.0
+    sent: float = 0.0
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
 
     def at(self, done: float, total: int) -> None:
         now = time.monotonic()
-        if now - self.told >= _STEP or done >= total:
-            self.told = now
+        if now - self.sent >= _STEP or done >= total:
+            self.sent = now
             self.tell({"progress": [round(done, 3), total]})
         # At a whole number a policy is done, and there is nothing to stop.
         if now - self.began > self.limit and done != int(done):
@@ -138,7 +135,7 @@ class _Clock:
 
 
 def checked_policies(names: list[str]) -> list[str]:
-    """Policies of gpuyard's own; a file of somebody's is a program, which is not for the page to run."""
+    """Policies that come with gpuyard; a user's file is a program, which the page does not run."""
     from gpuyard.policies.resolver import resolve
 
     for name in names:
@@ -151,7 +148,7 @@ def checked_policies(names: list[str]) -> list[str]:
 
 
 def checked_setup(given: dict[str, Any]) -> dict[str, Any]:
-    """Options of the comparison, of which none names a file but standard input."""
+    """Options of the comparison; none of them names a file but standard input."""
     known = ("gpus", "nodes", "gpu_memory", "discipline", "placement", "estimate", "quantum", "restart_cost", "seed",
              "format", "where", "since", "until", "slice_")  # fmt: skip
     if unknown := set(given) - set(known):
@@ -162,7 +159,7 @@ def checked_setup(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _maker(workload: dict[str, Any] | None) -> Callable[[], Trace] | None:
-    """What makes the jobs up, if they are."""
+    """A generator of jobs, if the request names one."""
     if workload is None:
         return None
     from gpuyard.sim.workload import generate_poisson, generate_tasks
@@ -181,7 +178,7 @@ def _curves(summary: Summary) -> dict[str, Any]:
 
 
 def chart(result: Result) -> dict[str, Any]:
-    """Who held which GPU when, as far as it can be drawn; columns, because there are thousands of bars."""
+    """Which job held which GPU when, thinned out to be drawn; columns, because there are thousands of bars."""
     from gpuyard.sim.result import first_submit, shown_bars, stack_bars
 
     part = shown_bars(result, ROWS, MOST_BARS)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from gpuyard.api.types import OVER
+from gpuyard.cli.common_options import option
 from gpuyard.cli.simulator import demo_training
 from gpuyard.cli.simulator.simulation_options import Seed
 from gpuyard.cli.terminal import output
@@ -30,7 +31,8 @@ from gpuyard.units import parse_size
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Job, Wishes
-    from gpuyard.cli.simulator.demo_view import Planned, Show
+    from gpuyard.cli.simulator.demo_view import PlannedJob, Scene
+    from gpuyard.cli.terminal.live_view import LiveView
 
 
 GPUS = 8
@@ -40,22 +42,21 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
-    """A daemon in a directory of its own; both are gone in the end, and so is every job, whatever happens."""
+    """A daemon in a directory of its own; daemon, directory and all jobs are gone in the end, whatever happens."""
     from gpuyard.cli.common_options import LocalOptions
-    from gpuyard.cli.daemon.up import Rules, start
-    from gpuyard.client.client import Client
+    from gpuyard.cli.daemon.up import StartOptions, start
 
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="gpuyard-demo-"))
-    os.environ |= {"GPUYARD_SINGLE_USER": "true", "GPUYARD_PAGE": "on"}  # the daemon's: nobody else is invited
+    os.environ |= {"GPUYARD_SINGLE_USER": "true", "GPUYARD_PAGE": "on"}  # of the daemon
     gpus = f"{GPUS}x{MEMORY}"
-    rules = Rules(gpus, "priority", "easy", "pack", bind="127.0.0.1", port="0", tokens=tokens)
-    settings = LocalOptions(str(folder), str(folder / "gpuyard.sock")).settings(**rules.flags())
+    options = StartOptions(gpus, "priority", "easy", "pack", bind="127.0.0.1", port="0", tokens=tokens)
+    settings = LocalOptions(str(folder), str(folder / "gpuyard.sock")).settings(**options.flags())
     client = Client(settings.socket)
     try:
-        start(settings, client, rules)
+        start(settings, client, options)
         yield client, folder
     except KeyboardInterrupt:
         output.say("interrupted: the jobs and the daemon are ended")
@@ -69,9 +70,7 @@ def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
 
 
 def _stop_all(client: Client) -> None:
-    """End what still runs, and the daemon."""
     from gpuyard.cli.daemon.up import stop
-    from gpuyard.client.transport import NoDaemon, Refused
 
     with suppress(GpuyardError, TimeoutError):  # whatever becomes of the jobs, the daemon has to go
         left = client.jobs()
@@ -85,27 +84,23 @@ def _stop_all(client: Client) -> None:
 
 
 CROWD = 22
-"""Jobs that are open at a time, more or less."""
+"""Open jobs at a time, roughly."""
 _LIVING_LOOK = 1.0
 _RECENT = 6
-"""Jobs that are over and still told of."""
+"""Ended jobs that are still shown."""
 _SCRIPT = "train.py"
 
 
-class Coming(NamedTuple):
-    """A job that is to come."""
-
+class DemoJob(NamedTuple):
     user: str
     model: str
     arguments: tuple[str, ...]
     wishes: Wishes
     then: str = ""
-    """What is to follow it, if it succeeds."""
+    """Name of the job that follows if it succeeds."""
 
 
 class _Recipe(NamedTuple):
-    """A sort of job, of which many come."""
-
     user: str
     project: str
     model: str
@@ -130,8 +125,8 @@ _RECIPES = (
 PEOPLE = tuple(dict.fromkeys(recipe.user for recipe in _RECIPES))
 
 
-def stream(seed: int) -> Iterator[Coming]:
-    """Jobs without end: the opening, which has one of everything, and then what comes."""
+def stream(seed: int) -> Iterator[DemoJob]:
+    """Jobs without end: first the opening, which has one of everything."""
     draw = random.Random(seed)
     yield from _opening()
     for number in itertools.count(len(_RECIPES) + 1):
@@ -140,20 +135,20 @@ def stream(seed: int) -> Iterator[Coming]:
         yield _made(recipe, draw, number, fails)
 
 
-def _opening() -> Iterator[Coming]:
-    """What fills the GPUs at once, and leaves some to wait; short, so that something happens soon."""
+def _opening() -> Iterator[DemoJob]:
+    """Jobs that fill the GPUs at once, and some that wait; short, so that something happens soon."""
     draw = random.Random(0)
     array: Wishes = {"array": "0-8%3", "gpu_memory": _SMALL, "tags": ["protein"], "name": "embed", "estimate": 30.0}
-    yield Coming("chen", "embed", ("--epochs", "5", "--pace", "3"), array)
+    yield DemoJob("chen", "embed", ("--epochs", "5", "--pace", "3"), array)
     for number, recipe in enumerate(_RECIPES):
         yield _made(recipe._replace(epochs=recipe.epochs // 2), draw, number + 1, False)
     held: Wishes = {"hold": True, "gpus": 8, "tags": ["language"], "name": "llm-full", "time_limit": 7200.0}
-    yield Coming("emil", "llm-full", ("--epochs", "20"), held)
+    yield DemoJob("emil", "llm-full", ("--epochs", "20"), held)
     lost: Wishes = {"tags": ["robotics"], "name": "sac-lr1", "priority": 1.0, "time_limit": 300.0}
-    yield Coming("dora", "sac", ("--lr", "1", "--epochs", "9", "--fail-at", "2"), lost)
+    yield DemoJob("dora", "sac", ("--lr", "1", "--epochs", "9", "--fail-at", "2"), lost)
 
 
-def _made(recipe: _Recipe, draw: random.Random, number: int, fails: bool) -> Coming:
+def _made(recipe: _Recipe, draw: random.Random, number: int, fails: bool) -> DemoJob:
     epochs = max(3, round(recipe.epochs * draw.uniform(0.6, 1.4)))
     rate, seed = draw.choice((0.3, 0.1, 0.03, 0.01)), draw.randrange(5)
     takes = epochs * recipe.pace
@@ -165,23 +160,22 @@ def _made(recipe: _Recipe, draw: random.Random, number: int, fails: bool) -> Com
         "time_limit": takes * 3, **recipe.wishes,
     }  # fmt: skip
     then = f"eval-{recipe.model}-{number}" if recipe.gpus > 1 and draw.random() < 0.4 else ""
-    return Coming(recipe.user, recipe.model, tuple(arguments), wishes, then)
+    return DemoJob(recipe.user, recipe.model, tuple(arguments), wishes, then)
 
 
 @dataclass(slots=True)
-class Living:
-    """Keeps the queue alive."""
+class LivingQueue:
+    """Submits jobs as others end."""
 
     client: Client
     people: dict[str, Client]
-    """Each with a token of their own: whose a job is, is not for its submitter to say."""
+    """Each with a token of their own: the daemon takes a job's user from the token."""
     folder: Path
-    coming: Iterator[Coming]
-    said: dict[str, str] = field(default_factory=dict)
+    coming: Iterator[DemoJob]
+    last_lines: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, client: Client, folder: Path, seed: int) -> Living:
-        """Let everybody in who is to submit something."""
+    def begin(cls, client: Client, folder: Path, seed: int) -> LivingQueue:
         url = client.status()["url"]
         people = {
             name: Client(host=url, token=client.make_token(name, label="demo")["token"]) for name in PEOPLE
@@ -189,8 +183,7 @@ class Living:
         shutil.copy(demo_training.__file__, folder / _SCRIPT)
         return cls(client, people, folder, stream(seed))
 
-    def go_on(self, show: Show, gpus: int) -> None:
-        """Submit and show, until somebody interrupts."""
+    def run(self, view: LiveView[Scene], gpus: int) -> None:
         from gpuyard.cli.simulator.demo_view import Scene
 
         began = ""
@@ -200,17 +193,16 @@ class Living:
             began = began or min(job["submitted_at"] for job in jobs)
             self._listen(jobs)
             over = sum(self.client.status()["jobs"].get(state, 0) for state in OVER)
-            show(Scene(gpus, jobs, self.said, 0, began=began, over=over))
+            view.show(Scene(gpus, jobs, self.last_lines, 0, began=began, over=over))
             time.sleep(_LIVING_LOOK)
 
     def fill(self) -> None:
-        """Let new jobs come as others end."""
         counts = self.client.status()["jobs"]
         for _ in range(CROWD - sum(counts.get(state, 0) for state in ("queued", "held", "running"))):
             self.submit(next(self.coming))
 
-    def submit(self, new: Coming) -> str:
-        """Queue a job, and what follows it."""
+    def submit(self, new: DemoJob) -> str:
+        """Queue a job, and the one that follows it."""
         who = self.people[new.user]
         command = ["python3" if shutil.which("python3") else sys.executable, _SCRIPT, new.model]
         id = who.submit([*command, *new.arguments], directory=self.folder, **new.wishes)
@@ -221,30 +213,29 @@ class Living:
         return id
 
     def jobs(self) -> list[Job]:
-        """The open ones, and those that ended last, as they came."""
+        """Open jobs, and those that ended last, in the order of submission."""
         found = {job["id"]: job for job in (*self.client.history(limit=_RECENT), *self.client.jobs())}
         return sorted(found.values(), key=lambda job: (job["submitted_at"], job["id"]))
 
     def _listen(self, jobs: Sequence[Job]) -> None:
-        """The last line of each that runs."""
-
         for job in jobs:
             if job["state"] == "running":
                 try:
-                    self.said[job["id"]] = last_line(self.client, job["id"])
+                    self.last_lines[job["id"]] = last_line(self.client, job["id"])
                 except (Refused, NoDaemon):
-                    continue  # it went while we looked; the next look tells
+                    continue  # it has just ended
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOOK = 0.2
 """Seconds between two looks at the queue."""
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where the report of --exit goes.")]
+Out = Annotated[Path, option("--out", "DIR", "Where the report of --exit goes.", file_okay=False)]
 
 
 def demo(
     exit_: Annotated[
-        bool, typer.Option("--exit", help="For scripts: ten jobs, plain lines, a report; it ends by itself.")
+        bool, option("--exit", "For scripts: ten jobs, plain lines, a report; it ends by itself.")
     ] = False,
     out: Out = Path("demo-report"),
     seed: Seed = 1,
@@ -257,18 +248,15 @@ def demo(
 
 
 def _living_queue(seed: int) -> None:
-    """Jobs that keep coming; on a terminal a live table, elsewhere a line for every change."""
     from gpuyard.cli.simulator import demo_view
 
     with demo_daemon() as (client, folder):
         _introduce(client, folder)
-        shown = demo_view.live() if sys.stdout.isatty() else nullcontext(demo_view.Lines().show)
-        with shown as show:
-            Living.begin(client, folder, seed).go_on(show, GPUS)
+        with demo_view.demo_view() as view:
+            LivingQueue.begin(client, folder, seed).run(view, GPUS)
 
 
 def _introduce(client: Client, folder: Path) -> None:
-    """Where to look, and what there is to see."""
     print(
         f"Open {client.status()['url']}/ in a browser.\n\n"
         f"{GPUS} simulated GPUs of {MEMORY} each: no real GPU is used. The jobs are real\n"
@@ -280,7 +268,6 @@ def _introduce(client: Client, folder: Path) -> None:
 
 
 def _ten_jobs(out: Path, seed: int) -> None:
-    """Jobs that compute, what they did, and what other policies would have made of it."""
     from gpuyard.cli.simulator import demo_view
     from gpuyard.cli.simulator.demo_view import PLAN
 
@@ -293,17 +280,16 @@ def _ten_jobs(out: Path, seed: int) -> None:
             "This takes half a minute; Ctrl-C ends it.\n",
             flush=True,
         )
-        jobs, said = _run(client, folder, PLAN, seed, demo_view.Lines().show)
+        jobs, last_lines = _run(client, folder, PLAN, seed, demo_view.demo_view(live=False))
         _keep_logs(client, jobs, out / "logs")
         happened = demo_view.what_happened(folder / "gpuyard.db")
-    demo_view.print_summary(jobs, said)
+    demo_view.print_summary(jobs, last_lines)
     metrics = demo_view.write_happened(happened, out)
     demo_view.print_end(metrics, demo_view.what_if(happened, out), out)
     _check(jobs, PLAN)
 
 
-def _check(jobs: Sequence[Job], plan: Sequence[Planned]) -> None:
-    """Fail if a job did not end as it was meant to."""
+def _check(jobs: Sequence[Job], plan: Sequence[PlannedJob]) -> None:
     expected = {planned.name: planned.expected for planned in plan}
     wrong = [job for job in jobs if job["state"] != expected[job["name"] or ""]]
     for job in wrong:
@@ -313,40 +299,34 @@ def _check(jobs: Sequence[Job], plan: Sequence[Planned]) -> None:
 
 
 def _run(
-    client: Client, folder: Path, plan: Sequence[Planned], seed: int, show: Show
+    client: Client, folder: Path, plan: Sequence[PlannedJob], seed: int, view: LiveView[Scene]
 ) -> tuple[list[Job], dict[str, str]]:
-    """Submit the jobs as their time comes, and show the queue until all are over; the last line of each, by its id."""
-    from gpuyard.api.types import OVER
+    """Submit the jobs at their times, and show the queue until all are over; returns their last lines by id."""
     from gpuyard.cli.simulator.demo_view import Scene
 
     began = time.monotonic()
     ids: list[str] = []
-    said: dict[str, str] = {}
+    last_lines: dict[str, str] = {}
     over: set[str] = set()
     while len(over) < len(plan):
         while len(ids) < len(plan) and time.monotonic() - began >= plan[len(ids)].at:
             ids.append(plan[len(ids)].submit(client, folder, seed))
         jobs = sorted(client.jobs(all=True), key=lambda job: ids.index(job["id"]))
-        said |= {job["id"]: last_line(client, job["id"]) for job in jobs if job["attempt"] and job["id"] not in over}
+        last_lines |= {
+            job["id"]: last_line(client, job["id"]) for job in jobs if job["attempt"] and job["id"] not in over
+        }
         over = {job["id"] for job in jobs if job["state"] in OVER}
-        show(Scene(GPUS, jobs, said, len(plan) - len(ids), len(over), jobs[0]["submitted_at"]))
+        view.show(Scene(GPUS, jobs, last_lines, len(plan) - len(ids), len(over), jobs[0]["submitted_at"]))
         time.sleep(_LOOK)
-    return jobs, said
+    return jobs, last_lines
 
 
 def last_line(client: Client, job: str) -> str:
-    """What a job printed last."""
     lines = client.log(job, -200).data.decode(errors="replace").splitlines()
-    return _plain(lines[-1]) if lines else ""
-
-
-def _plain(line: str) -> str:
-    """Without colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", line)
+    return _COLOUR.sub("", lines[-1]) if lines else ""
 
 
 def _keep_logs(client: Client, jobs: Sequence[Job], folder: Path) -> None:
-    """Keep what the jobs have printed; the yard itself is thrown away."""
     folder.mkdir(parents=True, exist_ok=True)
     for job in jobs:
         (folder / f"{job['name']}.txt").write_bytes(client.log(job["id"]).data)

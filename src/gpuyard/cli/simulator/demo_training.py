@@ -19,7 +19,6 @@ _LOOKS = 5
 
 
 def main() -> None:
-    """Train, or what looks like it."""
     parser = argparse.ArgumentParser(description="Stands for a training: prints, tells how far it is, and sleeps.")
     parser.add_argument("model")
     parser.add_argument("--epochs", type=int, default=10)

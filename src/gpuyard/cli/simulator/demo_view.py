@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpuyard
 from gpuyard.api.types import OVER
+from gpuyard.cli.terminal.live_view import LiveView
+from gpuyard.cli.terminal.styled_lines import Cell, Column, Line, Piece, clip, table
 from gpuyard.cli.terminal.text_table import indices, instant, print_table
 from gpuyard.errors import GpuyardError
 from gpuyard.units import format_duration, format_size, parse_size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from gpuyard.api.types import Job, Wishes
     from gpuyard.client.client import Client
     from gpuyard.sim.compare import Comparison
@@ -33,24 +32,21 @@ KINDS = {
 }
 """What is behind the name of an example."""
 _LONGEST = 300.0
-"""Seconds after which a job is ended on a machine that is slow beyond hope."""
+"""Time limit in seconds, for very slow machines."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A job that is to come."""
-
+class PlannedJob:
     name: str
     kind: str
     epochs: int
     wishes: Wishes
     at: float = 0.0
-    """Seconds after the first one."""
+    """Seconds after the first job."""
     expected: str = "succeeded"
 
     def submit(self, client: Client, directory: Path, seed: int) -> str:
-        """Queue it; its id."""
         script = examples() / f"{self.kind}.py"
         command = [sys.executable, str(script), "--epochs", str(self.epochs), "--seed", str(seed)]
         environment = dict(os.environ) | _ONE_THREAD
@@ -60,22 +56,22 @@ class Planned:
 
 _SHARE = int(parse_size("5G"))
 PLAN = (
-    Planned("cnn-base", "cnn", 11, {"gpus": 2, "estimate": 20.0}),
-    Planned("recurrent-base", "recurrent", 13, {"gpus": 2, "estimate": 20.0}),
-    Planned("matmul-four", "matmul", 11, {"gpus": 4, "estimate": 5.0}),
-    Planned("cnn-wide", "cnn", 6, {"gpus": 6, "estimate": 10.0}, at=0.2),
-    Planned("recurrent-long", "recurrent", 13, {"gpus": 2, "estimate": 30.0}, at=0.4),
-    Planned("trees-1", "boosted_trees", 40, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
-    Planned("trees-2", "boosted_trees", 50, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
-    Planned("trees-3", "boosted_trees", 60, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
-    Planned("matmul-urgent", "matmul", 9, {"gpus": 2, "priority": 10.0, "estimate": 5.0}, at=1.0),
-    Planned("too-long", "matmul", 1_000_000, {"gpus": 2, "time_limit": 3.0}, at=1.2, expected="timeout"),
+    PlannedJob("cnn-base", "cnn", 11, {"gpus": 2, "estimate": 20.0}),
+    PlannedJob("recurrent-base", "recurrent", 13, {"gpus": 2, "estimate": 20.0}),
+    PlannedJob("matmul-four", "matmul", 11, {"gpus": 4, "estimate": 5.0}),
+    PlannedJob("cnn-wide", "cnn", 6, {"gpus": 6, "estimate": 10.0}, at=0.2),
+    PlannedJob("recurrent-long", "recurrent", 13, {"gpus": 2, "estimate": 30.0}, at=0.4),
+    PlannedJob("trees-1", "boosted_trees", 40, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
+    PlannedJob("trees-2", "boosted_trees", 50, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
+    PlannedJob("trees-3", "boosted_trees", 60, {"gpu_memory": _SHARE, "estimate": 4.0}, at=0.6),
+    PlannedJob("matmul-urgent", "matmul", 9, {"gpus": 2, "priority": 10.0, "estimate": 5.0}, at=1.0),
+    PlannedJob("too-long", "matmul", 1_000_000, {"gpus": 2, "time_limit": 3.0}, at=1.2, expected="timeout"),
 )
 """Who comes when. Some have to wait, three share a GPU, one goes ahead of the others, and one runs out of time."""
 
 
 def wants(job: Job) -> str:
-    """`2 GPUs`, `5G of a GPU`, with what else matters to the queue."""
+    """`2 GPUs`, `5G of a GPU`, with priority and time limit."""
     count, memory = job["gpu_count"], job["gpu_memory"]
     text = f"{count} GPU{'s' * (count != 1)}" if memory is None else f"{format_size(memory)} of a GPU"
     if job["priority"]:
@@ -86,7 +82,7 @@ def wants(job: Job) -> str:
 
 
 def examples() -> Path:
-    """The folder of the examples: in the package where that is installed, beside it where it is worked on."""
+    """The folder of the examples: in the installed package, or beside a working copy."""
     package = Path(gpuyard.__file__).resolve().parent
     for folder in (package / "examples", package.parents[1] / "examples"):
         if (folder / "matmul.py").is_file():
@@ -99,107 +95,90 @@ _COLOURS = {"running": "bold green", "succeeded": "blue", "queued": "yellow"}
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The yard at an instant."""
+    """The queue at an instant."""
 
     gpus: int
     jobs: Sequence[Job]
-    """In the order of submission."""
-    said: Mapping[str, str]
+    last_lines: Mapping[str, str]
     """The last line that each job has printed, by its id."""
-    to_come: int
-    """Jobs that are not submitted yet."""
+    pending: int
     over: int
-    """Jobs that have ended, also those that are not among these any more."""
+    """Ended jobs, also those that `jobs` no longer has."""
     began: str
-    """When the first was submitted."""
+    """When the first job was submitted."""
 
 
-Show = Callable[[Scene], None]
-
-
-@contextmanager
-def live() -> Iterator[Show]:
-    """A table that is drawn over and over, and is gone in the end."""
-    from rich.live import Live
-
-    from gpuyard.cli.terminal.output import console
-
-    with Live(console=console(), transient=True, auto_refresh=False) as screen:
-        yield lambda scene: screen.update(_picture(scene), refresh=True)
+def demo_view(live: bool = True) -> LiveView[Scene]:
+    return LiveView(_picture, _Changes().lines, live=live)
 
 
 @dataclass(slots=True)
-class Lines:
-    """One line for everything that happens."""
+class _Changes:
+    """A line for every job whose state has changed."""
 
     states: dict[str, str] = field(default_factory=dict)
 
-    def show(self, scene: Scene) -> None:
-        """Tell what is new."""
+    def lines(self, scene: Scene) -> Iterator[str]:
         changed = [job for job in scene.jobs if self.states.get(job["id"]) != job["state"]]
         for job in sorted(changed, key=_since):
             self.states[job["id"]] = job["state"]
             seconds = (instant(_since(job)) - instant(scene.began)).total_seconds()
-            line = f"{seconds:5.1f}s  {_called(job):<15} {job['state']:<10} {_news(job, scene)}"
-            print(line.rstrip(), flush=True)
+            yield f"{seconds:5.1f}s  {_label(job):<15} {job['state']:<10} {_detail(job, scene)}".rstrip()
 
 
-def _called(job: Job) -> str:
+def _label(job: Job) -> str:
     name = job["name"] or job["id"]
     return name if job["task"] is None else f"{name} {job['task']}"
 
 
 def _since(job: Job) -> str:
-    """When a job came into the state it is in."""
+    """When a job entered its state."""
     return job["ended_at"] or job["started_at"] or job["submitted_at"]
 
 
-def _news(job: Job, scene: Scene) -> str:
+def _detail(job: Job, scene: Scene) -> str:
     if job["state"] == "running":
         return f"on GPU {indices(job['gpus'])}"
     if job["state"] == "queued":
         return wants(job) + (f"; {job['reason']}" if job["reason"] else "")
-    return job["reason"] or scene.said.get(job["id"], "")
+    return job["reason"] or scene.last_lines.get(job["id"], "")
 
 
-def _picture(scene: Scene) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), expand=True)
-    for head, width in (("JOB", 14), ("WANTS", 14), ("STATE", 9), ("GPUS", 5)):
-        table.add_column(head, no_wrap=True, min_width=width)
-    table.add_column("LAST LINE, OR WHY IT WAITS", no_wrap=True, ratio=1)
-    for job in scene.jobs:
-        colour = _COLOURS.get(job["state"], "red")
-        said = job["reason"] or scene.said.get(job["id"], "")
-        state = Text(job["state"], style=colour)
-        table.add_row(_called(job), wants(job), state, indices(job["gpus"]) or "-", said)
-    return Group(*(Text(line) for line in _gpu_lines(scene)), table)
+def _picture(scene: Scene, width: int) -> list[Line]:
+    jobs = scene.jobs
+    last_lines = [job["reason"] or scene.last_lines.get(job["id"], "") for job in jobs]
+    columns = [
+        Column("JOB", [Cell(_label(job)) for job in jobs], 14, 9, beside=14),
+        Column("WANTS", [Cell(wants(job)) for job in jobs], 14, 5, beside=14),
+        Column("STATE", [Cell(job["state"], _COLOURS.get(job["state"], "red")) for job in jobs], 9, 8, beside=9),
+        Column("GPUS", [Cell(indices(job["gpus"])) for job in jobs], 5, 7, beside=5),
+        Column("LAST LINE, OR WHY IT WAITS", [Cell(text) for text in last_lines], 10, 6, most=500, grows=True),
+    ]
+    head, rows = table(columns, width)
+    return [*(clip([Piece(line)], width) for line in _gpu_lines(scene)), [Piece(head, "title")], *rows]
 
 
 def _gpu_lines(scene: Scene) -> Iterator[str]:
     running = [job for job in scene.jobs if job["state"] == "running"]
     waiting = sum(job["state"] not in OVER for job in scene.jobs) - len(running)
     for gpu in range(scene.gpus):
-        names = [_called(job) for job in running if gpu in job["gpus"]]
+        names = [_label(job) for job in running if gpu in job["gpus"]]
         yield f"GPU {gpu}  {' + '.join(names) or 'idle'}"
     yield ""
     yield f"{scene.over} jobs are over, {len(running)} run, {waiting} wait" + (
-        f", {scene.to_come} are still to come" if scene.to_come else ""
+        f", {scene.pending} are still to come" if scene.pending else ""
     )
     yield ""
 
 
 OURS = "priority@easy"
-"""The policy of the demo's yard."""
+"""The policy of the demo's daemon."""
 _OTHERS = ("fcfs", "fcfs@easy", "sjf", "sjf@easy", "wfp3@easy", "best-fit")
 _KIND_OF = {planned.name: KINDS[planned.kind] for planned in PLAN}
 
 
-def print_summary(jobs: Sequence[Job], said: Mapping[str, str]) -> None:
-    """Who ran where, how long each waited and ran, and how it ended: the last line it printed, or what went wrong."""
+def print_summary(jobs: Sequence[Job], last_lines: Mapping[str, str]) -> None:
+    """A table of the jobs; END is the last line of output, or what went wrong."""
     print("\nWhat happened:")
     print_table(
         ("JOB", "WANTED", "GPUS", "WAITED", "RAN", "END"),
@@ -210,7 +189,7 @@ def print_summary(jobs: Sequence[Job], said: Mapping[str, str]) -> None:
                 indices(job["gpus"]),
                 _seconds(job["submitted_at"], job["started_at"]),
                 _seconds(job["started_at"], job["ended_at"]),
-                said[job["id"]] if job["state"] == "succeeded" else job["reason"] or job["state"],
+                last_lines[job["id"]] if job["state"] == "succeeded" else job["reason"] or job["state"],
             )
             for job in jobs
         ),
@@ -222,7 +201,7 @@ def _seconds(begin: str | None, end: str | None) -> str:
 
 
 def what_happened(store: Path) -> Result:
-    """The schedule out of the yard's own log, with the jobs' names, from second 0 on."""
+    """The schedule from the daemon's log, with names of jobs, from second 0 on."""
     import numpy as np
 
     from gpuyard.sim.result import Segments
@@ -247,7 +226,7 @@ def what_happened(store: Path) -> Result:
 
 
 def write_happened(result: Result, out: Path) -> dict[str, Any]:
-    """`gantt.png` and `gantt.svg`, `history.csv` as a trace, and who held which GPU when; returns the metrics."""
+    """Write `gantt.png` and `gantt.svg`, `history.csv` as a trace, and the schedule; returns the metrics."""
     from gpuyard.sim import schedule_plots
     from gpuyard.sim.metrics import measure
     from gpuyard.sim.result_files import write_schedule
@@ -269,7 +248,7 @@ def write_happened(result: Result, out: Path) -> dict[str, Any]:
 
 
 def what_if(result: Result, out: Path) -> Comparison:
-    """Replay the jobs under other policies: they come when they came, and run as long as they ran."""
+    """Replay the jobs under other policies, with the same arrivals and run times."""
     from gpuyard.cli.simulator.compare import print_ranking, run_all, write_comparison
     from gpuyard.sim.simulate import Options
 
@@ -284,7 +263,6 @@ def what_if(result: Result, out: Path) -> Comparison:
 
 
 def print_end(metrics: dict[str, Any], found: Comparison, out: Path) -> None:
-    """What is to be learned from it, and where the rest is."""
     best, ours = found.rows[0], next(row for row in found.rows if row["policy"] == OURS)
     print(
         f"\nFrom submission to end, a job took {metrics['jct_mean']:.1f}s on average.\n"

@@ -1,16 +1,17 @@
-"""`gpuyard simulate`: run a trace under one policy, or fill a cluster with its jobs (`--inflate`)."""
+"""`gpuyard simulate`, `trace` and `workload`: run, inspect, convert and generate traces."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import Json, option_groups
+from gpuyard.cli.common_options import Json, argument, option, option_groups
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
+from gpuyard.units import parse_size
 
 if TYPE_CHECKING:
     from gpuyard.core.model import Cluster
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def fill(
     jobs: Trace, cluster: Cluster, policy: str, placement: str, factor: float, seed: int, json: bool, out: Path | None
 ) -> None:
-    """Run the experiment under a policy's placement; nothing else of the policy matters to it."""
+    """Fill the cluster with jobs; only the placement of the policy matters."""
     from gpuyard.policies.resolver import make_planner
     from gpuyard.sim.inflate import inflate
 
@@ -37,10 +38,10 @@ def fill(
     if json:
         output.print_json({name: value for name, value in facts.items() if name != "curve"})
     else:
-        _print(facts)
+        _print_filling(facts)
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print_filling(facts: dict[str, Any]) -> None:
     lines = [
         f"filling {output.many(facts['gpus'], 'simulated GPU')} on {output.many(facts['nodes'], 'node')}, "
         f"placement {facts['placement']}, seed {facts['seed']}",
@@ -59,18 +60,14 @@ def _print(facts: dict[str, Any]) -> None:
 def simulate(
     setup: o.Setup,
     policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            help="A name, as sjf, rr:quantum=5 or sjf@easy@pack, or file.py:function.",
-        ),
+        str, option("--policy", "A name, as sjf, rr:quantum=5 or sjf@easy@pack, or file.py:function.")
     ] = "fcfs",
     inflate: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--inflate",
-            metavar="FACTOR",
-            help="Fill the cluster: jobs arrive until they want FACTOR x its GPUs (1.3), and none leaves.",
+            "FACTOR",
+            "Fill the cluster: jobs arrive until they want FACTOR x its GPUs (1.3), and none leaves.",
         ),
     ] = None,
     json: Json = False,
@@ -131,3 +128,182 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
     print("\n".join(lines))
     examples = [(result.trace.ids[position], why) for position, why in list(result.rejected.items())[:3]]
     output.say_rejected(examples, len(result.rejected))
+
+
+_SPARKS = "▁▂▃▄▅▆▇█"
+
+trace_app = command_group("Look at a trace, or convert it.")
+
+
+@trace_app.command("info")
+def info(
+    trace: o.TraceArg,
+    gpus: Annotated[int | None, option("--gpus", "The load that this would be for N GPUs.", min=1)] = None,
+    nodes: Annotated[str | None, option("--nodes", "4x8", "The same for these nodes.")] = None,
+    where: o.Where = None,
+    since: o.Since = None,
+    until: o.Until = None,
+    slice_: o.Slice = None,
+    json: Json = False,
+    out: Annotated[Path | None, option("--out", "DIR", "Also plot it there.", file_okay=False)] = None,
+    format: o.Format = None,
+) -> None:
+    """Tell what a trace asks for: jobs, span, load, arrivals, run times, GPUs per job, users, labels."""
+    from gpuyard.sim.traces import describe
+
+    if gpus is not None and nodes is not None:
+        raise UserError("give --gpus or --nodes, not both")
+    size = _size(nodes) if nodes is not None else gpus
+    jobs = o.load_trace(trace, format, where, since, until, slice_)
+    facts = describe(jobs, size)
+    if out is not None:
+        from gpuyard.sim.trace_plots import write_plots
+
+        names = write_plots(jobs, out, facts["capacity"])
+        output.say(f"wrote {out}/: {', '.join(names)}, each as PNG and SVG")
+    if json:
+        output.print_json(facts)
+    else:
+        _print_facts(facts)
+
+
+def _size(nodes: str) -> int:
+    from gpuyard.core.model import Cluster
+
+    return Cluster.parse(nodes).gpus
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    dropped = ", ".join(f"{count:,} {why}" for why, count in facts["dropped"].items())
+    lines = [
+        ("trace", f"{facts['source']} ({facts['format']})"),
+        ("jobs", f"{facts['jobs']:,}" + (f" (dropped: {dropped})" if dropped else "")),
+        ("users", f"{facts['users']:,}{_top(facts['top_users'], 3)}" if facts["users"] else "not said"),
+        ("span", output.duration(facts["span_seconds"])),
+        ("GPU time", output.duration(facts["gpu_seconds"])),
+        ("demand", f"{facts['mean_gpus']:,.1f} GPUs on average"),
+    ]
+    if "first_date" in facts:
+        lines.insert(4, ("submits", f"{facts['first_date']} to {facts['last_date']}"))
+    if "load" in facts:
+        lines.append(("load", f"{output.percent(facts['load'])} of {facts['capacity']:,} GPUs"))
+    if facts["arrivals_per_hour"] is not None:
+        lines.append(("arrivals", f"{facts['arrivals_per_hour']:,.1f} per hour"))
+    run = facts["run"]
+    lines.append(("run time", ", ".join(f"{name} {output.duration(run[name])}" for name in run)))
+    if "requested_accuracy" in facts:
+        lines.append(
+            ("requests", f"jobs run {output.percent(facts['requested_accuracy'])} of what they ask, on average")
+        )
+    lines += [(name, f"{label['values']:,}{_top(label['top'], 4)}") for name, label in facts["labels"].items()]
+    wide = max(9, *(len(name) for name, _ in lines))
+    for name, value in lines:
+        print(f"{name:<{wide}} {value}")
+    _draw(facts)
+
+
+def _top(counts: dict[str, int], most: int) -> str:
+    """`: a (10), b (7), ...`, the most frequent first; nothing where each is there once."""
+    if max(counts.values()) == 1:
+        return ""
+    short = [name if len(name) <= 24 else f"{name[:14]}…{name[-9:]}" for name in counts]
+    pairs = list(zip(short, counts.values(), strict=True))[:most]
+    shown = ", ".join(f"{name or '(empty)'} ({count:,})" for name, count in pairs)
+    return f": {shown}{', ...' if len(counts) > most else ''}"
+
+
+def _draw(facts: dict[str, Any]) -> None:
+    step = facts["arrivals"]["step_seconds"]
+    if step:
+        print(f"Arrivals over time, each step {output.duration(step)}")
+        print(f"  {_sparks(facts['arrivals']['counts'])}")
+    if "arrivals_by_hour" in facts:
+        print("Arrivals by hour of the day, UTC")
+        print(f"  {'  '.join(_sparks(facts['arrivals_by_hour']))}")
+        print(f"  {' '.join(f'{hour:<2}' for hour in range(24))}")
+    print("Run times")
+    _bars(facts["run_lengths"])
+    print("GPUs per job")
+    _bars(_grouped(facts["gpu_sizes"]))
+
+
+def _sparks(counts: list[int]) -> str:
+    """One small bar for each count; a blank for 0."""
+    most = max(counts)
+    return "".join(" " if not count else _SPARKS[(count * 8 - 1) // most if count < most else 7] for count in counts)
+
+
+def _bars(counts: dict[str, int]) -> None:
+    most = max(counts.values())
+    for name, count in counts.items():
+        bar = "█" * max(1, round(40 * count / most)) if count else ""
+        print(f"  {name:>11} {bar:<40} {count:,}")
+
+
+def _grouped(sizes: dict[int, int], most: int = 16) -> dict[str, int]:
+    """The histogram, or by powers of two if it is long."""
+    if len(sizes) <= most:
+        return {str(size): count for size, count in sizes.items()}
+    groups: dict[str, int] = {}
+    for size, count in sizes.items():
+        high = 1 << (size - 1).bit_length()
+        name = str(size) if size <= 2 else f"{high // 2 + 1}-{high}"
+        groups[name] = groups.get(name, 0) + count
+    return groups
+
+
+@trace_app.command("convert")
+def convert(
+    trace: o.TraceArg,
+    target: Annotated[str, argument("TARGET", "Where to write it; - for stdout.")],
+    to: Annotated[str | None, option("--to", "gpuyard (CSV), jsonl or swf; otherwise TARGET's ending decides.")] = None,
+    where: o.Where = None,
+    since: o.Since = None,
+    until: o.Until = None,
+    slice_: o.Slice = None,
+    format: o.Format = None,
+) -> None:
+    """Write a trace in another format."""
+    from gpuyard.sim.traces import write
+
+    kept = o.load_trace(trace, format, where, since, until, slice_)
+    write(kept, target, to or ("gpuyard" if target == "-" else None))
+    if target != "-":
+        output.say(f"wrote {output.many(len(kept), 'job')} to {Path(target)}")
+
+
+workload_app = command_group("Make up a workload.")
+
+
+class Kind(StrEnum):
+    TASKS = "tasks"
+    POISSON = "poisson"
+
+
+@workload_app.command("generate")
+def generate(
+    kind: Annotated[
+        Kind, option("--kind", "tasks: three kinds of training tasks that share GPUs; poisson: a busy cluster.")
+    ] = Kind.TASKS,
+    jobs: Annotated[int | None, option("--jobs", "How many (tasks: 40 to 50; poisson: 1000).")] = None,
+    seed: o.Seed = 0,
+    config: Annotated[Path | None, option("--config", "FILE", "tasks: your own kinds and ranges, in TOML.")] = None,
+    gpus: Annotated[int, option("--gpus", "poisson: GPUs that the load is meant for.")] = 64,
+    load: Annotated[float, option("--load", "poisson: demand as a share of those GPUs.")] = 0.8,
+    gpu_memory: o.GpuMemory = "16G",
+    out: Annotated[str, option("--out", "FILE", "Where to write it (stdout).")] = "-",
+    to: Annotated[str | None, option("--to", "gpuyard (CSV), jsonl or swf (by the file's ending).")] = None,
+) -> None:
+    """Make up a seeded workload, as a trace that simulate and compare can read."""
+    from gpuyard.sim.traces import write
+    from gpuyard.sim.workload import generate_poisson, generate_tasks
+
+    if kind is Kind.POISSON:
+        if config is not None:
+            raise UserError("--config is for --kind tasks")
+        trace = generate_poisson(seed, jobs=1000 if jobs is None else jobs, gpus=gpus, load=load)
+    else:
+        trace = generate_tasks(seed, jobs=jobs, config=config, gpu_memory=parse_size(gpu_memory))
+    write(trace, out, to or ("gpuyard" if out == "-" else None))
+    if out != "-":
+        output.say(f"wrote {output.many(len(trace), 'job')} to {out}")

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
-
+from gpuyard.cli.common_options import argument, option
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_size
 
@@ -21,25 +20,17 @@ if TYPE_CHECKING:
     from gpuyard.sim.virtual_clusters import Pools
 
 
-TraceArg = Annotated[
-    str, typer.Argument(metavar="TRACE", help="The trace: a file (compressed is fine), or - for stdin.")
-]
+TraceArg = Annotated[str, argument("TRACE", "The trace: a file (compressed is fine), or - for stdin.")]
 Format = Annotated[
-    str | None,
-    typer.Option("--format", help="The trace's format, if it is not recognised; gavel:k80 names a GPU type."),
+    str | None, option("--format", "The trace's format, if it is not recognised; gavel:k80 names a GPU type.")
 ]
 Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", metavar="NAME=VALUE", help="Only jobs with that; !=, <, <=, >, >= too. May be repeated."),
+    list[str] | None, option("--where", "NAME=VALUE", "Only jobs with that; !=, <, <=, >, >= too. May be repeated.")
 ]
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Only jobs submitted from then on: a UTC date, or seconds."),
-]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only jobs submitted before then.")]
+Since = Annotated[str | None, option("--since", "TIME", "Only jobs submitted from then on: a UTC date, or seconds.")]
+Until = Annotated[str | None, option("--until", "TIME", "Only jobs submitted before then.")]
 Slice = Annotated[
-    str | None,
-    typer.Option("--slice", metavar="START:COUNT", help="Only COUNT jobs from START on, of those that are left."),
+    str | None, option("--slice", "START:COUNT", "Only COUNT jobs from START on, of those that are left.")
 ]
 
 
@@ -51,7 +42,7 @@ def load_trace(
     until: str | None = None,
     slice_: str | None = None,
 ) -> Trace:
-    """Read a trace and keep the jobs that were asked for; the slice is taken last."""
+    """Read a trace and keep the selected jobs; the slice is taken last."""
     from gpuyard.sim.select import select
     from gpuyard.sim.traces import read
 
@@ -61,62 +52,45 @@ def load_trace(
 
 _Value = TypeVar("_Value")
 
-Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="One node of N GPUs: only their number counts.")]
+Gpus = Annotated[int | None, option("--gpus", "N", "One node of N GPUs: only their number counts.")]
 Nodes = Annotated[
-    str | None,
-    typer.Option("--nodes", metavar="4x8|FILE", help="4 nodes of 8 GPUs (4x8,2x4 mixes sizes), or a list of nodes."),
+    str | None, option("--nodes", "4x8|FILE", "4 nodes of 8 GPUs (4x8,2x4 mixes sizes), or a list of nodes.")
 ]
-GpuMemory = Annotated[str, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of each GPU, for shares.")]
+GpuMemory = Annotated[str, option("--gpu-memory", "SIZE", "Memory of each GPU, for shares.")]
 Discipline = Annotated[
     str | None,
-    typer.Option(
-        "--discipline", help="strict, commit, skip, easy, easy-shadow or conservative (strict; skip if preemptive)."
-    ),
+    option("--discipline", "strict, commit, skip, easy, easy-shadow or conservative (strict; skip if preemptive)."),
 ]
 Placement = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--placement",
-        help="first, pack, spread, consolidate, random, packing, clustering or fgd (first; consolidate with --nodes).",
+        "first, pack, spread, consolidate, random, packing, clustering or fgd (first; consolidate with --nodes).",
     ),
 ]
 Estimate = Annotated[
     str | None,
-    typer.Option(
-        "--estimate", help="What policies know: actual, requested or noisy:S (requested if known, else actual)."
-    ),
+    option("--estimate", "What policies know: actual, requested or noisy:S (requested if known, else actual)."),
 ]
 Quantum = Annotated[
-    str | None,
-    typer.Option("--quantum", metavar="TIME", help="Time slice of rr (10); else the least run before a stop (0)."),
+    str | None, option("--quantum", "TIME", "Time slice of rr (10); else the least run before a stop (0).")
 ]
 RestartCost = Annotated[
-    str,
-    typer.Option(
-        "--restart-cost", metavar="TIME", help="Lost when a preempted job runs again; 7/30/60: 1, up to 8, more GPUs."
-    ),
+    str, option("--restart-cost", "TIME", "Lost when a preempted job runs again; 7/30/60: 1, up to 8, more GPUs.")
 ]
-Round = Annotated[
-    str, typer.Option("--round", metavar="TIME", help="Plan only at multiples of this time (0: at every event).")
-]
+Round = Annotated[str, option("--round", "TIME", "Plan only at multiples of this time (0: at every event).")]
 PoolsFile = Annotated[
-    str | None,
-    typer.Option("--pools", metavar="FILE", help="CSV of virtual clusters (vc,node num): each job stays in its own."),
+    str | None, option("--pools", "FILE", "CSV of virtual clusters (vc,node num): each job stays in its own.")
 ]
-PoolBy = Annotated[str, typer.Option("--pool-by", metavar="LABEL", help="The label of a job that names its pool.")]
-Engine = Annotated[
-    str,
-    typer.Option("--engine", help="auto, kernel (compiled, for large traces) or replay (event by event)."),
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", file_okay=False, help="Also write tables and plots there.")
-]
+PoolBy = Annotated[str, option("--pool-by", "LABEL", "The label of a job that names its pool.")]
+Engine = Annotated[str, option("--engine", "auto, kernel (compiled, for large traces) or replay (event by event).")]
+Seed = Annotated[int, option("--seed", "Seed of all that is random.", min=0)]
+Out = Annotated[Path | None, option("--out", "DIR", "Also write tables and plots there.", file_okay=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated, on what, and how: a field is an option of every command that is `shared`."""
+    """What is simulated, on what, and how."""
 
     trace: TraceArg
     gpus: Gpus = None
@@ -176,7 +150,7 @@ class Setup:
         )
 
     def _cluster(self) -> tuple[Cluster | None, Pools | None]:
-        """What the options say the GPUs are: nothing, one cluster, or pools side by side."""
+        """The cluster or pools that the options name, if any."""
         from gpuyard.core.model import Cluster
         from gpuyard.sim.traces.nodes import read_cluster
 
@@ -193,7 +167,6 @@ class Setup:
         return (None if self.gpus is None else Cluster((self.gpus,), size)), None
 
     def _recorded(self, jobs: Trace) -> Cluster:
-        """The machine that the trace was taken on."""
         from gpuyard.core.model import Cluster
 
         if jobs.capacity is None:
@@ -202,7 +175,6 @@ class Setup:
 
 
 def command_line() -> str:
-    """The command that the user gave."""
     return shlex.join(["gpuyard", *sys.argv[1:]])
 
 
@@ -214,7 +186,7 @@ def _duration(option: str, text: str) -> float:
 
 
 def _given(option: str, parse: Callable[[str], _Value], text: str) -> _Value:
-    """The option's value; a mistake is told with the option's name."""
+    """The option's value; a mistake is reported with the option's name."""
     try:
         return parse(text)
     except UserError as error:

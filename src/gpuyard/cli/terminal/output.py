@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gpuyard.units import format_duration
+from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Where tables go; wide enough not to cut them when nobody is looking."""
+    """For tables on stdout; wide where it is not a terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 180, highlight=False, markup=False, emoji=False)
 
 
 def say(message: str) -> None:
-    """Tell the user something that is not data; what others wrote may be in it, so nothing that a terminal obeys."""
+    """Print a message to stderr, without control characters: it may hold text of others."""
     if not message.isprintable():
         message = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in message)
     print(message, file=sys.stderr)
 
 
 def say_rejected(examples: Sequence[tuple[str, str]], count: int) -> None:
-    """Tell of the first jobs that can never run, and of how many more there are."""
     for job, reason in examples:
         say(f"rejected: job {job} {reason}")
     if count > len(examples):
@@ -41,12 +40,11 @@ def say_rejected(examples: Sequence[tuple[str, str]], count: int) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout; what is not a number becomes null."""
+    """Print a JSON document; NaN and infinities become null."""
     print(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -68,12 +66,27 @@ def where(metrics: dict[str, Any]) -> str:
 
 
 def duration(value: float | None) -> str:
-    """A duration for a table cell."""
     return "-" if value is None else format_duration(value)
 
 
+def size(value: float | None) -> str:
+    return "-" if value is None else format_size(value)
+
+
+def signal_name(code: int) -> str | None:
+    """`SIGKILL` for -9, as subprocess reports it; None if the process ended by itself."""
+    if code >= 0:
+        return None
+    import signal
+
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
 def number(value: float | None) -> str:
-    """A number for a table cell: two decimals, or three digits where that says more."""
+    """Two decimals, or three digits if it is small."""
     if value is None:
         return "-"
     if abs(value) >= 1e5:
@@ -82,13 +95,12 @@ def number(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share for a table cell."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
 @contextmanager
 def progress_bar(title: str, steps: Sequence[str] = ("",)) -> Iterator[dict[str, Progress]]:
-    """A bar for each of several runs after another, gone when they are done; silent where stderr is no terminal."""
+    """A bar over several runs after another; silent where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield {}
         return
@@ -101,8 +113,8 @@ def progress_bar(title: str, steps: Sequence[str] = ("",)) -> Iterator[dict[str,
 
 
 @contextmanager
-def told_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar that also tells something of every step; where stderr is no terminal, the first and the last line do."""
+def step_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar with a text for every step; elsewhere than on a terminal, lines for the first and the last."""
     if not sys.stderr.isatty():
         yield lambda done, total, what: say(f"{title} {done}/{total}: {what}") if done in (1, total) else None
         return
@@ -112,7 +124,6 @@ def told_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 @contextmanager
 def _counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr that counts: how many are done, of how many, and what is told beside it."""
     from rich import progress as rich_progress
     from rich.console import Console
 
@@ -129,7 +140,7 @@ def _counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 @contextmanager
 def run_bar(title: str) -> Iterator[Watch | None]:
-    """A bar over many runs at once, gone when they are done; silent where stderr is no terminal."""
+    """A bar over many runs at once; silent where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,19 +1,22 @@
-"""Lines of styled text, and tables of them that fit a given width: what both `top` commands draw with."""
+"""Lines of styled text, and tables that fit any width: what live views and both `top` commands draw."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuyard.cli.terminal.text_table import columns, cut, visible
 
+BARS, ASCII_BARS = "━─", "#."
+_LETTERS = {"·": "-", "…": "~", "↑": "^", "↓": "v"}
 _GAP = 2
 _SHORTEST, _LONGEST = 3, 30
-"""How long bars are."""
+"""Lengths of bars."""
 
 
 class Piece(NamedTuple):
-    """Some text in one style; the names of styles are `screen`'s."""
+    """Some text in one style; `full_screen` and `live_view` say what the names of styles mean."""
 
     text: str
     style: str = ""
@@ -23,7 +26,7 @@ Line = list[Piece]
 
 
 class Cell(NamedTuple):
-    """What stands in one place of a table: a text, and before it a bar if a share is given."""
+    """A text, and before it a bar if a share is given."""
 
     text: str
     style: str = ""
@@ -31,28 +34,35 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table."""
-
     head: str
     cells: Sequence[Cell]
     least: int
-    """The columns of the screen that it needs."""
+    """Its least width."""
     keep: int
-    """How much it matters: where there is no room, the lowest goes first."""
+    """How much it matters: where there is no room, the column with the lowest goes first."""
     right: bool = False
     grows: bool = False
-    """Whether it takes what room is left over."""
+    """Whether it takes the room that is left over."""
     most: int = 40
     bar: int = 0
-    """The width of its bar."""
+    """Width of its bars."""
     beside: int = 0
     """The width of the same column in other tables, so that they stand below each other."""
 
 
-def table(given: Sequence[Column], width: int, bars: str = "━─") -> tuple[str, list[Line]]:
+def text_columns(heads: Mapping[str, int], rows: Sequence[Sequence[str]], soft: Collection[str] = ()) -> list[Column]:
+    """Columns of plain text; `heads` says how much each matters, and only the `soft` ones may be cut."""
+    cells = zip(*rows, strict=True) if rows else ((),) * len(heads)
+    return [
+        Column(head, [Cell(text) for text in texts], 8 if head in soft else 100, keep, most=100)
+        for (head, keep), texts in zip(heads.items(), cells, strict=True)
+    ]
+
+
+def table(given: Sequence[Column], width: int, bars: str = BARS) -> tuple[str, list[Line]]:
     """The head and the lines of a table; columns that do not fit are left out."""
     shown = list(given)
-    while len(shown) > 1 and _needed(shown, least=True) > width:
+    while len(shown) > 1 and sum(map(_least, shown)) + _GAP * (len(shown) - 1) > width:
         shown.remove(min(shown, key=lambda column: column.keep))
     sizes = _sizes(shown, width)
     gap = " " * _GAP
@@ -66,10 +76,6 @@ def table(given: Sequence[Column], width: int, bars: str = "━─") -> tuple[st
     return cut(head, width), lines
 
 
-def _needed(shown: Sequence[Column], least: bool) -> int:
-    return sum(_least(column) if least else _wanted(column) for column in shown) + _GAP * (len(shown) - 1)
-
-
 def _least(column: Column) -> int:
     return min(column.least, _wanted(column))
 
@@ -81,7 +87,7 @@ def _wanted(column: Column) -> int:
 
 
 def _sizes(shown: Sequence[Column], width: int) -> list[int]:
-    """Each has what it needs; what is left goes to those that want a little more, and at last to those that grow."""
+    """Each gets its least; the rest goes to those that lack little, and at last to those that grow."""
     sizes = [_least(column) for column in shown]
     left = width - sum(sizes) - _GAP * (len(shown) - 1)
     missing = [_wanted(column) - size for column, size in zip(shown, sizes, strict=True)]
@@ -112,12 +118,12 @@ def _pieces(cell: Cell, size: int, column: Column, bars: str) -> Line:
     if cell.share is None or long < _SHORTEST:
         return [Piece(_fit(cell.text, size, column.right), "" if cell.share is not None else cell.style)]
     full = round(long * min(max(cell.share, 0.0), 1.0))
-    told = f" {_fit(cell.text, text, right=True)}"
-    return [Piece(bars[0] * full, cell.style), Piece(bars[1] * (long - full), "track"), Piece(_fit(told, size - long))]
+    label = f" {_fit(cell.text, text, right=True)}"
+    return [Piece(bars[0] * full, cell.style), Piece(bars[1] * (long - full), "track"), Piece(_fit(label, size - long))]
 
 
 def clip(line: Line, width: int) -> Line:
-    """As much of a line as fits, and nothing in it that a terminal would obey."""
+    """As much of a line as fits, without control characters."""
     clipped: Line = []
     for piece in line:
         text = cut(visible(piece.text), width)
@@ -126,3 +132,56 @@ def clip(line: Line, width: int) -> Line:
         if width <= 0:
             break
     return clipped
+
+
+def headed(head: str, rows: Sequence[Line], style: str = "head") -> list[Line]:
+    """The lines of a table, one column from the edge of the screen."""
+    return [[Piece(head, style)], *([Piece(" "), *row] for row in rows)]
+
+
+def text_of(line: Line) -> str:
+    return "".join(piece.text for piece in line).rstrip()
+
+
+def bars_for(encoding: str | None) -> str:
+    """The two letters of bars that an encoding can write."""
+    return BARS if "utf" in (encoding or "").lower() else ASCII_BARS
+
+
+def to_ascii(lines: Sequence[Line]) -> list[Line]:
+    """The lines for a terminal that knows no other letters, with the same widths."""
+    return [[Piece(_ascii(piece.text), piece.style) for piece in line] for line in lines]
+
+
+def _ascii(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(_LETTERS.get(letter, "?" * columns(letter)) if letter > "~" else letter for letter in text)
+
+
+def fill(text: str, width: int) -> str:
+    text = cut(text, width)
+    return text + " " * (width - columns(text))
+
+
+def fold(line: str, width: int) -> list[str]:
+    """The line in pieces that are no wider than the screen."""
+    if line.isascii():
+        return [line[at : at + width] for at in range(0, len(line), width)] or [""]
+    pieces, taken = [""], 0
+    for letter in line:
+        size = columns(letter)
+        if taken + size > width and pieces[-1]:
+            pieces.append("")
+            taken = 0
+        pieces[-1] += letter
+        taken += size
+    return pieces
+
+
+def wrap(line: str, width: int) -> list[str]:
+    """The line folded between words, if it has to be."""
+    if columns(line) <= width:
+        return [line]
+    folded = textwrap.wrap(line, width, subsequent_indent=" " * min(8, width // 4), drop_whitespace=True)
+    return [piece for part in folded for piece in fold(part, width)]  # letters that take two columns

@@ -5,32 +5,33 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpuyard.cli.terminal.output import say
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from gpuyard.api.types import Progress
+    from gpuyard.api.types import Gpu, Progress
+
+Item = TypeVar("Item", bound=Mapping[str, Any])
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print aligned columns; no line is longer than the terminal's."""
+    """Print aligned columns; no line is longer than the terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(lines(heads, rows, width)))
 
 
 def lines(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
-    """The lines of a table; the last column takes what is left of the width."""
     aligned = [_aligned(column) for column in zip(heads, *rows, strict=True)]
     found = ("  ".join(row).rstrip() for row in zip(*aligned, strict=True))
     return [line if width is None else cut(line, width) for line in found]
 
 
 def _aligned(column: Sequence[str]) -> list[str]:
-    """The cells of a column, all of the same width."""
     together = "".join(column)
     if together.isascii() and together.isprintable():  # nearly always, and then it is quick
         size = max(map(len, column))
@@ -41,22 +42,21 @@ def _aligned(column: Sequence[str]) -> list[str]:
 
 
 def visible(text: str) -> str:
-    """The text on one line, without anything that a terminal would obey."""
+    """The text on one line, without control characters."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes; letters of East Asia take two, marks on letters none."""
+    """Columns of a terminal that a text takes: two for wide letters, none for combining marks."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def pad(text: str, size: int) -> str:
-    """The text, filled up with blanks."""
     return text + " " * (size - columns(text))
 
 
 def cut(text: str, width: int) -> str:
-    """The text, or as much of it as there is room for, and a mark that there is more."""
+    """The text, shortened with … if it is wider than `width`."""
     if columns(text) <= width:
         return text
     taken = 0
@@ -76,8 +76,26 @@ def _columns(letter: str) -> int:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A JSON list on stdout, one object a line: quick to write, and to read for people and for grep."""
+    """Print a JSON list with one object a line: readable for people and for grep."""
     print("[" + ",\n ".join(json.dumps(row, ensure_ascii=False) for row in rows) + "]")
+
+
+def print_list(
+    found: Sequence[Item],
+    json: bool,
+    heads: Sequence[str],
+    row: Callable[[Item], Sequence[str]],
+    empty: str,
+    heads_if_empty: bool = False,
+) -> None:
+    """Print a table with a row for each, or JSON; `empty` is the message if there is nothing."""
+    if json:
+        print_rows(found)
+        return
+    if found or heads_if_empty:
+        print_table(heads, map(row, found))
+    if not found:
+        say(empty)
 
 
 def indices(gpus: Sequence[int]) -> str:
@@ -86,12 +104,12 @@ def indices(gpus: Sequence[int]) -> str:
 
 
 def share(gpus: int, memory: float | None) -> str:
-    """How many GPUs a job asks for, and how much memory of each if it shares them: `2 x 6G`."""
+    """GPUs of a job, and memory of each if it shares them: `2 x 6G`."""
     return str(gpus) if memory is None else f"{gpus} x {format_size(memory)}"
 
 
 def how_far(progress: Progress | None, expected: float | None = None) -> str:
-    """How far a job is: `37%, 21s left`; or how many seconds it is expected to take yet."""
+    """`37%, 21s left`; without progress, the `expected` seconds until the end."""
     if progress is None and expected is None:
         return ""
     if progress is None:
@@ -102,17 +120,16 @@ def how_far(progress: Progress | None, expected: float | None = None) -> str:
 
 
 def now() -> datetime:
-    """This instant."""
     return datetime.now(UTC)
 
 
 def span(begin: float | None, end: float) -> str:
-    """A cell with the time between two instants, in seconds since the epoch."""
+    """Time between two instants in seconds since the epoch."""
     return "-" if begin is None else _duration(max(round(end - begin), 0))
 
 
 def elapsed(begin: str | None, end: str | None, now: datetime) -> str:
-    """A cell with the time between two instants, or until now."""
+    """Time between two ISO instants, or until now."""
     if begin is None:
         return "-"
     last = instant(end) if end else now
@@ -124,12 +141,30 @@ def _duration(seconds: int) -> str:
     return format_duration(seconds)
 
 
-def clock(text: str | None) -> str:
-    """An instant as people here read it: `2026-11-03 14:05`."""
-    return instant(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
+def clock(text: str | None, seconds: bool = False) -> str:
+    """Local time: `2026-11-03 14:05`."""
+    return format(instant(text).astimezone(), "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M") if text else "-"
 
 
 def instant(text: str) -> datetime:
-    """An instant from ISO-8601; without a zone it is one of this machine's."""
+    """Parse ISO-8601; without a zone it is local time."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.astimezone()
+
+
+def gpu_notes(gpu: Gpu) -> str:
+    """Why a GPU cannot be used: who has taken it, and that it is drained or reserved."""
+    notes = [] if gpu["state"] in ("free", "ours") else [gpu["why"] or ""]
+    if gpu.get("drained") and gpu["state"] != "drained":
+        notes.append("drained")
+    if gpu.get("memory_others") and gpu["state"] in ("free", "ours"):
+        notes.append(f"{format_size(gpu['memory_others'])} used by others")
+    if gpu.get("reservation"):
+        notes.append(f"reserved: {gpu['reservation']}, {_booked(gpu)}")
+    return "; ".join(filter(None, notes))
+
+
+def _booked(gpu: Gpu) -> str:
+    begin, end = gpu["reserved_from"], gpu["reserved_until"]
+    begun = begin is None or instant(begin) <= now()
+    return f"until {clock(end)}" if begun else f"from {clock(begin)} to {clock(end)}"

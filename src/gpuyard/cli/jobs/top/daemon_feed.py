@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuyard.cli.jobs.top.view_state import Part, Picture, Row, row_of, rows_of
+from gpuyard.cli.jobs.top.view_state import Part, Row, Snapshot, row_of, rows_of
 from gpuyard.errors import GpuyardError
 
 if TYPE_CHECKING:
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from gpuyard.client.client import Client
 
 _RUNNING = 500
-"""Running jobs that are asked for at least: they tell what is booked on simulated GPUs."""
+"""Running jobs of a request: they show what is booked on simulated GPUs."""
 _ENDED = 100
 _SOON = 0.2
-"""Seconds between two looks, however much happens."""
+"""Least seconds between two looks."""
 _BEHIND = 4
-"""Pieces of output that may wait to be shown."""
+"""Pieces of output that may wait for the screen."""
 _STALE = 5.0
-"""Seconds after which also that is asked for which no event has changed."""
+"""Seconds after which a snapshot is complete again, also without events."""
 
 
 class Wanted(NamedTuple):
-    """What is to be seen."""
+    """Which rows are wanted, and of which jobs."""
 
     text: str = ""
     user: str | None = None
@@ -37,40 +37,39 @@ class Wanted(NamedTuple):
 
 
 class Source:
-    """Asks the daemon for pictures; what cannot have changed is not asked for again."""
+    """Asks the daemon for snapshots; what cannot have changed is not asked for again."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._wish: Wanted | None = None
+        self._wanted: Wanted | None = None
         self._last, self._at = -1, 0.0
         self._waiting, self._ended = Part(), Part()
         self._status: dict[str, Any] = {}
 
-    def look(self, wish: Wanted) -> Picture:
-        """What there is to be seen now."""
+    def look(self, wanted: Wanted) -> Snapshot:
         ticks = time.monotonic()
-        page = self._page("running", wish, *wish.running)
+        page = self._page("running", wanted, *wanted.running)
         machine = self._client.gpus()
-        if (page[1], wish) != (self._last, self._wish) or ticks - self._at > _STALE:
+        if (page[1], wanted) != (self._last, self._wanted) or ticks - self._at > _STALE:
             self._status = self._client.status()
-            self._waiting = self._page("queued,held", wish, *wish.waiting)[2]
-            if page[1] != self._last or self._wish is None or wish[:2] != self._wish[:2]:
-                self._ended = self._history(wish)
-            self._last, self._wish, self._at = page[1], wish, ticks
-        everyone = self._page("running", Wanted(), *Wanted().running)[2] if wish.text or wish.user else page[2]
+            self._waiting = self._page("queued,held", wanted, *wanted.waiting)[2]
+            if page[1] != self._last or self._wanted is None or wanted[:2] != self._wanted[:2]:
+                self._ended = self._history(wanted)
+            self._last, self._wanted, self._at = page[1], wanted, ticks
+        everyone = self._page("running", Wanted(), *Wanted().running)[2] if wanted.text or wanted.user else page[2]
         parts = {"running": page[2], "waiting": self._waiting, "ended": self._ended, "everyone": everyone}
-        return Picture(
+        return Snapshot(
             time.monotonic(), page[0], parts, tuple(machine["gpus"]), machine["simulated"], self._status, page[1]
         )
 
-    def _page(self, state: str, wish: Wanted, offset: int, limit: int) -> tuple[float, int, Part]:
-        text = wish.text or None
-        page = self._client.page(state=state, user=wish.user, text=text, offset=offset, limit=limit)
+    def _page(self, state: str, wanted: Wanted, offset: int, limit: int) -> tuple[float, int, Part]:
+        text = wanted.text or None
+        page = self._client.page(state=state, user=wanted.user, text=text, offset=offset, limit=limit)
         return page.now, page.last, Part(rows_of(page.columns), offset, page.total)
 
-    def _history(self, wish: Wanted) -> Part:
-        rows = map(row_of, self._client.history(limit=_ENDED, user=wish.user))
-        found = tuple(row for row in rows if _has(row, wish.text))
+    def _history(self, wanted: Wanted) -> Part:
+        rows = map(row_of, self._client.history(limit=_ENDED, user=wanted.user))
+        found = tuple(row for row in rows if _has(row, wanted.text))
         return Part(found, 0, len(found))
 
 
@@ -80,32 +79,30 @@ def _has(row: Row, text: str) -> bool:
 
 
 class Feed:
-    """Keeps a picture up to date, in threads of its own: when something happens, or an interval is over."""
+    """Keeps a snapshot up to date in threads: after every event, and at every interval."""
 
     def __init__(self, client: Client, interval: float) -> None:
         self._client, self._interval = client, interval
         self._source = Source(client)
         self._changed = threading.Condition()
-        self._wish = Wanted()
+        self._wanted = Wanted()
         self._poked = False
-        self.news: queue.SimpleQueue[Picture | str] = queue.SimpleQueue()
-        """Pictures, and sentences on why there is none."""
+        self.news: queue.SimpleQueue[Snapshot | str] = queue.SimpleQueue()
+        """Snapshots, and messages on why there is none."""
         self._last = -1
 
     def start(self) -> None:
-        """Begin."""
         for work in (self._look, self._watch):
             threading.Thread(target=work, daemon=True).start()
 
-    def want(self, wish: Wanted) -> None:
-        """See something else from now on."""
+    def want(self, wanted: Wanted) -> None:
         with self._changed:
-            if wish != self._wish:
-                self._wish = wish
+            if wanted != self._wanted:
+                self._wanted = wanted
                 self._changed.notify_all()
 
     def poke(self) -> None:
-        """Look again: something has happened."""
+        """Take a snapshot soon."""
         with self._changed:
             self._poked = True
             self._changed.notify_all()
@@ -113,30 +110,30 @@ class Feed:
     def _look(self) -> None:
         while True:
             with self._changed:
-                wish, self._poked = self._wish, False
+                wanted, self._poked = self._wanted, False
             begun = time.monotonic()
             try:
-                picture = self._source.look(wish)
+                snapshot = self._source.look(wanted)
             except GpuyardError as error:
                 self._source = Source(self._client)  # another daemon may know nothing of what this one said
                 self.news.put(str(error))
             else:
-                self.news.put(picture)
+                self.news.put(snapshot)
                 with self._changed:
-                    self._last = picture.last
+                    self._last = snapshot.last
                     self._changed.notify_all()
-            self._pause(wish, begun)
+            self._pause(wanted, begun)
 
-    def _pause(self, wish: Wanted, begun: float) -> None:
-        """Until it is time for the next look: soon if something happens, but looking is not to be all it does."""
+    def _pause(self, wanted: Wanted, begun: float) -> None:
+        """Wait for the next look: soon after an event, but at most a fifth of the time is spent on looking."""
         pause = begun + max(_SOON, 5 * (time.monotonic() - begun))
         with self._changed:
-            self._changed.wait_for(lambda: self._poked or self._wish != wish, self._interval)
-            if self._wish == wish:
-                self._changed.wait_for(lambda: self._wish != wish, max(pause - time.monotonic(), 0.0))
+            self._changed.wait_for(lambda: self._poked or self._wanted != wanted, self._interval)
+            if self._wanted == wanted:
+                self._changed.wait_for(lambda: self._wanted != wanted, max(pause - time.monotonic(), 0.0))
 
     def _watch(self) -> None:
-        """Wait for events, since a look costs more than waiting."""
+        """Wait for events: that is cheaper than a look."""
         seen = -1
         while True:
             with self._changed:
@@ -152,7 +149,7 @@ class Feed:
 
 
 class CommandRunner:
-    """Does one thing after another, and tells what came of it."""
+    """Runs one function after another in a thread, and collects results."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -160,7 +157,6 @@ class CommandRunner:
         threading.Thread(target=self._run, daemon=True).start()
 
     def do(self, work: Callable[[], Any]) -> None:
-        """Do this when all before it is done."""
         self._work.put(work)
 
     def _run(self) -> None:
@@ -173,20 +169,15 @@ class CommandRunner:
 
 
 class LogPiece(NamedTuple):
-    """What was read of a job's output."""
-
     id: str
     data: bytes
     start: int | None
-    """Where it begins, if it comes before what was read; else it goes on from there."""
+    """Its offset, if it precedes what was read; None: it follows it."""
     state: str
-    anew: bool = False
-    """Whether the job runs once more."""
+    restarted: bool = False
 
 
 class LogFeed:
-    """Follows the output of one job until it is closed."""
-
     def __init__(self, client: Client, id: str, piece: int) -> None:
         self._client, self.id, self._piece = client, id, piece
         self.pieces: queue.SimpleQueue[LogPiece] = queue.SimpleQueue()
@@ -201,15 +192,15 @@ class LogFeed:
             except GpuyardError:  # the lists say what is wrong, and this goes on when it is right again
                 time.sleep(0.5)
                 continue
-            anew = attempt > 0 and part.attempt != attempt
-            if anew and offset > 0:
+            restarted = attempt > 0 and part.attempt != attempt
+            if restarted and offset > 0:
                 attempt, offset = part.attempt, 0
                 self.pieces.put(LogPiece(self.id, b"", 0, part.state, True))
                 continue
             start = max(0, part.next_offset - len(part.data)) if offset < 0 else None
             self.pieces.put(LogPiece(self.id, part.data, start, part.state))
             attempt, offset = part.attempt, part.next_offset
-            if part.size - offset > _BEHIND * self._piece:  # nobody reads so fast: go on with what is new
+            if part.size - offset > _BEHIND * self._piece:  # too fast to read: skip to the newest
                 notice = f"\n[gpuyard: {part.size - self._piece - offset} bytes are not shown]\n"
                 offset = part.size - self._piece
                 self.pieces.put(LogPiece(self.id, notice.encode(), None, part.state))
@@ -224,7 +215,6 @@ class LogFeed:
 
 
 def earlier(client: Client, id: str, start: int, piece: int) -> LogPiece:
-    """The piece of output before an offset."""
     begin = max(0, start - piece)
     try:
         part = client.log(id, begin, size=start - begin)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuyard.api.types import OVER
-from gpuyard.cli.daemon.status import marks
-from gpuyard.cli.jobs.top.view_state import MESSAGE_TIME, Layout, LogView, Model, Row, fold, lay_out
+from gpuyard.cli.jobs.top.view_state import MESSAGE_TIME, Layout, LogView, Model, Row, lay_out
 from gpuyard.cli.terminal.output import many
-from gpuyard.cli.terminal.styled_lines import Cell, Column, Line, Piece, clip, table
-from gpuyard.cli.terminal.text_table import columns, cut, how_far, indices, instant, share, span, visible
+from gpuyard.cli.terminal.styled_lines import (
+    ASCII_BARS,
+    BARS,
+    Cell,
+    Column,
+    Line,
+    Piece,
+    clip,
+    fill,
+    headed,
+    table,
+    to_ascii,
+    wrap,
+)
 from gpuyard.cli.terminal.text_table import columns as columns_of
+from gpuyard.cli.terminal.text_table import gpu_notes, how_far, indices, instant, share, span, visible
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -23,13 +34,12 @@ STATES = {
     "free": "good", "ours": "busy", "foreign": "bad", "unknown": "bad", "succeeded": "good", "failed": "bad",
     "cancelled": "faint", "timeout": "bad", "oom": "bad", "interrupted": "bad", "held": "faint",
 }  # fmt: skip
-"""In which style a state is written."""
+"""Styles of states."""
 _UNKNOWN = Row("", "…", "", "", "", (), 0, None, 0.0, None, None, 0.0, None)
-"""Stands for a row that is still to come."""
+"""A row that is not loaded yet."""
 
 
 def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[Line]]:
-    """The GPUs, and who is on them."""
     running = model.part("everyone").rows
     names = {row.id: row.name for row in running}
     columns = [
@@ -38,13 +48,13 @@ def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[L
         Column("STATE", [Cell(gpu["state"], STATES.get(gpu["state"], "")) for gpu in gpus], 7, 8),
         Column("MEMORY", [_memory(gpu, running) for gpu in gpus], 7, 6, bar=10),
         Column("UTIL", [_utilization(gpu) for gpu in gpus], 4, 5, right=True),
-        Column("JOBS", [_tenants(gpu, names) for gpu in gpus], 14, 7, most=200, grows=True),
+        Column("JOBS", [_jobs_on(gpu, names) for gpu in gpus], 14, 7, most=200, grows=True),
     ]
     return table(columns, model.width - 2, bars)
 
 
 def _memory(gpu: Gpu, running: Sequence[Row]) -> Cell:
-    """What is used; of a GPU that is only simulated, what its jobs asked for."""
+    """Used memory; of a simulated GPU, what its jobs asked for."""
     total, used = gpu["memory_total"], gpu["memory_used"]
     if not total:
         return Cell("-")
@@ -58,19 +68,18 @@ def _utilization(gpu: Gpu) -> Cell:
     return Cell("-" if value is None or gpu.get("simulated") else f"{value:.0f}%")
 
 
-def _tenants(gpu: Gpu, names: dict[str, str]) -> Cell:
-    marked = marks(gpu)
+def _jobs_on(gpu: Gpu, names: dict[str, str]) -> Cell:
+    notes = gpu_notes(gpu)
     if not gpu["jobs"] and gpu["state"] not in ("free", "ours"):
-        return Cell(marked, "bad")
+        return Cell(notes, "bad")
     tenants = [f"{id} {names[id]}" if names.get(id, "-") != "-" else id for id in gpu["jobs"]]
-    told = ", ".join(tenants)
-    if marked:
-        return Cell(f"{told} ({marked})" if told else marked, "warn")
-    return Cell(told or "-", "" if tenants else "faint")
+    jobs = ", ".join(tenants)
+    if notes:
+        return Cell(f"{jobs} ({notes})" if jobs else notes, "warn")
+    return Cell(jobs or "-", "" if tenants else "faint")
 
 
 def job_table(model: Model, name: str, rows: Sequence[Row | None], title: str, bars: str) -> tuple[str, list[Line]]:
-    """The rows of a list that are seen."""
     known = [row or _UNKNOWN for row in rows]
     make = {"running": _running, "waiting": _waiting, "ended": _ended}[name]
     ids, names, users = _widths(model)
@@ -84,7 +93,7 @@ def job_table(model: Model, name: str, rows: Sequence[Row | None], title: str, b
 
 
 def _widths(model: Model) -> tuple[int, int, int]:
-    """How wide ids, names and users are in all lists that are seen."""
+    """Widths of ids, names and users over all visible lists."""
     shown = lay_out(model).lists
     seen = [model.part(name).get(model.places[name].top + n) for name, rows in shown.items() for n in range(rows)]
     texts = [(row.id, row.name, row.user) for row in seen if row is not None]
@@ -131,8 +140,6 @@ def _ended(rows: Sequence[Row], now: float) -> list[Column]:
     ]
 
 
-LINES, ASCII = "━─", "#."
-_LETTERS = {"·": "-", "…": "~", "↑": "^", "↓": "v"}
 _NOTHING = {"running": "nothing runs", "waiting": "nothing waits", "ended": "nothing has ended yet"}
 _KEYS = (
     ("Enter", "log"), ("e", "explain"), ("c", "cancel"), ("h", "hold"), ("+-", "priority"), ("/", "filter"),
@@ -155,8 +162,8 @@ q Ctrl-C                         quit; nothing happens to the jobs
 In the output: / searches, n and N go on, End follows, q or Esc goes back."""
 
 
-def frame(model: Model, bars: str = LINES, *, keys: bool = True) -> list[Line]:
-    """All lines of the screen, none of them wider than it is."""
+def frame(model: Model, bars: str = BARS, *, keys: bool = True) -> list[Line]:
+    """All lines of the screen, none wider than it."""
     if model.mode in ("log", "search") and model.log is not None:
         lines = _log(model, model.log)
     else:
@@ -165,19 +172,7 @@ def frame(model: Model, bars: str = LINES, *, keys: bool = True) -> list[Line]:
     lines = [clip(line, model.width) for line in lines[:room]]
     lines += [[] for _ in range(room - len(lines))]
     lines += [clip(_footer(model), model.width)] if keys and model.height > 1 else []
-    return [[Piece(_ascii(text), style) for text, style in line] for line in lines] if bars == ASCII else lines
-
-
-def _ascii(text: str) -> str:
-    """A text for a terminal that knows nothing else, of the same width."""
-    if text.isascii():
-        return text
-    return "".join(_LETTERS.get(letter, "?" * columns(letter)) if letter > "~" else letter for letter in text)
-
-
-def text_of(line: Line) -> str:
-    """A line without its styles."""
-    return "".join(piece.text for piece in line).rstrip()
+    return to_ascii(lines) if bars == ASCII_BARS else lines
 
 
 # -- the lists ------------------------------------------------------------------------------------
@@ -185,26 +180,26 @@ def text_of(line: Line) -> str:
 
 def _title(model: Model) -> Line:
     problem = ""
-    if model.away:
-        since = format_duration(round(max(model.ticks - model.away_since, 0.0)))
+    if model.unreachable:
+        since = format_duration(round(max(model.ticks - model.unreachable_since, 0.0)))
         problem = f" NO DAEMON for {since}: start one with gpuyard up, and this goes on by itself"
-    elif model.picture is not None and (failing := model.picture.status.get("store", {}).get("problem")):
+    elif model.snapshot is not None and (failing := model.snapshot.status.get("store", {}).get("problem")):
         problem = f" STORE FAILING: {failing}"
     if problem:
-        return [Piece(_wide(visible(problem), model.width), "alert")]
-    return [Piece(_wide(" gpuyard  " + " · ".join(_facts(model)), model.width), "title")]
+        return [Piece(fill(visible(problem), model.width), "alert")]
+    return [Piece(fill(" gpuyard  " + " · ".join(_facts(model)), model.width), "title")]
 
 
 def _facts(model: Model) -> list[str]:
-    if model.picture is None:
+    if model.snapshot is None:
         return []
-    status = model.picture.status
+    status = model.snapshot.status
     jobs = status.get("jobs", {})
     facts = []
     if model.filter or model.mine:
         only = [f"'{visible(model.filter)}'"] * bool(model.filter) + ["mine"] * model.mine
         facts.append(f"ONLY {', '.join(only)}")
-    facts += [many(len(model.picture.gpus), "SIMULATED GPU")] if model.picture.simulated else []
+    facts += [many(len(model.snapshot.gpus), "SIMULATED GPU")] if model.snapshot.simulated else []
     facts += [f"{jobs.get('running', 0):,} running", f"{jobs.get('queued', 0):,} queued"]
     facts += [f"{jobs['held']:,} held"] if jobs.get("held") else []
     facts.append(str(status.get("policy", "")))
@@ -216,9 +211,9 @@ def _facts(model: Model) -> list[str]:
 def _body(model: Model, bars: str) -> list[Line]:
     if model.panel is not None:
         return _panel(model)
-    if model.picture is None:
-        told = visible(model.away) or "asking the daemon ..."
-        return [[], *([Piece(f" {part}")] for part in _words(told, max(model.width - 2, 1)))]
+    if model.snapshot is None:
+        text = visible(model.unreachable) or "asking the daemon ..."
+        return [[], *([Piece(f" {part}")] for part in wrap(text, max(model.width - 2, 1)))]
     layout = lay_out(model)
     lines = _gpus(model, layout, bars)
     for name, rows in layout.lists.items():
@@ -227,13 +222,12 @@ def _body(model: Model, bars: str) -> list[Line]:
 
 
 def _gpus(model: Model, layout: Layout, bars: str) -> list[Line]:
-    if not layout.gpus or model.picture is None:
+    if not layout.gpus or model.snapshot is None:
         return []
-    gpus = model.picture.gpus
+    gpus = model.snapshot.gpus
     shown = gpus if len(gpus) <= layout.gpus else gpus[: layout.gpus - 1]
     head, rows = gpu_table(model, shown, bars)
-    lines: list[Line] = [[Piece(_wide(f" {head}", model.width), "head")]]
-    lines += [[Piece(" "), *row] for row in rows]
+    lines = headed(fill(f" {head}", model.width), rows)
     if len(shown) < len(gpus):
         rest = gpus[len(shown) :]
         free = sum(gpu["state"] == "free" for gpu in rest)
@@ -248,10 +242,10 @@ def _list(model: Model, name: str, rows: int, bars: str) -> list[Line]:
     if focused and part.total > rows > 0:
         title = f"{name.upper()} {place.index + 1:,}/{part.total:,}"
     head, lines = job_table(model, name, [part.get(index) for index in seen], title, bars)
-    found: list[Line] = [[Piece(_wide(f" {head}", model.width), "focus" if focused else "head")]]
+    found: list[Line] = [[Piece(fill(f" {head}", model.width), "focus" if focused else "head")]]
     for index, line in zip(seen, lines, strict=True):
         if focused and index == place.index:
-            found.append([Piece(_wide(" " + "".join(piece.text for piece in line), model.width), "selected")])
+            found.append([Piece(fill(" " + "".join(piece.text for piece in line), model.width), "selected")])
         else:
             found.append([Piece(" "), *line])
     if not part.total and rows:
@@ -263,20 +257,12 @@ def _list(model: Model, name: str, rows: int, bars: str) -> list[Line]:
 def _panel(model: Model) -> list[Line]:
     assert model.panel is not None
     width = max(model.width - 2, 1)
-    lines = [piece for line in model.panel.lines for piece in _words(visible(line), width)]
+    lines = [piece for line in model.panel.lines for piece in wrap(visible(line), width)]
     room = max(model.height - 3, 1)
     model.panel.top = max(0, min(model.panel.top, len(lines) - room))
     seen = lines[model.panel.top : model.panel.top + room]
-    head: Line = [Piece(_wide(f" {visible(model.panel.title)}", model.width), "focus")]
+    head: Line = [Piece(fill(f" {visible(model.panel.title)}", model.width), "focus")]
     return [head, *([Piece(f" {line}")] for line in seen)]
-
-
-def _words(line: str, width: int) -> list[str]:
-    """A line folded between words, if it has to be."""
-    if columns(line) <= width:
-        return [line]
-    folded = textwrap.wrap(line, width, subsequent_indent=" " * min(8, width // 4), drop_whitespace=True)
-    return [piece for part in folded for piece in fold(part, width)]  # what is wider than it is long
 
 
 # -- a job's output -------------------------------------------------------------------------------
@@ -291,9 +277,9 @@ def _log(model: Model, log: LogView) -> list[Line]:
         facts.append(f"line {log.bottom:,} of {log.count():,}" + ("" if log.start == 0 else " that were read"))
     elif log.state not in OVER:
         facts.append("following")
-    if model.away:
+    if model.unreachable:
         facts.append("NO DAEMON")
-    title: Line = [Piece(_wide(" " + " · ".join(facts), model.width), "alert" if model.away else "title")]
+    title: Line = [Piece(fill(" " + " · ".join(facts), model.width), "alert" if model.unreachable else "title")]
     seen = log.seen(max(model.width, 1), max(model.height - 2, 0))
     if not log.count():
         return [title, [Piece(_no_output(log), "faint")]]
@@ -307,7 +293,6 @@ def _no_output(log: LogView) -> str:
 
 
 def _marked(line: str, wanted: str) -> Line:
-    """A line of output, in which what was looked for stands out."""
     at = line.casefold().find(wanted.casefold()) if wanted else -1
     if at < 0 or len(line.casefold()) != len(line):
         return [Piece(line)]
@@ -319,12 +304,12 @@ def _marked(line: str, wanted: str) -> Line:
 
 
 def _footer(model: Model) -> Line:
-    if model.mode == "confirm" and model.asked is not None:
-        name = f" ({visible(model.asked.name)})" if model.asked.name != "-" else ""
-        return [Piece(_wide(f" Cancel job {model.asked.id}{name}?  y: yes   n: no", model.width), "alert")]
+    if model.mode == "confirm" and model.to_cancel is not None:
+        name = f" ({visible(model.to_cancel.name)})" if model.to_cancel.name != "-" else ""
+        return [Piece(fill(f" Cancel job {model.to_cancel.id}{name}?  y: yes   n: no", model.width), "alert")]
     if model.mode in ("filter", "search"):
         return [Piece(f" {model.mode.capitalize()}: {visible(model.typed)}"), Piece(" ", "selected")]
-    if model.message and model.ticks - model.said_at < MESSAGE_TIME:
+    if model.message and model.ticks - model.message_at < MESSAGE_TIME:
         return [Piece(f" {visible(model.message)}", "warn")]
     if model.mode == "panel":
         return _hints((), (("↑↓", "scroll"), ("q", "back")), model.width)
@@ -334,21 +319,15 @@ def _footer(model: Model) -> Line:
 
 
 def _hints(some: tuple[tuple[str, str], ...], always: tuple[tuple[str, str], ...], width: int) -> Line:
-    """As many keys as fit; some of them in any case."""
-    room = width - 1 - sum(columns(f"{key} {what}  ") for key, what in always)
+    """Keys in the last line: `always` in any case, of the others as many as fit."""
+    room = width - 1 - sum(columns_of(f"{key} {what}  ") for key, what in always)
     line: Line = [Piece(" ")]
     shown = []
     for key, what in some:
-        room -= columns(f"{key} {what}  ")
+        room -= columns_of(f"{key} {what}  ")
         if room < 0:
             break
         shown.append((key, what))
     for key, what in (*shown, *always):
         line += [Piece(key, "key"), Piece(f" {what}  ")]
     return line
-
-
-def _wide(text: str, width: int) -> str:
-    """A text that fills the line."""
-    text = cut(text, width)
-    return text + " " * (width - columns(text))

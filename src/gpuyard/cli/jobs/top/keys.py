@@ -10,17 +10,17 @@ from gpuyard.cli.jobs.top.view_state import LISTS, LogView, Model, Panel, lay_ou
 
 
 class Command(NamedTuple):
-    """Something to be done that may take a while."""
+    """Something that may take a while."""
 
     verb: str
     """quit, cancel, hold (or release), priority, explain, log, earlier or close."""
     id: str = ""
     step: float = 0.0
-    """How much more priority; whether all that is earlier is wanted."""
+    """Change of the priority; of `earlier`, 1: all of it."""
 
 
 def press(model: Model, key: str) -> list[Command]:
-    """Do what a key is for; keys have names (`up`), or are the letter that they write."""
+    """Act on a key: a name (`up`), or the letter that it writes."""
     if model.mode != "confirm":
         model.message = ""
     return _MODES[model.mode](model, key)
@@ -54,7 +54,7 @@ def _lists(model: Model, key: str) -> list[Command]:
 
 
 def _move(model: Model, where: str) -> None:
-    """Move in the list that has the focus; over its edge into its neighbour, if that has any rows."""
+    """Move within a list; at its edge into its neighbour, if that has any rows."""
     place, total = model.places[model.focus], model.part(model.focus).total
     page = max(lay_out(model).lists.get(model.focus, 1), 1)
     steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -total, "end": total}
@@ -77,7 +77,7 @@ def _cross(model: Model, step: int) -> None:
 
 
 def _act(model: Model, key: str) -> list[Command]:
-    """Keys that are about the selected job."""
+    """Keys that act on the selected job."""
     row = model.selected()
     if key not in "lech+-" or len(key) != 1:
         return []
@@ -92,7 +92,7 @@ def _act(model: Model, key: str) -> list[Command]:
     if row.state in OVER:
         model.say(f"job {row.id} is over")
     elif key == "c":
-        model.mode, model.asked = "confirm", row
+        model.mode, model.to_cancel = "confirm", row
     elif row.state == "running":
         model.say(f"job {row.id} runs already; only a waiting job can be {'held' if key == 'h' else 'moved'}")
     elif key == "h":
@@ -108,7 +108,7 @@ def _act(model: Model, key: str) -> list[Command]:
 
 
 def _confirm(model: Model, key: str) -> list[Command]:
-    row, model.asked, model.mode = model.asked, None, "lists"
+    row, model.to_cancel, model.mode = model.to_cancel, None, "lists"
     if key in ("y", "Y") and row is not None:
         return [Command("cancel", row.id)]
     model.say("not cancelled")
@@ -127,7 +127,7 @@ def _filter(model: Model, key: str) -> list[Command]:
 
 
 def _type(model: Model, key: str) -> bool:
-    """Let a key write; whether it was the last."""
+    """Add a key to the typed text; True if it ends the input."""
     if key == "backspace":
         model.typed = model.typed[:-1]
     elif len(key) == 1 and key.isprintable():

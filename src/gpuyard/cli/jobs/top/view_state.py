@@ -8,18 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuyard.cli.terminal.text_table import columns, instant, visible
+from gpuyard.cli.terminal.styled_lines import fold
+from gpuyard.cli.terminal.text_table import instant, visible
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Columns, Gpu, Job, Progress
 
 
-PIECE = 2**18
-"""Bytes that are read at a time."""
+PIECE = 2**18  # bytes
 MOST = 2**22
-"""Bytes that are read at once where the beginning is wanted."""
-_KEPT = 200_000
-"""Lines that are kept."""
+"""Bytes of one request where the beginning is wanted."""
+_KEPT = 200_000  # lines
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
@@ -29,36 +28,32 @@ def _decoder() -> Any:
 
 @dataclass(slots=True)
 class LogView:
-    """The output of one job, as far as it was read."""
-
     id: str
     name: str
     state: str = ""
     lines: list[str] = field(default_factory=list)
     start: int = 0
-    """Bytes before what was read."""
+    """Bytes before those that were read."""
     bottom: int | None = None
-    """The line after the last that is seen; None: the end, whatever comes."""
+    """The line after the last visible one; None: follow the end."""
     found: str = ""
-    """What was looked for last."""
+    """The text of the last search."""
     loading: bool = False
     home: int = 0
-    """Lines of the screen, if the user wants to be at the beginning, also of what is still to be read."""
+    """Lines of the screen if the view goes to the beginning, also of output that is still to be read; else 0."""
     _rest: str = ""
-    """The line that is not at its end yet."""
+    """The unfinished last line."""
     _decode: Any = field(default_factory=_decoder)
 
     @property
     def all_lines(self) -> list[str]:
-        """All lines, the one that is being written included."""
+        """All lines, including the last unfinished one."""
         return [*self.lines, clean(self._rest)] if self._rest else self.lines
 
     def count(self) -> int:
-        """How many lines there are."""
         return len(self.lines) + bool(self._rest)
 
     def append(self, data: bytes) -> None:
-        """More output."""
         *lines, self._rest = (self._rest + self._decode.decode(data)).replace("\r\n", "\n").split("\n")
         self._rest = self._rest[-PIECE:]
         self.lines += map(clean, lines)
@@ -67,7 +62,7 @@ class LogView:
             self.bottom = None if self.bottom is None else max(self.bottom - surplus, 1)
 
     def prepend(self, data: bytes, start: int) -> None:
-        """Output from before what was read; what is seen stays where it is."""
+        """Add earlier output; the visible lines stay where they are."""
         self.start, self.loading = start, False
         if not data:
             return
@@ -80,17 +75,16 @@ class LogView:
             self.bottom = min(self.home, self.count()) if self.home else self.bottom + added
 
     def restart(self) -> None:
-        """The job runs once more: its output begins anew."""
+        """Start over: the job runs once more."""
         self.lines, self._rest, self.start, self.bottom, self._decode = [], "", 0, None, _decoder()
 
     def scroll(self, lines: int, height: int) -> None:
-        """Look further down, or up."""
         count = self.count()
         bottom = (count if self.bottom is None else self.bottom) + lines
         self.bottom = None if bottom >= count else max(bottom, min(height, count))
 
     def search(self, text: str, step: int) -> bool:
-        """Show the nearest line that has a text, above (-1) or below; whether there is one."""
+        """Go to the nearest line with a text, above (-1) or below; False if there is none."""
         self.found = text
         lines, wanted = self.all_lines, text.casefold()
         at = (len(lines) if self.bottom is None else self.bottom) - 1
@@ -103,7 +97,7 @@ class LogView:
         return False
 
     def seen(self, width: int, height: int) -> list[str]:
-        """What is on the screen: the last lines up to the bottom, folded to the width."""
+        """The visible lines, folded to the width."""
         lines = self.all_lines
         rows: list[str] = []
         at = len(lines) if self.bottom is None else self.bottom
@@ -114,26 +108,11 @@ class LogView:
 
 
 def clean(line: str) -> str:
-    """A line as a terminal would show it in the end: what a carriage return let be overwritten is gone."""
+    """A line as a terminal shows it in the end: without what a carriage return let be overwritten."""
     text = line.rstrip("\r").rpartition("\r")[2]
     if text.isprintable():
         return text
     return visible(_ESCAPE.sub("", text).expandtabs(8))
-
-
-def fold(line: str, width: int) -> list[str]:
-    """A line in pieces that are no wider than the screen."""
-    if line.isascii():
-        return [line[at : at + width] for at in range(0, len(line), width)] or [""]
-    pieces, taken = [""], 0
-    for letter in line:
-        size = columns(letter)
-        if taken + size > width and pieces[-1]:
-            pieces.append("")
-            taken = 0
-        pieces[-1] += letter
-        taken += size
-    return pieces
 
 
 LISTS = ("running", "waiting", "ended")
@@ -142,7 +121,7 @@ MESSAGE_TIME = 6.0
 
 
 class Row(NamedTuple):
-    """A job, as a list shows it; times are seconds since the epoch."""
+    """A job in a list; times are seconds since the epoch."""
 
     id: str
     name: str
@@ -161,50 +140,47 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some rows of a list, where they are in it, and how many it has."""
+    """Some rows of a list, their offset, and the length of the whole list."""
 
     rows: tuple[Row, ...] = ()
     offset: int = 0
     total: int = 0
 
     def get(self, index: int) -> Row | None:
-        """The row with a number; None if it is not known yet."""
+        """The row with a number; None if it is not loaded."""
         return self.rows[index - self.offset] if 0 <= index - self.offset < len(self.rows) else None
 
 
-class Picture(NamedTuple):
-    """What the daemon said last."""
+class Snapshot(NamedTuple):
+    """The daemon's last answer."""
 
     taken: float
     """When, on the monotonic clock here."""
     now: float
     """When, on the daemon's clock."""
     parts: Mapping[str, Part]
-    """The lists, and `everyone` who runs, also where the list shows only some."""
+    """The lists; and `everyone`: all running jobs, also where a filter hides some."""
     gpus: tuple[Gpu, ...] = ()
     simulated: bool = False
     status: Mapping[str, Any] = {}
     last: int = 0
-    """The number of the last event."""
 
 
 @dataclass(slots=True)
 class Place:
-    """Where the user is in a list."""
+    """The user's place in a list."""
 
     index: int = 0
     id: str = ""
-    """The job there, which is followed when it moves."""
+    """The job there; the place follows it when it moves."""
     top: int = 0
-    """The first row that is seen."""
+    """The first visible row."""
     pinned: bool = False
-    """Whether the job is followed wherever it goes: the user has just done something that moves it."""
+    """Whether to follow the job into other lists: the user has just done something that moves it."""
 
 
 @dataclass(slots=True)
 class Panel:
-    """A text in front of the lists."""
-
     title: str
     lines: list[str]
     top: int = 0
@@ -212,13 +188,11 @@ class Panel:
 
 @dataclass(slots=True)
 class Model:
-    """All that is on the screen."""
-
     user: str = ""
-    picture: Picture | None = None
-    away: str = ""
+    snapshot: Snapshot | None = None
+    unreachable: str = ""
     """Why the daemon does not answer; empty if it does."""
-    away_since: float = 0.0
+    unreachable_since: float = 0.0
     ticks: float = 0.0
     """This instant, on the monotonic clock."""
     width: int = 80
@@ -228,35 +202,32 @@ class Model:
     filter: str = ""
     mine: bool = False
     mode: str = "lists"
-    """What keys are for: lists, confirm, filter, panel, log or search."""
+    """What keys act on: lists, confirm, filter, panel, log or search."""
     typed: str = ""
-    asked: Row | None = None
-    """The job that is to be cancelled, if that is confirmed."""
+    to_cancel: Row | None = None
+    """The job to cancel, once that is confirmed."""
     message: str = ""
-    said_at: float = 0.0
+    message_at: float = 0.0
     panel: Panel | None = None
     log: LogView | None = None
 
     @property
     def now(self) -> float:
-        """The time at the daemon."""
-        return self.picture.now + self.ticks - self.picture.taken if self.picture else 0.0
+        """The daemon's time."""
+        return self.snapshot.now + self.ticks - self.snapshot.taken if self.snapshot else 0.0
 
     def part(self, name: str) -> Part:
-        """What is known of a list."""
-        return self.picture.parts.get(name, Part()) if self.picture else Part()
+        return self.snapshot.parts.get(name, Part()) if self.snapshot else Part()
 
     def selected(self) -> Row | None:
-        """The job that keys act upon."""
         return self.part(self.focus).get(self.places[self.focus].index)
 
     def say(self, message: str) -> None:
-        """Show a message for a while."""
-        self.message, self.said_at = message, self.ticks
+        self.message, self.message_at = message, self.ticks
 
-    def show(self, picture: Picture) -> None:
-        """Take in what the daemon said; whoever is selected stays so, also where it moved."""
-        self.picture, self.away = picture, ""
+    def show(self, snapshot: Snapshot) -> None:
+        """Take a snapshot; the selected job stays selected, also where it moved."""
+        self.snapshot, self.unreachable = snapshot, ""
         self._follow()
         for name, place in self.places.items():
             part = self.part(name)
@@ -282,7 +253,6 @@ class Model:
                 return
 
     def go(self, name: str, index: int) -> None:
-        """Select a row of a list, or the nearest that there is."""
         part, place = self.part(name), self.places[name]
         place.index = max(0, min(index, part.total - 1))
         row = part.get(place.index)
@@ -290,7 +260,6 @@ class Model:
 
 
 def rows_of(columns: Columns) -> tuple[Row, ...]:
-    """The rows of a listing."""
     names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "waiting_since", "started")
     given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress")]  # type: ignore[literal-required]
     return tuple(
@@ -300,7 +269,6 @@ def rows_of(columns: Columns) -> tuple[Row, ...]:
 
 
 def row_of(job: Job) -> Row:
-    """A job of the history as a row."""
     started, ended = (text and instant(text).timestamp() for text in (job["started_at"], job["ended_at"]))
     return Row(
         job["id"], job["name"] or "-", job["user"], job["state"], job["reason"] or "", tuple(job["gpus"]),
@@ -312,7 +280,7 @@ def row_of(job: Job) -> Row:
 _SMALL = 12
 """Lines of a screen below which only one list is shown."""
 _WORTH = 3
-"""Lines that have to be left over for what has ended to be shown unasked."""
+"""Spare lines from which on ended jobs are shown too."""
 
 
 class Layout(NamedTuple):
@@ -320,12 +288,12 @@ class Layout(NamedTuple):
 
     gpus: int
     lists: dict[str, int]
-    """Only those that are shown, in their order."""
+    """Visible lists only, in their order."""
 
 
 def lay_out(model: Model) -> Layout:
-    """Share the screen out: title, GPUs, lists, keys."""
-    gpus = len(model.picture.gpus) if model.picture else 0
+    """Divide the screen: title, GPUs, lists, keys."""
+    gpus = len(model.snapshot.gpus) if model.snapshot else 0
     room = model.height - 2  # title and keys
     if model.height < _SMALL:
         return Layout(0, {model.focus: max(room - 1, 0)})
@@ -342,7 +310,7 @@ def lay_out(model: Model) -> Layout:
 
 
 def _share(wants: dict[str, int], names: list[str], focus: str, room: int) -> dict[str, int]:
-    """A line for each in turn, while it wants one; whoever is looked at gets two."""
+    """A line for each list in turn while it has rows; the focused list gets two."""
     given = dict.fromkeys(names, 0)
     turns = [*names, *(name for name in names if name == focus)]
     while room > 0 and any(given[name] < wants[name] for name in names):
@@ -354,7 +322,7 @@ def _share(wants: dict[str, int], names: list[str], focus: str, room: int) -> di
 
 
 def settle(model: Model) -> None:
-    """Scroll each list so that the selected row is seen, and no more is empty than need be."""
+    """Scroll each list so that the selected row is visible and no room is wasted."""
     layout = lay_out(model)
     for name, place in model.places.items():
         rows, total = max(layout.lists.get(name, 1), 1), model.part(name).total
