@@ -16,13 +16,13 @@ _PREFIX = "/api/v1"
 
 
 class Refused(GpuyardError):
-    """The daemon said no, in a sentence."""
+    """The daemon refused the request; the message is its answer."""
 
     def __init__(self, status: int, detail: str, errors: list[dict[str, str]] | None = None) -> None:
         super().__init__(detail)
         self.status = status
         self.errors = errors or []
-        """What is wrong where, of a request that is not valid."""
+        """The invalid fields of the request."""
 
 
 class Unavailable(GpuyardError):
@@ -30,7 +30,7 @@ class Unavailable(GpuyardError):
 
 
 class Api:
-    """What asks. Without a ticket it asks as this process, which may look and nothing else that matters."""
+    """HTTP requests to the daemon. Without a ticket they have this process's rights, which are read-only."""
 
     def __init__(self, socket: str, ticket: str = "", client: httpx.AsyncClient | None = None) -> None:
         self._socket, self._ticket = socket, ticket
@@ -41,21 +41,19 @@ class Api:
         )
 
     def as_viewer(self, ticket: str) -> Api:
-        """The same, in the name of who has this ticket."""
         return Api(self._socket, ticket, self._client)
 
     async def get(self, path: str, **query: Any) -> Any:
-        """What is there."""
         return await self.ask("GET", path, query=query)
 
     async def post(self, path: str, body: Any = None, key: str = "") -> Any:
-        """Ask for something to be done; with a key it is done once, however often it is asked for."""
+        """Post a body; with an idempotency key, repeated requests take effect once."""
         return await self.ask("POST", path, {} if body is None else body, key=key)
 
     async def ask(
         self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None, key: str = ""
     ) -> Any:
-        """The answer to a request, as JSON has it; `Refused` and `Away` say what is wrong."""
+        """The JSON answer to a request; raises `Refused` or `Unavailable`."""
         asked = {name: _text(value) for name, value in (query or {}).items() if value not in (None, "")}
         try:
             answer = await self._client.request(
@@ -71,7 +69,7 @@ class Api:
 
     @asynccontextmanager
     async def stream(self, path: str, headers: Mapping[str, str], **query: Any) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of an answer that goes on."""
+        """The lines of a streamed answer."""
         asked = {name: _text(value) for name, value in query.items() if value is not None}
         patience = httpx.Timeout(5.0, read=60.0)  # it says that it lives more often than that
         try:

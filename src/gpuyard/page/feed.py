@@ -15,13 +15,13 @@ from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Api, Refused, Unavailable
 
 SAMPLES_KEPT = 120
-"""Samples of each GPU."""
+"""Per GPU."""
 METRICS = ("utilization", "memory_used", "temperature", "power")
 Curves = dict[str, deque[float | None]]
 
 
 class Samples:
-    """What the daemon told last, GPU by GPU."""
+    """The latest samples of each GPU."""
 
     def __init__(self) -> None:
         self.at: deque[float] = deque(maxlen=SAMPLES_KEPT)
@@ -29,11 +29,10 @@ class Samples:
 
     @property
     def last(self) -> float | None:
-        """When the latest is of, in seconds since the epoch; None before the first."""
+        """Time of the latest sample, in seconds since the epoch."""
         return self.at[-1] if self.at else None
 
     def add(self, told: Mapping[str, Any]) -> None:
-        """Take what the API answered."""
         self.at.extend(told["at"])
         for gpu in told["gpus"]:
             curves = self._curves.setdefault(gpu["index"], {name: deque(maxlen=SAMPLES_KEPT) for name in METRICS})
@@ -41,7 +40,6 @@ class Samples:
                 curves[name].extend(gpu.get(name) or [None] * len(told["at"]))
 
     def of(self, gpu: int, metric: str) -> Sequence[float | None]:
-        """The curve of one GPU."""
         curves = self._curves.get(gpu)
         return list(curves[metric]) if curves else []
 
@@ -55,13 +53,13 @@ _MAX_ANSWERS = 300  # answers that are kept: who types on and on in a filter ask
 
 
 class Listener(Protocol):
-    """Somebody who wants to know of each beat."""
+    """An open page, called at every beat."""
 
     def beat(self) -> None: ...
 
 
 class _Answer:
-    """What was asked for, when, and as of which event."""
+    """A request to the API, when it was sent, and after how many events."""
 
     __slots__ = ("at", "seen", "task")
 
@@ -70,32 +68,30 @@ class _Answer:
 
 
 class Feed:
-    """The yard as everybody may see it."""
+    """What the daemon shows to every viewer."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.samples = Samples()
         self.listeners: set[Listener] = set()
         self.happened = 0
-        """Counts what happened since this process began; what was asked before the latest is old."""
+        """Number of events so far; answers from before the latest event are outdated."""
         self.away = False
         self._news = asyncio.Event()
         self._answers: dict[str, _Answer] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin to listen."""
         for work in (self._follow_events, self._follow_samples, self._beat):
             self._tasks.append(asyncio.create_task(run_forever(work)))
 
     async def stop(self) -> None:
-        """Listen no longer."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def ask(self, path: str, keep: float = 5.0, *, until_event: bool = True) -> Any:
-        """What the API answers: at most `keep` seconds old, and of after the latest event if that matters."""
+        """The API's answer: at most `keep` seconds old, and (by default) no older than the latest event."""
         known = self._answers.get(path)
         now = time.monotonic()
         if known is None or now - known.at > keep or (until_event and known.seen != self.happened) or _failed(known):
@@ -168,7 +164,7 @@ def _failed(answer: _Answer) -> bool:
 
 
 async def run_forever(work: Callable[[], Awaitable[None]]) -> None:
-    """Do it; if it fails, say so and begin again: a page that stands still without a word would be worse."""
+    """Run a coroutine, and restart it when it fails, so that open pages do not freeze silently."""
     while True:
         try:
             await work()
@@ -187,7 +183,7 @@ class Drain(NamedTuple):
 
 
 class DrainReasons:
-    """Those of a yard, asked for when other GPUs are drained than before."""
+    """Drain reasons of a daemon, requested again when the set of drained GPUs changes."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -195,7 +191,7 @@ class DrainReasons:
         self._found: dict[int, Drain] = {}
 
     async def of(self, gpus: Sequence[Mapping[str, Any]]) -> dict[int, Drain]:
-        """Why these GPUs, as the API lists them, are drained."""
+        """Reasons for the drained ones of these GPUs."""
         drained = [gpu["index"] for gpu in gpus if gpu["drained"]]
         if drained != self._drained:
             told = await self._feed.ask("/events?kind=GpusDrained&limit=10000", 0.0) if drained else {"events": []}
@@ -204,7 +200,7 @@ class DrainReasons:
 
 
 def drain_reasons(events: Sequence[Mapping[str, Any]]) -> dict[int, Drain]:
-    """Why GPUs were drained last, and by whom."""
+    """The latest reason for each GPU."""
     found: dict[int, Drain] = {}
     for event in events:
         found |= dict.fromkeys(event.get("gpus") or (), Drain(event.get("reason") or "", event.get("by") or ""))

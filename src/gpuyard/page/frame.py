@@ -20,7 +20,7 @@ class Place(NamedTuple):
     name: str
     icon: str
     for_actors: bool = False
-    """Whether it is only for those who may do something."""
+    """Hidden from viewers who may only look."""
 
 
 PLACES = (
@@ -36,7 +36,6 @@ PLACES = (
 
 @contextmanager
 def frame(visit: Visit, path: str, title: str = "") -> Iterator[None]:
-    """The page around a view."""
     one_main()
     head(path, visit.viewer)
     _banner(visit)
@@ -47,14 +46,14 @@ def frame(visit: Visit, path: str, title: str = "") -> Iterator[None]:
 
 
 def one_main() -> None:
-    """Let Quasar's page, which is a `main` around all, be none: ours is the one that screen readers go to."""
+    """Quasar wraps the page in a `main` of its own; hide it from screen readers, so that ours is the only one."""
     slot = ui.context.client.content.parent_slot
     if slot is not None:
         slot.parent.props("role=presentation")
 
 
 def head(path: str, viewer: Viewer | None, places: Sequence[Place] | None = None) -> None:
-    """The bar on top, with the way to these places; by default to those that are for the viewer."""
+    """The top bar, with these entries; by default those that the viewer may use."""
     if places is None:
         places = [place for place in PLACES if viewer is not None and (viewer.acts or not place.for_actors)]
     with ui.element("header").classes("gy-head"):
@@ -74,7 +73,7 @@ def head(path: str, viewer: Viewer | None, places: Sequence[Place] | None = None
 
 
 def _banner(visit: Visit) -> None:
-    """Tell that the daemon is away, and that it was restarted."""
+    """Show when the daemon is away, and tell when it was restarted."""
     banner = ui.element("div").classes("gy-banner").props("role=status")
     with banner:
         ui.label("The daemon does not answer; it may be restarting. Jobs go on meanwhile, and this page waits for it.")

@@ -22,13 +22,12 @@ from gpuyard.page.visit import Viewer, Visit
 
 _ENDED = "You were logged out: your token was revoked or has expired, or was not used here for 12 hours."
 REASONS = {"ended": _ENDED, "refused": f"{_ENDED} What you asked for last was not done."}
-"""Why somebody is sent to the door, by what the address says of it; nothing else that it says is shown."""
+"""Why a viewer is sent to the login page, by the `reason` in the URL; other values are not shown."""
 LOGGED_IN_COOKIE = "gpuyard_came_in"
-"""The cookie, no secret, of a browser in which somebody logged in and not out; it goes with the browser."""
+"""Session cookie, no secret, that marks a browser as logged in until it logs out or closes."""
 
 
 def login_form(reason: str = "") -> None:
-    """Ask for a token; of whom it was asked before, say why again."""
     one_main()
     head("/login", None)
     with ui.element("main").classes("gy-main gy-door").props("id=main tabindex=-1"):
@@ -49,7 +48,7 @@ def login_form(reason: str = "") -> None:
 
 
 def make_app(socket: str, traces: str = "") -> FastAPI:
-    """The application, which asks the daemon at a socket, and offers the traces of a folder to be simulated."""
+    """The application: asks the daemon at a socket, and offers traces from a folder for simulation."""
     api = Api(socket)
     feed = Feed(api)
     bench = pages.state.bench = Comparisons(traces)
@@ -82,7 +81,7 @@ def _log_in(request: Request) -> None:
 
 
 def _add(view: View, api: Api, feed: Feed) -> None:
-    """Make a view known: it is built for whoever the daemon says looks at it."""
+    """Register a view; it is built for the viewer that the daemon recognises."""
 
     async def build(request: Request) -> Response | None:
         asking = api.as_viewer(request.headers.get("x-gpuyard-ticket", ""))

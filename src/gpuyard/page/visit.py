@@ -21,8 +21,6 @@ from gpuyard.page.feed import Feed, Listener
 
 
 class Permission(Enum):
-    """Something that not everybody may do."""
-
     SUBMIT = "submit a job"
     SET_POLICY = "set the policy"
     DRAIN = "drain and resume GPUs"
@@ -51,7 +49,6 @@ _OWN = frozenset((Permission.SUBMIT, Permission.REVOKE_TOKEN, Permission.SUBSCRI
 
 
 def may(viewer: _HasRole, deed: Permission) -> bool:
-    """Whether somebody may do this."""
     if viewer.role == "admin":
         return True
     if deed is Permission.MAKE_TOKEN:  # by a token none can be made: a stolen one would never end
@@ -66,32 +63,32 @@ _ZONE = "Intl.DateTimeFormat().resolvedOptions().timeZone"
 
 
 class Viewer:
-    """Whoever looks, and what they may do."""
+    """The user who looks at the page, and their role."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.name: str = told["user"]
         self.role: str = told["role"]
         """`admin`, `user`, `viewer` or `anonymous`."""
         self.via: str = told["via"]
-        """`session` if a token was shown; else the kernel told who it is."""
+        """`session` after a login by token; else how the kernel identified the user."""
 
     @property
     def acts(self) -> bool:
-        """Whether they may do anything but look: submit, above all."""
+        """Whether they may do more than look."""
         return self.role in ("admin", "user")
 
     @property
     def rules(self) -> bool:
-        """Whether they may do what is for admins."""
+        """Whether they are an admin."""
         return self.role == "admin"
 
     def owns(self, user: str) -> bool:
-        """Whether a job of this user is theirs to change."""
+        """Whether they may change jobs of this user."""
         return self.rules or (self.acts and self.name == user)
 
 
 class Tab:
-    """One open page, whatever is on it: in which zone, and what shows itself anew."""
+    """One open page, of either application: its time zone, and the parts that are updated."""
 
     def __init__(self, listeners: set[Listener], request_cookies: Mapping[str, str]) -> None:
         self._listeners = listeners
@@ -105,11 +102,11 @@ class Tab:
         self.client.on_delete(self._leave)
 
     def live(self, show: Show) -> None:
-        """Have this called once the page is open, and whenever something may have changed (twice a second at most)."""
+        """Call this once the page is open, and after every change (at most twice a second)."""
         self._shows.append(show)
 
     def when(self, iso: str | float | None, *, seconds: bool = False) -> str:
-        """An instant as this viewer's clock has it: `14:03` if that is today, else with the day."""
+        """An instant on the viewer's clock: `14:03` if today, else with the day."""
         if iso is None:
             return ""
         at = datetime.fromtimestamp(iso, UTC) if isinstance(iso, int | float) else datetime.fromisoformat(iso)
@@ -121,7 +118,7 @@ class Tab:
         return f"{day}, {clock}"
 
     def beat(self) -> None:
-        """Show everything anew, soon; what is being shown now is finished first."""
+        """Update all parts soon; an update in progress is finished first."""
         if self._task is not None and not self._task.done():
             self._again = True
             return
@@ -157,14 +154,14 @@ class Tab:
 
 
 class Visit(Tab):
-    """What a view of the yard is built with."""
+    """An open page of a daemon's viewer; views are built with it."""
 
     def __init__(self, viewer: Viewer, api: Api, feed: Feed, request_cookies: Mapping[str, str]) -> None:
         super().__init__(feed.listeners, request_cookies)
         self.viewer, self.api, self.feed = viewer, api, feed
 
     async def do(self, work: Awaitable[Any], done: str = "") -> bool:
-        """Have something done, tell how that went in a sentence, and whether it went well."""
+        """Await an action, notify the viewer of the outcome, and return whether it succeeded."""
         try:
             await work
         except GpuyardError as error:
@@ -176,14 +173,14 @@ class Visit(Tab):
         return True
 
     def tell(self, error: GpuyardError, *, asked: bool = True) -> None:
-        """Tell what went wrong with what somebody asked for, or with what is shown unasked."""
+        """Notify the viewer of an error; `asked` if it concerns an action of theirs."""
         if isinstance(error, Refused) and error.status == 401:
             ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # the door has words for it
             return
         ui.notify(_sentence(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
 
     def words(self, text: str | None) -> str:
-        """A sentence of the daemon's, with its times as this viewer's clock has them."""
+        """A text of the daemon with its times converted to the viewer's clock."""
         return _INSTANT.sub(lambda found: self.when(found[0]), text or "")
 
     async def _shown(self, show: Show) -> None:

@@ -43,33 +43,30 @@ class Cluster:
                 self._on[pod["node"]].append(pod)
 
     def on(self, node: str) -> list[Facts]:
-        """The pods of a node."""
         return self._on.get(node, [])
 
     def gang_of(self, pod: Facts) -> list[Facts]:
-        """All members of its gang; none if it is in none."""
         if not pod["gang"]:
             return []
         same = (pod["namespace"], pod["gang"])
         return [one for one in self.pods.values() if (one["namespace"], one["gang"]) == same]
 
     def is_ours(self, pod: Facts) -> bool:
-        """Whether this scheduler is to place it, or has."""
+        """Whether this scheduler places it."""
         return bool(pod["scheduler"] == self.facts["scheduler"])
 
     @cached_property
     def waiting(self) -> list[Facts]:
-        """Those that wait, in the order in which they are to start."""
+        """In order of start."""
         return [pod for pod in self.pods.values() if pod["phase"] in WAITING]
 
     @cached_property
     def namespaces(self) -> list[str]:
-        """Those that have pods here."""
         return sorted({pod["namespace"] for pod in self.pods.values()})
 
 
 def read_cluster(content: bytes) -> Cluster:
-    """What was answered, if it is a cluster."""
+    """Parse and check an answer."""
     try:
         told = json.loads(content)
         cluster = Cluster(told)
@@ -83,17 +80,16 @@ def read_cluster(content: bytes) -> Cluster:
 
 
 def key_of(pod: Facts) -> str:
-    """`namespace/name`."""
     return f"{pod['namespace']}/{pod['name']}"
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """By which names are put in order as people do it: `node-2` before `node-10`."""
+    """Sort key that puts `node-2` before `node-10`."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in _NUMBER.split(name)]
 
 
 def _rank(pod: Facts) -> tuple[int, float, str]:
-    """Who waits comes first, in the order of the queue; then who began last."""
+    """Waiting pods first, in queue order; then the latest started."""
     if pod["phase"] in WAITING:
         return 0, pod["position"] or float("inf"), key_of(pod)
     return 1, -(pod["started_at"] or pod["created_at"]), key_of(pod)
@@ -105,15 +101,13 @@ _SOON = 2.0  # seconds that a page which is being opened waits for an answer
 
 
 class ClusterFeed:
-    """The cluster as it was told last."""
-
     def __init__(self, scheduler: str, client: httpx.AsyncClient | None = None) -> None:
         self.scheduler = scheduler
         self.listeners: set[Listener] = set()
         self.cluster: Cluster | None = None
-        """None until there was an answer."""
+        """None until the first answer."""
         self.away = ""
-        """What is wrong, in words; empty if all is well."""
+        """What is wrong; empty if the scheduler answers."""
         patience = httpx.Timeout(10.0, connect=3.0)
         self._client = client or httpx.AsyncClient(timeout=patience, trust_env=False)  # no proxy is in between
         self._asked = -_PERIOD
@@ -121,18 +115,16 @@ class ClusterFeed:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to ask."""
         self._task = asyncio.create_task(run_forever(self._follow))
 
     async def stop(self) -> None:
-        """Ask no longer."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._client.aclose()
 
     async def fresh(self) -> None:
-        """Have an answer of just now, for a page that is being opened; not for long if there is none."""
+        """Update the report for a page that is being opened, within a short timeout."""
         try:
             async with asyncio.timeout(_SOON):
                 await self._ask()
@@ -167,7 +159,7 @@ class ClusterFeed:
 
 
 class ClusterVisit(Tab):
-    """What a page is built with."""
+    """An open page of the dashboard."""
 
     def __init__(self, feed: ClusterFeed, cookies: Mapping[str, str]) -> None:
         super().__init__(feed.listeners, cookies)
@@ -175,12 +167,11 @@ class ClusterVisit(Tab):
 
     @property
     def asked(self) -> Mapping[str, str]:
-        """What the address says."""
         request = self.client.request
         return {} if request is None else request.query_params
 
     def follow(self, show: Callable[[Cluster], None]) -> None:
-        """Have this called now, and whenever the cluster may be another; not before there was an answer."""
+        """Call this now and after every report, once there is one."""
 
         async def shown() -> None:
             if self.feed.cluster is not None:

@@ -32,7 +32,7 @@ from gpuyard.page.table import Choices, Field, Fields, Filters, Pager, Table, pa
 
 
 class FilteredList(ABC):
-    """Nodes, or pods."""
+    """A filtered, paged list of nodes or pods."""
 
     def __init__(self, look: ClusterVisit, path: str, choices: Mapping[str, str], what: str, size: int) -> None:
         self._look, self._known, self._what, self._size = look, choices, what, size
@@ -45,7 +45,6 @@ class FilteredList(ABC):
         """Show how it stands."""
 
     def search(self, text: str) -> None:
-        """Make the fields; the first is called by what it looks for."""
         with ui.element("search").classes("gy-list-filters"):
             self._choices = Choices("State", self._known, self._choose)
             fields = (Field("text", text, "search"), Field("namespace", "Namespace", "folder_open"))
@@ -53,12 +52,11 @@ class FilteredList(ABC):
         self._choices.show(self.filters["state"])
 
     def pages(self) -> None:
-        """Make the buttons for pages."""
         self._pager = Pager(self._go)
         self._pager.show(1, self._size, 0, "")
 
     def page_of(self, found: Sequence[Facts], cluster: Cluster, counts: Mapping[str, int]) -> Sequence[Facts]:
-        """Those of them that are on the page which is looked at; the buttons and choices tell of the others."""
+        """The items of the current page; updates the pager and the counts of the choices."""
         size = self._size
         page = min(page_number(self.filters["page"]), max(1, -(-len(found) // size)))
         self._choices.show(self.filters["state"], counts)
@@ -81,7 +79,7 @@ class FilteredList(ABC):
 
 
 FEW = 12
-"""Nodes that are shown at large; more are boxes with a bar for each GPU."""
+"""Up to this many nodes are shown as tiles, more as boxes with a bar for each GPU."""
 PAGE = 250
 """Boxes on a page."""
 _NEXT = 10
@@ -89,12 +87,10 @@ _STANDS = {"": "All nodes", "room": "With room", "full": "Full", "foreign": "For
 
 
 class ClusterElement(LiveElement, component="../assets/cluster.js"):
-    """Has all of it but the filters, which stand in its slots."""
+    """All of the overview; the filters stand in its slots."""
 
 
 class ClusterOverview(FilteredList):
-    """What one viewer sees."""
-
     def __init__(self, look: ClusterVisit) -> None:
         super().__init__(look, "/", _STANDS, "node", PAGE)
         heading("Cluster", 1)
@@ -105,7 +101,6 @@ class ClusterOverview(FilteredList):
             self.pages()
 
     def show(self, cluster: Cluster) -> None:
-        """Show how it stands."""
         found = nodes_like(cluster, self.filters["text"], self.filters["namespace"])
         stands = [standings(node) for node in found]
         counts = {"": len(found), **Counter(word for words in stands for word in words)}
@@ -127,12 +122,10 @@ def build_overview(look: ClusterVisit) -> None:
 
 
 class NodeElement(LiveElement, component="../assets/cluster_node.js"):
-    """The node as a tile that has the page for itself."""
+    """A node's tile on a page of its own."""
 
 
 class NodeView:
-    """What one viewer sees."""
-
     def __init__(self, name: str) -> None:
         self._name = name
         heading(name, 1)
@@ -142,7 +135,6 @@ class NodeView:
         self._table = Table(f"Pods on {name}", COLUMNS)
 
     def show(self, cluster: Cluster) -> None:
-        """Show how it stands."""
         node = cluster.nodes.get(self._name)
         gone = "" if node else f"The cluster has no node {self._name} with GPUs (any more)."
         self._gone.show(gone, lambda: ui.label(gone), visible=bool(gone))
@@ -167,14 +159,13 @@ _STATES = {"": "All", "waiting": "Waiting", "running": "Running", "foreign": "Of
 
 
 def state_of(pod: Facts, cluster: Cluster) -> str:
-    """Under which of the choices a pod is found."""
+    """The filter choice that a pod belongs to."""
     if not cluster.is_ours(pod):
         return "foreign"
     return "waiting" if pod["phase"] in WAITING else "running"
 
 
 def pods_like(cluster: Cluster, text: str, namespace: str) -> list[Facts]:
-    """The pods that somebody looks for."""
     wanted = text.casefold()
     return [
         pod
@@ -185,8 +176,6 @@ def pods_like(cluster: Cluster, text: str, namespace: str) -> list[Facts]:
 
 
 class PodList(FilteredList):
-    """What one viewer sees."""
-
     def __init__(self, look: ClusterVisit) -> None:
         super().__init__(look, "/pods", _STATES, "pod", SIZE)
         heading("Pods", 1)
@@ -198,7 +187,6 @@ class PodList(FilteredList):
         self.pages()
 
     def show(self, cluster: Cluster) -> None:
-        """Show how it stands."""
         pods = pods_like(cluster, self.filters["text"], self.filters["namespace"])
         states = [state_of(pod, cluster) for pod in pods]
         counts = {"": len(pods), **Counter(states)}
@@ -217,8 +205,6 @@ def build_pods(look: ClusterVisit) -> None:
 
 
 class PodView:
-    """What one viewer sees."""
-
     def __init__(self, look: ClusterVisit, namespace: str, name: str) -> None:
         self._look, self._key, self._name = look, f"{namespace}/{name}", name
         with ui.element("div").classes("gy-cl-title"):
@@ -241,7 +227,6 @@ class PodView:
         self._hide()
 
     def show(self, cluster: Cluster) -> None:
-        """Show how it stands."""
         pod, zone = cluster.pods.get(self._key), self._look.zone
         gone = "" if pod else f"{self._key} has ended or was deleted, or it holds no GPU."
         self._gone.show(gone, lambda: ui.label(gone), visible=bool(gone))
@@ -261,7 +246,6 @@ class PodView:
         self._members.show([pod_row(one, cluster, pod_path(one), node_path(one["node"])) for one in others], cluster.at)
 
     def _hide(self) -> None:
-        """Leave out what is known only of a pod that is there."""
         for section in (self._chip, self._line, self._why, self._facts):
             section.show(None, lambda: None, visible=False)
         self._gang.set_visibility(False)
@@ -275,7 +259,7 @@ def _chip(pod: Facts) -> None:
 
 
 def _line(pod: Facts, look: ClusterVisit) -> None:
-    """Whose it is, where it is, and for how long."""
+    """Namespace, node and times."""
     began = pod["started_at"]
     with ui.element("p").classes("gy-job-line"):
         with ui.element("span"):

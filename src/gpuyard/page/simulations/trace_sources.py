@@ -26,8 +26,6 @@ _SYSTEM_CACHE = Path("/var/cache/gpuyard")
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that somebody sent."""
-
     id: str
     viewer: str
     name: str
@@ -42,7 +40,7 @@ class Uploads:
         self._kept: list[Upload] = []
 
     async def add(self, viewer: str, name: str, chunks: AsyncIterator[bytes]) -> Upload:
-        """Take a file in; the oldest go."""
+        """Store a file; the oldest files are dropped."""
         file, size = temporary(), 0
         async for chunk in chunks:
             size += len(chunk)
@@ -63,12 +61,11 @@ class Uploads:
         return upload
 
     def find(self, viewer: str, id: str) -> Upload | None:
-        """A file that this viewer sent."""
         return next((kept for kept in self._kept if kept.id == id and kept.viewer == viewer), None)
 
 
 class TraceFolder:
-    """The traces that the daemon's owner offers; opened before rights are given up, so its parents do not matter."""
+    """Traces that the admin offers. The folder is opened before root is dropped, so its parents need no permissions."""
 
     def __init__(self, path: str) -> None:
         self._directory = -1
@@ -78,7 +75,6 @@ class TraceFolder:
             return  # most have none
 
     def names(self) -> list[str]:
-        """What is there and can be read."""
         if self._directory < 0:
             return []
         try:
@@ -87,7 +83,6 @@ class TraceFolder:
             return []
 
     def open(self, name: str) -> IO[bytes]:
-        """One of them."""
         if name not in self.names():
             raise UserError(f"there is no trace {name} on the server that everybody may read")
         return os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory), "rb")
@@ -108,12 +103,12 @@ def temporary() -> IO[bytes]:
 
 
 def reopened(file: IO[bytes]) -> int:
-    """The same file with a place in it of its own, from the beginning."""
+    """The same file with an offset of its own, at the beginning."""
     return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def make_code_cache(user: int) -> None:
-    """Make a place for compiled code, for whom this process of root's is about to become."""
+    """Create a cache directory for the user that this root process is about to become."""
     try:
         _SYSTEM_CACHE.mkdir(exist_ok=True)
         _SYSTEM_CACHE.chmod(0o755)  # whatever the umask
@@ -125,7 +120,7 @@ def make_code_cache(user: int) -> None:
 
 
 def code_cache() -> str:
-    """Where compiled code is kept: a directory that is there and is ours, or else it would be compiled every time."""
+    """Directory for compiled code that only we can write to, so that code is compiled once."""
     if given := os.environ.get("GPUYARD_CACHE_DIR"):
         return given
     places = [_SYSTEM_CACHE / "page", Path(tempfile.gettempdir()) / f"gpuyard-{os.geteuid()}"]
@@ -137,12 +132,12 @@ def code_cache() -> str:
 
 @functools.cache
 def _temporary_cache() -> str:
-    """Where nothing else will do: for as long as this process lives."""
+    """Fallback: lives as long as this process."""
     return tempfile.mkdtemp(prefix="gpuyard-kernel-")
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether a directory is there, or can be made, and nobody else can put code into it."""
+    """Whether the directory exists or can be made, and nobody else can write to it."""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = place.lstat()
@@ -152,20 +147,20 @@ def _is_ours(place: Path) -> bool:
 
 
 def _clean(name: str) -> str:
-    """The name of a file, without its directory, for people to read."""
+    """The file name without directories, for display."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:_NAME] or "trace"
 
 
 MAX_HISTORY = 50_000
-"""Jobs, the latest."""
+"""Number of latest jobs."""
 _PAGE = 1000
 _COLUMNS = ("job", "submit", "run", "gpus", "requested", "priority", "user", "memory", "preemptible")
 _SHORTEST = 0.001  # seconds; a job cannot take none
 
 
 async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[bytes], int]:
-    """The jobs that were submitted since and ran to some end, and how many these are."""
+    """A trace of the jobs that were submitted since then and have run, and their number."""
     begin = datetime(since.year, since.month, since.day, tzinfo=UTC) if since else None
     file = temporary()
     file.write((",".join(_COLUMNS) + "\n").encode())
@@ -188,7 +183,7 @@ async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[byt
 
 
 def trace_rows(jobs: Iterable[Mapping[str, Any]], begin: float | None = None) -> list[tuple[Any, ...]]:
-    """A row of the trace for each job that ran, was submitted since then, and wanted a GPU."""
+    """A row for each job that ran, was submitted since then, and asked for a GPU."""
     return [
         _row(job) for job in jobs if job["started_at"] and job["ended_at"] and job["gpu_count"] and _is_of(job, begin)
     ]

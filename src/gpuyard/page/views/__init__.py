@@ -9,12 +9,10 @@ from gpuyard.page.views import history, job, overview, queue, settings, sharing,
 
 
 class View(NamedTuple):
-    """A page of the page."""
-
     path: str
     title: str
     build: Callable[..., Awaitable[int | None]]
-    """Takes the visit, and what the path names; gives the status of the answer if all is not well."""
+    """Called with the visit and the path's parameters; returns the HTTP status if it is not 200."""
     headed: bool = True
     """Whether the title is its heading; else it makes one of its own."""
 

@@ -39,7 +39,7 @@ from gpuyard.page.visit import Visit
 
 
 class Gantt(Element, component="../assets/history_gantt.js"):
-    """A bar for each time that a job was on a GPU, and what the GPUs did; it asks the API itself."""
+    """Bars for the times that jobs were on GPUs, and the GPUs' metrics; the browser requests the data."""
 
     def __init__(
         self, window: Window, user: str, take: Callable[[float, float], Any], choose: Callable[[str], Any]
@@ -50,7 +50,6 @@ class Gantt(Element, component="../assets/history_gantt.js"):
         self.on("metric", lambda event: choose(str(event.args)))
 
     def show(self, window: Window, user: str) -> None:
-        """Look at another time, or at somebody's jobs among the others'."""
         if self._set(window, user):
             self.update()
 
@@ -68,14 +67,13 @@ def _span(event: GenericEventArguments) -> tuple[float, float]:
 
 
 class Bars(Element, component="../assets/history_bars.js"):
-    """How many took how long."""
+    """Histogram of durations."""
 
     def __init__(self) -> None:
         super().__init__()
         self._props |= {"label": "", "edges": [], "counts": []}
 
     def show(self, spread: Mapping[str, Any], what: str) -> None:
-        """Show how long something took."""
         histogram = spread["histogram"]
         new = {"label": spread_text(spread, what), "edges": histogram["edges"], "counts": histogram["counts"]}
         if any(self._props[name] != value for name, value in new.items()):
@@ -85,7 +83,7 @@ class Bars(Element, component="../assets/history_bars.js"):
 
 
 def spread_text(spread: Mapping[str, Any], what: str) -> str:
-    """The same as a sentence."""
+    """A histogram in words."""
     if not spread["count"]:
         return f"No job {what} in this time."
     if spread["count"] == 1:
@@ -96,7 +94,6 @@ def spread_text(spread: Mapping[str, Any], what: str) -> str:
 
 
 def _took(seconds: float, bound: str = "") -> str:
-    """How long something took; milliseconds matter to nobody."""
     return "less than 0.1s" if seconds < 0.1 else f"{bound}{span(seconds)}"
 
 
@@ -104,7 +101,7 @@ _KEEP = 20.0  # seconds: it may take the daemon a while to count
 
 
 class UsageSection:
-    """The parts that are made of statistics."""
+    """Statistics: summary, tables by user and tag, histograms."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
@@ -113,12 +110,10 @@ class UsageSection:
         self._seen: Any = None
 
     def build_summary(self) -> None:
-        """The line on top."""
         self._sum = ui.element("div").classes("gy-past-sum")
         self._told: list[tuple[str, str]] = []
 
     def build(self) -> None:
-        """The rest, below."""
         with ui.element("div").classes("gy-past-two"):
             self._users, self._more_users = self._table("By user", "User")
             self._tags, self._more_tags = self._table("By project", "Tag")
@@ -139,7 +134,6 @@ class UsageSection:
                 return Bars(), ui.label().classes("gy-soft")
 
     async def show(self, window: Window) -> None:
-        """Show what there is of a span of time."""
         stats = await self._visit.feed.ask(f"/stats?{urlencode(window.query)}", _KEEP, until_event=False)
         if stats is self._seen:
             return
@@ -184,8 +178,6 @@ _FIELDS = (Field("text", "Search", "search"), Field("user", "User", "person"), F
 
 
 class HistoryView:
-    """One viewer's history."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         request = visit.client.request
@@ -195,13 +187,12 @@ class HistoryView:
         if self._filters["state"] not in OVER:
             self._filters.set(state="")
         self._cursors = [""]
-        """Where each page from the first to the one that is seen begins."""
+        """Where each page begins, up to the current one."""
         self._seen: Any = None
         self._usual = ""
-        """Which preset it is if none is chosen; found out once, so that it stays while somebody looks."""
+        """The initial preset; chosen once, so that it does not change while the page is open."""
 
     async def build(self) -> None:
-        """Make the elements, with what there is to see already."""
         self._times()
         self._use = UsageSection(self._visit)
         self._use.build_summary()
@@ -226,13 +217,11 @@ class HistoryView:
         )
 
     def _times(self) -> None:
-        """Which time everything below is of."""
         with ui.element("div").classes("gy-list-filters"):
             self._presets = Choices("Time", NAMES, self._choose)
             self._from, self._to = self._time("From", "since"), self._time("To", "until")
 
     def _search(self) -> None:
-        """Which jobs of that time the table, and the file, have."""
         with ui.element("search").classes("gy-list-filters"):
             self._fields = Fields(self._filters, _FIELDS, self._changed)
             self._fields.suggest("user", [self._visit.viewer.name])
@@ -308,7 +297,6 @@ class HistoryView:
         self._fields.suggest("tag", [tag for job in jobs for tag in job["tags"]])
 
     def _controls(self, window: Window) -> None:
-        """Let the fields of time, and the file, be of what is seen."""
         free = bool(self._filters["since"])
         self._presets.show("" if free else self._filters["span"] or self._usual)
         self._from.value = local_text(window.since, self._visit.zone) if free else ""
@@ -331,7 +319,7 @@ class HistoryView:
             self._visit.tell(error)
 
     async def _look(self, **when: str) -> None:
-        """Look at another time; a field that is cleared leaves the rest."""
+        """Set the window; clearing its begin clears its end."""
         if "since" not in when and not self._filters["since"]:  # an end alone: a day up to then
             when["since"] = iso(self._window.since)
         if "since" in when and not when["since"]:
@@ -353,7 +341,7 @@ class HistoryView:
         await self._changed()
 
     def _metric(self, name: str) -> None:
-        """What is shown of the GPUs; the browser sees to it, and only the address is to say so."""
+        """The browser draws another metric; put it into the URL."""
         self._filters.set(**{_METRIC: name})
         self._filters.tell_address()
 

@@ -37,17 +37,16 @@ class Window:
     until: float | None
     """None: up to now."""
     back: float | None = None
-    """How far it goes back, if it moves on with the clock."""
+    """Its length, if it ends now and moves with the clock."""
 
     @property
     def query(self) -> dict[str, str]:
-        """It as the API takes it."""
         found = {"since": iso(self.since)}
         return found if self.until is None else {**found, "until": iso(self.until)}
 
 
 def initial_preset(oldest: float | None, latest: float | None, now: float) -> str:
-    """The preset to begin with: an hour if that is all there is, else a day, or more where a day has nothing."""
+    """An hour if there is no older job, else a day, or more if the last day is empty."""
     if oldest is None or now - oldest <= HOUR:
         return "1h"
     age = max(24 * HOUR, now - (oldest if latest is None else latest))
@@ -55,7 +54,7 @@ def initial_preset(oldest: float | None, latest: float | None, now: float) -> st
 
 
 def window_of(span: str, since: str, until: str, now: float) -> Window:
-    """What an address asks for: a preset, or instants; the last day if that makes no sense."""
+    """The window that a URL asks for: a preset, or instants; the last day if invalid."""
     begin, end = instant(since), instant(until)
     if begin is not None and (end is None or end > begin):
         return Window(begin, end if end is not None and end < now else None)
@@ -64,7 +63,7 @@ def window_of(span: str, since: str, until: str, now: float) -> Window:
 
 
 def instant(text: str) -> float | None:
-    """An instant with a zone, in seconds since the epoch; None if it is none."""
+    """Seconds since the epoch of an ISO-8601 time with a zone; None if invalid."""
     try:
         found = datetime.fromisoformat(text)
         return found.timestamp() if found.tzinfo is not None else None
@@ -73,17 +72,16 @@ def instant(text: str) -> float | None:
 
 
 def iso(at: float) -> str:
-    """An instant as addresses have it."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def local_text(at: float | None, zone: tzinfo | None) -> str:
-    """An instant as a field for times in the viewer's zone has it."""
+    """The value of a `datetime-local` field in the viewer's zone."""
     return "" if at is None else datetime.fromtimestamp(at, zone or UTC).strftime("%Y-%m-%dT%H:%M")
 
 
 def typed_instant(text: str, zone: tzinfo | None) -> str:
-    """What somebody put into such a field, as an address has it; empty if that is no time."""
+    """ISO-8601 of a `datetime-local` field's value; empty if invalid."""
     try:
         return iso(datetime.fromisoformat(text).replace(tzinfo=zone or UTC).timestamp())
     except (ValueError, OverflowError, OSError):
@@ -99,7 +97,6 @@ _MOST = 20
 
 
 def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Jobs of the history."""
     return [_row(job) for job in jobs]
 
 
@@ -125,7 +122,7 @@ def _at(text: str | None) -> float | None:
 
 
 def usage_columns(name: str) -> tuple[Column, ...]:
-    """The columns of a table of who used how much; of energy only users' is known."""
+    """Energy is known per user only."""
     energy = (Column("Energy", right=True),) if name == "User" else ()
     return (
         Column(name, "link"), Column("GPU-hours", "stand", grow=True), *energy, Column("Ended", right=True),
@@ -134,7 +131,7 @@ def usage_columns(name: str) -> tuple[Column, ...]:
 
 
 def usage_rows(name: str, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Users, or tags, with what they had; those with most first."""
+    """Usage per user or tag, largest first."""
     most = max((entry["gpu_hours"] for entry in entries), default=0.0) or 1.0
     found = []
     for entry in sorted(entries, key=lambda entry: -entry["gpu_hours"])[:_MOST]:
@@ -153,12 +150,12 @@ def _energy(entry: Mapping[str, Any]) -> str:
 
 
 def left_out(entries: Sequence[Any]) -> str:
-    """How many are not in such a table."""
+    """How many entries the table omits."""
     return f"and {len(entries) - _MOST:,} more with less" if len(entries) > _MOST else ""
 
 
 def summary(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The few numbers that matter, and what each is."""
+    """Key numbers, each with its label."""
     told = [(f"{stats['ended']:,}", "jobs ended")]
     for state, many in sorted(stats["outcomes"].items(), key=lambda item: -item[1]):
         told.append((f"{many:,}", STATES.get(state, state)))
@@ -183,8 +180,6 @@ _RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def add_export(app: FastAPI, api: Api) -> None:
-    """Make the file known."""
-
     async def history(request: Request) -> Response:
         asking = api.as_viewer(request.headers.get("x-gpuyard-ticket", ""))
         if "x-gpuyard-ticket" not in request.headers:
@@ -203,7 +198,7 @@ def add_export(app: FastAPI, api: Api) -> None:
 
 
 async def _lines(api: Api, wanted: Mapping[str, str], first: Mapping[str, Any]) -> AsyncIterator[str]:
-    """The file, piece by piece."""
+    """The CSV file, page by page."""
     yield csv_text([EXPORT_COLUMNS])
     answer = first
     while True:
@@ -223,19 +218,17 @@ async def _piece(api: Api, wanted: Mapping[str, str], cursor: str) -> Any:
 
 
 def cursor_of(address: str | None) -> str:
-    """Where the next piece begins, as `next` tells; empty: there is none."""
+    """The cursor in the API's `next`; empty after the last page."""
     return parse_qs(urlsplit(address).query).get("cursor", [""])[0] if address else ""
 
 
 def csv_text(rows: list[Any]) -> str:
-    """Rows as lines of a file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerows(rows)
     return text.getvalue()
 
 
 def csv_cells(job: Mapping[str, Any]) -> list[Any]:
-    """A job as a row."""
     submitted, started, ended = (_instant(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
     run = None if started is None or ended is None else ended - started
     found = {
@@ -251,7 +244,7 @@ def csv_cells(job: Mapping[str, Any]) -> list[Any]:
 
 
 def without_formula(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
+    """A cell that spreadsheets do not take for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
 
 

@@ -24,7 +24,7 @@ Run = tuple[tuple[int, ...], float]
 
 
 class GpuCurves(Element, component="../assets/curves.js"):
-    """The charts; samples are sent to `take`."""
+    """Charts; samples are sent to the component's `take`."""
 
     def __init__(self, job: Mapping[str, Any], run: Run, end: float | None) -> None:
         super().__init__()
@@ -35,13 +35,12 @@ class GpuCurves(Element, component="../assets/curves.js"):
         }  # fmt: skip
 
     def show(self, end: float) -> None:
-        """The job has ended."""
         self._props["end"] = end
         self.update()
 
 
 class GpuCharts:
-    """The part of the view that has them: of the latest attempt."""
+    """GPU charts of the latest attempt."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
@@ -55,7 +54,6 @@ class GpuCharts:
         self._last = 0.0
 
     def show(self, job: Mapping[str, Any]) -> None:
-        """Draw them once it runs, and add what is new."""
         gpus, begin = tuple(job["gpus"]), _seconds(job["started_at"])
         if not gpus or begin is None:
             return
@@ -105,11 +103,11 @@ def _seconds(iso: str | None) -> float | None:
 
 
 _LOG_PARTS = ("ansi", "logfile", "logrows", "logscreen", "logsearch", "logtemplate")
-"""Scripts that `log.js` imports, and those import: asked for at once, and not one after the other."""
+"""Scripts that `log.js` imports, directly or not: loaded in parallel instead of one after another."""
 
 
 class JobLog(Element, component="../assets/log.js"):
-    """What a job prints; the browser reads it by itself."""
+    """A job's output; the browser requests it."""
 
     def __init__(self, job: str, attempts: int, state: str, note: str) -> None:
         super().__init__()
@@ -117,7 +115,6 @@ class JobLog(Element, component="../assets/log.js"):
         self._props |= {"job": job, "attempts": attempts, "state": state, "note": note}
 
     def show(self, attempts: int, state: str) -> None:
-        """Let it know that something changed."""
         if (attempts, state) != (self._props["attempts"], self._props["state"]):
             self._props |= {"attempts": attempts, "state": state}
             self.update()
@@ -131,8 +128,6 @@ TASKS = 50
 
 
 class JobView:
-    """All of the view."""
-
     def __init__(self, visit: Visit, job: Facts) -> None:
         self._visit, self._job = visit, job
         self._path = f"/jobs/{quote(job['id'], safe='')}"
@@ -180,7 +175,6 @@ class JobView:
         return None
 
     async def show(self) -> None:
-        """Show how it stands now."""
         feed = self._visit.feed
         self._job = await feed.ask(self._path, 1.0)
         self._draw()
@@ -229,7 +223,7 @@ class JobView:
         self._adapts.show((self._visit.zone, found), lambda: job_sections.adaptation(found, self._visit))
 
     async def _heard(self) -> bool:
-        """Read what happened since; whether that is all for now."""
+        """Read new events; returns whether these were all."""
         while len(self._events) < _MOST_EVENTS:
             path = f"/events?job={quote(self._job['id'], safe='')}&after={self._last}&limit={_PAGE}"
             found = await self._visit.feed.ask(path, 30.0)
@@ -273,7 +267,7 @@ def _told(state: str, said: str) -> None:
 
 
 def _elsewhere(job: Facts) -> str:
-    """What is to be known of output that does not come here."""
+    """Where output goes that is not stored here."""
     output, error = job["output"], job["error"]
     if output:
         return f"Its output goes to {output}, and gpuyard logs {job['id']} shows it; here is what did not get there."
@@ -284,7 +278,7 @@ NOT_FOUND = 404
 
 
 async def build(visit: Visit, id: str) -> int | None:
-    """Make the view; the status of the page if there is no such job."""
+    """Build the view; returns 404 if there is no such job."""
     try:
         job = await visit.feed.ask(f"/jobs/{quote(id, safe='')}", 1.0)
     except Refused as error:

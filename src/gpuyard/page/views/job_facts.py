@@ -16,7 +16,7 @@ from gpuyard.units import format_size
 
 Event = Mapping[str, Any]
 SILENT = frozenset(("Renewed", "Chosen", "Unpromised"))
-"""Kinds of events that tell people nothing."""
+"""Kinds of events that are not shown."""
 _EVENT_TEXTS = {
     "Submitted": "Submitted",
     "Edited": "Changed what it asks for",
@@ -40,8 +40,6 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to run a job."""
-
     number: int
     gpus: tuple[int, ...]
     placed: str
@@ -53,7 +51,7 @@ class Attempt:
 
 
 def event_text(event: Event) -> str:
-    """What happened, as a sentence without its full stop."""
+    """A sentence without its full stop."""
     kind = str(event["kind"])
     if kind == "Placed":
         text = f"Attempt {event['attempt']} was given {gpus_text(event['gpus'])}{_let_in(event)}"
@@ -81,7 +79,7 @@ def event_text(event: Event) -> str:
 
 
 def _message(event: Event) -> str:
-    """What the daemon says of it, but for a time on the daemon's clock: the next event has it on the viewer's."""
+    """The daemon's message without the time on its clock: the next event has it on the viewer's."""
     return re.sub(r" at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$", "", _detail_text(event))
 
 
@@ -91,7 +89,7 @@ def _detail_text(event: Event) -> str:
 
 
 def _let_in(event: Event) -> str:
-    """By which rule it was given memory that others asked for, and why."""
+    """The rule that admitted it to memory that others asked for, and why."""
     told = event.get("admission") or {}
     return f" by {told['by']}: {told['why']}" if event.get("rule") and told else ""
 
@@ -122,7 +120,6 @@ def gpus_text(gpus: Iterable[int]) -> str:
 
 
 def attempts(events: Iterable[Event]) -> list[Attempt]:
-    """How often it was tried, and how that went."""
     found: dict[int, Attempt] = {}
     for event in events:
         kind, number = event["kind"], event.get("attempt")
@@ -152,17 +149,17 @@ Facts = Mapping[str, Any]
 When = Callable[[str | None], str]
 WAITING = ("queued", "held")
 _RAN_OUT = {"timeout": "ran out of time", "oom": "ran out of GPU memory"}
-"""What is told of these states if there is no reason, which says as much."""
+"""Texts for these states if there is no reason, which says as much."""
 _ORDER = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
 
 
 def command_line(command: list[str]) -> str:
-    """A command as one could type it in a shell."""
+    """A command as typed in a shell."""
     return shlex.join(command)
 
 
 def outcome_text(job: Facts) -> str:
-    """How a job stands, where there is more to say than its state: how it ended, above all."""
+    """More than the state: how the job ended, above all."""
     state, why = str(job["state"]), (job["reason"] or "").rstrip(".")
     if counts := job.get("tasks"):
         return f"An array of {sum(counts.values()):,} tasks: {counted(counts)}."
@@ -183,7 +180,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def request_facts(job: Facts, when: When) -> Iterator[tuple[str, str]]:
-    """What it asks for, where that is not the usual."""
+    """What it asks for, where that is not the default."""
     yield "GPUs", _gpus(job)
     yield from _sharing(job)
     yield "Time limit", span(job["time_limit"]) or "none"
@@ -210,7 +207,7 @@ def _gpus(job: Facts) -> str:
 
 
 def _sharing(job: Facts) -> Iterator[tuple[str, str]]:
-    """How it shares GPUs, what was expected of it, and what it uses."""
+    """Share of GPU memory, prediction, and use."""
     measured, predicted = job["measured"], job["prediction"]
     if job["gpu_memory_asked"] == "auto":
         yield "Memory by", predicted["evidence"] if predicted else "nothing known of its like yet: alone on a GPU"
@@ -234,7 +231,6 @@ def _sharing(job: Facts) -> Iterator[tuple[str, str]]:
 
 
 def usage_facts(job: Facts) -> Iterator[tuple[str, str]]:
-    """What it took of the GPUs in all, as far as that is known."""
     yield "GPU-hours", amount(job["gpu_hours"])
     if job["energy_wh"] is not None:
         yield "Energy", watt_hours(job["energy_wh"])
@@ -261,7 +257,7 @@ def _preemptible(job: Facts) -> str:
 
 
 def waiting_text(found: Facts, when: When) -> str:
-    """The reason as a sentence, with times on the viewer's clock where the daemon's sentence has its own."""
+    """The reason as a sentence, with times on the viewer's clock."""
     details, code = found["details"], found["code"]
     if code == "BeginTime" and details.get("at"):
         return f"It is not to start before {when(details['at'])}."
@@ -285,14 +281,14 @@ def _are(many: list[int]) -> str:
 
 
 def blocker_end(blocker: Facts, when: When) -> str:
-    """When a job that is in the way will have ended."""
+    """When a job that blocks it will have ended."""
     if blocker["expected_at"]:
         return f"until about {when(blocker['expected_at'])}"
     return "did not say for how long" if blocker["gpus"] else "waits itself"
 
 
 def end_text(job: Facts, when: When, now: float) -> str:
-    """When a job that does not say how far it is should end; that it takes longer, where that time is past."""
+    """Expected end of a job that reports no progress, or that it is late."""
     expected = job["expected_end_at"]
     if job["state"] != "running" or not expected or job["progress"]:
         return ""
@@ -301,7 +297,7 @@ def end_text(job: Facts, when: When, now: float) -> str:
 
 
 def allowed_actions(job: Facts, *, owns: bool) -> list[str]:
-    """What somebody can do to a job as it stands, the most wanted first."""
+    """Actions on a job in its state, most wanted first."""
     if not owns:
         return []
     states = set(job.get("tasks") or {job["state"]: 1})

@@ -17,13 +17,12 @@ Facts = Mapping[str, Any]
 _LISTED = 10
 """Jobs that are named where there may be thousands."""
 _LINKED = {"Memory by": "/sharing#estimates", "Batch": "/sharing#batches"}
-"""Facts of which another page tells more."""
+"""Facts that link to another page."""
 MAX_EVENTS = 100
 """Events that are listed; the command line has them all."""
 
 
 def title(job: Facts) -> None:
-    """What it is called, and how it stands."""
     kind = "Lease" if job["kind"] == "lease" else "Array" if "tasks" in job else "Job"
     with ui.element("h1").classes("gy-h1 gy-job-title"):
         ui.label(job["name"] or f"{kind} {job['id']}").classes("gy-job-name")
@@ -33,7 +32,7 @@ def title(job: Facts) -> None:
 
 
 def line(job: Facts, visit: Visit, ends: str) -> None:
-    """Whose it is, where it is, for how long, and when it ends."""
+    """User, GPUs, run time and end."""
     with ui.element("p").classes("gy-job-line"):
         ui.label(f"Of {job['user']}")
         if job["array"] and "tasks" not in job:
@@ -60,7 +59,7 @@ def line(job: Facts, visit: Visit, ends: str) -> None:
 
 
 def _text(*parts: str | Element) -> None:
-    """Some words with an element among them, which was made just now."""
+    """Words around an element that was just made."""
     with ui.element("span") as found:
         for part in parts:
             if isinstance(part, str):
@@ -85,7 +84,6 @@ def _between(begin: str, end: str) -> str:
 
 
 def progress(job: Facts) -> None:
-    """How far it is."""
     far = job["progress"]
     if not far:
         return
@@ -99,7 +97,7 @@ def progress(job: Facts) -> None:
 
 
 def waiting(found: Facts, visit: Visit) -> None:
-    """Why it waits, and for whom."""
+    """Why it waits, and which jobs block it."""
     heading("Why is it waiting?")
     if (counts := found.get("tasks")) is not None:
         ui.label(f"This is of task {found['id']}, the next of {sum(counts.values()):,}.").classes("gy-soft")
@@ -141,7 +139,6 @@ def _blockers(text: str, found: Sequence[Facts], visit: Visit) -> None:
 
 
 def request_section(job: Facts, visit: Visit) -> None:
-    """What it is to run, and with what."""
     heading("What it asks for")
     if job["command"]:
         command(job_facts.command_line(job["command"]))
@@ -172,7 +169,7 @@ def _pair(label: str) -> Element:
 
 
 def _dependencies(text: str) -> None:
-    """`afterok:12,afterany:13`, with a way to each."""
+    """`afterok:12,afterany:13`, with a link to each."""
     for number, wish in enumerate(text.split(",")):
         how, _, job = wish.partition(":")
         ui.label(f"{', ' * bool(number)}{how} ")
@@ -180,7 +177,6 @@ def _dependencies(text: str) -> None:
 
 
 def attempts(found: Sequence[job_facts.Attempt], visit: Visit) -> None:
-    """How often it was tried."""
     heading("Attempts")
     if len(found) > MAX_EVENTS:
         ui.label(f"{len(found) - MAX_EVENTS:,} earlier ones are left out.").classes("gy-soft")
@@ -196,7 +192,7 @@ def attempts(found: Sequence[job_facts.Attempt], visit: Visit) -> None:
 
 
 def timeline(events: Sequence[Facts], visit: Visit) -> None:
-    """What happened, the latest last."""
+    """Events, latest last."""
     heading("What happened")
     told = [event for event in events if event["kind"] not in job_facts.SILENT]
     if len(told) > MAX_EVENTS:
@@ -211,7 +207,6 @@ def timeline(events: Sequence[Facts], visit: Visit) -> None:
 
 
 def tasks(found: Facts, id: str, visit: Visit) -> None:
-    """Some tasks of an array."""
     columns = found["columns"]
     with ui.element("table").classes("gy-job-table"):
         with ui.element("thead"), ui.element("tr"):
@@ -240,11 +235,11 @@ def _task(id: str, row: Facts, visit: Visit) -> None:
 
 _AdaptationTime = Callable[[float | None], str]
 _ADAPTATION_LISTED = 50
-"""Grants and decisions that are listed, the latest; the command line has them all."""
+"""Latest grants and decisions that are listed; the command line has them all."""
 
 
 def adaptation_facts(found: Facts, when: _AdaptationTime) -> Iterator[tuple[str, str]]:
-    """Budget, deadline and what it told last."""
+    """Budget, deadline and the latest report."""
     yield "Budget", span(found["budget"]) or "as long as it likes"
     yield "To be done by", when(found["deadline"]) if found["deadline"] else ""
     yield "On loan", ", ".join(f"GPU {gpu}" for gpu in found["granted"])
@@ -267,7 +262,7 @@ def _short(seconds: float) -> str:
 
 
 def loan_text(lent: Facts, when: _AdaptationTime) -> tuple[str, str, str]:
-    """What it was lent and for how long, why, and how that ended."""
+    """GPUs on loan: for how long, why, and how that ended."""
     began, ended = when(lent["since"]), lent["until"]
     times = f"from {began} to {when(ended)} ({span(ended - lent['since'])})" if ended else f"since {began}"
     if not ended and lent.get("told"):
@@ -281,7 +276,6 @@ def _ended(lent: Facts) -> str:
 
 
 def decision_text(decided: Facts) -> tuple[str, str, str]:
-    """What it decided, why, and what that changed."""
     before, after, ratio = decided["parameters_before"], decided["parameters"], decided["cost_ratio"]
     changed = []
     if after is not None:
@@ -300,8 +294,6 @@ def _sentence(text: str) -> str:
 
 
 def adaptation(found: Facts, visit: Visit) -> None:
-    """All of it."""
-
     def when(at: float | None) -> str:
         return visit.when(at, seconds=True) if at else ""
 

@@ -25,7 +25,7 @@ _FAILED = ("failed", "timeout", "oom", "interrupted")
 
 
 def tile(gpu: Facts, jobs: Mapping[str, Facts], now: float, drain: Drain | None = None) -> dict[str, Any]:
-    """A GPU, but for what its samples tell."""
+    """A GPU without its samples."""
     tenants = [_tenant(id, gpu, jobs.get(id), now) for id in _on(gpu)]
     begin, end = _seconds(gpu["reserved_from"]), _seconds(gpu["reserved_until"])
     booked = None if begin is None else {"name": gpu["reservation"], "begin": begin, "end": end, "now": begin <= now}
@@ -39,13 +39,12 @@ def tile(gpu: Facts, jobs: Mapping[str, Facts], now: float, drain: Drain | None 
 
 
 def _reason(drain: Drain) -> str:
-    """Why a GPU is drained, if somebody said so, and who that is."""
     why = drain.why.strip().rstrip(".")
     return f"{why} ({drain.by})" if why and drain.by else why
 
 
 def _shares(gpu: Facts, tenants: list[dict[str, Any]]) -> dict[str, int] | None:
-    """What is promised in all, and left, of a GPU that jobs share; None if one has it for itself."""
+    """Promised and free memory of a shared GPU; None if one job has all of it."""
     if not tenants or not all(one["promised"] for one in tenants) or gpu["state"] == "unknown":
         return None
     left = int(gpu["memory_left"] // _GRAIN * _GRAIN)
@@ -53,7 +52,7 @@ def _shares(gpu: Facts, tenants: list[dict[str, Any]]) -> dict[str, int] | None:
 
 
 def kind(gpu: Facts, now: float) -> str:
-    """How a GPU stands, in the word that its tile has: what somebody must know first comes first."""
+    """State of a GPU for its tile; the most important comes first."""
     if gpu["state"] == "unknown":
         return "lost"
     if gpu["state"] == "foreign":
@@ -67,7 +66,6 @@ def kind(gpu: Facts, now: float) -> str:
 
 
 def waiting(job: Facts) -> dict[str, Any]:
-    """A job of the queue's head."""
     tasks = job.get("tasks")
     return {
         **_named(job), "since": _seconds(job["submitted_at"]), "reason": job["reason"] or "",
@@ -76,7 +74,6 @@ def waiting(job: Facts) -> dict[str, Any]:
 
 
 def finished(job: Facts) -> dict[str, Any]:
-    """A job that is over."""
     begin, end = _seconds(job["started_at"]), _seconds(job["ended_at"])
     return {
         **_named(job), "state": job["state"], "ended": end, "code": job["exit_code"],
@@ -85,7 +82,7 @@ def finished(job: Facts) -> dict[str, Any]:
 
 
 def day(stats: Facts) -> dict[str, Any]:
-    """What happened since midnight."""
+    """Totals since midnight."""
     outcomes = stats["outcomes"]
     return {
         "hours": round(stats["gpu_hours"], 2), "wait": stats["wait_seconds"]["mean"],
@@ -95,7 +92,6 @@ def day(stats: Facts) -> dict[str, Any]:
 
 
 def midnight(now: datetime) -> str:
-    """When the day began, as the API reads it; the same text for everybody in a zone."""
     begin = now.replace(hour=0, minute=0, second=0, microsecond=0)
     return begin.isoformat()
 
@@ -105,7 +101,7 @@ def _named(job: Facts) -> dict[str, Any]:
 
 
 def _on(gpu: Facts) -> Iterable[str]:
-    """Jobs that are on a GPU: those that were put there, then those that are still there though they are over."""
+    """Jobs on a GPU: placed ones, then ended ones that still have processes there."""
     there = (process["job"] for process in _processes(gpu) if process["job"] is not None)
     return dict.fromkeys((*gpu["jobs"], *there))
 
@@ -142,7 +138,7 @@ def _rounded(size: float) -> int:
 
 
 def _end(remaining: float | None, now: float) -> float | None:
-    """When a job will have ended, as roughly as it is known: else this would change at every look."""
+    """When a job will end, rounded to its precision, so that it does not change at every update."""
     if remaining is None:
         return None
     grain = max(2.0, 10.0 ** len(str(int(remaining))) / 50)
@@ -154,7 +150,7 @@ def _seconds(iso: str | None) -> float | None:
 
 
 HEAD = 10
-"""Jobs of the queue, and of those that have ended, that are shown."""
+"""Jobs of the queue, and of the finished ones, that are shown."""
 _PATHS = {
     "/gpus": 2.0,
     "/jobs?state=running&limit=1000": 2.0,
@@ -162,9 +158,9 @@ _PATHS = {
     "/jobs?state=held&columns=true&limit=1": 5.0,
     f"/history?limit={HEAD}": 30.0,
 }
-"""What is asked for, and for how many seconds an answer will do if nothing happens."""
+"""What is requested, and for how many seconds an answer is used if nothing happens."""
 _WHOLE = {"utilization": 1.0, "temperature": 1.0, "power": 1.0, "memory_used": 2.0**20}
-"""What the numbers of samples are sent as: so many percent, degrees, watts and mebibytes."""
+"""Samples are sent as whole percent, degrees, watts and mebibytes."""
 
 
 class VersionedParts:
@@ -198,7 +194,7 @@ class VersionedParts:
 
 
 class EncodedSamples:
-    """The samples, in the way that they are sent."""
+    """Samples as JSON, encoded once for all viewers."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -206,7 +202,7 @@ class EncodedSamples:
         self._told: dict[float, str] = {}
 
     def after(self, at: float, gpus: list[int]) -> tuple[float, str]:
-        """The samples since an instant, as JSON, and when the last of them is of."""
+        """Samples after an instant as JSON, and the time of the last one."""
         last = self._samples.last
         if last is None or last <= at:
             return at, ""
@@ -232,8 +228,6 @@ class EncodedSamples:
 
 
 class OverviewState:
-    """The overview of one daemon."""
-
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._seen: list[Any] = []
@@ -244,7 +238,6 @@ class OverviewState:
         self.gpus: list[int] = []
 
     async def refresh(self) -> None:
-        """Ask for what there is, and work it out if nobody else has."""
         answers = await asyncio.gather(*(self._feed.ask(path, keep) for path, keep in _PATHS.items()))
         if len(answers) == len(self._seen) and all(map(_same, answers, self._seen)):
             return
@@ -272,7 +265,6 @@ _STATES: WeakKeyDictionary[Feed, OverviewState] = WeakKeyDictionary()
 
 
 def overview_of(feed: Feed) -> OverviewState:
-    """The board that everybody shares."""
     return _STATES.setdefault(feed, OverviewState(feed))
 
 
@@ -290,7 +282,7 @@ _DAY = 30.0  # seconds for which they will do
 
 
 class OverviewElement(Element, component="../assets/overview.js"):
-    """Has all of it; what changes is sent to its component's `take`."""
+    """The whole overview; changes are sent to the component's `take`."""
 
     def __init__(self, visit: Visit) -> None:
         super().__init__()
@@ -301,13 +293,12 @@ class OverviewElement(Element, component="../assets/overview.js"):
         self._props["acts"] = visit.viewer.acts
 
     async def begin(self) -> None:
-        """Have the page come with what there is, if the daemon answers soon; else it follows."""
+        """Send the content with the page if the daemon answers soon; else it follows."""
         with suppress(Unavailable, Refused, TimeoutError):
             async with asyncio.timeout(_FIRST_TIMEOUT):
                 self._props["begin"] = await self._news()
 
     async def show(self) -> None:
-        """Send what is new."""
         if news := await self._news():
             self.run_method("take", news)
 
@@ -324,7 +315,7 @@ class OverviewElement(Element, component="../assets/overview.js"):
         return _joined(now=f"{time.time():.2f}", parts=parts, samples=samples, day=today)
 
     async def _today(self) -> str:
-        """The numbers of the day, if they are others than before; none before it is known whose day that is."""
+        """The day's totals if they changed; empty until the viewer's zone is known."""
         if self._visit.zone is None:
             return ""
         since = quote(midnight(datetime.now(self._visit.zone)), safe="")
@@ -339,12 +330,11 @@ class OverviewElement(Element, component="../assets/overview.js"):
 
 
 def _joined(**parts: str) -> str:
-    """JSON of several things that are encoded already."""
+    """A JSON object of values that are already encoded."""
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items() if text) + "}"
 
 
 async def build(visit: Visit) -> None:
-    """Make the view."""
     screen = OverviewElement(visit)
     await screen.begin()
     visit.live(screen.show)

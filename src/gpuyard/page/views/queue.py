@@ -25,23 +25,22 @@ _LEAST = 1e-9  # what two ranks must differ by, so that something comes between 
 
 @dataclass(frozen=True, slots=True)
 class PriorityOrder:
-    """What the policy in force makes of priorities."""
+    """How the policy in force uses priorities."""
 
     name: str
     doc: str
     counts: bool
-    """Whether it looks at priorities at all."""
+    """Whether it uses priorities at all."""
     known: bool
-    """Whether it is one of those whose arithmetic is known here."""
+    """Whether its formula is known here."""
     ageing: float = 0.0
     fairness: float = 0.0
 
     def others(self, job: JobRank) -> float:
-        """What a job's rank is made of beside its priority; the smallest rank goes first."""
+        """A job's rank without its priority; the smallest rank goes first."""
         return job.submitted * self.ageing / _HOUR + job.usage * self.fairness
 
     def rank(self, job: JobRank) -> float:
-        """The number by which jobs are ordered."""
         return self.others(job) - job.priority
 
 
@@ -56,7 +55,6 @@ class JobRank:
 
 
 def order_of(policy: Mapping[str, Any], known: Mapping[str, Any]) -> PriorityOrder:
-    """What the API's answers say of the policy in force."""
     if str(policy["name"]).startswith(LEARNED):
         return PriorityOrder(str(policy["name"]), "A trained policy.", counts=False, known=False)
     name, _, given = str(policy["name"]).partition(":")
@@ -73,7 +71,7 @@ def order_of(policy: Mapping[str, Any], known: Mapping[str, Any]) -> PriorityOrd
 
 
 def priority_between(order: PriorityOrder, job: JobRank, above: JobRank | None, below: JobRank | None) -> float | None:
-    """The simplest priority that brings a job behind one and before the other; None if there is none."""
+    """The simplest priority that puts a job between two others; None if there is none."""
     if above is None and below is None:
         return job.priority
     own = order.others(job)
@@ -89,7 +87,7 @@ def priority_between(order: PriorityOrder, job: JobRank, above: JobRank | None, 
 
 
 def simplest(least: float, most: float) -> float:
-    """The number strictly between two with the fewest digits, the one in the middle of those."""
+    """The number strictly between two with the fewest digits, closest to the middle."""
     for digits in range(13):
         scale = 10.0**digits
         first, last = math.floor(least * scale) + 1, math.ceil(most * scale) - 1
@@ -103,13 +101,13 @@ _SETTLED = 0.7  # seconds after which the daemon's order is surely of after the 
 
 
 class QueueMoves:
-    """Moves jobs under the policy in force."""
+    """Moves jobs in the queue by changing their priorities."""
 
     def __init__(self, visit: Visit, acts: JobActions, order: PriorityOrder) -> None:
         self._visit, self._acts, self._order = visit, acts, order
 
     async def move(self, job: ListedJob, above: ListedJob | None, below: ListedJob | None, up: bool) -> None:
-        """Bring a job behind one and before another, up or down, as far as a priority can."""
+        """Move a job between two others, up or down, as far as a priority can."""
         if not (self._order.known and self._order.counts):
             ui.notify(
                 f"The policy {self._order.name} does not order by priority, so nothing can be moved.", type="info"
@@ -140,7 +138,7 @@ class QueueMoves:
         return priority_between(self._order, own, standing(above), standing(below))
 
     async def _look(self, job: ListedJob, above: ListedJob | None, below: ListedJob | None) -> None:
-        """Say so if it did not come to where it was wanted."""
+        """Notify the viewer if the job did not get to its place."""
         await asyncio.sleep(_SETTLED)
         try:
             found = await self._visit.api.get("/jobs", columns=True, fold=True, state="queued", limit=_LOOKED)
@@ -156,7 +154,7 @@ class QueueMoves:
 
 
 def _waiting(job: ListedJob | None) -> ListedJob | None:
-    """A neighbour that says something about the order: those that run or are held do not."""
+    """The neighbour if it waits: running and held jobs do not matter for the order."""
     return job if job is not None and job.state == "queued" else None
 
 
@@ -188,8 +186,6 @@ _KEYS = (
 
 
 class QueueView:
-    """One viewer's queue."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         request = visit.client.request
@@ -203,7 +199,6 @@ class QueueView:
         self._acts = JobActions(visit)
 
     async def build(self) -> None:
-        """Make the elements, with what there is to see already."""
         self._search()
         with ui.element("p").classes("gy-list-note"):
             self._note, self._drag = ui.label(), ui.label(_DRAG).classes("gy-list-drag")
@@ -231,7 +226,7 @@ class QueueView:
                 self._only_mine = button("Mine", self._mine, "person")
 
     def _nothing(self) -> None:
-        """What stands there instead of an empty table."""
+        """Placeholders for an empty table."""
         self._empty = empty("No job runs or waits. Queue one:", "gpuyard submit --gpus 1 -- python train.py")
         self._none = ui.element("div").classes("gy-empty")
         with self._none:
@@ -281,7 +276,7 @@ class QueueView:
         return await self._visit.feed.ask(_path({**asked, "limit": SIZE, "offset": (page - 1) * SIZE}))
 
     async def _counts(self, found: Any) -> dict[str, int]:
-        """How many there are in each state, whichever of them are shown."""
+        """Number of jobs in each state, regardless of the chosen one."""
         states = found["states"]
         if self._filters["state"]:
             states = (await self._visit.feed.ask(_path({**self._filters.asked(*_SEARCH), "limit": 1})))["states"]
@@ -382,7 +377,7 @@ def _path(asked: dict[str, Any]) -> str:
 
 
 def _order_text(order: PriorityOrder) -> str:
-    """What decides the order, and what a priority does about it."""
+    """What decides the order, and what a priority does."""
     if not order.counts:
         return (
             f"The policy {order.name} decides who is next: {_low(order.doc)} It does not look at priorities, so "

@@ -39,7 +39,7 @@ class ListedJob:
     """A job, or the waiting tasks of an array, as the API lists it."""
 
     key: str
-    """The same while tasks of an array start one after the other."""
+    """Stays the same while tasks of an array start."""
     id: str
     name: str
     user: str
@@ -53,14 +53,12 @@ class ListedJob:
 
     @property
     def label(self) -> str:
-        """What to call it in a sentence."""
         if self.tasks > 1:
             return f"the {self.tasks:,} {STATES[self.state]} tasks of job {self.array}"
         return f"job {self.id}"
 
 
 def listed(columns: Mapping[str, list[Any]]) -> list[ListedJob]:
-    """The jobs of an answer."""
     names = ("id", "name", "user", "state", "kind", "priority", "submitted")
     return [_one(*values) for values in zip(*(columns[name] for name in names), strict=True)]
 
@@ -74,7 +72,6 @@ def _one(id: str, name: str | None, user: str, state: str, kind: str, priority: 
 
 
 def rows_of(columns: Mapping[str, list[Any]], viewer: Viewer, movable: bool) -> list[Row]:
-    """The rows that show them to somebody."""
     return [_row(job, columns, place, viewer, movable) for place, job in enumerate(listed(columns))]
 
 
@@ -96,12 +93,12 @@ def _row(job: ListedJob, columns: Mapping[str, list[Any]], place: int, viewer: V
 
 
 def short_id(job: ListedJob) -> str:
-    """Its id; of many tasks so much as there is room for."""
+    """Its id; that of many tasks is cut to the column's width."""
     return job.id if len(job.id) <= _SHORT else f"{job.id[:_SHORT]}…"
 
 
 def actions_of(job: ListedJob, viewer: Viewer) -> tuple[str, ...]:
-    """What this viewer may do to it now."""
+    """Actions that this viewer may do now."""
     if not viewer.owns(job.user):
         return ()
     if job.state == "running":
@@ -111,7 +108,7 @@ def actions_of(job: ListedJob, viewer: Viewer) -> tuple[str, ...]:
 
 
 def gpus_of(gpus: list[int], count: int, memory: int | None) -> str:
-    """Which GPUs it has, or how many it asks for, and how much of each."""
+    """The job's GPUs, or how many it asks for, and how much memory of each."""
     told = f"GPU{'s' * (len(gpus) > 1)} {ranges(gpus)}" if gpus else f"{count} GPU{'s' * (count != 1)}"
     return told if memory is None else f"{told}, {size(memory)}{' each' if count > 1 else ''}"
 
@@ -119,7 +116,7 @@ def gpus_of(gpus: list[int], count: int, memory: int | None) -> str:
 def standing(
     state: str, reason: str | None, progress: Mapping[str, Any] | None, end: float | None = None
 ) -> dict[str, Any]:
-    """How far it is, when it should end, or why it waits."""
+    """Progress, expected end, or waiting reason."""
     if state == "running" and progress is not None:
         left = span(progress["remaining"])
         text = f"{100 * progress['fraction']:.0f} %" + (f", {left} left" if left else "")
@@ -137,22 +134,20 @@ _DONE = {"cancel": "Cancelled", "hold": "Held", "release": "Released"}
 
 
 class JobActions:
-    """Does what the viewer wants, and says how it went."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._one_at_a_time = asyncio.Lock()
         self._wished: dict[str, tuple[float, float]] = {}
-        """Priorities that the table does not show yet, and until when to go by them: two presses are two steps."""
+        """Priorities that the table does not show yet, with expiry times: two quick presses are two steps."""
 
     async def do(self, name: str, jobs: Sequence[ListedJob]) -> None:
-        """Cancel, hold or release; whoever cancels is asked first."""
+        """Cancel (after a question), hold or release."""
         if not jobs or (name == "cancel" and not await self._is_sure(jobs)):
             return
         await self._each(jobs, lambda job: self._visit.api.post(f"/jobs/{quote(job.id, safe='')}/{name}"), _DONE[name])
 
     async def step(self, job: ListedJob, by: float) -> None:
-        """Give a job so much more priority than it has, or is about to have."""
+        """Change a job's priority relative to the one it has or is about to have."""
         wished, until = self._wished.get(job.key, (job.priority, math.inf))
         priority = by + (wished if time.monotonic() < until else job.priority)
         wish = self._wished[job.key] = priority, time.monotonic() + _SHOWN
@@ -163,13 +158,12 @@ class JobActions:
                 self._wished.pop(job.key, None)
 
     def shown(self, jobs: Iterable[ListedJob]) -> None:
-        """Forget wishes that have come true; not while one is on its way, since it may be the last but one."""
+        """Forget requested priorities that the table shows; not while a request is in flight."""
         for job in () if self._one_at_a_time.locked() else jobs:
             if self._wished.get(job.key, (None, 0.0))[0] == job.priority:
                 del self._wished[job.key]
 
     async def set_priority(self, job: ListedJob, priority: float, told: str = "") -> bool:
-        """Give a job another priority."""
         done = told or f"{_begin(job.label)} {'have' if job.tasks > 1 else 'has'} priority {written(priority)} now."
         return await self._visit.do(self._edit(job, priority), done)
 
@@ -210,7 +204,7 @@ class JobActions:
 
 
 def _counted(jobs: Sequence[ListedJob]) -> str:
-    """`3 jobs`, where each task is one."""
+    """`3 jobs`; each task counts."""
     return f"{sum(job.tasks for job in jobs):,} jobs"
 
 

@@ -20,12 +20,11 @@ from gpuyard.page.visit import Visit
 
 
 def section(name: str) -> Element:
-    """A part that `/sharing#NAME` leads to."""
+    """A section with the anchor `/sharing#NAME`."""
     return ui.element("section").props(f"id={name}").classes("gy-share-part")
 
 
 def note(text: str) -> ui.label:
-    """A line on what is seen below."""
     return ui.label(text).classes("gy-list-note")
 
 
@@ -41,7 +40,6 @@ ORDERS = {
     "off": "Furthest off",
     "runs": "Most runs",
 }
-"""How what is known can be ordered."""
 PAIR_COLUMNS = (
     Column("Jobs like", "link"), Column("Beside jobs like", "link"), Column("What that does", "stand", grow=True),
     Column("How it was seen", grow=True), Column("Placement considerate"), Column("Last seen", "time", right=True),
@@ -51,7 +49,7 @@ _VERDICTS = {"apart": "never together", "avoided": "only if there is no other ro
 
 
 def matching_estimates(estimates: Sequence[Facts], text: str, order: str) -> list[Facts]:
-    """Those that a text is in, in an order; they come with the latest first."""
+    """Estimates that contain a text, in an order; they come latest first."""
     wanted = text.casefold()
     some = [one for one in estimates if wanted in f"{one['command']}\n{one['name']}\n{one['user']}".casefold()]
     keys = {
@@ -66,7 +64,6 @@ def _furthest(one: Facts) -> float:
 
 
 def need_rows(estimates: Sequence[Facts]) -> list[Row]:
-    """What is known of jobs, one kind a row."""
     return [
         Row(
             one["signature"],
@@ -94,7 +91,7 @@ def _time(one: Facts) -> str:
 
 
 def accuracy_text(memory: Facts | None, time: Facts | None) -> str:
-    """How far predictions were off, for somebody who wonders whether to trust them."""
+    """How far predictions were off."""
     told = [f"{what} {_off(error)}" for what, error in (("Memory", memory), ("Run time", time)) if error]
     return " ".join(told) if told else "No prediction was put to the test yet."
 
@@ -118,7 +115,7 @@ def _percent(part: float) -> str:
 
 
 def pair_rows(pairs: Sequence[Facts]) -> list[Row]:
-    """What jobs of one kind suffer beside those of another, the worst first."""
+    """Slowdown of one kind of jobs beside another, worst first."""
     return [
         Row(
             f"{pair['sufferer']['signature']} {pair['beside']['signature']}",
@@ -135,7 +132,6 @@ def pair_rows(pairs: Sequence[Facts]) -> list[Row]:
 
 
 def slowdown_text(slowdown: float) -> str:
-    """A slowdown, for somebody who has never heard of one."""
     if slowdown < 1.01:
         return "Runs as fast as alone."
     return f"Runs at {100 / slowdown:.0f} % of its speed: takes {slowdown:.2g} times as long as alone."
@@ -147,7 +143,6 @@ def _kind(kind: Facts) -> dict[str, str]:
 
 
 def _called(kind: Facts) -> str:
-    """What people know jobs of a kind by."""
     return str(kind["name"] or (f"job {kind['job']}" if kind["job"] else kind["signature"][:8]))
 
 
@@ -162,8 +157,6 @@ SIZE = 20
 
 
 class Needs:
-    """One viewer's table."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         request = visit.client.request
@@ -197,7 +190,6 @@ class Needs:
             part.set_visibility(False)
 
     async def show(self) -> None:
-        """Show what is known by now."""
         answer = await self._visit.feed.ask(f"/estimates?limit={_MAX_ESTIMATES}", _KEEP, until_event=False)
         drawn = (answer, self._page, *self._filters.values.values())
         if len(drawn) == len(self._drawn) and answer is self._drawn[0] and drawn[1:] == self._drawn[1:]:
@@ -255,8 +247,6 @@ _WOULD = "The placement considerate keeps those apart that hurt each other; now 
 
 
 class Pairs:
-    """The table, and what follows from it."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._seen: tuple[Any, Any] = (None, None)
@@ -266,7 +256,6 @@ class Pairs:
         self._more = ui.label().classes("gy-soft")
 
     async def show(self) -> None:
-        """Show what was seen until now."""
         answer = await self._visit.feed.ask("/interference", _KEEP, until_event=False)
         policy = await self._visit.feed.ask("/policy", _KEEP, until_event=False)
         if answer is self._seen[0] and policy is self._seen[1]:
@@ -281,7 +270,6 @@ class Pairs:
         )
 
     def _tell(self, any_pairs: bool, considered: bool, policy: str) -> None:
-        """What this is, and what follows from it."""
         self._words.clear()
         self._words.classes(remove="gy-share-says gy-empty", add="gy-share-says" if any_pairs else "gy-empty")
         with self._words:
@@ -293,7 +281,7 @@ class Pairs:
 
 
 def considerate_policy(policy: str) -> str:
-    """The same policy and discipline, with the placement that goes by this."""
+    """The same policy and discipline with the placement that avoids interference."""
     name, _, rest = policy.partition("@")
     return f"{name}@{rest.partition('@')[0] or 'easy'}@considerate"
 
@@ -302,7 +290,7 @@ _SOON = 1.0  # seconds that a new page waits for its content
 
 
 async def build(visit: Visit) -> None:
-    """Make the view, with what there is to see already: else what an address leads to would move away."""
+    """Build the view with its content, since anchors would move if it came later."""
     with section("batches"):
         heading("Batches")
         batches = Batches(visit)

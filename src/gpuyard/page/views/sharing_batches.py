@@ -21,7 +21,7 @@ from gpuyard.page.visit import Visit
 
 Facts = Mapping[str, Any]
 OPEN, CLOSED = 10, 5
-"""Batches that are shown: of those that are on, and of those that are over."""
+"""The most batches shown: open ones and closed ones."""
 _RUNNING = 6  # rows that are named
 _ORDER = (
     "succeeded", "running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "refused",
@@ -29,14 +29,14 @@ _ORDER = (
 
 
 def shown_batches(heads: Sequence[Facts]) -> list[Facts]:
-    """Which of the batches are shown: those that are on, then the latest of the others."""
+    """Open batches, then the latest of the others."""
     on = [head for head in heads if head["state"] == "open"]
     over = [head for head in heads if head["state"] != "open"]
     return on[:OPEN] + over[:CLOSED]
 
 
 def card(head: Facts, standing: Facts | None, report: Facts | None, now: float) -> dict[str, Any]:
-    """A batch: how it stands if it is on, or what it achieved."""
+    """A batch: its progress if open, else its results."""
     counts = [
         {"state": state, "count": count, "word": STATES.get(state, state)}
         for state, count in _counts(head)
@@ -54,7 +54,7 @@ def card(head: Facts, standing: Facts | None, report: Facts | None, now: float) 
 
 
 def counts_text(head: Facts) -> str:
-    """How many rows stand how: what the bar shows, in words."""
+    """The bar in words."""
     counted = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in _counts(head) if count)
     return f"{head['rows']:,} row{'s' * (head['rows'] != 1)}: {counted}"
 
@@ -71,7 +71,7 @@ def _wave(standing: Facts | None) -> str:
 
 
 def remaining_text(head: Facts, now: float) -> str:
-    """How long a batch will still take, if it goes on as it did; empty if nothing tells."""
+    """Time left at the present rate; empty if unknown."""
     over = sum(count for state, count in head["states"].items() if state in OVER)
     open_ones = sum(head["states"].values()) - over
     if not over or not open_ones:
@@ -81,7 +81,7 @@ def remaining_text(head: Facts, now: float) -> str:
 
 
 def _rough(seconds: float) -> float:
-    """As much of it as is known, so that it does not change all the time."""
+    """Rounded, so that it does not change all the time."""
     grain = 60.0 if seconds >= 600 else 10.0 if seconds >= 60 else 1.0
     return max(1.0, round(seconds / grain) * grain)
 
@@ -98,7 +98,7 @@ def _row(job: Facts) -> dict[str, Any]:
 
 
 def batch_results(report: Facts) -> Iterator[str]:
-    """What a batch that is over achieved, beside running its rows one after another."""
+    """Speedup and GPU-hours against running the rows one after another."""
     if not report["makespan"]:
         return
     took, alone = span(report["makespan"]), span(report["sequential"])
@@ -119,7 +119,6 @@ def batch_results(report: Facts) -> Iterator[str]:
 
 
 def gpu_hours(number: float) -> str:
-    """GPU-hours, as people read them."""
     if 0 < number < 0.001:
         return "under 0.001"
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2g}"
@@ -135,18 +134,15 @@ _NOBODY_ENDED_THEN = 20_000_000_000  # of what is on only the rows that run are 
 
 
 class BatchesState:
-    """The batches of one daemon."""
-
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._seen: list[Any] = []
         self._reports: dict[str, Facts] = {}
         self.ledger = VersionedParts()
         self.owners: dict[str, str] = {}
-        """Whose each batch is."""
+        """User of each batch."""
 
     async def refresh(self) -> None:
-        """Ask for what there is, and work it out if nobody else has."""
         heads = (await self._ask(f"/batches?limit={_LOOKED_AT}"))["batches"]
         shown = shown_batches(heads)
         answers = await asyncio.gather(*map(self._detail, shown))
@@ -171,7 +167,7 @@ class BatchesState:
         return {"order": [head["batch"] for head in heads], "earlier": more, **cards}
 
     async def _detail(self, head: Facts) -> Any:
-        """How one stands; or what it achieved, which is asked for once: that may take long to add up."""
+        """Progress of an open batch, or the report of a closed one; reports are requested once, since they are slow."""
         id, path = head["batch"], f"/batches/{quote(head['batch'], safe='')}"
         if head["state"] == "open":
             self._reports.pop(id, None)
@@ -188,7 +184,6 @@ _STATES: WeakKeyDictionary[Feed, BatchesState] = WeakKeyDictionary()
 
 
 def batches_of(feed: Feed) -> BatchesState:
-    """The board that everybody shares."""
     return _STATES.setdefault(feed, BatchesState(feed))
 
 
@@ -197,7 +192,7 @@ def _same(answer: Any, other: Any) -> bool:
 
 
 class Batches(Element, component="../assets/sharing.js"):
-    """Has a card for each; what changes is sent to its component's `take`."""
+    """A card for each batch; changes are sent to the component's `take`."""
 
     def __init__(self, visit: Visit) -> None:
         super().__init__()
@@ -209,11 +204,9 @@ class Batches(Element, component="../assets/sharing.js"):
         self.on("cancel", self._cancel)
 
     async def begin(self) -> None:
-        """Have the page come with what there is."""
         self._props["begin"] = await self._news()
 
     async def show(self) -> None:
-        """Send what is new."""
         if news := await self._news():
             self.run_method("take", news)
 

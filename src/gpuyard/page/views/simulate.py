@@ -27,7 +27,7 @@ _ESTIMATES = {
 
 
 class UploadElement(Element, component="../assets/simulate_upload.js"):
-    """Sends a file; `uploaded` tells of it."""
+    """Uploads a file; emits `uploaded`."""
 
     def __init__(self, known: str, on_upload: Callable[[str], None]) -> None:
         super().__init__()
@@ -36,8 +36,6 @@ class UploadElement(Element, component="../assets/simulate_upload.js"):
 
 
 class SimulateForm:
-    """The fields, and what is chosen by them."""
-
     def __init__(
         self,
         visit: Visit,
@@ -55,12 +53,11 @@ class SimulateForm:
         self._ready = False
 
     def _still_there(self, chosen: Choices) -> Choices:
-        """An address may name a file of somebody else's, or one that is gone."""
+        """Drop files from a URL that belong to another viewer or are gone."""
         upload = self.bench.uploads.find(self.visit.viewer.name, chosen.upload)
         return replace(chosen, upload=upload.id if upload else "", name=upload.name if upload else "")
 
     def build(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Make the elements."""
         with ui.element("div").classes("gy-sim"):
             with ui.element("section").classes("gy-card"):
                 heading("Jobs")
@@ -156,7 +153,7 @@ class SimulateForm:
                 ui.label("decides in this yard now").classes("gy-sim-now")
 
     def _chosen(self) -> None:
-        """Take the boxes and the text; those that were chosen before keep their place."""
+        """Policies from boxes and text; earlier choices keep their order."""
         found = [name for name, box in self._boxes.items() if box.value]
         typed = split_policies(self._typed.value or "") if self._ready else ()
         self._set("policies", tuple(dict.fromkeys((*found, *typed))))
@@ -194,7 +191,7 @@ class SimulateForm:
         self._show()
 
     def _show(self) -> None:
-        """Show what is wrong, the command line, and the address of all that."""
+        """Show errors and the command line, and put the choices into the URL."""
         if not self._ready:
             return
         chosen = self.choices
@@ -219,11 +216,10 @@ class SimulateForm:
 
 
 _POLICIES = ("fcfs", "sjf", "srtf", "las", "fair")
-"""Beside the one that decides now: by arrival, by length, by what is left, by what they had, by user."""
+"""Compared by default with the one in force: by arrival, length, remaining time, attained service, user."""
 
 
 async def build(visit: Visit) -> None:
-    """Make the view."""
     bench: Comparisons = pages.state.bench
     known = await visit.feed.ask("/policies", 600.0, until_event=False)
     now = await visit.feed.ask("/policy", 5.0)
@@ -251,7 +247,7 @@ async def build(visit: Visit) -> None:
 
 
 def usual_choices(now: dict[str, Any], gpus: dict[str, Any]) -> Choices:
-    """What is chosen unless somebody says otherwise: this yard, as it is."""
+    """Defaults: this daemon's history on its GPUs."""
     found = gpus["gpus"]
     memory = max((gpu["memory_total"] or 0 for gpu in found), default=0)
     own = () if ".py" in now["name"] else (now["name"],)

@@ -31,7 +31,7 @@ COLUMNS = (
     ("energy_kwh", "kWh", "50 W for each GPU, and 250 W more while it works", "number", "low"),
     ("preemptions", "Preemptions", "how often a running job was stopped", "count", ""),
 )  # fmt: skip
-"""Metric, heading, what it means, how it is written, and which end is better."""
+"""Metric, heading, meaning, format, and which end is better."""
 _NEAR = 1e-9
 
 
@@ -51,7 +51,7 @@ def cell(value: float | None, kind: str) -> str:
 
 
 def cells(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows for the table: what each cell shows, what it is sorted by, and whether it is the best of its column."""
+    """Table rows: text, sort value, and whether it is the best of its column."""
     best = {key: _best([row.get(key) for row in rows], better) for key, _, _, _, better in COLUMNS}
     return [
         {
@@ -68,7 +68,7 @@ def cells(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _best(values: Sequence[float | None], better: str) -> float | None:
-    """The best of a column; none where all are the same, or there is nothing to choose from."""
+    """None if all are the same, or there is only one."""
     known = [value for value in values if value is not None]
     if not better or len(known) < 2 or max(known) - min(known) <= _NEAR * max(map(abs, known)):
         return None
@@ -80,7 +80,7 @@ def _is(value: float | None, best: float | None) -> bool:
 
 
 def baseline(rows: Sequence[Row], now: Mapping[str, Any]) -> Row | None:
-    """What others are held against: what decides in this yard now, or else first come, first served."""
+    """The row to compare with: the policy in force, else first come, first served."""
     own = [row for row in rows if _is_now(row, now)]
     plain = [row for row in rows if row["policy"].split("@")[0] in ("fcfs", "fifo")]
     return next(iter([*own, *plain]), None)
@@ -92,7 +92,6 @@ def _is_now(row: Row, now: Mapping[str, Any]) -> bool:
 
 
 def summary_text(rows: Sequence[Row], now: Mapping[str, Any], source: str) -> str:
-    """What came of it, in a sentence or two."""
     best, other = rows[0], baseline(rows, now)
     on = {"history": "On your history", "workload": "On this workload"}.get(source, "On this trace")
     if best["wait_mean"] is None:
@@ -115,7 +114,7 @@ def summary_text(rows: Sequence[Row], now: Mapping[str, Any], source: str) -> st
 
 
 def _but(best: Row, other: Row) -> str:
-    """What that costs, where it costs something."""
+    """What the best policy makes worse."""
     worse = []
     if best["wait_p99"] > 1.1 * other["wait_p99"] + 1:
         worse.append(f"the longest waits grow (p99 {_pair(other, best, 'wait_p99')})")
@@ -135,7 +134,7 @@ def _short(row: Row) -> str:
 
 
 class Ranking(Element, component="../assets/simulate_ranking.js"):
-    """The table; `choose` tells whose schedule is wanted."""
+    """The table; emits `choose` with the policy whose schedule to show."""
 
 
 class Curves(Element, component="../assets/simulate_curves.js"):
@@ -147,25 +146,20 @@ class Gantt(Element, component="../assets/simulate_gantt.js"):
 
 
 class Results:
-    """The lower half of the view."""
-
     def __init__(self, visit: Visit, bench: Comparisons, now: dict[str, Any], known: dict[str, Any]) -> None:
         self.visit, self.bench, self.now, self.known = visit, bench, now, known
         self._run: Run | None = None
         self._shown: tuple[Any, ...] = ()
 
     def build(self) -> None:
-        """Make the place for it."""
         heading("Results")
         self._list = ui.element("div").classes("gy-sim-runs")
         self._place = ui.element("div").props("id=results")
 
     def look_at(self, run: Run) -> None:
-        """Show this one."""
         self._run = run
 
     async def show(self) -> None:
-        """Show how far it is; what is there already stays."""
         runs = self.bench.line.of(self.visit.viewer.name)
         if self._run is None or self._run not in runs:
             self._run = next(iter(runs), None)
@@ -263,7 +257,7 @@ class Results:
         ranking.on("choose", lambda event: choose(event.args))
 
     def _advise(self, best: dict[str, Any]) -> None:
-        """A way to the settings, for who may change them."""
+        """Link to the settings for admins, if another policy is better."""
         name = best["policy"].split("@")[0]
         name = self.known["aliases"].get(name, {"policy": name})["policy"].split("@")[0]
         same = (name, best["discipline"], best["placement"])
@@ -274,7 +268,6 @@ class Results:
 
 
 def progress(run: Run, ahead: int) -> str:
-    """How far it is, in words."""
     if run.state == "waiting":
         return f"Waits for its turn: {MAX_RUNNING} are simulated at a time, and {ahead} came before."
     if not run.total:

@@ -19,13 +19,11 @@ from gpuyard.page.visit import Permission, Viewer, Visit, may
 
 
 class SettingsSection(NamedTuple):
-    """A part of the settings."""
-
     name: str
     title: str
     build: Callable[[Visit], Awaitable[None]]
     deed: Permission | None = None
-    """What one must be allowed to do to see it at all."""
+    """Permission that is needed to see it."""
 
 
 SECTIONS = (
@@ -40,7 +38,6 @@ SECTIONS = (
 
 
 async def build(visit: Visit) -> None:
-    """Make the view."""
     request = visit.client.request
     sections = sections_for(visit.viewer)
     section = section_named(sections, request.query_params.get("section", "") if request is not None else "")
@@ -56,10 +53,9 @@ async def build(visit: Visit) -> None:
 
 
 def sections_for(viewer: Viewer) -> list[SettingsSection]:
-    """The sections that somebody may see."""
     return [one for one in SECTIONS if one.deed is None or may(viewer, one.deed)]
 
 
 def section_named(sections: list[SettingsSection], name: str) -> SettingsSection:
-    """The section that a link names; the first for any other name."""
+    """The section that a link names, else the first."""
     return next((one for one in sections if one.name == name), sections[0])

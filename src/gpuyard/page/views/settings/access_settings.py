@@ -56,7 +56,6 @@ def _who(visit: Visit) -> None:
 
 
 def who_am_i(name: str, role: str, via: str) -> str:
-    """Who looks, as a sentence."""
     if role == "anonymous":
         return "You are not known here: you may look. To do more, log in with a token."
     means = ROLES.get(role, role).partition(": ")[2]
@@ -64,8 +63,6 @@ def who_am_i(name: str, role: str, via: str) -> str:
 
 
 class _Tokens:
-    """The tokens as one viewer sees them."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.makes, self.makes_any = (
@@ -76,7 +73,6 @@ class _Tokens:
         self._tokens: list[Mapping[str, Any]] = []
 
     def build(self) -> None:
-        """Make the elements."""
         heading("Tokens")
         whose = "Everybody's tokens" if self.makes_any else "Your tokens"
         ui.label(f"{whose}: by these the queue is used from elsewhere. None can be shown again.").classes("gy-soft")
@@ -102,7 +98,6 @@ class _Tokens:
                 button("Make a token", self._make, kind="primary")
 
     async def show(self) -> None:
-        """Show them anew, now and then."""
         self._beats += 1
         if self._beats % _EVERY == 1:
             await self._load()
@@ -151,7 +146,7 @@ class _Tokens:
 
 
 async def _show_once(visit: Visit, made: Mapping[str, Any]) -> None:
-    """Show a new token, and how it is used. It is not kept here either."""
+    """Show a new token and how to use it; it is not kept here either."""
     url = (await visit.feed.ask("/status", 30.0, until_event=False))["url"]
     with ui.dialog().props("persistent") as dialog, ui.card().classes("gy-card gy-set-ask"):
         heading("Your new token", 2)
@@ -175,7 +170,7 @@ async def _show_once(visit: Visit, made: Mapping[str, Any]) -> None:
 
 
 def tunnel(url: str, machine: str) -> str:
-    """What brings a daemon to another computer that listens on this one only; empty if it listens elsewhere."""
+    """The command that forwards a loopback-only daemon to another computer; else empty."""
     place = urlsplit(url)
     host = place.hostname or ""
     if host != "::1" and not host.startswith("127."):
@@ -185,13 +180,13 @@ def tunnel(url: str, machine: str) -> str:
 
 
 def by_name(url: str) -> str:
-    """That a daemon which listens at all addresses is not reached by the one that it tells."""
+    """A hint for daemons that listen at all addresses: the URL is not usable elsewhere."""
     host = urlsplit(url).hostname
     return _BY_NAME.format(host) if host in ("0.0.0.0", "::") else ""
 
 
 def token_text(made: Mapping[str, Any], until: str) -> str:
-    """What a new token is good for."""
+    """What a new token allows."""
     good = f"until {until}" if until else "until it is revoked"
     said = f"It is {made['user']}'s, with the role {made['role']}, good {good}."
     runs_as = made.get("runs_as")
@@ -208,15 +203,12 @@ async def build_quotas(visit: Visit) -> None:
 
 
 class _Quotas:
-    """The table as one viewer sees it."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SET_RULES)
         self._users: dict[str, Mapping[str, Any]] = {}
 
     def build(self) -> None:
-        """Make the elements."""
         self._says = ui.label("").classes("gy-soft")
         self._rows = Rows("Quotas, shares and use", _QUOTA_HEADS, self._act if self.free else None)
         self._none = empty(
@@ -230,7 +222,6 @@ class _Quotas:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        """Show how everybody stands."""
         told = await self.visit.feed.ask("/rules", 10.0)
         users = told["users"]
         self._users = {one["name"]: one for one in users}
@@ -264,7 +255,7 @@ _ACTS = (act("change", "Change"),)
 
 
 def _fields(name: str, known: Mapping[str, Any] | None) -> Callable[[], RuleFields]:
-    """The fields of a rule, and what reads them."""
+    """The fields of a rule, and a function that reads them."""
     known = known or {"quota_gpus": None, "quota_gpu_hours": None, "weight": 1.0}
     with fields():
         who = text_field("For whom", "a user, a group as @name, or * for everybody else") if not name else None
@@ -280,7 +271,7 @@ def _fields(name: str, known: Mapping[str, Any] | None) -> Callable[[], RuleFiel
 
 
 def changes(known: Mapping[str, Any] | None, wish: RuleFields) -> RuleFields:
-    """What differs from how it stands: what comes from a rule for everybody is not made somebody's own by a look."""
+    """What differs: a rule for everybody does not become a user's own by opening the dialog."""
     before = {
         "gpus": (known or {}).get("quota_gpus") or 0,
         "gpu_hours": (known or {}).get("quota_gpu_hours") or 0,
@@ -290,14 +281,12 @@ def changes(known: Mapping[str, Any] | None, wish: RuleFields) -> RuleFields:
 
 
 def subject_text(name: str) -> str:
-    """Whom a rule is for, in words."""
     if name == "*":
         return "everybody else"
     return f"the group {name[1:]}" if name.startswith("@") else name
 
 
 def numbers_text(told: Mapping[str, Any]) -> str:
-    """What the numbers are."""
     half = told["half_life"]
     fades = f"count half after {span(half)}" if half else "never fade"
     stops = "Preemptible jobs are stopped" if told["preempts"] else "No job is stopped"
@@ -305,7 +294,6 @@ def numbers_text(told: Mapping[str, Any]) -> str:
 
 
 def rule_row(one: Mapping[str, Any], everybody: list[Mapping[str, Any]], acts: Any = ()) -> Row:
-    """What somebody deserves, may have and has had."""
     most_gpus, most_hours, week = one["quota_gpus"], one["quota_gpu_hours"], one["week_gpu_hours"]
     gpus = f"{one['gpus']} of {most_gpus}" if most_gpus else f"{one['gpus']}, no quota"
     hours = f"{week:,.1f} of {most_hours:,.0f}" if most_hours else f"{week:,.1f}, no quota"
@@ -317,7 +305,7 @@ def rule_row(one: Mapping[str, Any], everybody: list[Mapping[str, Any]], acts: A
 
 
 def usage_text(one: Mapping[str, Any], everybody: list[Mapping[str, Any]]) -> Cell:
-    """What somebody had lately, and how that is to what they deserve among those who had something."""
+    """A user's recent usage, relative to the share among those who used something."""
     used = [other for other in everybody if other["faded_gpu_hours"] > 0]
     hours = one["faded_gpu_hours"]
     if one not in used:

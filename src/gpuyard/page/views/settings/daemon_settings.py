@@ -23,17 +23,14 @@ async def build_audit(visit: Visit) -> None:
 
 
 class _Audit:
-    """The trail as an admin sees it."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self._before: list[int] = []
-        """Where the pages begin that lie before this one; empty: the latest are shown."""
+        """Where the newer pages begin; empty while the latest are shown."""
         self._last: int | None = None
         self._beats = 0
 
     def build(self) -> None:
-        """Make the elements."""
         ui.label("Who changed what, and who was refused, the latest first.").classes("gy-soft")
         self._user = text_field("User", "only what this user did")
         self._user.classes("gy-set-narrow").props("debounce=400 clearable").on_value_change(self._latest)
@@ -47,7 +44,6 @@ class _Audit:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        """Show the latest anew, now and then."""
         self._beats += 1
         if not self._before and self._beats % _EVERY == 1:
             await self._load()
@@ -82,7 +78,6 @@ class _Audit:
 
 
 def status_text(status: int, times: int) -> dict[str, str]:
-    """How a request went, in words."""
     if status < 400:
         text, look = "done", "gy-succeeded"
     else:
@@ -104,15 +99,12 @@ async def build(visit: Visit) -> None:
 
 
 class _Daemon:
-    """The facts as one viewer sees them."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self._shown: list[tuple[str, str]] = []
         self._warned: list[str] | None = None
 
     def build(self) -> None:
-        """Make the elements."""
         self._warnings = ui.element("div").classes("gy-set-warning").props("role=status")
         self._facts = ui.element("dl").classes("gy-card gy-set-facts")
         heading("How to end it", 3)
@@ -125,7 +117,6 @@ class _Daemon:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        """Show how it does."""
         status = await self.visit.feed.ask("/status", 5.0)
         self._warn(warnings(status))
         found = facts(status, self.visit.when(status["since"]))
@@ -152,14 +143,12 @@ class _Daemon:
 
 
 def warnings(status: Mapping[str, Any]) -> list[str]:
-    """What is not as it should be."""
     store = status["store"]
     wrong = [] if store["state"] == "ok" else [f"What happens cannot be written down: {store['problem']}"]
     return [*wrong, *(f"{text[:1].upper()}{text[1:]}" for text in status["warnings"])]
 
 
 def facts(status: Mapping[str, Any], since: str) -> list[tuple[str, str]]:
-    """What there is to say of it, in order."""
     page = status.get("page") or {}
     found = [
         ("Version", f"gpuyard {status['version']}"),

@@ -32,7 +32,7 @@ from gpuyard.units import parse_indices
 
 
 def parse_gpus(text: str, count: int) -> list[int]:
-    """`0,2-4` as numbers; UserError says what is wrong."""
+    """Indices in `0,2-4`; raises UserError."""
     found = sorted(parse_indices(text))
     if found[-1] >= count:
         raise UserError(f"there is no GPU {found[-1]}; this machine has GPUs 0 to {count - 1}")
@@ -45,7 +45,7 @@ def reserved_text(gpus: Sequence[int]) -> str:
 
 
 def parse_local(text: str, zone: tzinfo) -> float:
-    """What a field for a date and a time holds, in seconds since the epoch."""
+    """Seconds since the epoch of a `datetime-local` field's value."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
     except ValueError:
@@ -53,23 +53,22 @@ def parse_local(text: str, zone: tzinfo) -> float:
 
 
 def format_local(at: datetime, zone: tzinfo) -> str:
-    """An instant, as such a field takes it."""
     return at.astimezone(zone).strftime("%Y-%m-%dT%H:%M")
 
 
 def usual_span(now: datetime) -> tuple[datetime, datetime]:
-    """What is offered first: four hours from the next full one."""
+    """Default of a reservation: four hours from the next full one."""
     begin = (now.astimezone(UTC) + timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
     return begin, begin + timedelta(hours=4)
 
 
 def parse_users(text: str) -> list[str] | None:
-    """Names, with commas or blanks between them; None if there are none."""
+    """Names separated by commas or blanks; None if there are none."""
     return text.replace(",", " ").split() or None
 
 
 def blocking_jobs(jobs: Sequence[Mapping[str, Any]], gpus: Sequence[int], begin: float) -> list[str]:
-    """Running jobs that may still be on these GPUs at that time, and that nobody will stop."""
+    """Running jobs that may still use these GPUs at that time, and are not preemptible."""
     found = []
     for job in jobs:
         started, limit = job["started_at"], job["time_limit"]
@@ -88,8 +87,6 @@ async def build_reservations(visit: Visit) -> None:
 
 
 class _Reservations:
-    """The list and the form as one viewer sees them."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.RESERVE)
@@ -98,7 +95,6 @@ class _Reservations:
         self._warned: list[str] = []
 
     def build(self) -> None:
-        """Make the elements."""
         heading("Reservations")
         heads = ("Name", "GPUs", "From", "To", "For")
         self._rows = Rows("Reservations", heads, self._give_up if self.free else None)
@@ -128,7 +124,6 @@ class _Reservations:
                 button("Reserve", self._reserve, kind="primary")
 
     async def show(self) -> None:
-        """Show those that are not over."""
         found = (await self.visit.feed.ask("/reservations"))["reservations"]
         self._rows.put([self._row(one) for one in found])
         self._none.set_visibility(not found)
@@ -153,7 +148,7 @@ class _Reservations:
         )  # fmt: skip
 
     def _read(self) -> dict[str, Any] | None:
-        """What is asked for; None if something is wrong, which is marked."""
+        """The request, or None if a field is wrong, which is marked."""
         found: dict[str, Any] = {}
         for name, field, read in (
             ("gpus", self._gpus, lambda text: parse_gpus(text, self._count)),
@@ -171,7 +166,7 @@ class _Reservations:
         return found if len(found) == 3 else None
 
     def _check(self) -> None:
-        """Mark what is wrong, and warn of jobs that are in the way."""
+        """Mark errors, and warn of jobs that block."""
         wish = self._read()
         self._warn(blocking_jobs(self._running, wish["gpus"], wish["begin"]) if wish else [])
 
@@ -228,8 +223,6 @@ async def build(visit: Visit) -> None:
 
 
 class _Gpus:
-    """The list as one viewer sees it."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.DRAIN)
@@ -237,7 +230,6 @@ class _Gpus:
         self._reasons: dict[int, str] = {}
 
     def build(self) -> None:
-        """Make its elements."""
         ui.label("On a drained GPU nothing new starts; what runs there goes on.").classes("gy-soft")
         heads = ("GPU", "Name", "State", "Jobs", "Drained")
         self._rows = Rows("GPUs", heads, self._act if self.free else None)
@@ -250,7 +242,6 @@ class _Gpus:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        """Show how they stand."""
         gpus = (await self.visit.feed.ask("/gpus"))["gpus"]
         drained = [gpu["index"] for gpu in gpus if gpu["drained"]]
         self._reasons = {index: drain_text(drain) for index, drain in (await self._drains.of(gpus)).items()}
@@ -290,7 +281,6 @@ class _Gpus:
 
 
 def drain_text(drain: Drain) -> str:
-    """Why a GPU was drained, and by whom, in a few words."""
     why, by = drain
     return f"{why} ({by})" if why and by else why or (f"by {by}" if by else "")
 

@@ -32,14 +32,11 @@ _STATES = {"waiting": ("waits", ""), "delivered": ("sent", "gy-succeeded"), "giv
 
 
 class DeliveryLog:
-    """The latest notifications."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self._beats = 0
 
     def build(self) -> None:
-        """Make the elements."""
         heading("What was sent")
         with ui.element("div").classes("gy-buttons gy-set-left"):
             self._failed = ui.checkbox("Only what failed", on_change=self._load)
@@ -50,7 +47,6 @@ class DeliveryLog:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        """Show it anew, now and then."""
         self._beats += 1
         if self._beats % _EVERY == 1:
             await self._load()
@@ -83,7 +79,6 @@ _ROUTE = "/notifications/subscriptions"
 
 
 async def build(visit: Visit) -> None:
-    """Make the section."""
     try:
         told = await visit.api.get(_ROUTE)
     except Refused as error:
@@ -95,8 +90,6 @@ async def build(visit: Visit) -> None:
 
 
 class _Notifications:
-    """One's subscriptions."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SUBSCRIBE)
@@ -104,7 +97,6 @@ class _Notifications:
         self._testing: set[str] = set()
 
     def build(self, told: Mapping[str, Any]) -> None:
-        """Make the elements."""
         ui.label("Where you are told of your jobs. What is secret in an address is not shown again.").classes("gy-soft")
         self._rows = Rows("Your subscriptions", ("Name", "To", "When"), self._act if self.free else None)
         self._none = empty("You are told of nothing yet. Add an address below, or like this:", "gpuyard notify add URL")
@@ -144,7 +136,6 @@ class _Notifications:
         await (self._test(one) if name == "test" else self._remove(one))
 
     async def _test(self, one: Mapping[str, Any]) -> None:
-        """Send something there, and tell in a sentence how that went."""
         self._testing.add(one["id"])
         self._put(self._told)
         self._say(f"Something is being sent to {one['name']}; that may take a minute.")
@@ -197,7 +188,6 @@ class _Notifications:
 
 
 def events_text(one: Mapping[str, Any]) -> str:
-    """When a subscription tells of a job, in words."""
     words = dict(EVENTS)
     said = [
         f"{words[name]} (over {format_duration(one['long_wait'])})" if name == "long-wait" else words.get(name, name)
@@ -207,7 +197,7 @@ def events_text(one: Mapping[str, Any]) -> str:
 
 
 def delivery_test_text(name: str, told: Mapping[str, Any]) -> tuple[str, bool]:
-    """How a test went, as a sentence, and whether it went well."""
+    """The outcome as a sentence, and whether it went well."""
     if told["error"]:
         return f"{name} could not be reached: {str(told['error']).rstrip('.')}.", False
     return f"{name} was told ({told['target']}). Look whether it arrived.", True

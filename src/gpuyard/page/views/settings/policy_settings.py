@@ -24,7 +24,7 @@ KnownPolicies = Mapping[str, Mapping[str, Any]]
 CHOICES = {"arrivals": ("last", "first")}
 """Settings that take one of some words."""
 PREEMPTIVE = ("skip", "strict")
-"""The disciplines that policies which may stop jobs can have."""
+"""Disciplines that work with preemptive policies."""
 HINTS = {
     "ageing": "what an hour of waiting adds to the priority",
     "fairness": "what a GPU-hour that the user had takes from it",
@@ -37,22 +37,22 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A policy as somebody is about to choose it."""
+    """A policy that the viewer is about to choose."""
 
     name: str
     discipline: str
     placement: str
     settings: Mapping[str, str] = field(default_factory=dict)
-    """As they are written; those that are as usual are left out."""
+    """As written; settings that equal their defaults are omitted."""
 
     @property
     def text(self) -> str:
-        """All of it, as the command line and the API take it."""
+        """As the command line and the API take it."""
         written = ",".join(f"{key}={value}" for key, value in self.settings.items())
         return f"{self.name}{':' if written else ''}{written}@{self.discipline}@{self.placement}"
 
     def with_part(self, part: str, name: str) -> Draft:
-        """Another `discipline` or `placement`, or another policy (`name`), with its usual settings."""
+        """Another `discipline`, `placement`, or policy (`name`) with its default settings."""
         if part == "discipline":
             return replace(self, discipline=name)
         if part == "placement":
@@ -60,14 +60,14 @@ class Draft:
         return self if name == self.name else replace(self, name=name, settings={})
 
     def with_setting(self, key: str, value: str, usual: Any) -> Draft:
-        """A setting changed; UserError says what is wrong with it."""
+        """A changed setting; raises UserError."""
         text = checked_setting(key, value, usual)
         settings = {name: old for name, old in self.settings.items() if name != key}
         return replace(self, settings=settings if text == setting_text(usual) else {**settings, key: text})
 
 
 def parse_policy(text: str, discipline: str = "", placement: str = "") -> Draft:
-    """A policy's text, taken apart; what it does not say is as given."""
+    """Parse a policy's text; missing parts are as given."""
     main, *rest = text.split("@")
     if main.startswith(LEARNED):
         discipline, placement = (*(part for part in rest), *(discipline, placement)[len(rest) :])[:2]
@@ -81,18 +81,18 @@ def parse_policy(text: str, discipline: str = "", placement: str = "") -> Draft:
 
 
 def with_valid_discipline(draft: Draft, known: KnownPolicies) -> Draft:
-    """The same, with a discipline that the policy can have: those that may stop jobs cannot keep places free."""
+    """A preemptive policy cannot reserve places, so other disciplines become `skip`."""
     preemptive = known.get(draft.name, {}).get("preemptive", False)
     return replace(draft, discipline="skip") if preemptive and draft.discipline not in PREEMPTIVE else draft
 
 
 def barred_disciplines(name: str, known: KnownPolicies, disciplines: Iterable[str]) -> list[str]:
-    """The disciplines that a policy cannot have."""
+    """Disciplines that a policy cannot have."""
     return [one for one in disciplines if with_valid_discipline(Draft(name, one, ""), known).discipline != one]
 
 
 def discipline_note(draft: Draft, wanted: str) -> str:
-    """A line that says why a draft has another discipline than is wanted; empty if it has that."""
+    """Why a draft has another discipline than the wanted one; else empty."""
     if draft.discipline == wanted:
         return ""
     return (
@@ -101,14 +101,13 @@ def discipline_note(draft: Draft, wanted: str) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """A setting's value, as it is written."""
     if isinstance(value, list | tuple):
         return "/".join(map(setting_text, value))
     return f"{value:g}" if isinstance(value, float | int) else str(value)
 
 
 def checked_setting(key: str, text: str, usual: Any) -> str:
-    """A setting as it is to be written; UserError says what is wrong with it."""
+    """A setting as it is written; raises UserError."""
     text = text.strip()
     if not text:
         return setting_text(usual)
@@ -145,7 +144,7 @@ MOST_NAMED = 8
 
 
 def preview_sentences(told: Mapping[str, Any]) -> list[str]:
-    """What `POST /policy/preview` answers, as one would say it."""
+    """The answer of `POST /policy/preview` in words."""
     starts, stops = told["starts"], told["stops"]
     waiting, moved = told["waiting"], told["moved"]
     found = [
@@ -164,7 +163,7 @@ def preview_sentences(told: Mapping[str, Any]) -> list[str]:
 
 
 def order_rows(told: Mapping[str, Any]) -> list[Row]:
-    """The first of the queue in their new order, against the present one; nothing where they are the same."""
+    """The head of the queue in its new order; empty if nothing moves."""
     if not told["moved"]:
         return []
     return [
@@ -205,23 +204,20 @@ async def build(visit: Visit) -> None:
 
 
 class _Policy:
-    """The section as one viewer sees it."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SET_POLICY)
         self.present: Draft | None = None
         self._since = ""
         self._trained = ""
-        """What there is to tell of it, if it is a trained one."""
+        """Description of a trained policy."""
         self.draft: Draft | None = None
         self.discipline = ""
-        """The one in force, or chosen since: a policy that cannot have it does not make it forgotten."""
+        """The one in force, or chosen since; remembered while a policy cannot have it."""
         self.wrong: dict[str, str] = {}
         self._asked: tuple[str, int, float] = ("", -1, 0.0)
 
     async def build(self) -> None:
-        """Make its elements."""
         told = await self.visit.feed.ask("/policies", 300.0, until_event=False)
         self.known: KnownPolicies = {one["name"]: one for one in told["policies"]}
         self.docs = {
@@ -242,7 +238,7 @@ class _Policy:
         self.visit.live(self.show)
 
     def _wanted(self) -> Draft | None:
-        """What a link asks to be looked at, if there is such a policy."""
+        """The draft that a link names, if there is such a policy."""
         request = self.visit.client.request
         if not self.free or request is None:
             return None
@@ -277,7 +273,6 @@ class _Policy:
         return choose
 
     def _changes(self) -> None:
-        """What is chosen, its settings, and what it would change."""
         with (
             ui.element("div")
             .classes("gy-card gy-set-change")
@@ -305,7 +300,6 @@ class _Policy:
         ui.label(_OWN).classes("gy-soft")
 
     async def show(self) -> None:
-        """Show what is in force, and what another would change by now."""
         told = await self.visit.feed.ask("/policy")
         present = parse_policy(told["policy"])
         since = self.visit.when(told["since"])
@@ -343,7 +337,6 @@ class _Policy:
             await self._drafted(self.present)
 
     def _show_draft(self) -> None:
-        """Mark what is chosen, and offer its settings."""
         draft, present = self.draft, self.present
         if draft is None or present is None:
             return
@@ -400,7 +393,7 @@ class _Policy:
         await self._preview()
 
     async def _preview(self) -> None:
-        """Ask what would change, where that is not known already."""
+        """Request the effect of the draft, if it is not known already."""
         if not self.free or self.draft is None:
             return
         changed = self.draft != self.present and not self.wrong
