@@ -11,6 +11,8 @@ import httpx
 
 from gpuyard.errors import GpuyardError
 
+Facts = Mapping[str, Any]
+"""A JSON object of the API."""
 _TIMEOUT = 30.0
 _PREFIX = "/api/v1"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import operator
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Api, Refused, Unavailable
@@ -18,6 +19,7 @@ SAMPLES_KEPT = 120
 """Per GPU."""
 METRICS = ("utilization", "memory_used", "temperature", "power")
 Curves = dict[str, deque[float | None]]
+T = TypeVar("T")
 
 
 class Samples:
@@ -80,6 +82,7 @@ class Feed:
         self._news = asyncio.Event()
         self._answers: dict[str, _Answer] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._shared: dict[Callable[[Feed], Any], Any] = {}
 
     async def start(self) -> None:
         for work in (self._follow_events, self._follow_samples, self._beat):
@@ -95,11 +98,15 @@ class Feed:
         known = self._answers.get(path)
         now = time.monotonic()
         if known is None or now - known.at > keep or (until_event and known.seen != self.happened) or _failed(known):
-            known = self._answers[path] = _Answer(asyncio.create_task(self._asked(path)), self.happened)
+            known = self._answers[path] = _Answer(asyncio.create_task(self.api.ask("GET", path)), self.happened)
         return await asyncio.shield(known.task)
 
-    async def _asked(self, path: str) -> Any:
-        return await self.api.ask("GET", path)
+    def shared(self, kind: Callable[[Feed], T]) -> T:
+        """The one instance of a state that all viewers share."""
+        if kind not in self._shared:
+            self._shared[kind] = kind(self)
+        found: T = self._shared[kind]
+        return found
 
     async def _follow_events(self) -> None:
         last = ""
@@ -173,6 +180,49 @@ async def run_forever(work: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             log.exception("the feed failed, and begins again")
         await asyncio.sleep(_RETRY)
+
+
+class VersionedParts:
+    """Parts of a view by name, and the version in which each changed last."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._parts: dict[str, Any] = {}
+        self._since: dict[str, int] = {}
+        self._encoded: dict[int, str] = {}
+
+    def take(self, parts: Mapping[str, Any]) -> None:
+        gone = {name: None for name, part in self._parts.items() if part is not None and name not in parts}
+        changed = {name: part for name, part in {**parts, **gone}.items() if self._parts.get(name) != part}
+        if not changed:
+            return
+        self.version += 1
+        self._parts |= changed
+        self._since |= dict.fromkeys(changed, self.version)
+        self._encoded.clear()
+
+    def after(self, version: int) -> str:
+        """Changes since a version, as JSON; empty if there are none."""
+        if version >= self.version:
+            return ""
+        if version not in self._encoded:
+            new = {name: part for name, part in self._parts.items() if self._since[name] > version}
+            self._encoded[version] = json.dumps(new, separators=(",", ":"))
+        return self._encoded[version]
+
+
+class SharedState(VersionedParts):
+    """A view's parts, computed once for all viewers; get it by `Feed.shared`."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__()
+        self._feed = feed
+        self.seen: Sequence[Any] = ()
+        """The answers from which the parts were computed."""
+
+    def differs(self, answers: Sequence[Any]) -> bool:
+        """Whether the feed has requested any of these answers again."""
+        return len(answers) != len(self.seen) or any(map(operator.is_not, answers, self.seen))
 
 
 class Drain(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from nicegui import ui
 
-from gpuyard.page.parts import heading, link
+from gpuyard.page.parts import heading, link, tagged
 from gpuyard.page.visit import Viewer, Visit
 
 
@@ -57,8 +57,7 @@ def head(path: str, viewer: Viewer | None, places: Sequence[Place] | None = None
     if places is None:
         places = [place for place in PLACES if viewer is not None and (viewer.acts or not place.for_actors)]
     with ui.element("header").classes("gy-head"):
-        with ui.element("a").props('href="#main"').classes("gy-skip"):
-            ui.label("Skip to the content")
+        tagged("a", "Skip to the content").props('href="#main"').classes("gy-skip")
         with ui.element("a").props('href="/" aria-label="gpuyard, overview"').classes("gy-brand"):
             ui.element("span").classes("gy-logo").props("aria-hidden=true")
             ui.label("gpuyard")

@@ -15,7 +15,7 @@ from gpuyard.page.api import Api, Refused, Unavailable
 from gpuyard.page.feed import Feed
 from gpuyard.page.frame import frame, head, one_main
 from gpuyard.page.nicegui_setup import BUILD_TIMEOUT, apply_theme, set_up_nicegui
-from gpuyard.page.parts import command, heading
+from gpuyard.page.parts import command, heading, tagged
 from gpuyard.page.simulations.runs import Comparisons
 from gpuyard.page.views import VIEWS, View, history_tables
 from gpuyard.page.visit import Viewer, Visit
@@ -37,13 +37,11 @@ def login_form(reason: str = "") -> None:
         ui.label("This daemon wants to know who looks. Paste a token; an admin of this machine makes one with")
         command("gpuyard token create NAME")
         with ui.element("form").classes("gy-login").props('id=login onsubmit="gyLogIn(event)"'):
-            with ui.element("label").props("for=token"):
-                ui.label("Token")
+            tagged("label", "Token").props("for=token")
             ui.element("input").props(
                 "id=token name=token type=password autocomplete=current-password required autofocus"
             )
-            with ui.element("button").props("type=submit").classes("gy-submit"):
-                ui.label("Log in")
+            tagged("button", "Log in").props("type=submit").classes("gy-submit")
         ui.element("p").props("id=refusal role=alert").classes("gy-refusal")
 
 

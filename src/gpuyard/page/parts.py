@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 from urllib.parse import quote
 
 from nicegui import ui
@@ -40,7 +40,7 @@ class Since(Element, component="assets/since.js"):
 
     def __init__(self, since: str | float) -> None:
         super().__init__()
-        self._props["since"] = datetime.fromisoformat(since).timestamp() if isinstance(since, str) else since
+        self._props["since"] = epoch(since) if isinstance(since, str) else since
         self._props["now"] = time.time()
 
 
@@ -64,22 +64,29 @@ def job_path(id: str) -> str:
     return f"/jobs/{quote(id, safe='')}"
 
 
-def chip(state: str) -> Element:
-    with ui.element("span").classes(f"gy-chip gy-{state}") as found:
-        ui.label(STATES.get(state, state))
+def tagged(tag: str, text: str) -> Element:
+    """An HTML element that contains a text."""
+    with ui.element(tag) as found:
+        ui.label(text)
     return found
+
+
+def fact(term: str, text: str) -> None:
+    """An entry of a definition list (`dl`)."""
+    tagged("dt", term)
+    tagged("dd", text)
+
+
+def chip(state: str) -> Element:
+    return tagged("span", STATES.get(state, state)).classes(f"gy-chip gy-{state}")
 
 
 def heading(text: str, level: int = 2) -> Element:
-    with ui.element(f"h{level}").classes(f"gy-h{level}") as found:
-        ui.label(text)
-    return found
+    return tagged(f"h{level}", text).classes(f"gy-h{level}")
 
 
 def code(text: str) -> Element:
-    with ui.element("code").classes("gy-code") as found:
-        ui.label(text)
-    return found
+    return tagged("code", text).classes("gy-code")
 
 
 def command(text: str) -> Element:
@@ -134,10 +141,32 @@ def span(seconds: float | None) -> str:
     return format_duration(round(seconds) if seconds >= 10 else float(f"{seconds:.2g}"))
 
 
-def sentence(doc: str) -> str:
+def capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return f"{capitalized(text)}." if text else ""
+
+
+def doc_sentence(doc: str) -> str:
     """A docstring's line as a sentence in plain text."""
-    plain = doc.replace("`", "")
-    return plain[:1].upper() + plain[1:] + ("" if plain.endswith(".") else ".")
+    return sentence(doc.replace("`", ""))
+
+
+@overload
+def epoch(iso: str) -> float: ...
+@overload
+def epoch(iso: str | None) -> float | None: ...
+def epoch(iso: str | None) -> float | None:
+    """Seconds since the epoch of an ISO-8601 time."""
+    return datetime.fromisoformat(iso).timestamp() if iso else None
+
+
+def brief_epoch(iso: str | None) -> float | None:
+    """Rounded to 0.1 s, to be sent to the browser."""
+    return round(epoch(iso), 1) if iso else None
 
 
 def priority(value: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,6 +18,7 @@ from nicegui import Client, background_tasks, ui
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Api, Refused, Unavailable
 from gpuyard.page.feed import Feed, Listener
+from gpuyard.page.parts import capitalized
 
 
 class Permission(Enum):
@@ -35,27 +36,7 @@ class Permission(Enum):
     SUBSCRIBE = "be told of one's jobs"
 
 
-class _HasRole(Protocol):
-    """Whoever looks, as far as it matters here."""
-
-    @property
-    def role(self) -> str: ...
-    @property
-    def via(self) -> str: ...
-
-
-_ACTORS = ("admin", "user")
 _OWN = frozenset((Permission.SUBMIT, Permission.REVOKE_TOKEN, Permission.SUBSCRIBE))
-
-
-def may(viewer: _HasRole, deed: Permission) -> bool:
-    if viewer.role == "admin":
-        return True
-    if deed is Permission.MAKE_TOKEN:  # by a token none can be made: a stolen one would never end
-        return viewer.role == "user" and viewer.via in ("socket", "loopback")
-    return viewer.role in _ACTORS and deed in _OWN
-
-
 log = logging.getLogger("gpuyard.page")
 Show = Callable[[], Awaitable[None]]
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
@@ -87,6 +68,14 @@ class Viewer:
         return self.rules or (self.acts and self.name == user)
 
 
+def may(viewer: Viewer, permission: Permission) -> bool:
+    if viewer.rules:
+        return True
+    if permission is Permission.MAKE_TOKEN:  # tokens cannot make tokens: a stolen one would never end
+        return viewer.role == "user" and viewer.via in ("socket", "loopback")
+    return viewer.acts and permission in _OWN
+
+
 class Tab:
     """One open page, of either application: its time zone, and the parts that are updated."""
 
@@ -94,16 +83,17 @@ class Tab:
         self._listeners = listeners
         self.zone: tzinfo | None = _zone(unquote(request_cookies.get("gpuyard_zone", "")))
         self.client: Client = ui.context.client
-        self._shows: list[Show] = []
+        self._shows: list[tuple[Show, int]] = []
+        self._rounds = 0
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self.client.on_connect(self._connected)
         self.client.on_disconnect(self._leave)
         self.client.on_delete(self._leave)
 
-    def live(self, show: Show) -> None:
-        """Call this once the page is open, and after every change (at most twice a second)."""
-        self._shows.append(show)
+    def live(self, show: Show, every: int = 1) -> None:
+        """Call this once the page is open, and after every change (at most twice a second), or every so many times."""
+        self._shows.append((show, every))
 
     def when(self, iso: str | float | None, *, seconds: bool = False) -> str:
         """An instant on the viewer's clock: `14:03` if today, else with the day."""
@@ -127,8 +117,10 @@ class Tab:
     async def _show(self) -> None:
         while True:
             self._again = False
-            for show in self._shows:
-                await self._shown(show)
+            for show, every in self._shows:
+                if self._rounds % every == 0:
+                    await self._shown(show)
+            self._rounds += 1
             if not self._again:
                 return
 
@@ -177,7 +169,7 @@ class Visit(Tab):
         if isinstance(error, Refused) and error.status == 401:
             ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # the door has words for it
             return
-        ui.notify(_sentence(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
+        ui.notify(capitalized(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
 
     def words(self, text: str | None) -> str:
         """A text of the daemon with its times converted to the viewer's clock."""
@@ -202,7 +194,3 @@ def _zone(name: str) -> tzinfo | None:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return None
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

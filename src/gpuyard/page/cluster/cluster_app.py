@@ -121,8 +121,8 @@ def _is_same(origin: str, host: str) -> bool:
 
 _PLACES = (Place("/", "Cluster", "grid_view"), Place("/pods", "Pods", "list"))
 _VIEWS: dict[str, tuple[str, Callable[..., int | None]]] = {
-    "/": ("Cluster", cluster_views.build_overview),
-    "/pods": ("Pods", cluster_views.build_pods),
+    "/": ("Cluster", lambda look: look.follow(cluster_views.ClusterOverview(look).show)),
+    "/pods": ("Pods", lambda look: look.follow(cluster_views.PodList(look).show)),
     "/pods/{namespace}/{name}": ("Pod", cluster_views.build_pod),
     "/nodes/{name}": ("Node", cluster_views.build_node),
 }

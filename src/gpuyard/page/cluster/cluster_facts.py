@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, Facts, key_of
-from gpuyard.page.parts import priority, size, span
+from gpuyard.page.api import Facts
+from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, key_of
+from gpuyard.page.parts import capitalized, priority, size, span
 from gpuyard.page.table import Column, Row
 
 _GRAIN = 2**24  # bytes; what is used changes by less all the time
@@ -286,8 +287,7 @@ def waiting_text(pod: Facts) -> str:
     if pod["phase"] == "gated":
         return pod["reason"] or "It has scheduling gates, which somebody else is to take away."
     if pod["phase"] == "waiting":
-        why = pod["reason"] or "about to be placed"
-        return why[:1].upper() + why[1:]
+        return capitalized(pod["reason"] or "about to be placed")
     if pod["phase"] == "bound":
         return "A node is chosen; its containers are about to start."
     if pod["phase"] == "ending":

@@ -15,10 +15,10 @@ import httpx
 from nicegui.element import Element
 
 from gpuyard.errors import GpuyardError
+from gpuyard.page.api import Facts
 from gpuyard.page.feed import Listener, run_forever
 from gpuyard.page.visit import Tab
 
-Facts = Mapping[str, Any]
 WAITING = ("waiting", "gated")
 _NUMBER = re.compile(r"(\d+)")
 

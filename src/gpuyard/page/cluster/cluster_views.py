@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from nicegui import ui
 
+from gpuyard.page.api import Facts
 from gpuyard.page.cluster.cluster_facts import (
     COLUMNS,
     PodFact,
@@ -26,8 +27,8 @@ from gpuyard.page.cluster.cluster_facts import (
     standings,
     waiting_text,
 )
-from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, ClusterVisit, Facts, LiveElement, key_of
-from gpuyard.page.parts import Section, Since, command, heading, link, span
+from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, ClusterVisit, LiveElement, key_of
+from gpuyard.page.parts import Section, Since, command, fact, heading, link, span, tagged
 from gpuyard.page.table import Choices, Field, Fields, Filters, Pager, Table, page_number
 
 
@@ -116,11 +117,6 @@ class ClusterOverview(FilteredList):
         )
 
 
-def build_overview(look: ClusterVisit) -> None:
-    """Make the page."""
-    look.follow(ClusterOverview(look).show)
-
-
 class NodeElement(LiveElement, component="../assets/cluster_node.js"):
     """A node's tile on a page of its own."""
 
@@ -148,7 +144,6 @@ class NodeView:
 
 
 def build_node(look: ClusterVisit, name: str) -> int | None:
-    """Make the page; says if there is no such node."""
     look.follow(NodeView(name).show)
     return 404 if look.feed.cluster is not None and name not in look.feed.cluster.nodes else None
 
@@ -197,11 +192,6 @@ class PodList(FilteredList):
         self._none.set_text("No pod is like that." if cluster.pods else "No pod waits, and none holds a GPU.")
         self._empty.set_visibility(not pods)
         self._table.set_visibility(bool(pods))
-
-
-def build_pods(look: ClusterVisit) -> None:
-    """Make the page."""
-    look.follow(PodList(look).show)
 
 
 class PodView:
@@ -254,8 +244,7 @@ class PodView:
 
 def _chip(pod: Facts) -> None:
     told = chip_of(pod)
-    with ui.element("span").classes(f"gy-chip gy-{told['state']}"):
-        ui.label(told["text"])
+    tagged("span", told["text"]).classes(f"gy-chip gy-{told['state']}")
 
 
 def _line(pod: Facts, look: ClusterVisit) -> None:
@@ -283,22 +272,16 @@ def _line(pod: Facts, look: ClusterVisit) -> None:
 def _why(pod: Facts, why: str) -> None:
     if pod["phase"] in WAITING:
         heading("Why is it waiting?")
-    with ui.element("p").classes("gy-job-why"):
-        ui.label(why)
+    tagged("p", why).classes("gy-job-why")
 
 
 def _drawn(said: Sequence[PodFact]) -> None:
     with ui.element("dl").classes("gy-job-facts"):
         for term, text in said:
-            with ui.element("dt"):
-                ui.label(term)
-            with ui.element("dd"):
-                ui.label(text)
+            fact(term, text)
 
 
 def build_pod(look: ClusterVisit, namespace: str, name: str) -> int | None:
-    """Make the page; says if there is no such pod."""
-    screen = PodView(look, namespace, name)
-    look.follow(screen.show)
+    look.follow(PodView(look, namespace, name).show)
     cluster = look.feed.cluster
     return 404 if cluster is not None and f"{namespace}/{name}" not in cluster.pods else None

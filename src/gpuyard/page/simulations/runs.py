@@ -21,6 +21,7 @@ from fastapi.responses import JSONResponse, Response
 
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.page.api import Api, Refused, Unavailable
+from gpuyard.page.parts import sentence
 from gpuyard.page.simulations import trace_sources
 from gpuyard.page.simulations.choices import Choices
 from gpuyard.page.simulations.trace_sources import TraceFolder, Uploads, code_cache, reopened
@@ -236,7 +237,7 @@ class Comparisons:
             name = request.query_params.get("name", "trace")
             found = await self.uploads.add(viewer["user"], name, request.stream())
         except UserError as error:
-            return JSONResponse({"detail": _sentence(str(error))}, 413)
+            return JSONResponse({"detail": sentence(str(error))}, 413)
         return JSONResponse({"id": found.id, "name": found.name, "size": found.size})
 
     async def _fetch(self, request: Request, viewer: dict[str, Any]) -> Response:
@@ -294,7 +295,3 @@ def _for_viewers(api: Api, handler: _Handler) -> Callable[[Request], Awaitable[R
         return await handler(request, viewer)
 
     return known
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

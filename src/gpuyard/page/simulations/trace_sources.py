@@ -9,14 +9,15 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import IO, Any
 
 from gpuyard.errors import UserError
-from gpuyard.page.api import Api
+from gpuyard.page.api import Api, Facts
+from gpuyard.page.parts import epoch
 
 MOST_BYTES = 64 * 2**20
 _EACH, _ALL = 3, 12
@@ -182,21 +183,21 @@ async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[byt
     return file, count
 
 
-def trace_rows(jobs: Iterable[Mapping[str, Any]], begin: float | None = None) -> list[tuple[Any, ...]]:
+def trace_rows(jobs: Iterable[Facts], begin: float | None = None) -> list[tuple[Any, ...]]:
     """A row for each job that ran, was submitted since then, and asked for a GPU."""
     return [
         _row(job) for job in jobs if job["started_at"] and job["ended_at"] and job["gpu_count"] and _is_of(job, begin)
     ]
 
 
-def _is_of(job: Mapping[str, Any], begin: float | None) -> bool:
-    return begin is None or _seconds(job["submitted_at"]) >= begin
+def _is_of(job: Facts, begin: float | None) -> bool:
+    return begin is None or epoch(job["submitted_at"]) >= begin
 
 
-def _row(job: Mapping[str, Any]) -> tuple[Any, ...]:
-    run = round(_seconds(job["ended_at"]) - _seconds(job["started_at"]), 3)
+def _row(job: Facts) -> tuple[Any, ...]:
+    run = round(epoch(job["ended_at"]) - epoch(job["started_at"]), 3)
     return (
-        job["id"], _seconds(job["submitted_at"]), max(run, _SHORTEST), job["gpu_count"], job["estimate"] or "",
+        job["id"], epoch(job["submitted_at"]), max(run, _SHORTEST), job["gpu_count"], job["estimate"] or "",
         job["priority"], job["user"], job["gpu_memory"] or "", "false",
     )  # fmt: skip
 
@@ -205,7 +206,3 @@ def _lines(found: Iterable[tuple[Any, ...]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(found)
     return text.getvalue().encode()
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from gpuyard.page.views import history, job, overview, queue, settings, sharing, simulate, submit
+from gpuyard.page.views import job, overview, settings, sharing, simulate, submit
+from gpuyard.page.views.history import HistoryView
+from gpuyard.page.views.queue import QueueView
 
 
 class View(NamedTuple):
@@ -19,10 +21,10 @@ class View(NamedTuple):
 
 VIEWS = (
     View("/", "Overview", overview.build),
-    View("/queue", "Queue", queue.build),
+    View("/queue", "Queue", lambda visit: QueueView(visit).build()),
     View("/jobs/{id}", "Job", job.build, headed=False),
     View("/submit", "Submit a job", submit.build),
-    View("/history", "History", history.build),
+    View("/history", "History", lambda visit: HistoryView(visit).build()),
     View("/sharing", "Sharing", sharing.build),
     View("/simulate", "Simulate", simulate.build),
     View("/settings", "Settings", settings.build),

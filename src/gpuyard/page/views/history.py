@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import nicegui.elements.echart  # noqa: F401  what the chart imports in the browser
 from nicegui import ui
 from nicegui.element import Element
-from nicegui.events import GenericEventArguments
 
 from gpuyard.api.types import OVER
 from gpuyard.errors import UserError
-from gpuyard.page.api import Unavailable
-from gpuyard.page.parts import STATES, button, empty, heading, span
+from gpuyard.page.api import Facts, Unavailable
+from gpuyard.page.parts import STATES, button, empty, heading, span, tagged
 from gpuyard.page.table import Choices, Field, Fields, Filters, Table
 from gpuyard.page.views import history_tables
 from gpuyard.page.views.history_tables import (
@@ -46,7 +45,7 @@ class Gantt(Element, component="../assets/history_gantt.js"):
     ) -> None:
         super().__init__()
         self._set(window, user)
-        self.on("span", lambda event: take(*_span(event)))
+        self.on("span", lambda event: take(float(event.args["since"]), float(event.args["until"])))
         self.on("metric", lambda event: choose(str(event.args)))
 
     def show(self, window: Window, user: str) -> None:
@@ -62,10 +61,6 @@ class Gantt(Element, component="../assets/history_gantt.js"):
         return changed
 
 
-def _span(event: GenericEventArguments) -> tuple[float, float]:
-    return float(event.args["since"]), float(event.args["until"])
-
-
 class Bars(Element, component="../assets/history_bars.js"):
     """Histogram of durations."""
 
@@ -73,7 +68,7 @@ class Bars(Element, component="../assets/history_bars.js"):
         super().__init__()
         self._props |= {"label": "", "edges": [], "counts": []}
 
-    def show(self, spread: Mapping[str, Any], what: str) -> None:
+    def show(self, spread: Facts, what: str) -> None:
         histogram = spread["histogram"]
         new = {"label": spread_text(spread, what), "edges": histogram["edges"], "counts": histogram["counts"]}
         if any(self._props[name] != value for name, value in new.items()):
@@ -82,7 +77,7 @@ class Bars(Element, component="../assets/history_bars.js"):
             self.update()
 
 
-def spread_text(spread: Mapping[str, Any], what: str) -> str:
+def spread_text(spread: Facts, what: str) -> str:
     """A histogram in words."""
     if not spread["count"]:
         return f"No job {what} in this time."
@@ -154,7 +149,7 @@ class UsageSection:
             bars.set_visibility(bool(stats[key]["count"]))
             words.set_text(spread_text(stats[key], what))
 
-    def _show_summary(self, stats: Mapping[str, Any]) -> None:
+    def _show_summary(self, stats: Facts) -> None:
         told = summary(stats)
         if told == self._told:
             return
@@ -163,10 +158,8 @@ class UsageSection:
         with self._sum:
             for number, what in told:
                 with ui.element("div"):
-                    with ui.element("b"):
-                        ui.label(number)
-                    with ui.element("span"):
-                        ui.label(what)
+                    tagged("b", number)
+                    tagged("span", what)
 
 
 SIZE = 25
@@ -364,8 +357,3 @@ class HistoryView:
         if len(self._cursors) > 1:
             self._cursors.pop()
             await self._again()
-
-
-async def build(visit: Visit) -> None:
-    """Make the view."""
-    await HistoryView(visit).build()

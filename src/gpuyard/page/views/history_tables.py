@@ -16,8 +16,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from gpuyard.errors import GpuyardError
-from gpuyard.page.api import Api, Refused, Unavailable
-from gpuyard.page.parts import STATES, amount, job_path, watt_hours
+from gpuyard.page.api import Api, Facts, Refused, Unavailable
+from gpuyard.page.parts import STATES, amount, capitalized, epoch, job_path, watt_hours
 from gpuyard.page.table import Column, Row
 from gpuyard.page.views.queue_jobs import gpus_of
 
@@ -96,12 +96,12 @@ JOB_COLUMNS = (
 _MOST = 20
 
 
-def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[Row]:
+def rows_of(jobs: Sequence[Facts]) -> list[Row]:
     return [_row(job) for job in jobs]
 
 
-def _row(job: Mapping[str, Any]) -> Row:
-    submitted, started, ended = (_at(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
+def _row(job: Facts) -> Row:
+    submitted, started, ended = (epoch(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
     reason = str(job["reason"] or "")
     cells = (
         {"text": job["id"], "href": job_path(job["id"]), "title": ""},
@@ -112,13 +112,9 @@ def _row(job: Mapping[str, Any]) -> Row:
         None if started is None or submitted is None else max(0.0, started - submitted),
         None if started is None or ended is None else max(0.0, ended - started),
         ended,
-        {"fraction": None, "text": reason[:1].upper() + reason[1:]},
+        {"fraction": None, "text": capitalized(reason)},
     )
     return Row(job["id"], f"job {job['id']}", cells)
-
-
-def _at(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None
 
 
 def usage_columns(name: str) -> tuple[Column, ...]:
@@ -130,7 +126,7 @@ def usage_columns(name: str) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def usage_rows(name: str, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
+def usage_rows(name: str, entries: Sequence[Facts]) -> list[Row]:
     """Usage per user or tag, largest first."""
     most = max((entry["gpu_hours"] for entry in entries), default=0.0) or 1.0
     found = []
@@ -144,7 +140,7 @@ def usage_rows(name: str, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
     return found
 
 
-def _energy(entry: Mapping[str, Any]) -> str:
+def _energy(entry: Facts) -> str:
     known = entry["energy_wh"]
     return "–" if known is None else watt_hours(known)
 
@@ -154,7 +150,7 @@ def left_out(entries: Sequence[Any]) -> str:
     return f"and {len(entries) - _MOST:,} more with less" if len(entries) > _MOST else ""
 
 
-def summary(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
+def summary(stats: Facts) -> list[tuple[str, str]]:
     """Key numbers, each with its label."""
     told = [(f"{stats['ended']:,}", "jobs ended")]
     for state, many in sorted(stats["outcomes"].items(), key=lambda item: -item[1]):
@@ -197,7 +193,7 @@ def add_export(app: FastAPI, api: Api) -> None:
     app.add_api_route(EXPORT_PATH, history, include_in_schema=False)
 
 
-async def _lines(api: Api, wanted: Mapping[str, str], first: Mapping[str, Any]) -> AsyncIterator[str]:
+async def _lines(api: Api, wanted: Mapping[str, str], first: Facts) -> AsyncIterator[str]:
     """The CSV file, page by page."""
     yield csv_text([EXPORT_COLUMNS])
     answer = first
@@ -228,8 +224,8 @@ def csv_text(rows: list[Any]) -> str:
     return text.getvalue()
 
 
-def csv_cells(job: Mapping[str, Any]) -> list[Any]:
-    submitted, started, ended = (_instant(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
+def csv_cells(job: Facts) -> list[Any]:
+    submitted, started, ended = (epoch(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
     run = None if started is None or ended is None else ended - started
     found = {
         **{name: job.get(name) for name in EXPORT_COLUMNS},
@@ -246,10 +242,6 @@ def csv_cells(job: Mapping[str, Any]) -> list[Any]:
 def without_formula(value: Any) -> Any:
     """A cell that spreadsheets do not take for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
-
-
-def _instant(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

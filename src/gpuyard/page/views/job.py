@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from nicegui import ui
 from nicegui.element import Element
 
-from gpuyard.page.api import Refused
+from gpuyard.page.api import Facts, Refused
 from gpuyard.page.feed import METRICS
-from gpuyard.page.parts import Section, button, empty, heading
+from gpuyard.page.parts import Section, button, empty, epoch, fact, heading
 from gpuyard.page.views import job_facts, job_sections
 from gpuyard.page.views.job_actions import Actions, environment
 from gpuyard.page.visit import Visit
@@ -26,7 +24,7 @@ Run = tuple[tuple[int, ...], float]
 class GpuCurves(Element, component="../assets/curves.js"):
     """Charts; samples are sent to the component's `take`."""
 
-    def __init__(self, job: Mapping[str, Any], run: Run, end: float | None) -> None:
+    def __init__(self, job: Facts, run: Run, end: float | None) -> None:
         super().__init__()
         gpus, begin = run
         self._props |= {
@@ -53,11 +51,11 @@ class GpuCharts:
         self._end: float | None = None
         self._last = 0.0
 
-    def show(self, job: Mapping[str, Any]) -> None:
-        gpus, begin = tuple(job["gpus"]), _seconds(job["started_at"])
+    def show(self, job: Facts) -> None:
+        gpus, begin = tuple(job["gpus"]), epoch(job["started_at"])
         if not gpus or begin is None:
             return
-        end = _seconds(job["ended_at"])
+        end = epoch(job["ended_at"])
         used = list(job_facts.usage_facts(job))
         self._facts.show(used, lambda: _head(used))
         if (gpus, begin) != self._run:
@@ -87,19 +85,12 @@ def _head(used: Sequence[tuple[str, str]]) -> None:
         with ui.element("dl").classes("gy-job-used"):
             for label, value in used:
                 with ui.element("div"):
-                    with ui.element("dt"):
-                        ui.label(label)
-                    with ui.element("dd"):
-                        ui.label(value)
+                    fact(label, value)
 
 
 def _latest(values: Sequence[float | None], count: int) -> list[float | None]:
     known = list(values[-count:])
     return [None] * (count - len(known)) + known
-
-
-def _seconds(iso: str | None) -> float | None:
-    return None if iso is None else datetime.fromisoformat(iso).timestamp()
 
 
 _LOG_PARTS = ("ansi", "logfile", "logrows", "logscreen", "logsearch", "logtemplate")
@@ -120,7 +111,6 @@ class JobLog(Element, component="../assets/log.js"):
             self.update()
 
 
-Facts = Mapping[str, Any]
 _PAGE = 1000
 _MOST_EVENTS = 5000
 TASKS = 50
@@ -274,9 +264,6 @@ def _elsewhere(job: Facts) -> str:
     return f"Its errors go to {error}; gpuyard logs --error {job['id']} shows them." if error else ""
 
 
-NOT_FOUND = 404
-
-
 async def build(visit: Visit, id: str) -> int | None:
     """Build the view; returns 404 if there is no such job."""
     try:
@@ -284,8 +271,7 @@ async def build(visit: Visit, id: str) -> int | None:
     except Refused as error:
         heading("No such job", 1)
         empty(f"There is no job {id} here; it may have been removed. These are there:", "gpuyard ps --all")
-        return NOT_FOUND if error.status == NOT_FOUND else error.status
+        return error.status
     ui.page_title(f"{job['name'] or 'Job'} · {job['id']} · gpuyard")
-    screen = JobView(visit, job)
-    visit.live(screen.show)
+    visit.live(JobView(visit, job).show)
     return None

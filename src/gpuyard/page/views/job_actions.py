@@ -14,12 +14,11 @@ from nicegui import ui
 
 from gpuyard.api.types import OVER
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.page.parts import button, confirm, empty, heading, job_path
+from gpuyard.page.api import Facts
+from gpuyard.page.parts import button, confirm, empty, heading, job_path, tagged
 from gpuyard.page.visit import Visit
 from gpuyard.spec.times import parse_when
 from gpuyard.units import format_number, format_size, parse_duration, parse_share
-
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +253,8 @@ def _table(found: dict[str, str]) -> None:
     box = ui.element("div").classes("gy-job-scroll").props('tabindex=0 role=region aria-label="Environment"')
     with box, ui.element("table").classes("gy-job-table gy-job-variables"):
         with ui.element("thead"), ui.element("tr"):
-            _cell("th", "Variable").props("scope=col")
-            _cell("th", "Value").props("scope=col")
+            tagged("th", "Variable").props("scope=col")
+            tagged("th", "Value").props("scope=col")
         with ui.element("tbody"):
             for name, value in sorted(found.items()):
                 _row(name, value)
@@ -263,7 +262,7 @@ def _table(found: dict[str, str]) -> None:
 
 def _row(name: str, value: str) -> None:
     with ui.element("tr"):
-        _cell("th", name).props("scope=row")
+        tagged("th", name).props("scope=row")
         with ui.element("td"):
             if not is_secret(name, value):
                 ui.label(value)
@@ -278,9 +277,3 @@ def _row(name: str, value: str) -> None:
                     reveal.delete()
 
                 reveal.on_click(show)
-
-
-def _cell(tag: str, text: str) -> ui.element:
-    with ui.element(tag) as found:
-        ui.label(text)
-    return found

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
 
 from gpuyard.api.types import OVER
-from gpuyard.page.parts import STATES, amount, priority, size, span, watt_hours
+from gpuyard.page.api import Facts
+from gpuyard.page.parts import STATES, amount, epoch, priority, sentence, size, span, watt_hours
 from gpuyard.units import format_size
 
-Event = Mapping[str, Any]
+Event = Facts
 SILENT = frozenset(("Renewed", "Chosen", "Unpromised"))
 """Kinds of events that are not shown."""
 _EVENT_TEXTS = {
@@ -145,17 +143,11 @@ def _went_on(attempt: Attempt, event: Event) -> Attempt:
     return attempt
 
 
-Facts = Mapping[str, Any]
 When = Callable[[str | None], str]
 WAITING = ("queued", "held")
 _RAN_OUT = {"timeout": "ran out of time", "oom": "ran out of GPU memory"}
 """Texts for these states if there is no reason, which says as much."""
 _ORDER = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
-
-
-def command_line(command: list[str]) -> str:
-    """A command as typed in a shell."""
-    return shlex.join(command)
 
 
 def outcome_text(job: Facts) -> str:
@@ -168,10 +160,10 @@ def outcome_text(job: Facts) -> str:
     if state == "succeeded" and not why:
         return "Succeeded: exit code 0." if job["kind"] == "job" else "Succeeded."
     if state in _RAN_OUT:
-        return _sentence(why or _RAN_OUT[state])
+        return sentence(why or _RAN_OUT[state])
     if not why:
-        return "" if state == "running" else _sentence(STATES.get(state, state))
-    return _sentence(why if state == "running" or why.startswith(state) else f"{STATES.get(state, state)}: {why}")
+        return "" if state == "running" else sentence(STATES.get(state, state))
+    return sentence(why if state == "running" or why.startswith(state) else f"{STATES.get(state, state)}: {why}")
 
 
 def counted(counts: Mapping[str, int]) -> str:
@@ -292,7 +284,7 @@ def end_text(job: Facts, when: When, now: float) -> str:
     expected = job["expected_end_at"]
     if job["state"] != "running" or not expected or job["progress"]:
         return ""
-    past = datetime.fromisoformat(expected).timestamp() <= now
+    past = epoch(expected) <= now
     return "takes longer than expected" if past else f"expected to end about {when(expected)}"
 
 
@@ -312,7 +304,3 @@ def allowed_actions(job: Facts, *, owns: bool) -> list[str]:
         "cancel": is_open,
     }
     return [act for act, can in able.items() if can]
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

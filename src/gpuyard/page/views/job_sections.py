@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 
 from nicegui import ui
 from nicegui.element import Element
 
-from gpuyard.page.parts import Since, chip, command, heading, job_path, link, span
+from gpuyard.page.api import Facts
+from gpuyard.page.parts import (
+    Since,
+    capitalized,
+    chip,
+    command,
+    epoch,
+    fact,
+    heading,
+    job_path,
+    link,
+    sentence,
+    span,
+    tagged,
+)
 from gpuyard.page.views import job_facts
 from gpuyard.page.visit import Visit
 
-Facts = Mapping[str, Any]
 _LISTED = 10
 """Jobs that are named where there may be thousands."""
 _LINKED = {"Memory by": "/sharing#estimates", "Batch": "/sharing#batches"}
@@ -80,7 +92,7 @@ def _on(gpus: Sequence[int]) -> None:
 
 
 def _between(begin: str, end: str) -> str:
-    return span((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds())
+    return span(epoch(end) - epoch(begin))
 
 
 def progress(job: Facts) -> None:
@@ -134,14 +146,13 @@ def _blockers(text: str, found: Sequence[Facts], visit: Visit) -> None:
                     f" {other['name'] or ''} of {other['user']}{where}, {job_facts.blocker_end(other, visit.when)}"
                 )
         if len(found) > _LISTED:
-            with ui.element("li"):
-                ui.label(f"and {len(found) - _LISTED:,} more")
+            tagged("li", f"and {len(found) - _LISTED:,} more")
 
 
 def request_section(job: Facts, visit: Visit) -> None:
     heading("What it asks for")
     if job["command"]:
-        command(job_facts.command_line(job["command"]))
+        command(shlex.join(job["command"]))
     with ui.element("dl").classes("gy-job-facts"):
         _fact("Directory", job["directory"])
         if job["tags"]:
@@ -163,8 +174,7 @@ def _fact(label: str, value: str) -> None:
 
 
 def _pair(label: str) -> Element:
-    with ui.element("dt"):
-        ui.label(label)
+    tagged("dt", label)
     return ui.element("dd")
 
 
@@ -211,8 +221,7 @@ def tasks(found: Facts, id: str, visit: Visit) -> None:
     with ui.element("table").classes("gy-job-table"):
         with ui.element("thead"), ui.element("tr"):
             for head in ("Task", "State", "GPUs", "Began", "Ran", "Why"):
-                with ui.element("th").props("scope=col"):
-                    ui.label(head)
+                tagged("th", head).props("scope=col")
         with ui.element("tbody"):
             for n, task in enumerate(columns["id"]):
                 _task(task, {name: values[n] for name, values in columns.items()}, visit)
@@ -228,9 +237,8 @@ def _task(id: str, row: Facts, visit: Visit) -> None:
             chip(row["state"])
         ran = span(end - begin) if begin and end else ""
         why = visit.words(row["reason"])
-        for text in (gpus, visit.when(begin), ran, why[:1].upper() + why[1:]):
-            with ui.element("td"):
-                ui.label(text)
+        for text in (gpus, visit.when(begin), ran, capitalized(why)):
+            tagged("td", text)
 
 
 _AdaptationTime = Callable[[float | None], str]
@@ -267,12 +275,12 @@ def loan_text(lent: Facts, when: _AdaptationTime) -> tuple[str, str, str]:
     times = f"from {began} to {when(ended)} ({span(ended - lent['since'])})" if ended else f"since {began}"
     if not ended and lent.get("told"):
         times += f", told to leave at {when(lent['told'])}"
-    return f"GPU {lent['gpu']} {times}", _sentence(f"Given since {lent['why']}"), _ended(lent)
+    return f"GPU {lent['gpu']} {times}", sentence(f"Given since {lent['why']}"), _ended(lent)
 
 
 def _ended(lent: Facts) -> str:
     said = lent.get("ended") or ""
-    return _sentence(f"Taken back: {said}" if lent.get("told") else said) if said else ""
+    return sentence(f"Taken back: {said}" if lent.get("told") else said) if said else ""
 
 
 def decision_text(decided: Facts) -> tuple[str, str, str]:
@@ -285,12 +293,7 @@ def decision_text(decided: Facts) -> tuple[str, str, str]:
     if decided["predicted_gain"] is not None:
         changed.append(f"{100 * decided['predicted_gain']:+.3g} points expected")
     answer = {True: "Accepted", False: "Declined", None: "Decided"}[decided["accepted"]]
-    return f"{answer}: {decided['decision']}", _sentence(decided["reason"]), _sentence(", ".join(changed))
-
-
-def _sentence(text: str) -> str:
-    text = text.strip().rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{answer}: {decided['decision']}", sentence(decided["reason"]), sentence(", ".join(changed))
 
 
 def adaptation(found: Facts, visit: Visit) -> None:
@@ -299,29 +302,27 @@ def adaptation(found: Facts, visit: Visit) -> None:
 
     heading("Adaptation")
     if found["standing"]:
-        ui.label(_sentence(f"It {found['standing']}"))
+        ui.label(sentence(f"It {found['standing']}"))
     with ui.element("dl").classes("gy-job-facts"):
         for label, value in adaptation_facts(found, when):
             if value:
-                with ui.element("dt"):
-                    ui.label(label)
-                with ui.element("dd"):
-                    ui.label(value)
+                fact(label, value)
     _list("What it decided", [(when(one["at"]), *decision_text(one)) for one in found["decisions"]])
     _list("GPUs that it was lent", [("", *loan_text(one, when)) for one in found["grants"]])
-    changes = [(when(one["at"]), f"{_span(one['before'])} to {_span(one['after'])}", "", "") for one in found["times"]]
+    changes = [
+        (when(one["at"]), f"{_budget(one['before'])} to {_budget(one['after'])}", "", "") for one in found["times"]
+    ]
     _list("Its time was changed", changes)
 
 
-def _span(seconds: float | None) -> str:
+def _budget(seconds: float | None) -> str:
     return span(seconds) if seconds else "no limit"
 
 
 def _list(title: str, entries: list[tuple[str, str, str, str]]) -> None:
     if not entries:
         return
-    with ui.element("h3").classes("gy-h3"):
-        ui.label(title)
+    heading(title, 3)
     if len(entries) > _ADAPTATION_LISTED:
         ui.label(f"{len(entries) - _ADAPTATION_LISTED:,} earlier ones are left out.").classes("gy-soft")
     with ui.element("ol").classes("gy-job-adapted"):

@@ -10,15 +10,14 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
 from nicegui.element import Element
 
-from gpuyard.page.api import Refused, Unavailable
-from gpuyard.page.feed import Drain, DrainReasons, Feed, Samples
+from gpuyard.page.api import Facts, Refused, Unavailable
+from gpuyard.page.feed import Drain, DrainReasons, Feed, Samples, SharedState
+from gpuyard.page.parts import brief_epoch
 from gpuyard.page.visit import Visit
 
-Facts = Mapping[str, Any]
 _GRAIN = 2**24  # bytes; what a process takes changes by less all the time
 _TOLERANCE = 2**26  # bytes beyond its promise that a job may use, as the daemon has it
 _FAILED = ("failed", "timeout", "oom", "interrupted")
@@ -27,7 +26,7 @@ _FAILED = ("failed", "timeout", "oom", "interrupted")
 def tile(gpu: Facts, jobs: Mapping[str, Facts], now: float, drain: Drain | None = None) -> dict[str, Any]:
     """A GPU without its samples."""
     tenants = [_tenant(id, gpu, jobs.get(id), now) for id in _on(gpu)]
-    begin, end = _seconds(gpu["reserved_from"]), _seconds(gpu["reserved_until"])
+    begin, end = brief_epoch(gpu["reserved_from"]), brief_epoch(gpu["reserved_until"])
     booked = None if begin is None else {"name": gpu["reservation"], "begin": begin, "end": end, "now": begin <= now}
     return {
         "index": gpu["index"], "name": gpu["name"], "simulated": gpu["simulated"], "memory": gpu["memory_total"],
@@ -61,20 +60,20 @@ def kind(gpu: Facts, now: float) -> str:
         return "busy"
     if gpu["drained"]:
         return "drained"
-    begin = _seconds(gpu["reserved_from"])
+    begin = brief_epoch(gpu["reserved_from"])
     return "reserved" if begin is not None and begin <= now else "free"
 
 
 def waiting(job: Facts) -> dict[str, Any]:
     tasks = job.get("tasks")
     return {
-        **_named(job), "since": _seconds(job["submitted_at"]), "reason": job["reason"] or "",
+        **_named(job), "since": brief_epoch(job["submitted_at"]), "reason": job["reason"] or "",
         "gpus": job["gpu_count"], "memory": job["gpu_memory"], "tasks": tasks.get("queued", 0) if tasks else 0,
     }  # fmt: skip
 
 
 def finished(job: Facts) -> dict[str, Any]:
-    begin, end = _seconds(job["started_at"]), _seconds(job["ended_at"])
+    begin, end = brief_epoch(job["started_at"]), brief_epoch(job["ended_at"])
     return {
         **_named(job), "state": job["state"], "ended": end, "code": job["exit_code"],
         "ran": None if begin is None or end is None else round(end - begin, 1),
@@ -115,10 +114,10 @@ def _tenant(id: str, gpu: Facts, job: Facts | None, now: float) -> dict[str, Any
         **told, "memory": memory, "promised": promised or None, "loan": gpu.get("granted") == id,
         "note": (job["reason"] or "") if job and job["adaptive"] else "",
         "over": bool(promised) and memory > promised + _TOLERANCE,
-        "started": _seconds(job["started_at"]) if job else None,
+        "started": brief_epoch(job["started_at"]) if job else None,
         "wide": len(job["gpus"]) if job else 1,
         "progress": progress and {"share": round(progress["fraction"], 3), "end": _end(progress["remaining"], now)},
-        "end": _seconds(job["expected_end_at"]) if job and not progress else None,
+        "end": brief_epoch(job["expected_end_at"]) if job and not progress else None,
     }  # fmt: skip
 
 
@@ -145,10 +144,6 @@ def _end(remaining: float | None, now: float) -> float | None:
     return round((now + remaining) / grain) * grain
 
 
-def _seconds(iso: str | None) -> float | None:
-    return None if iso is None else round(datetime.fromisoformat(iso).timestamp(), 1)
-
-
 HEAD = 10
 """Jobs of the queue, and of the finished ones, that are shown."""
 _PATHS = {
@@ -161,36 +156,6 @@ _PATHS = {
 """What is requested, and for how many seconds an answer is used if nothing happens."""
 _WHOLE = {"utilization": 1.0, "temperature": 1.0, "power": 1.0, "memory_used": 2.0**20}
 """Samples are sent as whole percent, degrees, watts and mebibytes."""
-
-
-class VersionedParts:
-    """Parts of something that is shown, by their names, and when each was last another one."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        self._parts: dict[str, Any] = {}
-        self._since: dict[str, int] = {}
-        self._told: dict[int, str] = {}
-
-    def take(self, parts: Mapping[str, Any]) -> None:
-        """These are the parts now."""
-        gone = {name: None for name, part in self._parts.items() if part is not None and name not in parts}
-        changed = {name: part for name, part in {**parts, **gone}.items() if self._parts.get(name) != part}
-        if not changed:
-            return
-        self.version += 1
-        self._parts |= changed
-        self._since |= dict.fromkeys(changed, self.version)
-        self._told.clear()
-
-    def after(self, version: int) -> str:
-        """What is new since a version, as JSON; empty if nothing is."""
-        if version >= self.version:
-            return ""
-        if version not in self._told:
-            new = {name: part for name, part in self._parts.items() if self._since[name] > version}
-            self._told[version] = json.dumps(new, separators=(",", ":"))
-        return self._told[version]
 
 
 class EncodedSamples:
@@ -227,25 +192,23 @@ class EncodedSamples:
         return [None] * (count - len(known)) + known
 
 
-class OverviewState:
+class OverviewState(SharedState):
     def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-        self._seen: list[Any] = []
+        super().__init__(feed)
         self._drains = DrainReasons(feed)
         self._drained: dict[int, Drain] = {}
-        self.ledger = VersionedParts()
         self.curves = EncodedSamples(feed.samples)
         self.gpus: list[int] = []
 
     async def refresh(self) -> None:
         answers = await asyncio.gather(*(self._feed.ask(path, keep) for path, keep in _PATHS.items()))
-        if len(answers) == len(self._seen) and all(map(_same, answers, self._seen)):
+        if not self.differs(answers):
             return
         self._drained = await self._drains.of(answers[0]["gpus"])
-        self._seen = answers
-        self.ledger.take(self._parts(*answers))
+        self.seen = answers
+        self.take(self._compute(*answers))
 
-    def _parts(self, machine: Any, running: Any, queued: Any, held: Any, ended: Any) -> dict[str, Any]:
+    def _compute(self, machine: Any, running: Any, queued: Any, held: Any, ended: Any) -> dict[str, Any]:
         now = time.time()
         jobs = {job["id"]: job for job in running["jobs"]}
         self.gpus = [gpu["index"] for gpu in machine["gpus"]]
@@ -259,17 +222,6 @@ class OverviewState:
             "head": [waiting(job) for job in queued["jobs"]],
             "ended": [finished(job) for job in ended["jobs"]],
         }
-
-
-_STATES: WeakKeyDictionary[Feed, OverviewState] = WeakKeyDictionary()
-
-
-def overview_of(feed: Feed) -> OverviewState:
-    return _STATES.setdefault(feed, OverviewState(feed))
-
-
-def _same(answer: Any, other: Any) -> bool:
-    return answer is other
 
 
 def _whole(value: float | None, unit: float) -> int | None:
@@ -287,7 +239,7 @@ class OverviewElement(Element, component="../assets/overview.js"):
     def __init__(self, visit: Visit) -> None:
         super().__init__()
         self._visit = visit
-        self._board = overview_of(visit.feed)
+        self._state = visit.feed.shared(OverviewState)
         self._version, self._at = 0, 0.0
         self._day: dict[str, Any] | None = None
         self._props["acts"] = visit.viewer.acts
@@ -304,12 +256,12 @@ class OverviewElement(Element, component="../assets/overview.js"):
 
     async def _news(self) -> str:
         """What this viewer has not been sent yet, as JSON."""
-        board = self._board
+        state = self._state
         today = await self._today()
-        await board.refresh()
-        parts = board.ledger.after(self._version)
-        self._version = board.ledger.version
-        self._at, samples = board.curves.after(self._at, board.gpus)
+        await state.refresh()
+        parts = state.after(self._version)
+        self._version = state.version
+        self._at, samples = state.curves.after(self._at, state.gpus)
         if not (parts or samples or today):
             return ""
         return _joined(now=f"{time.time():.2f}", parts=parts, samples=samples, day=today)

@@ -13,7 +13,7 @@ from nicegui import ui
 
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Unavailable
-from gpuyard.page.parts import button, empty
+from gpuyard.page.parts import button, capitalized, empty
 from gpuyard.page.table import Choices, Field, Fields, Filters, Pager, Table, page_number
 from gpuyard.page.views.queue_jobs import ACTIONS, COLUMNS, JobActions, ListedJob, listed, rows_of
 from gpuyard.page.visit import Visit
@@ -120,7 +120,7 @@ class QueueMoves:
             priority = await self._priority(job, above, below)
             ui.notify(_alike(job, up), type="info", multi_line=True, timeout=8000)
         if priority is None or priority == job.priority:
-            ui.notify(f"{_begin(job.label)} keeps its priority.", type="info")
+            ui.notify(f"{capitalized(job.label)} keeps its priority.", type="info")
         elif await self._acts.set_priority(job, priority):
             await self._look(job, above, below)
 
@@ -146,8 +146,9 @@ class QueueMoves:
             return  # the banner tells
         ids: list[str] = found["columns"]["id"]
         if job.id in ids and not _between(ids, job.id, above, below):
+            who = capitalized(job.label)
             ui.notify(
-                f"{_begin(job.label)} is number {ids.index(job.id) + 1} of those that wait now, not where it was put: "
+                f"{who} is number {ids.index(job.id) + 1} of those that wait now, not where it was put: "
                 f"the policy {self._order.name} also counts what goes on changing.",
                 type="warning", multi_line=True, timeout=8000,
             )  # fmt: skip
@@ -167,10 +168,6 @@ def _between(ids: Sequence[str], job: str, above: ListedJob | None, below: Liste
 def _alike(job: ListedJob, up: bool) -> str:
     where = "before" if up else "behind"
     return f"No priority comes between those two, which are ranked alike: {job.label} goes {where} all of their kind."
-
-
-def _begin(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 SIZE = 50
@@ -388,8 +385,3 @@ def _order_text(order: PriorityOrder) -> str:
 
 def _low(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-async def build(visit: Visit) -> None:
-    """Make the view."""
-    await QueueView(visit).build()

@@ -13,9 +13,9 @@ from urllib.parse import quote
 from nicegui import ui
 
 from gpuyard.errors import GpuyardError
+from gpuyard.page import parts
 from gpuyard.page.api import Refused, Unavailable
-from gpuyard.page.parts import STATES, confirm, job_path, priority, size, span
-from gpuyard.page.parts import priority as written
+from gpuyard.page.parts import STATES, capitalized, confirm, job_path, size, span
 from gpuyard.page.table import Action, Column, Row
 from gpuyard.page.visit import Viewer, Visit
 from gpuyard.spec.notation import ranges, some_of
@@ -85,7 +85,7 @@ def _row(job: ListedJob, columns: Mapping[str, list[Any]], place: int, viewer: V
         job.user,
         gpus_of(cell["gpus"], cell["gpu_count"], cell["gpu_memory"]),
         since,
-        priority(job.priority),
+        parts.priority(job.priority),
         standing(cell["state"], cell["reason"], cell["progress"], cell["expected_end"]),
     )
     acts = actions_of(job, viewer)
@@ -124,7 +124,7 @@ def standing(
     if state == "held":
         return {"fraction": None, "text": "Held until it is released."}
     if reason:
-        return {"fraction": None, "text": reason[:1].upper() + reason[1:]}
+        return {"fraction": None, "text": capitalized(reason)}
     return {"fraction": None, "text": "", **({} if end is None else {"end": end})}
 
 
@@ -164,7 +164,10 @@ class JobActions:
                 del self._wished[job.key]
 
     async def set_priority(self, job: ListedJob, priority: float, told: str = "") -> bool:
-        done = told or f"{_begin(job.label)} {'have' if job.tasks > 1 else 'has'} priority {written(priority)} now."
+        done = (
+            told
+            or f"{capitalized(job.label)} {'have' if job.tasks > 1 else 'has'} priority {parts.priority(priority)} now."
+        )
         return await self._visit.do(self._edit(job, priority), done)
 
     async def _edit(self, job: ListedJob, priority: float) -> None:
@@ -206,7 +209,3 @@ class JobActions:
 def _counted(jobs: Sequence[ListedJob]) -> str:
     """`3 jobs`; each task counts."""
     return f"{sum(job.tasks for job in jobs):,} jobs"
-
-
-def _begin(text: str) -> str:
-    return text[:1].upper() + text[1:]

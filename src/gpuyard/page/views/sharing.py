@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 from nicegui import ui
 from nicegui.element import Element
 
-from gpuyard.page.api import Refused, Unavailable
-from gpuyard.page.parts import button, command, empty, heading, job_path, size, span
+from gpuyard.page.api import Facts, Refused, Unavailable
+from gpuyard.page.parts import button, command, empty, epoch, heading, job_path, size, span
 from gpuyard.page.table import Column, Field, Fields, Filters, Pager, Row, Table
 from gpuyard.page.views.sharing_batches import Batches
 from gpuyard.page.visit import Visit
@@ -28,7 +27,6 @@ def note(text: str) -> ui.label:
     return ui.label(text).classes("gy-list-note")
 
 
-Facts = Mapping[str, Any]
 NEED_COLUMNS = (
     Column("Command", "code"), Column("User"), Column("Runs", right=True), Column("Memory", "stand"),
     Column("Run time"), Column("How right that was", "stand", grow=True), Column("Last run", "time", right=True),
@@ -70,7 +68,8 @@ def need_rows(estimates: Sequence[Facts]) -> list[Row]:
             f"jobs like {one['name'] or one['signature']}",
             (
                 one["command"], one["user"], f"{one['runs']:,}", {"fraction": None, "text": _memory(one)}, _time(one),
-                {"fraction": None, "text": accuracy_text(one["memory_error"], one["time_error"])}, _at(one["last_at"]),
+                {"fraction": None, "text": accuracy_text(one["memory_error"], one["time_error"])},
+                epoch(one["last_at"]),
             ),
         )
         for one in estimates
@@ -124,7 +123,7 @@ def pair_rows(pairs: Sequence[Facts]) -> list[Row]:
                 _kind(pair["sufferer"]), _kind(pair["beside"]), {"fraction": None,
                 "text": slowdown_text(pair["slowdown"])},
                 f"{_SEEN.get(pair['evidence'], pair['evidence'])}, for {span(pair['seconds'])}",
-                _VERDICTS.get(pair["verdict"], pair["verdict"]), _at(pair["at"]),
+                _VERDICTS.get(pair["verdict"], pair["verdict"]), epoch(pair["at"]),
             ),
         )
         for pair in pairs
@@ -144,10 +143,6 @@ def _kind(kind: Facts) -> dict[str, str]:
 
 def _called(kind: Facts) -> str:
     return str(kind["name"] or (f"job {kind['job']}" if kind["job"] else kind["signature"][:8]))
-
-
-def _at(iso: str) -> float:
-    return datetime.fromisoformat(iso).timestamp()
 
 
 _MAX_ESTIMATES = 500  # kinds of jobs that are asked for: the daemon looks at fifty runs of each

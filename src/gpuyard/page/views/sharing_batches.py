@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
 from gpuyard.api.types import OVER
-from gpuyard.page.feed import Feed
-from gpuyard.page.parts import STATES, confirm, size, span
-from gpuyard.page.views.overview import VersionedParts
+from gpuyard.page.api import Facts
+from gpuyard.page.feed import Feed, SharedState
+from gpuyard.page.parts import STATES, brief_epoch, confirm, size, span
 from gpuyard.page.visit import Visit
 
-Facts = Mapping[str, Any]
 OPEN, CLOSED = 10, 5
 """The most batches shown: open ones and closed ones."""
 _RUNNING = 6  # rows that are named
@@ -47,7 +44,7 @@ def card(head: Facts, standing: Facts | None, report: Facts | None, now: float) 
         "id": head["batch"], "name": head["name"], "user": head["user"], "open": head["state"] == "open",
         "rows": head["rows"], "counts": counts, "told": counts_text(head), "wave": _wave(standing),
         "left": remaining_text(head, now),
-        "submitted": _seconds(head["submitted_at"]), "ended": _seconds(head["ended_at"]),
+        "submitted": brief_epoch(head["submitted_at"]), "ended": brief_epoch(head["ended_at"]),
         "running": [_row(job) for job in running[:_RUNNING]], "more": max(0, len(running) - _RUNNING),
         "achieved": list(batch_results(report)) if report else [],
     }  # fmt: skip
@@ -76,7 +73,7 @@ def remaining_text(head: Facts, now: float) -> str:
     open_ones = sum(head["states"].values()) - over
     if not over or not open_ones:
         return ""
-    seconds = (now - (_seconds(head["submitted_at"]) or now)) / over * open_ones
+    seconds = (now - (brief_epoch(head["submitted_at"]) or now)) / over * open_ones
     return f"about {span(_rough(seconds))} left" if seconds >= 1 else ""
 
 
@@ -124,21 +121,15 @@ def gpu_hours(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2g}"
 
 
-def _seconds(iso: str | None) -> float | None:
-    return None if iso is None else round(datetime.fromisoformat(iso).timestamp(), 1)
-
-
 _LOOKED_AT = 100  # batches among which those that are on are found
 _KEEP = 2.0  # seconds for which an answer will do, whatever happens: rows may end by the dozen
 _NOBODY_ENDED_THEN = 20_000_000_000  # of what is on only the rows that run are wanted, not all that are over
 
 
-class BatchesState:
+class BatchesState(SharedState):
     def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-        self._seen: list[Any] = []
+        super().__init__(feed)
         self._reports: dict[str, Facts] = {}
-        self.ledger = VersionedParts()
         self.owners: dict[str, str] = {}
         """User of each batch."""
 
@@ -147,16 +138,16 @@ class BatchesState:
         shown = shown_batches(heads)
         answers = await asyncio.gather(*map(self._detail, shown))
         seen = [heads, *answers]
-        if len(seen) == len(self._seen) and all(map(_same, seen, self._seen)):
+        if not self.differs(seen):
             return
-        self._seen = seen
+        self.seen = seen
         self._reports = {
             head["batch"]: self._reports[head["batch"]] for head in shown if head["batch"] in self._reports
         }
         self.owners = {head["batch"]: head["user"] for head in shown}
-        self.ledger.take(self._parts(shown, answers, len(heads) - len(shown)))
+        self.take(self._compute(shown, answers, len(heads) - len(shown)))
 
-    def _parts(self, heads: Sequence[Facts], details: Sequence[Any], more: int) -> dict[str, Any]:
+    def _compute(self, heads: Sequence[Facts], details: Sequence[Any], more: int) -> dict[str, Any]:
         now = time.time()
         cards = {
             f"batch {head['batch']}": card(
@@ -180,24 +171,13 @@ class BatchesState:
         return await self._feed.ask(path, _KEEP, until_event=False)
 
 
-_STATES: WeakKeyDictionary[Feed, BatchesState] = WeakKeyDictionary()
-
-
-def batches_of(feed: Feed) -> BatchesState:
-    return _STATES.setdefault(feed, BatchesState(feed))
-
-
-def _same(answer: Any, other: Any) -> bool:
-    return answer is other
-
-
 class Batches(Element, component="../assets/sharing.js"):
     """A card for each batch; changes are sent to the component's `take`."""
 
     def __init__(self, visit: Visit) -> None:
         super().__init__()
         self._visit = visit
-        self._board = batches_of(visit.feed)
+        self._state = visit.feed.shared(BatchesState)
         self._version = 0
         viewer = visit.viewer
         self._props |= {"name": viewer.name, "acts": viewer.acts, "rules": viewer.rules}
@@ -211,15 +191,15 @@ class Batches(Element, component="../assets/sharing.js"):
             self.run_method("take", news)
 
     async def _news(self) -> str:
-        await self._board.refresh()
-        parts = self._board.ledger.after(self._version)
-        self._version = self._board.ledger.version
+        await self._state.refresh()
+        parts = self._state.after(self._version)
+        self._version = self._state.version
         return f'{{"now":{time.time():.2f},"parts":{parts}}}' if parts else ""
 
     async def _cancel(self, event: GenericEventArguments) -> None:
         given: Any = event.args if isinstance(event.args, dict) else {}
         id, name = str(given.get("id", "")), str(given.get("name", ""))[:80]
-        if not self._visit.viewer.owns(self._board.owners.get(id, "")):
+        if not self._visit.viewer.owns(self._state.owners.get(id, "")):
             return  # there is no button for who may not; the daemon would refuse it, too
         question = f"Cancel all that is left of batch {id} ({name})? Rows that run are stopped, and none is begun."
         if await confirm(question, "Cancel it"):

@@ -11,7 +11,7 @@ from nicegui import ui
 from nicegui.element import Element
 
 from gpuyard.errors import GpuyardError
-from gpuyard.page.parts import button, code, command, empty, heading, sentence
+from gpuyard.page.parts import button, code, command, doc_sentence, empty, heading
 from gpuyard.page.simulations.choices import FORMATS, KINDS, SOURCES, SPANS, Choices, split_policies
 from gpuyard.page.simulations.runs import Comparisons
 from gpuyard.page.views.simulate_results import Results
@@ -148,7 +148,7 @@ class SimulateForm:
             self._boxes[name] = ui.checkbox(
                 name, value=name in self.choices.policies, on_change=lambda _: self._chosen()
             )
-            ui.label(sentence(doc)).classes("gy-sim-about")
+            ui.label(doc_sentence(doc)).classes("gy-sim-about")
             if name == self.now["name"]:
                 ui.label("decides in this yard now").classes("gy-sim-now")
 
@@ -203,7 +203,9 @@ class SimulateForm:
             field.validate()
         told = [self.known["disciplines"].get(chosen.discipline), self.known["placements"].get(chosen.placement)]
         names = (chosen.discipline, chosen.placement)
-        self._about.text = " ".join(f"{name}: {sentence(text)}" for name, text in zip(names, told, strict=True) if text)
+        self._about.text = " ".join(
+            f"{name}: {doc_sentence(text)}" for name, text in zip(names, told, strict=True) if text
+        )
         other = [problems[name] for name in ("upload", "file", "policies") if name in problems]
         self._wrong.text = other[0] if other else "Mend what is marked above." if problems else ""
         self._run.set_enabled(not problems)  # type: ignore[attr-defined]

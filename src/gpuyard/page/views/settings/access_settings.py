@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from nicegui import ui
 
-from gpuyard.page.parts import button, command, confirm, empty, heading, span
+from gpuyard.page.api import Facts
+from gpuyard.page.parts import button, command, confirm, empty, heading, span, tagged
 from gpuyard.page.views.settings.controls import (
     Cell,
     Row,
@@ -43,18 +44,6 @@ _LOCAL = "The daemon listens on this machine only. Where no proxy leads to it, t
 _NOT_BY_TOKEN = "With a token no token can be made, unless it is an admin's. On the daemon's machine, this makes one:"
 
 
-async def build_tokens(visit: Visit) -> None:
-    """Make the section."""
-    _who(visit)
-    _Tokens(visit).build()
-
-
-def _who(visit: Visit) -> None:
-    viewer = visit.viewer
-    with ui.element("div").classes("gy-card"), ui.element("p").classes("gy-set-lead"):
-        ui.label(who_am_i(viewer.name, viewer.role, viewer.via))
-
-
 def who_am_i(name: str, role: str, via: str) -> str:
     if role == "anonymous":
         return "You are not known here: you may look. To do more, log in with a token."
@@ -62,17 +51,19 @@ def who_am_i(name: str, role: str, via: str) -> str:
     return f"You are {name}, known {_VIA.get(via, via)}. Your role is {role}: who has it {means}."
 
 
-class _Tokens:
+class TokensSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.makes, self.makes_any = (
             may(visit.viewer, deed) for deed in (Permission.MAKE_TOKEN, Permission.MAKE_ANY_TOKEN)
         )
         self.revokes = may(visit.viewer, Permission.REVOKE_TOKEN)
-        self._beats = 0
-        self._tokens: list[Mapping[str, Any]] = []
+        self._tokens: list[Facts] = []
 
-    def build(self) -> None:
+    async def build(self) -> None:
+        viewer = self.visit.viewer
+        with ui.element("div").classes("gy-card"):
+            tagged("p", who_am_i(viewer.name, viewer.role, viewer.via)).classes("gy-set-lead")
         heading("Tokens")
         whose = "Everybody's tokens" if self.makes_any else "Your tokens"
         ui.label(f"{whose}: by these the queue is used from elsewhere. None can be shown again.").classes("gy-soft")
@@ -84,7 +75,7 @@ class _Tokens:
             self._form()
         elif self.revokes:
             empty(_NOT_BY_TOKEN, "gpuyard token create")
-        self.visit.live(self.show)
+        self.visit.live(self._load, _EVERY)
 
     def _form(self) -> None:
         roles = {name: text for name, text in ROLES.items() if self.makes_any or name != "admin"}
@@ -97,11 +88,6 @@ class _Tokens:
             with ui.element("div").classes("gy-buttons gy-set-left"):
                 button("Make a token", self._make, kind="primary")
 
-    async def show(self) -> None:
-        self._beats += 1
-        if self._beats % _EVERY == 1:
-            await self._load()
-
     async def _load(self) -> None:
         self._tokens = (await self.visit.api.get("/tokens"))["tokens"]
         self._put()
@@ -111,7 +97,7 @@ class _Tokens:
         self._rows.put([self._row(token) for token in shown])
         self._none.set_visibility(not shown)
 
-    def _row(self, token: Mapping[str, Any]) -> Row:
+    def _row(self, token: Facts) -> Row:
         when, active = self.visit.when, token["state"] == "active"
         return row(
             token["id"], {"text": token["id"], "code": True}, token["label"], token["user"], token["role"],
@@ -145,7 +131,7 @@ class _Tokens:
                 await self.visit.do(self._load())
 
 
-async def _show_once(visit: Visit, made: Mapping[str, Any]) -> None:
+async def _show_once(visit: Visit, made: Facts) -> None:
     """Show a new token and how to use it; it is not kept here either."""
     url = (await visit.feed.ask("/status", 30.0, until_event=False))["url"]
     with ui.dialog().props("persistent") as dialog, ui.card().classes("gy-card gy-set-ask"):
@@ -185,7 +171,7 @@ def by_name(url: str) -> str:
     return _BY_NAME.format(host) if host in ("0.0.0.0", "::") else ""
 
 
-def token_text(made: Mapping[str, Any], until: str) -> str:
+def token_text(made: Facts, until: str) -> str:
     """What a new token allows."""
     good = f"until {until}" if until else "until it is revoked"
     said = f"It is {made['user']}'s, with the role {made['role']}, good {good}."
@@ -197,18 +183,13 @@ _QUOTA_HEADS = ("Who", "Group", "GPUs now", "GPU-hours in 7 days", "Share", "Lat
 RuleFields = dict[str, Any]
 
 
-async def build_quotas(visit: Visit) -> None:
-    """Make the section."""
-    _Quotas(visit).build()
-
-
-class _Quotas:
+class QuotasSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SET_RULES)
-        self._users: dict[str, Mapping[str, Any]] = {}
+        self._users: dict[str, Facts] = {}
 
-    def build(self) -> None:
+    async def build(self) -> None:
         self._says = ui.label("").classes("gy-soft")
         self._rows = Rows("Quotas, shares and use", _QUOTA_HEADS, self._act if self.free else None)
         self._none = empty(
@@ -254,7 +235,7 @@ class _Quotas:
 _ACTS = (act("change", "Change"),)
 
 
-def _fields(name: str, known: Mapping[str, Any] | None) -> Callable[[], RuleFields]:
+def _fields(name: str, known: Facts | None) -> Callable[[], RuleFields]:
     """The fields of a rule, and a function that reads them."""
     known = known or {"quota_gpus": None, "quota_gpu_hours": None, "weight": 1.0}
     with fields():
@@ -270,7 +251,7 @@ def _fields(name: str, known: Mapping[str, Any] | None) -> Callable[[], RuleFiel
     }
 
 
-def changes(known: Mapping[str, Any] | None, wish: RuleFields) -> RuleFields:
+def changes(known: Facts | None, wish: RuleFields) -> RuleFields:
     """What differs: a rule for everybody does not become a user's own by opening the dialog."""
     before = {
         "gpus": (known or {}).get("quota_gpus") or 0,
@@ -286,14 +267,14 @@ def subject_text(name: str) -> str:
     return f"the group {name[1:]}" if name.startswith("@") else name
 
 
-def numbers_text(told: Mapping[str, Any]) -> str:
+def numbers_text(told: Facts) -> str:
     half = told["half_life"]
     fades = f"count half after {span(half)}" if half else "never fade"
     stops = "Preemptible jobs are stopped" if told["preempts"] else "No job is stopped"
     return f"Lately is what fair shares go by: GPU-hours, which {fades}. {stops} for others."
 
 
-def rule_row(one: Mapping[str, Any], everybody: list[Mapping[str, Any]], acts: Any = ()) -> Row:
+def rule_row(one: Facts, everybody: list[Facts], acts: Any = ()) -> Row:
     most_gpus, most_hours, week = one["quota_gpus"], one["quota_gpu_hours"], one["week_gpu_hours"]
     gpus = f"{one['gpus']} of {most_gpus}" if most_gpus else f"{one['gpus']}, no quota"
     hours = f"{week:,.1f} of {most_hours:,.0f}" if most_hours else f"{week:,.1f}, no quota"
@@ -304,7 +285,7 @@ def rule_row(one: Mapping[str, Any], everybody: list[Mapping[str, Any]], acts: A
     )  # fmt: skip
 
 
-def usage_text(one: Mapping[str, Any], everybody: list[Mapping[str, Any]]) -> Cell:
+def usage_text(one: Facts, everybody: list[Facts]) -> Cell:
     """A user's recent usage, relative to the share among those who used something."""
     used = [other for other in everybody if other["faded_gpu_hours"] > 0]
     hours = one["faded_gpu_hours"]

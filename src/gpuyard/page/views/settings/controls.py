@@ -10,7 +10,7 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
-from gpuyard.page.parts import heading, job_path
+from gpuyard.page.parts import heading, job_path, tagged
 
 
 def text_field(label: str, hint: str = "", value: str = "", kind: str = "text") -> ui.input:
@@ -70,8 +70,7 @@ async def ask(title: str, make: Callable[[], Callable[[], Any]], yes: str, text:
 
 def tick_boxes(title: str, options: Sequence[tuple[str, str]], ticked: Sequence[str]) -> dict[str, ui.checkbox]:
     with ui.element("fieldset").classes("gy-set-ticks"):
-        with ui.element("legend"):
-            ui.label(title)
+        tagged("legend", title)
         return {name: ui.checkbox(text, value=name in ticked) for name, text in options}
 
 

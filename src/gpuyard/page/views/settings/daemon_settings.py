@@ -7,7 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from gpuyard.page.parts import STATES, button, command, heading
+from gpuyard.page.parts import STATES, button, capitalized, command, fact, heading, tagged
 from gpuyard.page.views.settings.controls import Row, Rows, job_cell, row, text_field
 from gpuyard.page.visit import Visit
 from gpuyard.spec.notation import describe_learned
@@ -17,20 +17,14 @@ _EVERY = 10  # beats between looks, while the latest are shown
 _ENDS = {401: "refused: not known", 403: "refused: may not", 421: "refused: wrong name", 429: "refused: too often"}
 
 
-async def build_audit(visit: Visit) -> None:
-    """Make the section."""
-    _Audit(visit).build()
-
-
-class _Audit:
+class AuditSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self._before: list[int] = []
         """Where the newer pages begin; empty while the latest are shown."""
         self._last: int | None = None
-        self._beats = 0
 
-    def build(self) -> None:
+    async def build(self) -> None:
         ui.label("Who changed what, and who was refused, the latest first.").classes("gy-soft")
         self._user = text_field("User", "only what this user did")
         self._user.classes("gy-set-narrow").props("debounce=400 clearable").on_value_change(self._latest)
@@ -41,11 +35,10 @@ class _Audit:
             self._older = button("Older", self._go_on)
         for element in (self._none, self._newer, self._older):
             element.set_visibility(False)
-        self.visit.live(self.show)
+        self.visit.live(self.show, _EVERY)
 
     async def show(self) -> None:
-        self._beats += 1
-        if not self._before and self._beats % _EVERY == 1:
+        if not self._before:
             await self._load()
 
     async def _latest(self) -> None:
@@ -93,18 +86,13 @@ _CARE = (
 )
 
 
-async def build(visit: Visit) -> None:
-    """Make the section."""
-    _Daemon(visit).build()
-
-
-class _Daemon:
+class DaemonSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self._shown: list[tuple[str, str]] = []
         self._warned: list[str] | None = None
 
-    def build(self) -> None:
+    async def build(self) -> None:
         self._warnings = ui.element("div").classes("gy-set-warning").props("role=status")
         self._facts = ui.element("dl").classes("gy-card gy-set-facts")
         heading("How to end it", 3)
@@ -125,10 +113,7 @@ class _Daemon:
             self._facts.clear()
             with self._facts:
                 for name, value in found:
-                    with ui.element("dt"):
-                        ui.label(name)
-                    with ui.element("dd"):
-                        ui.label(value)
+                    fact(name, value)
 
     def _warn(self, found: list[str]) -> None:
         if found == self._warned:
@@ -138,14 +123,13 @@ class _Daemon:
         self._warnings.clear()
         with self._warnings, ui.element("ul"):
             for text in found:
-                with ui.element("li"):
-                    ui.label(text)
+                tagged("li", text)
 
 
 def warnings(status: Mapping[str, Any]) -> list[str]:
     store = status["store"]
     wrong = [] if store["state"] == "ok" else [f"What happens cannot be written down: {store['problem']}"]
-    return [*wrong, *(f"{text[:1].upper()}{text[1:]}" for text in status["warnings"])]
+    return [*wrong, *map(capitalized, status["warnings"])]
 
 
 def facts(status: Mapping[str, Any], since: str) -> list[tuple[str, str]]:

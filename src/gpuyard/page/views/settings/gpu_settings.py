@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from urllib.parse import quote
@@ -11,8 +11,9 @@ from urllib.parse import quote
 from nicegui import ui
 
 from gpuyard.errors import UserError
+from gpuyard.page.api import Facts
 from gpuyard.page.feed import Drain, DrainReasons
-from gpuyard.page.parts import button, confirm, empty, heading, job_path, link
+from gpuyard.page.parts import button, confirm, empty, epoch, heading, job_path, link
 from gpuyard.page.views.settings.controls import (
     Cell,
     Row,
@@ -67,12 +68,12 @@ def parse_users(text: str) -> list[str] | None:
     return text.replace(",", " ").split() or None
 
 
-def blocking_jobs(jobs: Sequence[Mapping[str, Any]], gpus: Sequence[int], begin: float) -> list[str]:
+def blocking_jobs(jobs: Sequence[Facts], gpus: Sequence[int], begin: float) -> list[str]:
     """Running jobs that may still use these GPUs at that time, and are not preemptible."""
     found = []
     for job in jobs:
         started, limit = job["started_at"], job["time_limit"]
-        ends = datetime.fromisoformat(started).timestamp() + limit if started and limit else float("inf")
+        ends = epoch(started) + limit if started and limit else float("inf")
         if set(gpus) & set(job["gpus"]) and ends > begin and not job["preemptible"]:
             found.append(str(job["id"]))
     return found
@@ -81,20 +82,15 @@ def blocking_jobs(jobs: Sequence[Mapping[str, Any]], gpus: Sequence[int], begin:
 _WARN = "These jobs may still be on those GPUs when it begins, and nobody will stop them:"
 
 
-async def build_reservations(visit: Visit) -> None:
-    """Make the part."""
-    _Reservations(visit).build()
-
-
-class _Reservations:
+class ReservationsSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.RESERVE)
         self._count = 0
-        self._running: list[Mapping[str, Any]] = []
+        self._running: list[Facts] = []
         self._warned: list[str] = []
 
-    def build(self) -> None:
+    async def build(self) -> None:
         heading("Reservations")
         heads = ("Name", "GPUs", "From", "To", "For")
         self._rows = Rows("Reservations", heads, self._give_up if self.free else None)
@@ -139,8 +135,8 @@ class _Reservations:
     def _zone(self) -> Any:
         return self.visit.zone or UTC
 
-    def _row(self, one: Mapping[str, Any]) -> Row:
-        now = datetime.fromisoformat(one["begin_at"]).timestamp() <= time.time()
+    def _row(self, one: Facts) -> Row:
+        now = epoch(one["begin_at"]) <= time.time()
         begin = f"{self.visit.when(one['begin_at'])}{' (it is on)' if now else ''}"
         return row(
             one["name"], one["name"], ranges(one["gpus"]), begin, self.visit.when(one["end_at"]),
@@ -216,20 +212,14 @@ _STATES = {
 }  # fmt: skip
 
 
-async def build(visit: Visit) -> None:
-    """Make the section."""
-    _Gpus(visit).build()
-    await build_reservations(visit)
-
-
-class _Gpus:
+class GpusSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.DRAIN)
         self._drains = DrainReasons(visit.feed)
         self._reasons: dict[int, str] = {}
 
-    def build(self) -> None:
+    async def build(self) -> None:
         ui.label("On a drained GPU nothing new starts; what runs there goes on.").classes("gy-soft")
         heads = ("GPU", "Name", "State", "Jobs", "Drained")
         self._rows = Rows("GPUs", heads, self._act if self.free else None)
@@ -251,7 +241,7 @@ class _Gpus:
             self._drain_all.set_visibility(len(drained) < len(gpus))
             self._resume_all.set_visibility(bool(drained))
 
-    def _row(self, gpu: Mapping[str, Any]) -> Row:
+    def _row(self, gpu: Facts) -> Row:
         text, look = _STATES.get(gpu["state"], (gpu["state"], ""))
         index, drained = gpu["index"], gpu["drained"]
         acts = [act("resume", "Resume") if drained else act("drain", "Drain")] if self.free else []
@@ -271,7 +261,11 @@ class _Gpus:
         )  # fmt: skip
         if why is not None:
             body = {"gpus": gpus, "reason": why}
-            await self.visit.do(self.visit.api.post("/gpus/drain", body), f"{_first_up(which)} drained.")
+            done = "All GPUs are drained." if gpus is None else f"GPU {gpus[0]} is drained."
+            await self.visit.do(
+                self.visit.api.post("/gpus/drain", body),
+                done,
+            )
 
     async def _resume(self, gpus: list[int] | None) -> None:
         if gpus is None and not await confirm("Let jobs on all GPUs again?", "Resume all"):
@@ -291,7 +285,3 @@ def _jobs(ids: Sequence[str]) -> Cell:
 
 def _reader(field: ui.input) -> Any:
     return lambda: str(field.value or "").strip()
-
-
-def _first_up(text: str) -> str:
-    return text[:1].upper() + text[1:] + (" are" if text.startswith("all") else " is")

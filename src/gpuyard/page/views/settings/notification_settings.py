@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from nicegui import ui
 
 from gpuyard.errors import UserError
-from gpuyard.page.api import Refused
-from gpuyard.page.parts import button, confirm, empty, heading
+from gpuyard.page.api import Facts, Refused
+from gpuyard.page.parts import button, confirm, empty, heading, sentence
 from gpuyard.page.views.settings.controls import (
     Row,
     Rows,
@@ -34,7 +33,6 @@ _STATES = {"waiting": ("waits", ""), "delivered": ("sent", "gy-succeeded"), "giv
 class DeliveryLog:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
-        self._beats = 0
 
     def build(self) -> None:
         heading("What was sent")
@@ -44,12 +42,7 @@ class DeliveryLog:
             self._all.set_visibility(may(self.visit.viewer, Permission.READ_DELIVERIES))
         self._rows = Rows("What was sent", ("When", "Job", "Of what", "To", "How it went", "Why"))
         self._none = ui.label("Nothing was sent in the last days.").classes("gy-soft")
-        self.visit.live(self.show)
-
-    async def show(self) -> None:
-        self._beats += 1
-        if self._beats % _EVERY == 1:
-            await self._load()
+        self.visit.live(self._load, _EVERY)
 
     async def _load(self) -> None:
         asked = {"limit": _MOST, "failed": bool(self._failed.value), "all": bool(self._all.value)}
@@ -57,7 +50,7 @@ class DeliveryLog:
         self._rows.put([self._row(one) for one in told])
         self._none.set_visibility(not told)
 
-    def _row(self, one: Mapping[str, Any]) -> Row:
+    def _row(self, one: Facts) -> Row:
         text, look = _STATES.get(one["state"], (one["state"], ""))
         to = one["subscription"] or one["target"] or f"{one['user']}'s"
         again = f"; again at {self.visit.when(one['next_at'])}" if one["next_at"] and one["error"] else ""
@@ -78,25 +71,19 @@ _TESTING = (act("test", "Testing", busy=True), act("remove", "Remove", danger=Tr
 _ROUTE = "/notifications/subscriptions"
 
 
-async def build(visit: Visit) -> None:
-    try:
-        told = await visit.api.get(_ROUTE)
-    except Refused as error:
-        text = str(error)
-        ui.label(f"{text[:1].upper()}{text[1:]}.").classes("gy-empty")
-        return
-    _Notifications(visit).build(told)
-    DeliveryLog(visit).build()
-
-
-class _Notifications:
+class NotificationsSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SUBSCRIBE)
-        self._told: list[Mapping[str, Any]] = []
+        self._told: list[Facts] = []
         self._testing: set[str] = set()
 
-    def build(self, told: Mapping[str, Any]) -> None:
+    async def build(self) -> None:
+        try:
+            told = await self.visit.api.get(_ROUTE)
+        except Refused as error:
+            ui.label(sentence(str(error))).classes("gy-empty")
+            return
         ui.label("Where you are told of your jobs. What is secret in an address is not shown again.").classes("gy-soft")
         self._rows = Rows("Your subscriptions", ("Name", "To", "When"), self._act if self.free else None)
         self._none = empty("You are told of nothing yet. Add an address below, or like this:", "gpuyard notify add URL")
@@ -104,6 +91,7 @@ class _Notifications:
         if self.free:
             self._form(bool(told["mail"]))
         self._put(told["subscriptions"])
+        DeliveryLog(self.visit).build()
 
     def _form(self, mail: bool) -> None:
         with form("Be told of your jobs"):
@@ -119,12 +107,12 @@ class _Notifications:
             with ui.element("div").classes("gy-buttons gy-set-left"):
                 button("Add", self._add, kind="primary")
 
-    def _put(self, told: list[Mapping[str, Any]]) -> None:
+    def _put(self, told: list[Facts]) -> None:
         self._told = told
         self._rows.put([self._row(one) for one in told])
         self._none.set_visibility(not told)
 
-    def _row(self, one: Mapping[str, Any]) -> Row:
+    def _row(self, one: Facts) -> Row:
         acts = (_TESTING if one["id"] in self._testing else _ACTS) if self.free else ()
         return row(one["id"], one["name"], {"text": one["target"], "code": True}, events_text(one), acts=acts)
 
@@ -135,7 +123,7 @@ class _Notifications:
         one = next(one for one in self._told if one["id"] == key)
         await (self._test(one) if name == "test" else self._remove(one))
 
-    async def _test(self, one: Mapping[str, Any]) -> None:
+    async def _test(self, one: Facts) -> None:
         self._testing.add(one["id"])
         self._put(self._told)
         self._say(f"Something is being sent to {one['name']}; that may take a minute.")
@@ -154,7 +142,7 @@ class _Notifications:
         with self._result:
             ui.label(text)
 
-    async def _remove(self, one: Mapping[str, Any]) -> None:
+    async def _remove(self, one: Facts) -> None:
         if await confirm(f"Be told no more at {one['name']} ({one['target']})?", "Remove it"):
             path = f"{_ROUTE}/{quote(one['id'], safe='')}"
             if await self.visit.do(self.visit.api.ask("DELETE", path, {}), f"{one['name']} is told no more."):
@@ -187,7 +175,7 @@ class _Notifications:
         return found | ({"long_wait": parse_duration(wait)} if wait else {})
 
 
-def events_text(one: Mapping[str, Any]) -> str:
+def events_text(one: Facts) -> str:
     words = dict(EVENTS)
     said = [
         f"{words[name]} (over {format_duration(one['long_wait'])})" if name == "long-wait" else words.get(name, name)
@@ -196,7 +184,7 @@ def events_text(one: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
-def delivery_test_text(name: str, told: Mapping[str, Any]) -> tuple[str, bool]:
+def delivery_test_text(name: str, told: Facts) -> tuple[str, bool]:
     """The outcome as a sentence, and whether it went well."""
     if told["error"]:
         return f"{name} could not be reached: {str(told['error']).rstrip('.')}.", False
