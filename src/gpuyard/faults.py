@@ -25,7 +25,7 @@ class Faults:
         self.wanted = bool(self._name or self._log)
 
     def arrive(self, name: str) -> None:
-        """Write the point down, and die if it is the one."""
+        """Log the point, and die if it is the one."""
         self._passed[name] += 1
         if self._log:
             with open(self._log, "a", encoding="utf-8") as log:
@@ -39,6 +39,6 @@ _wanted = _faults.wanted
 
 
 def point(name: str) -> None:
-    """A place where a test may let this process die."""
+    """A place where tests can kill this process."""
     if _wanted:
         _faults.arrive(name)

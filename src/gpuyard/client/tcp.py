@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 _OTHER_NAME = (62, 64)
 _EXPIRED, _NOT_YET = 10, 9
-"""What OpenSSL calls it."""
+"""OpenSSL's error codes."""
 _LOOK = 5.0
-"""Seconds for a look whether somebody speaks TLS."""
+"""Seconds for checking whether a server speaks TLS."""
 
 
-class NetWay:
-    """To a daemon by the name of its machine."""
-
+class TcpTransport:
     advice = "check the address after --host, and whether it is https or http"
 
     def __init__(self, host: Host, ca: str | None = None) -> None:
@@ -32,7 +30,7 @@ class NetWay:
         self._context: ssl.SSLContext | None = None
 
     def connect(self, timeout: float) -> socket.socket:
-        """A new connection, whose other end is who it says; NoDaemon if there is none to be had."""
+        """A new connection, authenticated if TLS is used; raises NoDaemon."""
         host = self._host
         try:
             connection = socket.create_connection((host.name, host.port), timeout)
@@ -46,8 +44,8 @@ class NetWay:
             connection.close()
             raise
 
-    def misunderstanding(self) -> GpuyardError | None:
-        """Who is asked without TLS and speaks TLS alone hangs up without a word: tell so, since nobody will answer."""
+    def protocol_mismatch(self) -> GpuyardError | None:
+        """A server that speaks only TLS hangs up on plain HTTP without an answer."""
         if self._host.tls or not self._speaks_tls():
             return None
         return GpuyardError(f"{self.name} speaks TLS; write https:{self.name.removeprefix('http:')}")
