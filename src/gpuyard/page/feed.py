@@ -68,6 +68,10 @@ class _Answer:
     def __init__(self, task: asyncio.Task[Any], seen: int) -> None:
         self.task, self.at, self.seen = task, time.monotonic(), seen
 
+    @property
+    def failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
 
 class Feed:
     """What the daemon shows to every viewer."""
@@ -97,7 +101,7 @@ class Feed:
         """The API's answer: at most `keep` seconds old, and (by default) no older than the latest event."""
         known = self._answers.get(path)
         now = time.monotonic()
-        if known is None or now - known.at > keep or (until_event and known.seen != self.happened) or _failed(known):
+        if known is None or now - known.at > keep or (until_event and known.seen != self.happened) or known.failed:
             known = self._answers[path] = _Answer(asyncio.create_task(self.api.ask("GET", path)), self.happened)
         return await asyncio.shield(known.task)
 
@@ -119,7 +123,7 @@ class Feed:
                         if line.startswith("id:"):
                             last = line[3:].strip()
                         elif line.startswith("data:"):
-                            self._tell(json.loads(line[5:]))
+                            self._tell(away=False)
             except Unavailable:
                 pass  # which is told below, as is the end of a stream
             except Refused as error:
@@ -127,9 +131,8 @@ class Feed:
             self._tell(away=True)
             await asyncio.sleep(_RETRY)
 
-    def _tell(self, event: dict[str, Any] | None = None, *, away: bool | None = None) -> None:
-        if away is not None:
-            self.away = away
+    def _tell(self, *, away: bool) -> None:
+        self.away = away
         self.happened += 1
         self._news.set()
 
@@ -164,10 +167,6 @@ class Feed:
         for number, (path, answer) in enumerate(done):
             if answer.at < old or number < many:
                 del self._answers[path]
-
-
-def _failed(answer: _Answer) -> bool:
-    return answer.task.done() and (answer.task.cancelled() or answer.task.exception() is not None)
 
 
 async def run_forever(work: Callable[[], Awaitable[None]]) -> None:

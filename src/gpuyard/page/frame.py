@@ -66,7 +66,8 @@ def head(path: str, viewer: Viewer | None, places: Sequence[Place] | None = None
                 for place in places:
                     _entry(place, path)
         with ui.element("div").classes("gy-who"):
-            _theme()
+            button = ui.button(icon="contrast").props('flat round dense aria-label="Light or dark"')
+            button.on("click", js_handler="() => gyTheme()")
             if viewer is not None:
                 _who(viewer)
 
@@ -99,11 +100,6 @@ def _entry(place: Place, path: str) -> None:
     with entry:
         ui.icon(place.icon).props("aria-hidden=true")
         ui.label(place.name)
-
-
-def _theme() -> None:
-    button = ui.button(icon="contrast").props('flat round dense aria-label="Light or dark"')
-    button.on("click", js_handler="() => gyTheme()")
 
 
 def _who(viewer: Viewer) -> None:

@@ -91,6 +91,11 @@ class Tab:
         self.client.on_disconnect(self._leave)
         self.client.on_delete(self._leave)
 
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The query of the page's URL."""
+        return {} if self.client.request is None else self.client.request.query_params
+
     def live(self, show: Show, every: int = 1) -> None:
         """Call this once the page is open, and after every change (at most twice a second), or every so many times."""
         self._shows.append((show, every))
@@ -170,6 +175,13 @@ class Visit(Tab):
             ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # the door has words for it
             return
         ui.notify(capitalized(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
+
+    async def show_now(self, show: Show) -> None:
+        """Update a part on the viewer's request."""
+        try:
+            await show()
+        except Unavailable as error:
+            self.tell(error)
 
     def words(self, text: str | None) -> str:
         """A text of the daemon with its times converted to the viewer's clock."""

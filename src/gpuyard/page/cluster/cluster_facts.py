@@ -197,10 +197,15 @@ def pod_facts(pod: Facts, cluster: Cluster) -> Iterator[PodFact]:
         yield PodFact("Scheduler", f"{pod['scheduler']}, not gpuyard: what it holds is foreign, and left alone")
     yield PodFact("Asks for", _asked(pod))
     if pod["phase"] not in WAITING and ours:
-        yield PodFact("Let in", _let_in(pod["admitted_by"]))
+        by = pod["admitted_by"]
+        known = _BY.get(by.partition(":")[0].strip().lower())
+        yield PodFact("Let in", f"since {known}" if known else by or "nothing is written of why")
         yield PodFact("Counted with", _charged(pod))
-    yield PodFact("Priority", _priority(pod))
-    yield PodFact("Expected", _expected(pod))
+    higher = f"{priority(pod['priority'])} (higher runs first)"
+    yield PodFact("Priority", higher if pod["priority"] else "0, as most have")
+    unknown = pod["estimate"] is None
+    text = "nothing is said of how long it runs" if unknown else f"to run for {span(pod['estimate'])}"
+    yield PodFact("Expected", text)
     if pod["gang"]:
         yield PodFact("Gang", _gang(pod, cluster.gang_of(pod)))
 
@@ -215,11 +220,6 @@ def _asked(pod: Facts) -> str:
     return "a GPU for itself" if count == 1 else f"{count} GPUs for itself"
 
 
-def _let_in(by: str) -> str:
-    known = _BY.get(by.partition(":")[0].strip().lower())
-    return f"since {known}" if known else by or "nothing is written of why"
-
-
 def _charged(pod: Facts) -> str:
     if not pod["charged"]:
         return "all of its GPUs" if pod["gpu_count"] > 1 else "all of its GPU"
@@ -227,16 +227,6 @@ def _charged(pod: Facts) -> str:
     less = pod["gpu_memory"] - pod["charged"]
     saved = f", {size(less)} less than it asks for" if less >= 2**20 else ""
     return f"{size(pod['charged'])}{each}{saved}"
-
-
-def _priority(pod: Facts) -> str:
-    return f"{priority(pod['priority'])} (higher runs first)" if pod["priority"] else "0, as most have"
-
-
-def _expected(pod: Facts) -> str:
-    if pod["estimate"] is None:
-        return "nothing is said of how long it runs"
-    return f"to run for {span(pod['estimate'])}"
 
 
 def _gang(pod: Facts, members: Sequence[Facts]) -> str:
@@ -254,24 +244,20 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def pod_row(pod: Facts, cluster: Cluster, path: str, node_path: str) -> Row:
+def pod_row(pod: Facts, cluster: Cluster) -> Row:
     waits = pod["phase"] in WAITING
     tags = [pod["gang"]] * bool(pod["gang"]) + [pod["scheduler"]] * (not cluster.is_ours(pod))
     cells: tuple[Any, ...] = (
-        {"text": pod["name"], "href": path, "title": f"{pod['namespace']}/{pod['name']}", "tags": tags},
+        {"text": pod["name"], "href": pod_path(pod), "title": key_of(pod), "tags": tags},
         pod["namespace"],
         chip_of(pod),
-        {"text": pod["node"], "href": node_path, "title": pod["node"]} if pod["node"] else None,
-        request_text(pod) if waits else _has(pod),
+        {"text": pod["node"], "href": node_path(pod["node"]), "title": pod["node"]} if pod["node"] else None,
+        request_text(pod) if waits else gpus_text(pod) + (f", {size(pod['charged'])}" if pod["charged"] else ""),
         priority(pod["priority"]),
         pod["created_at"] if waits else pod["started_at"],
         {"fraction": None, "text": _standing(pod, cluster), **_ends(pod)},
     )
-    return Row(f"{pod['namespace']}/{pod['name']}", f"pod {pod['name']}", cells)
-
-
-def _has(pod: Facts) -> str:
-    return f"{gpus_text(pod)}, {size(pod['charged'])}" if pod["charged"] else gpus_text(pod)
+    return Row(key_of(pod), f"pod {pod['name']}", cells)
 
 
 def _standing(pod: Facts, cluster: Cluster) -> str:

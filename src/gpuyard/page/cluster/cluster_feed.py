@@ -165,11 +165,6 @@ class ClusterVisit(Tab):
         super().__init__(feed.listeners, cookies)
         self.feed = feed
 
-    @property
-    def asked(self) -> Mapping[str, str]:
-        request = self.client.request
-        return {} if request is None else request.query_params
-
     def follow(self, show: Callable[[Cluster], None]) -> None:
         """Call this now and after every report, once there is one."""
 

@@ -10,23 +10,7 @@ from collections.abc import Mapping, Sequence
 from nicegui import ui
 
 from gpuyard.page.api import Facts
-from gpuyard.page.cluster.cluster_facts import (
-    COLUMNS,
-    PodFact,
-    chip_of,
-    figures,
-    gpus_text,
-    next_pods,
-    node_box,
-    node_path,
-    node_tile,
-    nodes_like,
-    pod_facts,
-    pod_path,
-    pod_row,
-    standings,
-    waiting_text,
-)
+from gpuyard.page.cluster import cluster_facts as facts
 from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, ClusterVisit, LiveElement, key_of
 from gpuyard.page.parts import Section, Since, command, fact, heading, link, span, tagged
 from gpuyard.page.table import Choices, Field, Fields, Filters, Pager, Table, page_number
@@ -37,7 +21,7 @@ class FilteredList(ABC):
 
     def __init__(self, look: ClusterVisit, path: str, choices: Mapping[str, str], what: str, size: int) -> None:
         self._look, self._known, self._what, self._size = look, choices, what, size
-        self.filters = Filters(path, look.asked, ("state", "text", "namespace", "page"))
+        self.filters = Filters(path, look.query, ("state", "text", "namespace", "page"))
         if self.filters["state"] not in choices:
             self.filters.set(state="")
 
@@ -102,18 +86,20 @@ class ClusterOverview(FilteredList):
             self.pages()
 
     def show(self, cluster: Cluster) -> None:
-        found = nodes_like(cluster, self.filters["text"], self.filters["namespace"])
-        stands = [standings(node) for node in found]
+        found = facts.nodes_like(cluster, self.filters["text"], self.filters["namespace"])
+        stands = [facts.standings(node) for node in found]
         counts = {"": len(found), **Counter(word for words in stands for word in words)}
         if wanted := self.filters["state"]:
             found = [node for node, words in zip(found, stands, strict=True) if wanted in words]
         few = len(found) <= FEW
         seen = self.page_of(found, cluster, counts)
-        nodes = {f"node {node['name']}": node_tile(node, cluster) if few else node_box(node) for node in seen}
+        nodes = {
+            f"node {node['name']}": facts.node_tile(node, cluster) if few else facts.node_box(node) for node in seen
+        }
         order = [node["name"] for node in seen]
-        waiting = next_pods(cluster.waiting[:_NEXT])
+        waiting = facts.next_pods(cluster.waiting[:_NEXT])
         self._screen.show(
-            {"figures": figures(cluster), "order": order, "few": few, "head": waiting, **nodes}, cluster.at
+            {"figures": facts.figures(cluster), "order": order, "few": few, "head": waiting, **nodes}, cluster.at
         )
 
 
@@ -128,7 +114,7 @@ class NodeView:
         self._gone = Section("gy-empty", props="role=status")
         self._node = NodeElement()
         self._heading = heading("Pods on it")
-        self._table = Table(f"Pods on {name}", COLUMNS)
+        self._table = Table(f"Pods on {name}", facts.COLUMNS)
 
     def show(self, cluster: Cluster) -> None:
         node = cluster.nodes.get(self._name)
@@ -136,11 +122,11 @@ class NodeView:
         self._gone.show(gone, lambda: ui.label(gone), visible=bool(gone))
         self._node.set_visibility(node is not None)
         if node is not None:
-            self._node.show({"node": node_tile(node, cluster)}, cluster.at)
+            self._node.show({"node": facts.node_tile(node, cluster)}, cluster.at)
         pods = cluster.on(self._name)
         self._heading.set_visibility(bool(pods))
         self._table.set_visibility(bool(pods))
-        self._table.show([pod_row(pod, cluster, pod_path(pod), node_path(pod["node"])) for pod in pods], cluster.at)
+        self._table.show([facts.pod_row(pod, cluster) for pod in pods], cluster.at)
 
 
 def build_node(look: ClusterVisit, name: str) -> int | None:
@@ -177,7 +163,7 @@ class PodList(FilteredList):
         self.search("Pod, gang or node")
         with ui.element("div").classes("gy-empty") as self._empty:
             self._none = ui.label("Nothing is known of the cluster yet.")
-        self._table = Table("Pods that wait, or hold GPUs", COLUMNS)
+        self._table = Table("Pods that wait, or hold GPUs", facts.COLUMNS)
         self._table.set_visibility(False)
         self.pages()
 
@@ -188,7 +174,7 @@ class PodList(FilteredList):
         if wanted := self.filters["state"]:
             pods = [pod for pod, state in zip(pods, states, strict=True) if state == wanted]
         seen = self.page_of(pods, cluster, counts)
-        self._table.show([pod_row(pod, cluster, pod_path(pod), node_path(pod["node"])) for pod in seen], cluster.at)
+        self._table.show([facts.pod_row(pod, cluster) for pod in seen], cluster.at)
         self._none.set_text("No pod is like that." if cluster.pods else "No pod waits, and none holds a GPU.")
         self._empty.set_visibility(not pods)
         self._table.set_visibility(bool(pods))
@@ -205,7 +191,7 @@ class PodView:
         self._why = Section("gy-card gy-cl-why", "section")
         self._facts = Section("gy-card", "section")
         self._gang = heading("The rest of its gang")
-        self._members = Table(f"The gang of {name}", COLUMNS)
+        self._members = Table(f"The gang of {name}", facts.COLUMNS)
         heading("More of it")
         where = ("-n", namespace)
         for line in (
@@ -226,14 +212,14 @@ class PodView:
         self._chip.show(pod["phase"], lambda: _chip(pod))
         times = [pod[name] for name in ("phase", "node", "gpus", "created_at", "started_at", "position")]
         self._line.show((zone, times), lambda: _line(pod, self._look))
-        why = waiting_text(pod)
+        why = facts.waiting_text(pod)
         self._why.show(why, lambda: _why(pod, why), visible=bool(why))
-        said = list(pod_facts(pod, cluster))
-        self._facts.show(said, lambda: _drawn(said))
+        said = list(facts.pod_facts(pod, cluster))
+        self._facts.show(said, lambda: _facts(said))
         others = [one for one in cluster.gang_of(pod) if key_of(one) != self._key]
         self._gang.set_visibility(bool(others))
         self._members.set_visibility(bool(others))
-        self._members.show([pod_row(one, cluster, pod_path(one), node_path(one["node"])) for one in others], cluster.at)
+        self._members.show([facts.pod_row(one, cluster) for one in others], cluster.at)
 
     def _hide(self) -> None:
         for section in (self._chip, self._line, self._why, self._facts):
@@ -243,7 +229,7 @@ class PodView:
 
 
 def _chip(pod: Facts) -> None:
-    told = chip_of(pod)
+    told = facts.chip_of(pod)
     tagged("span", told["text"]).classes(f"gy-chip gy-{told['state']}")
 
 
@@ -256,8 +242,8 @@ def _line(pod: Facts, look: ClusterVisit) -> None:
             link(f"/pods?namespace={pod['namespace']}", pod["namespace"])
         if pod["node"]:
             with ui.element("span"):
-                ui.label(f"on {gpus_text(pod)} of ")
-                link(node_path(pod["node"]), pod["node"])
+                ui.label(f"on {facts.gpus_text(pod)} of ")
+                link(facts.node_path(pod["node"]), pod["node"])
         with ui.element("span"):
             since = pod["created_at"] if pod["phase"] in WAITING or began is None else began
             ui.label("waiting for " if pod["phase"] in WAITING else "running for " if began else "made ")
@@ -275,7 +261,7 @@ def _why(pod: Facts, why: str) -> None:
     tagged("p", why).classes("gy-job-why")
 
 
-def _drawn(said: Sequence[PodFact]) -> None:
+def _facts(said: Sequence[facts.PodFact]) -> None:
     with ui.element("dl").classes("gy-job-facts"):
         for term, text in said:
             fact(term, text)

@@ -185,13 +185,8 @@ async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[byt
 
 def trace_rows(jobs: Iterable[Facts], begin: float | None = None) -> list[tuple[Any, ...]]:
     """A row for each job that ran, was submitted since then, and asked for a GPU."""
-    return [
-        _row(job) for job in jobs if job["started_at"] and job["ended_at"] and job["gpu_count"] and _is_of(job, begin)
-    ]
-
-
-def _is_of(job: Facts, begin: float | None) -> bool:
-    return begin is None or epoch(job["submitted_at"]) >= begin
+    ran = (job for job in jobs if job["started_at"] and job["ended_at"] and job["gpu_count"])
+    return [_row(job) for job in ran if begin is None or epoch(job["submitted_at"]) >= begin]
 
 
 def _row(job: Facts) -> tuple[Any, ...]:

@@ -14,26 +14,9 @@ from nicegui.element import Element
 from gpuyard.api.types import OVER
 from gpuyard.errors import UserError
 from gpuyard.page.api import Facts, Unavailable
-from gpuyard.page.parts import STATES, button, empty, heading, span, tagged
+from gpuyard.page.parts import STATES, button, empty, epoch, heading, span, tagged
 from gpuyard.page.table import Choices, Field, Fields, Filters, Table
-from gpuyard.page.views import history_tables
-from gpuyard.page.views.history_tables import (
-    HOUR,
-    JOB_COLUMNS,
-    NAMES,
-    Window,
-    initial_preset,
-    instant,
-    iso,
-    left_out,
-    local_text,
-    rows_of,
-    summary,
-    typed_instant,
-    usage_columns,
-    usage_rows,
-    window_of,
-)
+from gpuyard.page.views import history_tables as tables
 from gpuyard.page.visit import Visit
 
 
@@ -41,18 +24,18 @@ class Gantt(Element, component="../assets/history_gantt.js"):
     """Bars for the times that jobs were on GPUs, and the GPUs' metrics; the browser requests the data."""
 
     def __init__(
-        self, window: Window, user: str, take: Callable[[float, float], Any], choose: Callable[[str], Any]
+        self, window: tables.Window, user: str, take: Callable[[float, float], Any], choose: Callable[[str], Any]
     ) -> None:
         super().__init__()
         self._set(window, user)
         self.on("span", lambda event: take(float(event.args["since"]), float(event.args["until"])))
         self.on("metric", lambda event: choose(str(event.args)))
 
-    def show(self, window: Window, user: str) -> None:
+    def show(self, window: tables.Window, user: str) -> None:
         if self._set(window, user):
             self.update()
 
-    def _set(self, window: Window, user: str) -> bool:
+    def _set(self, window: tables.Window, user: str) -> bool:
         since = None if window.back else window.since
         new = {"back": window.back, "since": since, "until": window.until, "user": user}
         changed = any(self._props.get(name, "") != value for name, value in new.items())
@@ -119,7 +102,7 @@ class UsageSection:
     def _table(self, title: str, name: str) -> tuple[Table, ui.label]:
         with ui.element("section"):
             heading(title)
-            table = Table(f"GPU-hours {title.lower()}", usage_columns(name)).classes("gy-data-slim")
+            table = Table(f"GPU-hours {title.lower()}", tables.usage_columns(name)).classes("gy-data-slim")
             return table, ui.label().classes("gy-soft")
 
     def _bars(self, title: str) -> tuple[Bars, ui.label]:
@@ -128,7 +111,7 @@ class UsageSection:
             with ui.element("div").classes("gy-card"):
                 return Bars(), ui.label().classes("gy-soft")
 
-    async def show(self, window: Window) -> None:
+    async def show(self, window: tables.Window) -> None:
         stats = await self._visit.feed.ask(f"/stats?{urlencode(window.query)}", _KEEP, until_event=False)
         if stats is self._seen:
             return
@@ -137,10 +120,10 @@ class UsageSection:
         for table, more, name, key in (
             (self._users, self._more_users, "user", "users"), (self._tags, self._more_tags, "tag", "tags"),
         ):  # fmt: skip
-            table.show(usage_rows(name, stats[key]))
+            table.show(tables.usage_rows(name, stats[key]))
             table.set_visibility(bool(stats[key]))
             nothing = "Nobody was on a GPU." if name == "user" else "No job had a tag; --tag gives one."
-            more.set_text(left_out(stats[key]) if stats[key] else nothing)
+            more.set_text(tables.left_out(stats[key]) if stats[key] else nothing)
         for bars, words, key, what in (
             (self._wait, self._wait_words, "wait_seconds", "waited"),
             (self._run, self._run_words, "run_seconds", "ran"),
@@ -150,7 +133,7 @@ class UsageSection:
             words.set_text(spread_text(stats[key], what))
 
     def _show_summary(self, stats: Facts) -> None:
-        told = summary(stats)
+        told = tables.summary(stats)
         if told == self._told:
             return
         self._told = told
@@ -173,10 +156,7 @@ _FIELDS = (Field("text", "Search", "search"), Field("user", "User", "person"), F
 class HistoryView:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        request = visit.client.request
-        self._filters = Filters(
-            "/history", request.query_params if request is not None else {}, (*_SEARCH, *_WHEN, _METRIC)
-        )
+        self._filters = Filters("/history", visit.query, (*_SEARCH, *_WHEN, _METRIC))
         if self._filters["state"] not in OVER:
             self._filters.set(state="")
         self._cursors = [""]
@@ -186,7 +166,9 @@ class HistoryView:
         """The initial preset; chosen once, so that it does not change while the page is open."""
 
     async def build(self) -> None:
-        self._times()
+        with ui.element("div").classes("gy-list-filters"):
+            self._presets = Choices("Time", tables.NAMES, self._choose)
+            self._from, self._to = self._time("From", "since"), self._time("To", "until")
         self._use = UsageSection(self._visit)
         self._use.build_summary()
         heading("On the GPUs")
@@ -194,7 +176,7 @@ class HistoryView:
         heading("Jobs that are over")
         self._search()
         self._nothing()
-        self._table = Table("Jobs that are over, the latest first", JOB_COLUMNS)
+        self._table = Table("Jobs that are over, the latest first", tables.JOB_COLUMNS)
         self._pages()
         self._use.build()
         try:
@@ -204,15 +186,10 @@ class HistoryView:
         self._visit.live(self._show)
 
     @property
-    def _window(self) -> Window:
-        return window_of(
+    def _window(self) -> tables.Window:
+        return tables.window_of(
             self._filters["span"] or self._usual, self._filters["since"], self._filters["until"], time.time()
         )
-
-    def _times(self) -> None:
-        with ui.element("div").classes("gy-list-filters"):
-            self._presets = Choices("Time", NAMES, self._choose)
-            self._from, self._to = self._time("From", "since"), self._time("To", "until")
 
     def _search(self) -> None:
         with ui.element("search").classes("gy-list-filters"):
@@ -229,7 +206,7 @@ class HistoryView:
 
     def _time(self, label: str, name: str) -> ui.input:
         async def change() -> None:
-            text = typed_instant(field.value or "", self._visit.zone)
+            text = tables.typed_instant(field.value or "", self._visit.zone)
             if text[:16] != self._filters[name][:16] and (text or self._filters[name]):
                 await self._look(**{name: text})
 
@@ -252,9 +229,10 @@ class HistoryView:
 
     async def _fit(self) -> str:
         ask, now = self._visit.feed.ask, time.time()
-        before, latest = await ask(f"/history?limit=1&until={iso(now - HOUR)}"), await ask("/history?limit=1")
-        [older], [last] = ([instant(job["ended_at"]) for job in found["jobs"]] or [None] for found in (before, latest))
-        return initial_preset(older, last, now)
+        older = await ask(f"/history?limit=1&until={tables.iso(now - tables.HOUR)}")
+        latest = await ask("/history?limit=1")
+        [begin], [end] = ([epoch(job["ended_at"]) for job in found["jobs"]] or [None] for found in (older, latest))
+        return tables.initial_preset(begin, end, now)
 
     async def _show(self) -> None:
         self._usual = self._usual or await self._fit()
@@ -276,7 +254,7 @@ class HistoryView:
         self._empty.set_visibility(not there and not searched)
         self._none.set_visibility(not there and searched)
         self._table.set_visibility(there)
-        self._table.show(rows_of(jobs))
+        self._table.show([tables.job_row(job) for job in jobs])
         self._nav.set_visibility(there)
         first = (len(self._cursors) - 1) * SIZE
         turned, more = len(self._cursors) > 1, bool(found["next"])
@@ -289,12 +267,12 @@ class HistoryView:
         self._fields.suggest("user", [job["user"] for job in jobs])
         self._fields.suggest("tag", [tag for job in jobs for tag in job["tags"]])
 
-    def _controls(self, window: Window) -> None:
+    def _controls(self, window: tables.Window) -> None:
         free = bool(self._filters["since"])
         self._presets.show("" if free else self._filters["span"] or self._usual)
-        self._from.value = local_text(window.since, self._visit.zone) if free else ""
-        self._to.value = local_text(window.until, self._visit.zone) if free else ""
-        address = f"{history_tables.EXPORT_PATH}?{urlencode({**self._filters.asked(*_SEARCH), **window.query})}"
+        self._from.value = tables.local_text(window.since, self._visit.zone) if free else ""
+        self._to.value = tables.local_text(window.until, self._visit.zone) if free else ""
+        address = f"{tables.EXPORT_PATH}?{urlencode({**self._filters.asked(*_SEARCH), **window.query})}"
         if self._export._props.get("href") != address:
             self._export._props["href"] = address
             self._export.update()
@@ -303,21 +281,15 @@ class HistoryView:
         self._cursors = [""]
         self._filters.tell_address()
         self._fields.show()
-        await self._again()
-
-    async def _again(self) -> None:
-        try:
-            await self._show()
-        except Unavailable as error:
-            self._visit.tell(error)
+        await self._visit.show_now(self._show)
 
     async def _look(self, **when: str) -> None:
         """Set the window; clearing its begin clears its end."""
         if "since" not in when and not self._filters["since"]:  # an end alone: a day up to then
-            when["since"] = iso(self._window.since)
+            when["since"] = tables.iso(self._window.since)
         if "since" in when and not when["since"]:
             when["until"] = ""
-        begin, end = (instant(when.get(name, self._filters[name])) for name in ("since", "until"))
+        begin, end = (tables.instant(when.get(name, self._filters[name])) for name in ("since", "until"))
         if begin is not None and end is not None and end <= begin:
             self._visit.tell(UserError("the time would end before it begins; choose an end after its beginning"))
             self._controls(self._window)
@@ -330,7 +302,7 @@ class HistoryView:
         await self._changed()
 
     async def _take(self, since: float, until: float) -> None:
-        self._filters.set(span="", since=iso(since), until=iso(until))
+        self._filters.set(span="", since=tables.iso(since), until=tables.iso(until))
         await self._changed()
 
     def _metric(self, name: str) -> None:
@@ -348,12 +320,12 @@ class HistoryView:
         await self._changed()
 
     async def _on(self) -> None:
-        cursor = history_tables.cursor_of(self._seen["next"]) if self._seen else ""
+        cursor = tables.cursor_of(self._seen["next"]) if self._seen else ""
         if cursor:
             self._cursors.append(cursor)
-            await self._again()
+            await self._visit.show_now(self._show)
 
     async def _back(self) -> None:
         if len(self._cursors) > 1:
             self._cursors.pop()
-            await self._again()
+            await self._visit.show_now(self._show)

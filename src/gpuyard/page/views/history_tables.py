@@ -96,11 +96,7 @@ JOB_COLUMNS = (
 _MOST = 20
 
 
-def rows_of(jobs: Sequence[Facts]) -> list[Row]:
-    return [_row(job) for job in jobs]
-
-
-def _row(job: Facts) -> Row:
+def job_row(job: Facts) -> Row:
     submitted, started, ended = (epoch(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
     reason = str(job["reason"] or "")
     cells = (
@@ -134,15 +130,11 @@ def usage_rows(name: str, entries: Sequence[Facts]) -> list[Row]:
         hours = entry["gpu_hours"]
         who = {"text": entry[name], "href": f"/history?{urlencode({name: entry[name]})}", "title": entry[name]}
         bar = {"fraction": hours / most, "text": amount(hours)}
-        energy = (_energy(entry),) if name == "user" else ()
+        known = entry.get("energy_wh")
+        energy = ("–" if known is None else watt_hours(known),) if name == "user" else ()
         cells = (who, bar, *energy, f"{entry['ended']:,}", f"{entry['submitted']:,}")
         found.append(Row(entry[name], entry[name], cells))
     return found
-
-
-def _energy(entry: Facts) -> str:
-    known = entry["energy_wh"]
-    return "–" if known is None else watt_hours(known)
 
 
 def left_out(entries: Sequence[Any]) -> str:

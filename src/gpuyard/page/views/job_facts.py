@@ -78,12 +78,9 @@ def event_text(event: Event) -> str:
 
 def _message(event: Event) -> str:
     """The daemon's message without the time on its clock: the next event has it on the viewer's."""
-    return re.sub(r" at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$", "", _detail_text(event))
-
-
-def _detail_text(event: Event) -> str:
     loan = event["kind"] in ("Granted", "Reclaimed", "Returned")
-    return str(event.get("message") or event.get("reason") or (event.get("why") if loan else "") or "")
+    text = event.get("message") or event.get("reason") or (event.get("why") if loan else "") or ""
+    return re.sub(r" at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$", "", str(text))
 
 
 def _let_in(event: Event) -> str:
@@ -259,17 +256,13 @@ def waiting_text(found: Facts, when: When) -> str:
         due = f", due at {when(details['until'])}" if details.get("until") else ", which has waited longer"
         return f"It would fit, but could delay job {details['behind']}{due}."
     if code == "Reservation":
-        which = gpus_text(details["gpus"])
+        which, are = gpus_text(details["gpus"]), "are" if len(details["gpus"]) > 1 else "is"
         rest = ", and it has no time limit" if details.get("unlimited") else ""
         times = f"from {when(details['begin'])} to {when(details['end'])}"
-        return f"It would fit, but {which} {_are(details['gpus'])} reserved ({details['name']}) {times}{rest}."
+        return f"It would fit, but {which} {are} reserved ({details['name']}) {times}{rest}."
     if not found["reason"]:
         return "It is about to start."
     return f"It {'is ' * (found['state'] == 'held')}{found['reason'].rstrip('.')}."
-
-
-def _are(many: list[int]) -> str:
-    return "are" if len(many) > 1 else "is"
 
 
 def blocker_end(blocker: Facts, when: When) -> str:

@@ -255,7 +255,8 @@ def adaptation_facts(found: Facts, when: _AdaptationTime) -> Iterator[tuple[str,
     if report.get("gain_per_second") is not None:
         yield "One more GPU brings", f"{gain_points(report['gain_per_second'])} points per minute"
     if report.get("step_seconds"):
-        yield "A step takes", _short(report["step_seconds"])
+        step = report["step_seconds"]
+        yield "A step takes", f"{1000 * step:.3g} ms" if step < 1 else span(step)
     if report.get("parameters") is not None:
         yield "Parameters", f"{report['parameters']:,}"
 
@@ -263,10 +264,6 @@ def adaptation_facts(found: Facts, when: _AdaptationTime) -> Iterator[tuple[str,
 def gain_points(gain: float) -> str:
     """Accuracy per second, as hundredths per minute."""
     return f"{gain * 6000:.3g}"
-
-
-def _short(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else span(seconds)
 
 
 def loan_text(lent: Facts, when: _AdaptationTime) -> tuple[str, str, str]:

@@ -118,7 +118,9 @@ class QueueMoves:
         if priority is None:  # these two are ranked alike: as far as it can go is before both, or behind
             above, below = (None, below) if up else (above, None)
             priority = await self._priority(job, above, below)
-            ui.notify(_alike(job, up), type="info", multi_line=True, timeout=8000)
+            text = "No priority comes between those two, which are ranked alike: "
+            text += f"{job.label} goes {'before' if up else 'behind'} all of their kind."
+            ui.notify(text, type="info", multi_line=True, timeout=8000)
         if priority is None or priority == job.priority:
             ui.notify(f"{capitalized(job.label)} keeps its priority.", type="info")
         elif await self._acts.set_priority(job, priority):
@@ -165,11 +167,6 @@ def _between(ids: Sequence[str], job: str, above: ListedJob | None, below: Liste
     return behind and (below is None or below.id not in ids or place < ids.index(below.id))
 
 
-def _alike(job: ListedJob, up: bool) -> str:
-    where = "before" if up else "behind"
-    return f"No priority comes between those two, which are ranked alike: {job.label} goes {where} all of their kind."
-
-
 SIZE = 50
 """Rows on a page."""
 _NAMES = {"": "All", "running": "Running", "queued": "Waiting", "held": "Held"}
@@ -185,9 +182,7 @@ _KEYS = (
 class QueueView:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        request = visit.client.request
-        given = request.query_params if request is not None else {}
-        self._filters = Filters("/queue", given, ("state", *_SEARCH, "page"))
+        self._filters = Filters("/queue", visit.query, ("state", *_SEARCH, "page"))
         if self._filters["state"] not in _NAMES:
             self._filters.set(state="")
         self._seen: tuple[Any, Any, Any] = None, None, None
@@ -217,7 +212,7 @@ class QueueView:
     def _search(self) -> None:
         with ui.element("search").classes("gy-list-filters"):
             self._states = Choices("State", _NAMES, self._choose)
-            self._fields = Fields(self._filters, _FIELDS, self._changed)
+            self._fields = Fields(self._filters, _FIELDS, self._change)
             self._fields.suggest("user", [self._visit.viewer.name])
             if self._visit.viewer.acts:
                 self._only_mine = button("Mine", self._mine, "person")
@@ -303,35 +298,25 @@ class QueueView:
             mine = self._filters["user"] == self._visit.viewer.name
             self._only_mine.props(f"aria-pressed={'true' if mine else 'false'}")
 
-    async def _changed(self) -> None:
-        self._filters.set(page="")
-        await self._anew()
-
-    async def _anew(self) -> None:
+    async def _change(self, page: str = "", **filters: str) -> None:
+        self._filters.set(page=page, **filters)
         self._filters.tell_address()
         self._fields.show()
-        try:
-            await self._show()
-        except Unavailable as error:
-            self._visit.tell(error)
+        await self._visit.show_now(self._show)
 
     async def _choose(self, state: str) -> None:
-        self._filters.set(state=state, page="")
-        await self._anew()
+        await self._change(state=state)
 
     async def _go(self, page: int) -> None:
-        self._filters.set(page="" if page <= 1 else str(page))
-        await self._anew()
+        await self._change("" if page <= 1 else str(page))
         ui.run_javascript("window.scrollTo({top: 0})")
 
     async def _mine(self) -> None:
         mine = self._visit.viewer.name
-        self._filters.set(user="" if self._filters["user"] == mine else mine, page="")
-        await self._anew()
+        await self._change(user="" if self._filters["user"] == mine else mine)
 
     async def _clear(self) -> None:
-        self._filters.set(**dict.fromkeys(("state", *_SEARCH, "page"), ""))
-        await self._anew()
+        await self._change(**dict.fromkeys(("state", *_SEARCH), ""))
 
     async def _act(self, name: str, key: str) -> None:
         job = self._jobs.get(key)

@@ -168,10 +168,8 @@ class JobActions:
             told
             or f"{capitalized(job.label)} {'have' if job.tasks > 1 else 'has'} priority {parts.priority(priority)} now."
         )
-        return await self._visit.do(self._edit(job, priority), done)
-
-    async def _edit(self, job: ListedJob, priority: float) -> None:
-        await self._visit.api.ask("PATCH", f"/jobs/{quote(job.id, safe='')}", {"priority": priority})
+        edit = self._visit.api.ask("PATCH", f"/jobs/{quote(job.id, safe='')}", {"priority": priority})
+        return await self._visit.do(edit, done)
 
     async def _is_sure(self, jobs: Sequence[ListedJob]) -> bool:
         running = sum(job.state == "running" for job in jobs)

@@ -50,15 +50,15 @@ def matching_estimates(estimates: Sequence[Facts], text: str, order: str) -> lis
     """Estimates that contain a text, in an order; they come latest first."""
     wanted = text.casefold()
     some = [one for one in estimates if wanted in f"{one['command']}\n{one['name']}\n{one['user']}".casefold()]
+
+    def furthest(one: Facts) -> float:
+        return max((abs(error["worst"]) for error in (one["memory_error"], one["time_error"]) if error), default=-1.0)
+
     keys = {
         "memory": lambda one: one["memory"] or 0, "time": lambda one: one["seconds"] or 0,
-        "runs": lambda one: one["runs"], "off": _furthest,
+        "runs": lambda one: one["runs"], "off": furthest,
     }  # fmt: skip
     return sorted(some, key=keys[order], reverse=True) if order in keys else some
-
-
-def _furthest(one: Facts) -> float:
-    return max((abs(error["worst"]) for error in (one["memory_error"], one["time_error"]) if error), default=-1.0)
 
 
 def need_rows(estimates: Sequence[Facts]) -> list[Row]:
@@ -154,8 +154,7 @@ SIZE = 20
 class Needs:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        request = visit.client.request
-        self._filters = Filters("/sharing", request.query_params if request is not None else {}, ("text", "order"))
+        self._filters = Filters("/sharing", visit.query, ("text", "order"))
         if self._filters["order"] not in ORDERS:
             self._filters.set(order="")
         self._page = 1
@@ -211,13 +210,7 @@ class Needs:
         self._page = 1
         self._filters.tell_address()
         self._fields.show()
-        await self._again()
-
-    async def _again(self) -> None:
-        try:
-            await self.show()
-        except Unavailable as error:
-            self._visit.tell(error)
+        await self._visit.show_now(self.show)
 
     async def _reorder(self) -> None:
         if self._filters.set(order=self._order.value or ""):
@@ -225,7 +218,7 @@ class Needs:
 
     async def _turn(self, page: int) -> None:
         self._page = page
-        await self._again()
+        await self._visit.show_now(self.show)
 
     async def _clear(self) -> None:
         self._filters.set(text="")

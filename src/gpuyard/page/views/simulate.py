@@ -226,7 +226,7 @@ async def build(visit: Visit) -> None:
     known = await visit.feed.ask("/policies", 600.0, until_event=False)
     now = await visit.feed.ask("/policy", 5.0)
     usual = usual_choices(now, await visit.feed.ask("/gpus", 30.0, until_event=False))
-    chosen = Choices.of_query(visit.client.request.query_params, usual)
+    chosen = Choices.of_query(visit.query, usual)
     intro = "Run the same jobs under several policies, and see who waits how long. Nothing changes in the queue."
     ui.label(intro).classes("gy-sim-intro")
     if not visit.viewer.acts:

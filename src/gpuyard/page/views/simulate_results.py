@@ -117,16 +117,13 @@ def _but(best: Row, other: Row) -> str:
     """What the best policy makes worse."""
     worse = []
     if best["wait_p99"] > 1.1 * other["wait_p99"] + 1:
-        worse.append(f"the longest waits grow (p99 {_pair(other, best, 'wait_p99')})")
+        before, after = format_duration(other["wait_p99"]), format_duration(best["wait_p99"])
+        worse.append(f"the longest waits grow (p99 {before} to {after})")
     if best["fairness"] is not None and other["fairness"] is not None and best["fairness"] < other["fairness"] - 0.02:
         worse.append(f"users are served less evenly (fairness {other['fairness']:.3f} to {best['fairness']:.3f})")
     if best["preemptions"] and not other["preemptions"]:
         worse.append(f"running jobs are stopped {best['preemptions']:,} times")
     return f" But {'; '.join(worse)}." if worse else ""
-
-
-def _pair(first: Row, second: Row, key: str) -> str:
-    return f"{format_duration(first[key])} to {format_duration(second[key])}"
 
 
 def _short(row: Row) -> str:
@@ -172,7 +169,8 @@ class Results:
             with self._place:
                 self._begin(run)
         if run is not None and not run.is_over:
-            self._tell_progress(run)
+            self._bar.value = run.done / run.total if run.total else 0.0
+            self._words.text = progress(run, self.bench.line.ahead(run))
 
     def _list_runs(self, runs: list[Run]) -> None:
         self._list.clear()
@@ -210,10 +208,6 @@ class Results:
             self._bar = ui.linear_progress(0.0, show_value=False).props('aria-label="How far it is" instant-feedback')
             self._words = ui.label("").props("role=status")
             button("Cancel", lambda: self.bench.line.cancel(run), icon="close", kind="danger")
-
-    def _tell_progress(self, run: Run) -> None:
-        self._bar.value = run.done / run.total if run.total else 0.0
-        self._words.text = progress(run, self.bench.line.ahead(run))
 
     def _done(self, run: Run) -> None:
         rows, base = run.table["results"], f"/page/simulations/{run.id}"

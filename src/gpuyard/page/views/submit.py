@@ -286,15 +286,12 @@ async def build(visit: Visit) -> None:
         )
         link("/login", "Log in")
         return
-    former = await _former(visit)
-    desk = _SubmitView(visit, former)
-    visit.live(desk.look)
+    visit.live(_SubmitView(visit, await _former(visit)).look)
 
 
 async def _former(visit: Visit) -> dict[str, Any] | None:
     """The job that is cloned."""
-    request = visit.client.request
-    id = request.query_params.get("clone", "") if request is not None else ""
+    id = visit.query.get("clone", "")
     if not id:
         return None
     try:

@@ -40,9 +40,8 @@ SECTIONS = (
 
 
 async def build(visit: Visit) -> None:
-    request = visit.client.request
     sections = sections_for(visit.viewer)
-    section = section_named(sections, request.query_params.get("section", "") if request is not None else "")
+    section = section_named(sections, visit.query.get("section", ""))
     with ui.element("div").classes("gy-set-settings"):
         with ui.element("nav").classes("gy-set-sections").props('aria-label="Settings"'):
             for one in sections:

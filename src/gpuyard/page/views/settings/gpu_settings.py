@@ -246,9 +246,8 @@ class GpusSection:
         index, drained = gpu["index"], gpu["drained"]
         acts = [act("resume", "Resume") if drained else act("drain", "Drain")] if self.free else []
         why: Cell = (self._reasons.get(index) or "yes") if drained else {"text": "no", "soft": True}
-        return row(
-            str(index), f"GPU {index}", gpu["name"], {"text": text, "chip": look}, _jobs(gpu["jobs"]), why, acts=acts
-        )
+        jobs: Cell = {"links": list(map(job_cell, gpu["jobs"]))} if gpu["jobs"] else {"text": "none", "soft": True}
+        return row(str(index), f"GPU {index}", gpu["name"], {"text": text, "chip": look}, jobs, why, acts=acts)
 
     async def _act(self, key: str, name: str) -> None:
         await (self._drain([int(key)]) if name == "drain" else self._resume([int(key)]))
@@ -277,10 +276,6 @@ class GpusSection:
 def drain_text(drain: Drain) -> str:
     why, by = drain
     return f"{why} ({by})" if why and by else why or (f"by {by}" if by else "")
-
-
-def _jobs(ids: Sequence[str]) -> Cell:
-    return {"links": [job_cell(id) for id in ids]} if ids else {"text": "none", "soft": True}
 
 
 def _reader(field: ui.input) -> Any:

@@ -107,7 +107,9 @@ def checked_setting(key: str, text: str, usual: Any) -> str:
     if not text:
         return setting_text(usual)
     if key in CHOICES:
-        return _one_of(key, text)
+        if text not in CHOICES[key]:
+            raise UserError(f"{key} takes {' or '.join(CHOICES[key])}, not '{text}'")
+        return text
     if isinstance(usual, list | tuple):
         numbers = [_number_setting(key, part) for part in text.replace(",", "/").replace(" ", "/").split("/") if part]
         if numbers != sorted(numbers):
@@ -116,12 +118,6 @@ def checked_setting(key: str, text: str, usual: Any) -> str:
     if key == "quantum":
         return setting_text(parse_duration(text))
     return setting_text(_number_setting(key, text)) if isinstance(usual, float | int) else text
-
-
-def _one_of(key: str, text: str) -> str:
-    if text not in CHOICES[key]:
-        raise UserError(f"{key} takes {' or '.join(CHOICES[key])}, not '{text}'")
-    return text
 
 
 def _number_setting(key: str, text: str) -> float:

@@ -9,7 +9,7 @@ from nicegui import ui
 from nicegui.element import Element
 
 from gpuyard.errors import UserError
-from gpuyard.page.api import Facts, Refused, Unavailable
+from gpuyard.page.api import Refused, Unavailable
 from gpuyard.page.parts import button, command, doc_sentence, fact, heading, tagged
 from gpuyard.page.views.settings.controls import Choices, Rows, mark
 from gpuyard.page.views.settings.policy_draft import (
@@ -69,16 +69,19 @@ class PolicySection:
 
     def _wanted(self) -> Draft | None:
         """The draft that a link names, if there is such a policy."""
-        request = self.visit.client.request
-        if not self.free or request is None:
+        if not self.free:
             return None
-        draft = parse_policy(request.query_params.get("policy", "")[:200])
+        draft = parse_policy(self.visit.query.get("policy", "")[:200])
         known = all(getattr(draft, part) in docs for part, docs in self.docs.items())
         return draft if known and set(draft.settings) <= set(self.known[draft.name]["settings"]) else None
 
     def _choices(self, told: dict[str, Any]) -> None:
         policies = [
-            {"name": name, "doc": doc_sentence(self.docs["name"][name]), "mark": _warning(one)}
+            {
+                "name": name,
+                "doc": doc_sentence(self.docs["name"][name]),
+                "mark": "may stop jobs" if one["preemptive"] else "",
+            }
             for name, one in self.known.items()
         ]
         lists = {"name": policies, "discipline": _listed(told["disciplines"]), "placement": _listed(told["placements"])}
@@ -260,10 +263,6 @@ class PolicySection:
             setting = self.visit.api.ask("PUT", "/policy", {"policy": text})
             if await self.visit.do(setting, f"{text} decides from now on."):
                 self.draft = None  # as the daemon writes it
-
-
-def _warning(policy: Facts) -> str:
-    return "may stop jobs" if policy["preemptive"] else ""
 
 
 def _listed(docs: dict[str, str]) -> list[dict[str, str]]:
