@@ -126,10 +126,8 @@ T = TypeVar("T")
 _API = "/api/v1"
 POLL = 30.0
 """Seconds that the daemon lets one request wait, at most."""
-_PAGE = 10_000
-"""Jobs that the daemon lists at once, at most."""
-_ONCE = 30.0
-"""Seconds for which a request with an idempotency key is retried."""
+_PAGE = 10_000  # jobs that the daemon lists at once, at most
+_ONCE = 30.0  # seconds for which a request with an idempotency key is retried
 
 
 class Connection:
@@ -153,8 +151,7 @@ class Connection:
         self.timeout, self.say = timeout, say
         self._host: Host | None = None if host is None else parse_host(host)
         self._token: str | None = None
-        self._reached = False
-        """Whether the daemon has answered before, so that it may come back."""
+        self._reached = False  # whether the daemon has answered before, so that it may come back
         self._transport: Transport = (
             self._to_socket(socket, data_dir) if self._host is None else self._to_host(token, ca)
         )

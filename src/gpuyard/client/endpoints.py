@@ -16,12 +16,7 @@ from gpuyard.units import parse_duration
 
 class AccessCalls(Connection):
     def make_token(
-        self,
-        user: str | None = None,
-        *,
-        role: str = "user",
-        expires: float | None = None,
-        label: str = "",
+        self, user: str | None = None, *, role: str = "user", expires: float | None = None, label: str = ""
     ) -> dict[str, Any]:
         """Make a token for a user (by default oneself); `expires` in seconds. Only this answer has its `token`."""
         return self._ask("POST", "/tokens", {"user": user, "role": role, "expires": expires, "label": label})
@@ -77,13 +72,7 @@ class RuleCalls(Connection):
         return cast("list[dict[str, Any]]", self._get("/reservations")["reservations"])
 
     def reserve(
-        self,
-        gpus: Sequence[int],
-        begin: float,
-        end: float,
-        *,
-        name: str = "",
-        users: Sequence[str] | None = None,
+        self, gpus: Sequence[int], begin: float, end: float, *, name: str = "", users: Sequence[str] | None = None
     ) -> dict[str, Any]:
         """Reserve GPUs for users (by default oneself) between two times, in seconds since the epoch."""
         wish = {"gpus": list(gpus), "begin": begin, "end": end, "name": name, "users": users}
@@ -105,8 +94,7 @@ class RuleCalls(Connection):
         return self._ask("PUT", f"/rules/shares/{quote(name, safe='')}", {"weight": weight})
 
 
-_NOTIFY_TIMEOUT = 70.0
-"""Seconds that the daemon may take to check a URL, or to send a notification."""
+_NOTIFY_TIMEOUT = 70.0  # seconds that the daemon may take to check a URL, or to send a notification
 
 
 class NotifyCalls(Connection):
@@ -145,12 +133,7 @@ class NotifyCalls(Connection):
         return self._ask("POST", target, {}, patience=_NOTIFY_TIMEOUT)
 
     def notifications(
-        self,
-        *,
-        job: str | None = None,
-        failed: bool = False,
-        all: bool = False,
-        limit: int | None = None,
+        self, *, job: str | None = None, failed: bool = False, all: bool = False, limit: int | None = None
     ) -> list[dict[str, Any]]:
         """Notifications, sent or pending, latest first; of one job, failed ones, or (for admins) of all users."""
         only, every = ("true" if chosen else None for chosen in (failed, all))

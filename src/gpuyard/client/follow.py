@@ -13,8 +13,7 @@ from gpuyard.client.retry import Absence, to_stderr
 from gpuyard.client.transport import NoDaemon, Reply
 from gpuyard.errors import GpuyardError
 
-_SILENCE = 60.0
-"""Seconds without even a comment after which an event stream counts as cut."""
+_SILENCE = 60.0  # seconds without even a comment after which an event stream counts as cut
 _PAUSE = 0.05
 _SSE = "text/event-stream"
 
@@ -30,11 +29,7 @@ class Log(Protocol):
 
 
 def output_of(
-    log: Log,
-    job: str,
-    offset: int = 0,
-    attempt: int | None = None,
-    say: Callable[[str], None] = to_stderr,
+    log: Log, job: str, offset: int = 0, attempt: int | None = None, say: Callable[[str], None] = to_stderr
 ) -> Iterator[bytes]:
     """A job's output as it is written, until the job is over; another attempt starts at its beginning."""
     seen, absence = attempt, Absence(say=say)

@@ -19,8 +19,7 @@ from gpuyard.units import check_share, format_duration, parse_duration, parse_sh
 USUAL = 60.0
 """Default seconds without a heartbeat after which a lease is lost."""
 _GONE = (404, 409, 410)
-_AGAIN = 1.0
-"""Seconds until the next try if the daemon is away."""
+_AGAIN = 1.0  # seconds until the next try if the daemon is away
 
 
 class LeaseClient(Protocol):
@@ -93,8 +92,7 @@ class Heartbeat:
             self._on_loss()
 
 
-_AT_THE_END = 60.0
-"""Seconds for which the daemon may be away when a lease is returned."""
+_AT_THE_END = 60.0  # seconds for which the daemon may be away when a lease is returned
 _POLL = 30.0
 
 

@@ -18,8 +18,7 @@ _ALONE = re.compile(rf"\s*(?:progress[:=]?\s+)?{AMOUNT}\s*", re.IGNORECASE)
 _OFTEN = 0.1  # seconds between writes of steps too small to see
 _STEP = 0.01  # of the whole: what is always written
 
-_written = ("", -math.inf, -math.inf)
-"""File, time and fraction of the last report."""
+_written = ("", -math.inf, -math.inf)  # file, time and fraction of the last report
 
 
 def progress(done: float, total: float) -> None:

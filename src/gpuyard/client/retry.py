@@ -14,8 +14,7 @@ T = TypeVar("T")
 
 PATIENCE = 600.0
 """Seconds that clients wait for a daemon that went away."""
-_LOOK = 0.2
-"""Seconds between tries."""
+_LOOK = 0.2  # seconds between tries
 
 
 def to_stderr(message: str) -> None:

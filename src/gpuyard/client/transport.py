@@ -193,8 +193,7 @@ def _errors_of(transport: Transport, timeout: float) -> Iterator[None]:
         raise HungUp(f"the daemon at {name} hung up before it answered; see whether gpuyard status answers") from error
 
 
-_LONGEST = 107
-"""Bytes of a path that fit into a socket address on Linux."""
+_LONGEST = 107  # bytes of a path that fit into a socket address on Linux
 
 
 class UnixTransport:
@@ -249,10 +248,8 @@ def reachable(path: str) -> Iterator[str]:
         os.close(handle)
 
 
-_AWAY = (502, 503, 504)
-"""Status codes of a proxy while the daemon behind it is away."""
-_ELSEWHERE = (403, 404, 405, 501)
-"""Status codes of other servers for our paths; a daemon would answer in JSON."""
+_AWAY = (502, 503, 504)  # status codes of a proxy while the daemon behind it is away
+_ELSEWHERE = (403, 404, 405, 501)  # status codes of other servers for our paths; a daemon would answer in JSON
 
 
 class Refused(GpuyardError):

@@ -11,8 +11,7 @@ import httpx
 
 from gpuyard.errors import GpuyardError
 
-Facts = Mapping[str, Any]
-"""A JSON object of the API."""
+Facts = Mapping[str, Any]  # a JSON object of the API
 _TIMEOUT = 30.0
 _PREFIX = "/api/v1"
 
@@ -23,8 +22,7 @@ class Refused(GpuyardError):
     def __init__(self, status: int, detail: str, errors: list[dict[str, str]] | None = None) -> None:
         super().__init__(detail)
         self.status = status
-        self.errors = errors or []
-        """The invalid fields of the request."""
+        self.errors = errors or []  # the invalid fields of the request
 
 
 class Unavailable(GpuyardError):

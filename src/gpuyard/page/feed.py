@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Api, Refused, Unavailable
 
-SAMPLES_KEPT = 120
-"""Per GPU."""
+SAMPLES_KEPT = 120  # per GPU
 METRICS = ("utilization", "memory_used", "temperature", "power")
 Curves = dict[str, deque[float | None]]
 T = TypeVar("T")
@@ -80,8 +79,7 @@ class Feed:
         self.api = api
         self.samples = Samples()
         self.listeners: set[Listener] = set()
-        self.happened = 0
-        """Number of events so far; answers from before the latest event are outdated."""
+        self.happened = 0  # number of events so far; answers from before the latest event are outdated
         self.away = False
         self._news = asyncio.Event()
         self._answers: dict[str, _Answer] = {}
@@ -216,8 +214,7 @@ class SharedState(VersionedParts):
     def __init__(self, feed: Feed) -> None:
         super().__init__()
         self._feed = feed
-        self.seen: Sequence[Any] = ()
-        """The answers from which the parts were computed."""
+        self.seen: Sequence[Any] = ()  # the answers from which the parts were computed
 
     def differs(self, answers: Sequence[Any]) -> bool:
         """Whether the feed has requested any of these answers again."""

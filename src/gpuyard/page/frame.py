@@ -19,8 +19,7 @@ class Place(NamedTuple):
     path: str
     name: str
     icon: str
-    for_actors: bool = False
-    """Hidden from viewers who may only look."""
+    for_actors: bool = False  # hidden from viewers who may only look
 
 
 PLACES = (

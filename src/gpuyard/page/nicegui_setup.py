@@ -20,8 +20,7 @@ from nicegui import app as pages
 from nicegui.translations import translations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_UNOPENED = 60
-"""Pages kept per viewer until a browser connects to them."""
+MAX_UNOPENED = 60  # pages kept per viewer until a browser connects to them
 
 
 class UnopenedPages:
@@ -206,8 +205,7 @@ def ticket_holder(ticket: str) -> Any:
         return ticket
 
 
-BUILD_TIMEOUT = 20.0
-"""Seconds that a view may take to build, generous for a busy machine."""
+BUILD_TIMEOUT = 20.0  # seconds that a view may take to build, generous for a busy machine
 _THEMES = {"dark": True, "light": False}
 
 

@@ -23,36 +23,28 @@ class Column(NamedTuple):
     label: str
     kind: str = "text"
     right: bool = False
-    grow: bool = False
-    """Whether it takes the remaining width."""
+    grow: bool = False  # whether it takes the remaining width
 
 
 class Action(NamedTuple):
     """A button at the end of a row (without an icon: none), and a key for the focused row."""
 
     name: str
-    label: str
-    """As in `Cancel`, which is followed by the row's label."""
+    label: str  # as in `Cancel`, which is followed by the row's label
     icon: str = ""
-    key: str = ""
-    """The browser's name of it: `Delete`, `h`."""
+    key: str = ""  # the browser's name of it: `Delete`, `h`
     danger: bool = False
 
 
 class Row(NamedTuple):
     """A row. Its cells may contain text from users, and are shown as text."""
 
-    key: str
-    """Identifies the row while its cells change."""
-    label: str
-    """What screen readers call it: `job 17`."""
+    key: str  # identifies the row while its cells change
+    label: str  # what screen readers call it: `job 17`
     cells: tuple[Any, ...]
-    acts: tuple[str, ...] = ()
-    """Names of the actions that the viewer may do and that make sense now."""
-    picks: bool = False
-    """Whether it can be selected."""
-    moves: bool = False
-    """Whether it can be dragged."""
+    acts: tuple[str, ...] = ()  # names of the actions that the viewer may do and that make sense now
+    picks: bool = False  # whether it can be selected
+    moves: bool = False  # whether it can be dragged
 
 
 class Table(Element, component="assets/table.js"):
@@ -121,8 +113,7 @@ def _listed(event: GenericEventArguments) -> list[str]:
     return [str(key) for key in given] if isinstance(given, list) else []
 
 
-LONGEST = 200
-"""Characters of a filter's text."""
+LONGEST = 200  # characters of a filter's text
 Changed = Callable[[], Awaitable[None]]
 
 

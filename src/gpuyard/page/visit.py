@@ -48,10 +48,8 @@ class Viewer:
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.name: str = told["user"]
-        self.role: str = told["role"]
-        """`admin`, `user`, `viewer` or `anonymous`."""
-        self.via: str = told["via"]
-        """`session` after a login by token; else how the kernel identified the user."""
+        self.role: str = told["role"]  # `admin`, `user`, `viewer` or `anonymous`
+        self.via: str = told["via"]  # `session` after a login by token; else how the kernel identified the user
 
     @property
     def acts(self) -> bool:

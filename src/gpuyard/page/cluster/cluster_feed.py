@@ -104,10 +104,8 @@ class ClusterFeed:
     def __init__(self, scheduler: str, client: httpx.AsyncClient | None = None) -> None:
         self.scheduler = scheduler
         self.listeners: set[Listener] = set()
-        self.cluster: Cluster | None = None
-        """None until the first answer."""
-        self.away = ""
-        """What is wrong; empty if the scheduler answers."""
+        self.cluster: Cluster | None = None  # None until the first answer
+        self.away = ""  # what is wrong; empty if the scheduler answers
         patience = httpx.Timeout(10.0, connect=3.0)
         self._client = client or httpx.AsyncClient(timeout=patience, trust_env=False)  # no proxy is in between
         self._asked = -_PERIOD

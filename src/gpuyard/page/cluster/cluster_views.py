@@ -63,10 +63,8 @@ class FilteredList(ABC):
             self.show(self._look.feed.cluster)
 
 
-FEW = 12
-"""Up to this many nodes are shown as tiles, more as boxes with a bar for each GPU."""
-PAGE = 250
-"""Boxes on a page."""
+FEW = 12  # up to this many nodes are shown as tiles, more as boxes with a bar for each GPU
+PAGE = 250  # boxes on a page
 _NEXT = 10
 _STANDS = {"": "All nodes", "room": "With room", "full": "Full", "foreign": "Foreign", "closed": "Closed"}
 
@@ -134,8 +132,7 @@ def build_node(look: ClusterVisit, name: str) -> int | None:
     return 404 if look.feed.cluster is not None and name not in look.feed.cluster.nodes else None
 
 
-SIZE = 50
-"""Rows on a page."""
+SIZE = 50  # rows on a page
 _STATES = {"": "All", "waiting": "Waiting", "running": "Running", "foreign": "Of others"}
 
 

@@ -32,8 +32,7 @@ MOST_POLICIES = 24
 _NODES = re.compile(r"(\d{1,6})x(\d{1,6})(,(\d{1,6})x(\d{1,6})){0,20}")
 _POLICY = re.compile(r"([a-z0-9_-]+)(:[a-z_]+=[^@\s]+)?(@[a-z-]+(@[a-z-]+)?)?")
 _ESTIMATE = re.compile(r"actual|requested|noisy:\d{1,3}(\.\d{1,6})?")
-_LIMIT = 600.0
-"""Seconds that a comparison may take; finished policies are shown."""
+_LIMIT = 600.0  # seconds that a comparison may take; finished policies are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +41,13 @@ class Choices:
 
     source: str = "history"
     days: str = "30"
-    whose: str = ""
-    """Empty: jobs of all users."""
+    whose: str = ""  # empty: jobs of all users
     kind: str = "poisson"
     jobs: str = "1000"
     load: str = "0.9"
     upload: str = ""
     file: str = ""
-    name: str = ""
-    """Name of the uploaded file."""
+    name: str = ""  # name of the uploaded file
     format: str = ""
     policies: tuple[str, ...] = ()
     gpus: str = "8"

@@ -44,13 +44,11 @@ class Run:
     choices: Choices
     trace: Trace
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
-    state: str = "waiting"
-    """`waiting`, `running`, `done`, `failed` or `cancelled`."""
+    state: str = "waiting"  # `waiting`, `running`, `done`, `failed` or `cancelled`
     at: float = field(default_factory=time.time)
     done: float = 0.0
     total: int = 0
-    words: str = ""
-    """The latest message of the process, for example that it compiles the kernel."""
+    words: str = ""  # the latest message of the process, for example that it compiles the kernel
     error: str = ""
     jobs: int | None = None
     table: dict[str, Any] = field(default_factory=dict)

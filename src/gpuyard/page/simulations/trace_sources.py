@@ -153,8 +153,7 @@ def _clean(name: str) -> str:
     return "".join(letter for letter in last if letter.isprintable())[:_NAME] or "trace"
 
 
-MAX_HISTORY = 50_000
-"""Number of latest jobs."""
+MAX_HISTORY = 50_000  # number of latest jobs
 _PAGE = 1000
 _COLUMNS = ("job", "submit", "run", "gpus", "requested", "priority", "user", "memory", "preemptible")
 _SHORTEST = 0.001  # seconds; a job cannot take none

@@ -15,8 +15,7 @@ class View(NamedTuple):
     title: str
     build: Callable[..., Awaitable[int | None]]
     """Called with the visit and the path's parameters; returns the HTTP status if it is not 200."""
-    headed: bool = True
-    """Whether the title is its heading; else it makes one of its own."""
+    headed: bool = True  # whether the title is its heading; else it makes one of its own
 
 
 VIEWS = (

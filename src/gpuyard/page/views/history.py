@@ -83,8 +83,7 @@ class UsageSection:
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        self.ended = 0
-        """Jobs that ended in the time that was shown last."""
+        self.ended = 0  # jobs that ended in the time that was shown last
         self._seen: Any = None
 
     def build_summary(self) -> None:
@@ -145,8 +144,7 @@ class UsageSection:
                     tagged("span", what)
 
 
-SIZE = 25
-"""Jobs on a page."""
+SIZE = 25  # jobs on a page
 _SEARCH = ("text", "user", "tag", "state")
 _WHEN = ("span", "since", "until")
 _METRIC = "show"
@@ -159,11 +157,9 @@ class HistoryView:
         self._filters = Filters("/history", visit.query, (*_SEARCH, *_WHEN, _METRIC))
         if self._filters["state"] not in OVER:
             self._filters.set(state="")
-        self._cursors = [""]
-        """Where each page begins, up to the current one."""
+        self._cursors = [""]  # where each page begins, up to the current one
         self._seen: Any = None
-        self._usual = ""
-        """The initial preset; chosen once, so that it does not change while the page is open."""
+        self._usual = ""  # the initial preset; chosen once, so that it does not change while the page is open
 
     async def build(self) -> None:
         with ui.element("div").classes("gy-list-filters"):

@@ -22,8 +22,7 @@ from gpuyard.page.table import Column, Row
 from gpuyard.page.views.queue_jobs import gpus_of
 
 HOUR = 3600.0
-PRESETS = {"1h": HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR, "30d": 720 * HOUR}
-"""Seconds back from now."""
+PRESETS = {"1h": HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR, "30d": 720 * HOUR}  # seconds back from now
 NAMES = {"1h": "1 hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
 USUAL = "24h"
 _STEP = 60.0  # the last day begins at a full minute, so that everybody asks for the same
@@ -34,10 +33,8 @@ class Window:
     """A span of time, in seconds since the epoch."""
 
     since: float
-    until: float | None
-    """None: up to now."""
-    back: float | None = None
-    """Its length, if it ends now and moves with the clock."""
+    until: float | None  # None: up to now
+    back: float | None = None  # its length, if it ends now and moves with the clock
 
     @property
     def query(self) -> dict[str, str]:

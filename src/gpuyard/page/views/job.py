@@ -17,8 +17,7 @@ from gpuyard.page.views import job_facts, job_sections
 from gpuyard.page.views.job_actions import Actions, environment
 from gpuyard.page.visit import Visit
 
-Run = tuple[tuple[int, ...], float]
-"""The GPUs of an attempt, and when it began."""
+Run = tuple[tuple[int, ...], float]  # the GPUs of an attempt, and when it began
 
 
 class GpuCurves(Element, component="../assets/curves.js"):
@@ -113,8 +112,7 @@ class JobLog(Element, component="../assets/log.js"):
 
 _PAGE = 1000
 _MOST_EVENTS = 5000
-TASKS = 50
-"""Tasks of an array on a page."""
+TASKS = 50  # tasks of an array on a page
 
 
 class JobView:

@@ -13,8 +13,7 @@ from gpuyard.page.parts import STATES, amount, epoch, priority, sentence, size, 
 from gpuyard.units import format_size
 
 Event = Facts
-SILENT = frozenset(("Renewed", "Chosen", "Unpromised"))
-"""Kinds of events that are not shown."""
+SILENT = frozenset(("Renewed", "Chosen", "Unpromised"))  # kinds of events that are not shown
 _EVENT_TEXTS = {
     "Submitted": "Submitted",
     "Edited": "Changed what it asks for",
@@ -40,12 +39,10 @@ _CAUSES = {
 class Attempt:
     number: int
     gpus: tuple[int, ...]
-    placed: str
-    """When it was given its GPUs; ISO-8601, as all times here."""
+    placed: str  # when it was given its GPUs; ISO-8601, as all times here
     begin: str | None = None
     end: str | None = None
-    how: str = "runs"
-    """How it ended, in words."""
+    how: str = "runs"  # how it ended, in words
 
 
 def event_text(event: Event) -> str:

@@ -26,12 +26,10 @@ from gpuyard.page.parts import (
 from gpuyard.page.views import job_facts
 from gpuyard.page.visit import Visit
 
-_LISTED = 10
-"""Jobs that are named where there may be thousands."""
+_LISTED = 10  # jobs that are named where there may be thousands
 _LINKED = {"Memory by": "/sharing#estimates", "Batch": "/sharing#batches"}
 """Facts that link to another page."""
-MAX_EVENTS = 100
-"""Events that are listed; the command line has them all."""
+MAX_EVENTS = 100  # events that are listed; the command line has them all
 
 
 def title(job: Facts) -> None:
@@ -242,8 +240,7 @@ def _task(id: str, row: Facts, visit: Visit) -> None:
 
 
 _AdaptationTime = Callable[[float | None], str]
-_ADAPTATION_LISTED = 50
-"""Latest grants and decisions that are listed; the command line has them all."""
+_ADAPTATION_LISTED = 50  # latest grants and decisions that are listed; the command line has them all
 
 
 def adaptation_facts(found: Facts, when: _AdaptationTime) -> Iterator[tuple[str, str]]:

@@ -144,8 +144,7 @@ def _end(remaining: float | None, now: float) -> float | None:
     return round((now + remaining) / grain) * grain
 
 
-HEAD = 10
-"""Jobs of the queue, and of the finished ones, that are shown."""
+HEAD = 10  # jobs of the queue, and of the finished ones, that are shown
 _PATHS = {
     "/gpus": 2.0,
     "/jobs?state=running&limit=1000": 2.0,

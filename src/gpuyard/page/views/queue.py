@@ -29,10 +29,8 @@ class PriorityOrder:
 
     name: str
     doc: str
-    counts: bool
-    """Whether it uses priorities at all."""
-    known: bool
-    """Whether its formula is known here."""
+    counts: bool  # whether it uses priorities at all
+    known: bool  # whether its formula is known here
     ageing: float = 0.0
     fairness: float = 0.0
 
@@ -50,8 +48,7 @@ class JobRank:
 
     priority: float
     submitted: float
-    usage: float = 0.0
-    """GPU-hours that count against its user."""
+    usage: float = 0.0  # GPU-hours that count against its user
 
 
 def order_of(policy: Mapping[str, Any], known: Mapping[str, Any]) -> PriorityOrder:
@@ -167,8 +164,7 @@ def _between(ids: Sequence[str], job: str, above: ListedJob | None, below: Liste
     return behind and (below is None or below.id not in ids or place < ids.index(below.id))
 
 
-SIZE = 50
-"""Rows on a page."""
+SIZE = 50  # rows on a page
 _NAMES = {"": "All", "running": "Running", "queued": "Waiting", "held": "Held"}
 _SEARCH = ("user", "tag", "text")
 _FIELDS = (Field("text", "Search", "search"), Field("user", "User", "person"), Field("tag", "Tag", "label"))

@@ -38,8 +38,7 @@ _SHORT = 40  # characters of an array's id
 class ListedJob:
     """A job, or the waiting tasks of an array, as the API lists it."""
 
-    key: str
-    """Stays the same while tasks of an array start."""
+    key: str  # stays the same while tasks of an array start
     id: str
     name: str
     user: str
@@ -47,8 +46,7 @@ class ListedJob:
     kind: str
     priority: float
     submitted: float
-    array: str = ""
-    """The array whose waiting tasks it stands for."""
+    array: str = ""  # the array whose waiting tasks it stands for
     tasks: int = 1
 
     @property

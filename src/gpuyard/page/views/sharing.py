@@ -147,8 +147,7 @@ def _called(kind: Facts) -> str:
 
 _MAX_ESTIMATES = 500  # kinds of jobs that are asked for: the daemon looks at fifty runs of each
 _KEEP = 8.0  # seconds for which an answer will do
-SIZE = 20
-"""Kinds of jobs on a page."""
+SIZE = 20  # kinds of jobs on a page
 
 
 class Needs:

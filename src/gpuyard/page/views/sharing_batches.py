@@ -17,8 +17,7 @@ from gpuyard.page.feed import Feed, SharedState
 from gpuyard.page.parts import STATES, brief_epoch, confirm, size, span
 from gpuyard.page.visit import Visit
 
-OPEN, CLOSED = 10, 5
-"""The most batches shown: open ones and closed ones."""
+OPEN, CLOSED = 10, 5  # the most batches shown: open ones and closed ones
 _RUNNING = 6  # rows that are named
 _ORDER = (
     "succeeded", "running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "refused",
@@ -130,8 +129,7 @@ class BatchesState(SharedState):
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed)
         self._reports: dict[str, Facts] = {}
-        self.owners: dict[str, str] = {}
-        """User of each batch."""
+        self.owners: dict[str, str] = {}  # user of each batch
 
     async def refresh(self) -> None:
         heads = (await self._ask(f"/batches?limit={_LOOKED_AT}"))["batches"]

@@ -152,8 +152,7 @@ _NOTIFICATIONS = Group(
 GROUPS = (_TIME, _WHERE, _ORDER, _REPEATS, _ENVIRONMENT, _NOTIFICATIONS)
 
 
-_LONGEST = 200_000
-"""Characters of a form; no typed command is longer."""
+_LONGEST = 200_000  # characters of a form; no typed command is longer
 
 
 class SubmitForm(Element, component="../assets/submit_form.js"):
@@ -208,8 +207,7 @@ def _form(event: GenericEventArguments) -> Form:
     return form if sum(len(value) for value in form.values() if isinstance(value, str)) <= _LONGEST else {}
 
 
-_MOST = 20
-"""Jobs of a dependency that are looked up."""
+_MOST = 20  # jobs of a dependency that are looked up
 
 
 def machine_of(gpus: Sequence[Mapping[str, Any]]) -> Machine:

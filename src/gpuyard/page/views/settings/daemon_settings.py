@@ -20,8 +20,7 @@ _ENDS = {401: "refused: not known", 403: "refused: may not", 421: "refused: wron
 class AuditSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
-        self._before: list[int] = []
-        """Where the newer pages begin; empty while the latest are shown."""
+        self._before: list[int] = []  # where the newer pages begin; empty while the latest are shown
         self._last: int | None = None
 
     async def build(self) -> None:

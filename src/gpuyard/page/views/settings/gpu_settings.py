@@ -261,10 +261,7 @@ class GpusSection:
         if why is not None:
             body = {"gpus": gpus, "reason": why}
             done = "All GPUs are drained." if gpus is None else f"GPU {gpus[0]} is drained."
-            await self.visit.do(
-                self.visit.api.post("/gpus/drain", body),
-                done,
-            )
+            await self.visit.do(self.visit.api.post("/gpus/drain", body), done)
 
     async def _resume(self, gpus: list[int] | None) -> None:
         if gpus is None and not await confirm("Let jobs on all GPUs again?", "Resume all"):

@@ -14,12 +14,9 @@ from gpuyard.page.views.settings.controls import Cell, Row, job_cell, row
 from gpuyard.spec.notation import LEARNED
 from gpuyard.units import parse_duration
 
-KnownPolicies = Mapping[str, Facts]
-"""Policies by name, as the API lists them."""
-CHOICES = {"arrivals": ("last", "first")}
-"""Settings that take one of some words."""
-PREEMPTIVE = ("skip", "strict")
-"""Disciplines that work with preemptive policies."""
+KnownPolicies = Mapping[str, Facts]  # policies by name, as the API lists them
+CHOICES = {"arrivals": ("last", "first")}  # settings that take one of some words
+PREEMPTIVE = ("skip", "strict")  # disciplines that work with preemptive policies
 HINTS = {
     "ageing": "what an hour of waiting adds to the priority",
     "fairness": "what a GPU-hour that the user had takes from it",
@@ -130,8 +127,7 @@ def _number_setting(key: str, text: str) -> float:
     return number
 
 
-MOST_NAMED = 8
-"""Jobs that a sentence names."""
+MOST_NAMED = 8  # jobs that a sentence names
 
 
 def preview_sentences(told: Facts) -> list[str]:

@@ -39,11 +39,9 @@ class PolicySection:
         self.free = may(visit.viewer, Permission.SET_POLICY)
         self.present: Draft | None = None
         self._since = ""
-        self._trained = ""
-        """Description of a trained policy."""
+        self._trained = ""  # description of a trained policy
         self.draft: Draft | None = None
-        self.discipline = ""
-        """The one in force, or chosen since; remembered while a policy cannot have it."""
+        self.discipline = ""  # the one in force, or chosen since; remembered while a policy cannot have it
         self.wrong: dict[str, str] = {}
         self._asked: tuple[str, int, float] = ("", -1, 0.0)
 
