@@ -347,7 +347,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 def _from_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    import tomllib  # here, because most have no such file, and submitting a job is to be quick
+    import tomllib  # lazily: most users have no such file, and submitting must be fast
 
     try:
         found = tomllib.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""The job's side of a grant: how a job that adapts (`--adaptive`) hears what it may have, and tells how it does.
+"""The job's side of a grant: how an adaptive job (`--adaptive`) receives grants, and reports its rates and decisions.
 
 from gpuyard.grants import Grants
 
@@ -10,9 +10,8 @@ while training:
         for event in grants.events():  # extend, shrink, up, down, preempt
             ...
 
-Two threads talk to the daemon, and neither keeps the process from ending. Nothing here waits for the daemon or raises
-into the training: if it is away, what was to be told is told when it is back, and nothing that it has to tell is lost
-or told twice, since every change has a number in its log.
+Two daemon threads talk to gpuyard's daemon. Nothing here waits for it or raises into the training: if it is away,
+reports are sent when it is back, and no event is lost or repeated, since every change has a number in its log.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ Kind = Literal["extend", "shrink", "up", "down", "preempt"]
 _OVER = (404, 409, 410)
 """Status codes once the job is over."""
 _FORBIDDEN = (401, 403)
-_POLL = 25.0  # seconds for which one question waits for news
-_OFTEN = 0.5  # seconds between two reports: of those in between only the last counts
+_POLL = 25.0  # seconds that one request waits for events
+_OFTEN = 0.5  # seconds between reports; only the last one in between counts
 _SOON, _LATER = 0.2, 5.0  # seconds until the next try if the daemon is away, at first and at most
-_TEXTS = {"decision": 500, "reason": 2000}  # and how long they may be
+_TEXTS = {"decision": 500, "reason": 2000}  # maximal lengths
 _COUNTS = ("parameters", "parameters_before")
-_MOST = 1000  # decisions that wait to be told
+_MOST = 1000  # decisions that wait to be sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ class Grants:
             self._arrived.wait_for(lambda: self._events or self._over.is_set(), timeout)
         return bool(self._events)
 
-    # -- what it tells ----------------------------------------------------------------------------
+    # -- what it reports ----------------------------------------------------------------------------
 
     def report(self, **report: Unpack[JobReport]) -> None:
         """Report the job's rates: `step_seconds`, `gain_per_second`, `parameters` ...; see `JobReport`.
@@ -173,7 +172,7 @@ class Grants:
             self._decisions.append(told)
         else:
             known, self._latest = bool(self._latest), told
-            if known:  # that there is something to tell
+            if known:  # the sender knows already
                 return
         self._news.set()
 
@@ -200,10 +199,10 @@ class Grants:
     # -- the two threads --------------------------------------------------------------------------
 
     def _ended(self) -> bool:
-        return self._over.is_set() or os.getpid() != self._pid  # not in a child that was forked
+        return self._over.is_set() or os.getpid() != self._pid  # not in a forked child
 
     def _listen(self) -> None:
-        pause, patience = _SOON, 0.0  # the first answer comes at once: it may have begun with old numbers
+        pause, patience = _SOON, 0.0  # the first request does not wait: the initial values may be outdated
         while not self._ended():
             if self._settled(partial(self._hear, patience)):
                 pause, patience = _SOON, _POLL
@@ -270,7 +269,7 @@ class Grants:
         except NoDaemon:
             return False
         except Refused as error:
-            if error.status >= 500:  # it cannot write just now
+            if error.status >= 500:  # it cannot write now
                 return False
             if error.status in (*_OVER, *_FORBIDDEN):
                 self.close()
@@ -298,7 +297,7 @@ def _plain(report: Mapping[str, object]) -> JobReport:
     """A report as JSON: numpy's numbers become plain ones, and invalid values are dropped."""
     found: dict[str, object] = {}
     for name, value in report.items():
-        with suppress(TypeError, ValueError, OverflowError):  # a training is not broken off for a number
+        with suppress(TypeError, ValueError, OverflowError):  # a bad number must not stop a training
             if value is None:
                 continue
             if name in _TEXTS:

@@ -1,4 +1,4 @@
-"""A client of the daemon: what the command line uses, and scripts may.
+"""Client of the daemon, for the command line and for scripts.
 
 from gpuyard import Client
 
@@ -248,7 +248,7 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
 
         Continues after a restart of the daemon.
         """
-        job = self.job(id)  # whoever was never there is told at once
+        job = self.job(id)  # an unknown job is an error at once
         if job["output"] and "tasks" not in job:
             raise UserError(f"the output of job {id} goes to {job['output']}; read it there")
         return output_of(self, id, offset, say=self.say)
@@ -304,15 +304,15 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
         self, policy: str, *, discipline: str | None = None, placement: str | None = None, force: bool = False
     ) -> dict[str, Any]:
         """Set the policy; `force` accepts a trained one that has not passed its gate."""
-        wish = {"policy": policy, "discipline": discipline, "placement": placement}
-        return self._ask("PUT", "/policy", wish | ({"force": True} if force else {}))
+        body = {"policy": policy, "discipline": discipline, "placement": placement}
+        return self._ask("PUT", "/policy", body | ({"force": True} if force else {}))
 
     def preview_policy(
         self, policy: str, *, discipline: str | None = None, placement: str | None = None
     ) -> PolicyPreview:
         """What another policy would change now."""
-        wish = {"policy": policy, "discipline": discipline, "placement": placement}
-        return cast(PolicyPreview, self._ask("POST", "/policy/preview", wish))
+        body = {"policy": policy, "discipline": discipline, "placement": placement}
+        return cast(PolicyPreview, self._ask("POST", "/policy/preview", body))
 
     def policies(self) -> dict[str, Any]:
         """All policies and their settings."""

@@ -81,7 +81,7 @@ def request_body(options: Wishes) -> dict[str, Any]:
         found["from"] = found.pop("among")
     for name in ("begin", "deadline"):
         if isinstance(found.get(name), str):
-            from gpuyard.spec.times import parse_when  # here, because few say when, and submitting a job is to be quick
+            from gpuyard.spec.times import parse_when  # lazily, since it is rarely needed, and submitting must be fast
 
             found[name] = parse_when(found[name], time.time())
     for name in _DURATIONS:

@@ -75,8 +75,8 @@ class RuleCalls(Connection):
         self, gpus: Sequence[int], begin: float, end: float, *, name: str = "", users: Sequence[str] | None = None
     ) -> dict[str, Any]:
         """Reserve GPUs for users (by default oneself) between two times, in seconds since the epoch."""
-        wish = {"gpus": list(gpus), "begin": begin, "end": end, "name": name, "users": users}
-        return self._ask("POST", "/reservations", wish)
+        body = {"gpus": list(gpus), "begin": begin, "end": end, "name": name, "users": users}
+        return self._ask("POST", "/reservations", body)
 
     def unreserve(self, name: str) -> None:
         self._ask("DELETE", f"/reservations/{quote(name, safe='')}", {})

@@ -84,7 +84,7 @@ class EventCalls(Connection):
                     raise
                 absence.endure(error)
             else:
-                time.sleep(_PAUSE)  # the daemon ends, or had nothing to say
+                time.sleep(_PAUSE)  # the daemon ends, or had no event
 
     def _last_event(self) -> int:
         return int(self._get("/jobs", columns="true", limit=1)["last"])

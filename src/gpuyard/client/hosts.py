@@ -1,6 +1,6 @@
-"""Daemons elsewhere: their addresses, and what was told of them by `gpuyard login`.
+"""Remote daemons: their addresses, and the tokens that `gpuyard login` stored.
 
-Tokens are in `hosts.toml` in the user's configuration directory, which nobody else may read.
+Tokens are in `hosts.toml` in the user's configuration directory, readable only by the user.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ def _read(path: Path) -> dict[str, Known]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    import tomllib  # here, because most have no such file
+    import tomllib  # lazily: most users have no such file
 
     try:
         found = tomllib.loads(text)
         return {url: Known(str(one["token"]), one.get("ca")) for url, one in found.items()}
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
-        # What is wrong is not told: it may be in the middle of a token.
+        # The position is not shown: it may be in a token.
         raise UserError(f"{path} cannot be understood; delete it, and gpuyard login again") from None
 
 

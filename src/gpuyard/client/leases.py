@@ -1,4 +1,4 @@
-"""GPUs for a script that starts itself: it waits in the queue like a job, and holds its GPUs until it ends."""
+"""Leases: GPUs for a process that gpuyard did not start. It waits in the queue like a job, and has them until it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LeaseClient(Protocol):
         holder: int | None = None,
         interactive: bool = False,
         heartbeat: float | None = None,
-        **wishes: Unpack[LeaseWishes],
+        **options: Unpack[LeaseWishes],
     ) -> str: ...
     def beat(self, id: str) -> None: ...
     def give_back_lease(self, id: str) -> None: ...
@@ -64,12 +64,12 @@ class Heartbeat:
     def _run(self, client: LeaseClient, lease: str) -> None:
         said = ""
         pause = self.seconds / 3
-        while not self._over.wait(pause) and os.getpid() == self._pid:  # not in a child that was forked
+        while not self._over.wait(pause) and os.getpid() == self._pid:  # not in a forked child
             pause = self.seconds / 3
             try:
                 client.beat(lease)
             except NoDaemon:
-                pause = min(_AGAIN, pause)  # so that the next one hears of us in time
+                pause = min(_AGAIN, pause)  # so that the next daemon gets a heartbeat in time
             except Refused as error:
                 if error.status in _GONE:
                     self._lose(lease, str(error))
@@ -84,7 +84,7 @@ class Heartbeat:
         return why
 
     def _lose(self, lease: str, why: str) -> None:
-        if self._over.is_set():  # it was given back meanwhile
+        if self._over.is_set():  # it was returned meanwhile
             return
         self.lost = True
         to_stderr(f"WARNING: LEASE {lease} IS LOST, and its GPUs may be somebody else's: stop using them ({why})")
@@ -154,7 +154,7 @@ class Lease(Sequence[int]):
         try:
             patiently(client.give_back_lease, self.id, patience=_AT_THE_END)
         except (NoDaemon, Refused) as error:
-            if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
+            if not isinstance(error, Refused) or error.status not in (404, 409):  # it is over already
                 to_stderr(f"lease {self.id} ends only with this process: {error}")
 
     def __enter__(self) -> Lease:
@@ -230,10 +230,10 @@ class LeaseRequest:
         *,
         holder: int | None = None,
         interactive: bool = False,
-        **wishes: Unpack[LeaseWishes],
+        **options: Unpack[LeaseWishes],
     ) -> Job:
         """Request a lease and wait for it; the request is withdrawn if anything interrupts the wait."""
-        id = self._ask(holder, interactive, wishes)
+        id = self._ask(holder, interactive, options)
         if self.heartbeat is not None:
             self.heartbeat.start(self._client, id)
         try:
@@ -245,19 +245,19 @@ class LeaseRequest:
                 _give_up(self._client, id)
             raise
 
-    def _ask(self, holder: int | None, interactive: bool, wishes: LeaseWishes) -> str:
+    def _ask(self, holder: int | None, interactive: bool, options: LeaseWishes) -> str:
         """Request it; by heartbeats if the daemon cannot see this process, for example in a container."""
         if self.heartbeat is not None:
-            return self._client.ask_for_lease(heartbeat=self.heartbeat.seconds, **wishes)
+            return self._client.ask_for_lease(heartbeat=self.heartbeat.seconds, **options)
         try:
-            return self._client.ask_for_lease(holder=holder, interactive=interactive, **wishes)
+            return self._client.ask_for_lease(holder=holder, interactive=interactive, **options)
         except Invalid as error:
             if holder is not None:
                 raise
             self._beat_every(None)
             try:
-                return self._ask(None, False, wishes)
-            except Refused:  # then it was something else
+                return self._ask(None, False, options)
+            except Refused:  # the reason was another one
                 raise error from None
 
     def _beat_every(self, given: float | None) -> None:
@@ -341,5 +341,5 @@ def _give_up(client: LeaseClient, id: str) -> None:
     try:
         client.give_back_lease(id)
     except GpuyardError as error:
-        if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
+        if not isinstance(error, Refused) or error.status not in (404, 409):  # it is over already
             to_stderr(f"lease {id} could not be given up: {error}")

@@ -15,8 +15,8 @@ NUMBER = r"\d{1,15}(?:\.\d{0,20})?(?:e[-+]?\d{1,3})?"
 AMOUNT = rf"({NUMBER})\s*(?:/\s*({NUMBER})|%)"
 
 _ALONE = re.compile(rf"\s*(?:progress[:=]?\s+)?{AMOUNT}\s*", re.IGNORECASE)
-_OFTEN = 0.1  # seconds between writes of steps too small to see
-_STEP = 0.01  # of the whole: what is always written
+_OFTEN = 0.1  # least seconds between small steps
+_STEP = 0.01  # fraction; larger steps are always written
 
 _written = ("", -math.inf, -math.inf)  # file, time and fraction of the last report
 
@@ -34,7 +34,7 @@ def progress(done: float, total: float) -> None:
     if where == path and now - at < _OFTEN and abs(fraction - before) < _STEP and fraction < 1:
         return
     _written = path, now, fraction
-    with suppress(OSError):  # a full disk is no reason to break off a training
+    with suppress(OSError):  # a full disk must not stop a training
         _write(path, f"{done:.15g}/{total:.15g}\n")
 
 

@@ -53,7 +53,7 @@ class TcpTransport:
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # nothing is sent: who it is does not matter
+        context.check_hostname = False  # nothing is sent, so the server's identity does not matter
         context.verify_mode = ssl.CERT_NONE
         try:
             with socket.create_connection((self._host.name, self._host.port), _LOOK) as connection:
@@ -63,7 +63,7 @@ class TcpTransport:
         return True
 
     def _secured(self, connection: socket.socket) -> socket.socket:
-        import ssl  # here, since it takes longer to import than most requests take
+        import ssl  # lazily: importing it takes longer than most requests
 
         if self._context is None:
             self._context = self._trusting()

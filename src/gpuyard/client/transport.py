@@ -83,7 +83,7 @@ def stream(transport: Transport, request: Request, timeout: float = 30.0) -> Ite
     with transport.connect(timeout) as connection, connection.makefile("rb") as file:
         try:
             with _errors_of(transport, timeout), contextlib.suppress(BrokenPipeError):
-                connection.sendall(data)  # the server may have answered before it read all; the answer says why
+                connection.sendall(data)  # the server may answer before it has read everything; the answer says why
             reply = Reply(transport, file, timeout)
         except HungUp as error:
             why = None if isinstance(error.__cause__, TimeoutError) else transport.protocol_mismatch()
@@ -143,7 +143,7 @@ class Reply:
         while size := self._number(self._line().partition(";")[0], 16):
             yield self._exactly(size)
             self._line()
-        while self._line():  # what may follow the last chunk
+        while self._line():  # trailers
             pass
 
     def _exactly(self, size: int) -> bytes:
@@ -189,7 +189,7 @@ def _errors_of(transport: Transport, timeout: float) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise HungUp(f"the daemon at {name} did not answer within {timeout:.4g} seconds; try again") from error
-    except OSError as error:  # of TLS as well
+    except OSError as error:  # also errors of TLS
         raise HungUp(f"the daemon at {name} hung up before it answered; see whether gpuyard status answers") from error
 
 

@@ -30,7 +30,7 @@ def main() -> None:
     from gpuyard.page.page_app import make_app
     from gpuyard.page.simulations import trace_sources
 
-    with reachable(given.socket) as daemon:  # whose path may be too long for an address, for as long as this lives
+    with reachable(given.socket) as daemon:  # a short address, while this process lives
         app = make_app(daemon, given.traces)
         if process.drops_root():
             trace_sources.make_code_cache(process.NOBODY)

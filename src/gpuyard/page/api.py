@@ -71,10 +71,10 @@ class Api:
     async def stream(self, path: str, headers: Mapping[str, str], **query: Any) -> AsyncIterator[AsyncIterator[str]]:
         """The lines of a streamed answer."""
         asked = {name: _text(value) for name, value in query.items() if value is not None}
-        patience = httpx.Timeout(5.0, read=60.0)  # it says that it lives more often than that
+        timeout = httpx.Timeout(5.0, read=60.0)  # the stream has heartbeats more often than that
         try:
             async with self._client.stream(
-                "GET", _PREFIX + path, params=asked or None, headers={**self._headers(), **headers}, timeout=patience
+                "GET", _PREFIX + path, params=asked or None, headers={**self._headers(), **headers}, timeout=timeout
             ) as answer:
                 if not answer.is_success:
                     await answer.aread()
@@ -84,7 +84,7 @@ class Api:
             raise Unavailable from error
 
     def _headers(self) -> dict[str, str]:
-        plain = {"Prefer": "times=iso"}  # in sentences, so that they can be told as the viewer's clock has them
+        plain = {"Prefer": "times=iso"}  # in messages, to be converted to the viewer's clock
         return {**plain, "Authorization": f"Bearer {self._ticket}"} if self._ticket else plain
 
 
@@ -94,7 +94,7 @@ def _text(value: Any) -> str:
 
 def _refusal(answer: httpx.Response) -> GpuyardError:
     try:
-        told = answer.json()
-        return Refused(answer.status_code, str(told["detail"]), told.get("errors"))
+        problem = answer.json()
+        return Refused(answer.status_code, str(problem["detail"]), problem.get("errors"))
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
         return Refused(answer.status_code, f"the daemon answered with status {answer.status_code}")

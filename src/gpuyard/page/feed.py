@@ -33,12 +33,12 @@ class Samples:
         """Time of the latest sample, in seconds since the epoch."""
         return self.at[-1] if self.at else None
 
-    def add(self, told: Mapping[str, Any]) -> None:
-        self.at.extend(told["at"])
-        for gpu in told["gpus"]:
+    def add(self, answer: Mapping[str, Any]) -> None:
+        self.at.extend(answer["at"])
+        for gpu in answer["gpus"]:
             curves = self._curves.setdefault(gpu["index"], {name: deque(maxlen=SAMPLES_KEPT) for name in METRICS})
             for name in METRICS:
-                curves[name].extend(gpu.get(name) or [None] * len(told["at"]))
+                curves[name].extend(gpu.get(name) or [None] * len(answer["at"]))
 
     def of(self, gpu: int, metric: str) -> Sequence[float | None]:
         curves = self._curves.get(gpu)
@@ -47,10 +47,10 @@ class Samples:
 
 log = logging.getLogger("gpuyard.page")
 _REST = 0.5  # seconds between beats
-_HEARTBEAT = 1.0  # seconds after which there is a beat even if nothing happened
-_RETRY = 0.5  # seconds until a daemon that is away is tried again
-_FORGET = 120.0  # seconds after which an answer that nobody asked for again is forgotten
-_MAX_ANSWERS = 300  # answers that are kept: who types on and on in a filter asks for something else each time
+_HEARTBEAT = 1.0  # seconds until a beat without any event
+_RETRY = 0.5  # seconds until the next try if the daemon is away
+_FORGET = 120.0  # seconds after which an answer is dropped
+_MAX_ANSWERS = 300  # answers that are kept: typing in a filter makes many different requests
 
 
 class Listener(Protocol):
@@ -123,7 +123,7 @@ class Feed:
                         elif line.startswith("data:"):
                             self._tell(away=False)
             except Unavailable:
-                pass  # which is told below, as is the end of a stream
+                pass  # handled below, as is the end of a stream
             except Refused as error:
                 log.warning("events cannot be followed: %s", error)
             self._tell(away=True)
@@ -240,8 +240,8 @@ class DrainReasons:
         """Reasons for the drained ones of these GPUs."""
         drained = [gpu["index"] for gpu in gpus if gpu["drained"]]
         if drained != self._drained:
-            told = await self._feed.ask("/events?kind=GpusDrained&limit=10000", 0.0) if drained else {"events": []}
-            self._drained, self._found = drained, drain_reasons(told["events"])
+            answer = await self._feed.ask("/events?kind=GpusDrained&limit=10000", 0.0) if drained else {"events": []}
+            self._drained, self._found = drained, drain_reasons(answer["events"])
         return self._found
 
 

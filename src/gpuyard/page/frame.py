@@ -77,16 +77,16 @@ def _banner(visit: Visit) -> None:
     with banner:
         ui.label("The daemon does not answer; it may be restarting. Jobs go on meanwhile, and this page waits for it.")
     banner.set_visibility(False)
-    told = ""
+    since = ""
 
     async def show() -> None:
-        nonlocal told
+        nonlocal since
         banner.set_visibility(visit.feed.away)
         if visit.feed.away:
             return
         status = await visit.feed.ask("/status", 30.0, until_event=False)
-        if status["since"] != told:
-            told = status["since"]
+        if status["since"] != since:
+            since = status["since"]
             ui.run_javascript(f"gyLife({json.dumps(status['since'])})")
 
     visit.live(show)

@@ -39,7 +39,7 @@ class UnopenedPages:
 def drop_unopened() -> None:
     """Delete the oldest unopened pages of viewers who have too many."""
     waiting: defaultdict[str, list[Client]] = defaultdict(list)
-    for client in Client.instances.values():  # the oldest first
+    for client in Client.instances.values():  # oldest first
         if client._response_built and not client.has_socket_connection and not client._delete_tasks:
             waiting[client.request.headers.get("x-gpuyard-ticket", "")].append(client)
     for clients in waiting.values():
@@ -50,8 +50,8 @@ def drop_unopened() -> None:
 _ASSETS = Path(__file__).parent / "assets"
 _SHEET = "all.css"
 _IMMUTABLE = "public, max-age=31536000, immutable"
-_GZIP_FROM = 1000  # bytes; less is not worth it
-_MAX_CACHED = 2**25  # bytes of NiceGUI's files, packed, of which there are some 2 MB
+_GZIP_FROM = 1000  # bytes
+_MAX_CACHED = 2**25  # bytes of NiceGUI's files, gzipped; there are about 2 MB
 
 
 class Asset(NamedTuple):
@@ -143,7 +143,7 @@ class ResponseCache:
 
 _WEBSOCKET_PATH = "/_nicegui_ws/"
 _PAGE_MESSAGES = ("event", "javascript_response", "ack", "log")
-_POLICY_VIOLATION = 1008  # of websockets
+_POLICY_VIOLATION = 1008  # close code of websockets
 
 
 class WebsocketGuard:
@@ -218,12 +218,12 @@ def set_up_nicegui(app: FastAPI, lost: str, meanwhile: str, mistaken: str) -> No
     files.add_to(app)
     translations["en-US"] |= {"connection_lost": lost, "trying_to_reconnect": meanwhile}
     ui.add_head_html(files.head, shared=True)
-    pages.config.quasar_config["loadingBar"]["skipHijack"] = True  # a page that is followed live would load for ever
+    pages.config.quasar_config["loadingBar"]["skipHijack"] = True  # live pages would seem to load for ever
     ui.run_with(
         app, title="gpuyard", language="en-US", dark=None, tailwind=False, show_welcome_message=False,
         binding_refresh_interval=None, reconnect_timeout=5.0, message_history_length=100,
     )  # fmt: skip
-    pages.on_exception(lambda: ui.notify(mistaken, type="negative"))  # NiceGUI has written it to the log
+    pages.on_exception(lambda: ui.notify(mistaken, type="negative"))  # NiceGUI logs it
     app.add_middleware(UnopenedPages)
     app.add_middleware(WebsocketGuard)
     guard_websockets()

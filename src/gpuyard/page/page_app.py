@@ -49,18 +49,18 @@ def make_app(socket: str, traces: str = "") -> FastAPI:
     """The application: asks the daemon at a socket, and offers traces from a folder for simulation."""
     api = Api(socket)
     feed = Feed(api)
-    bench = pages.state.bench = Comparisons(traces)
+    comparisons = pages.state.comparisons = Comparisons(traces)
 
     @asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:
         await feed.start()
         yield
-        await bench.line.close()
+        await comparisons.queue.close()
         await feed.stop()
 
     app = FastAPI(openapi_url=None, lifespan=living)
     history_tables.add_export(app, api)
-    bench.add_to(app, api)
+    comparisons.add_to(app, api)
     for view in VIEWS:
         _add(view, api, feed)
     ui.page("/login", title="Log in · gpuyard")(_log_in)
@@ -101,11 +101,11 @@ def _add(view: View, api: Api, feed: Feed) -> None:
 
 
 def _to_login(request: Request) -> Response:
-    ui.context.client.delete()  # which nobody will open
+    ui.context.client.delete()  # the page is not opened
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     ended = LOGGED_IN_COOKIE in request.cookies
     said = (*(["reason=ended"] if ended else ()), *([f"next={quote(wanted)}"] if wanted != "/" else ()))
     answer = RedirectResponse(f"/login{'?' * bool(said)}{'&'.join(said)}", 303)
     if ended:
-        answer.delete_cookie(LOGGED_IN_COOKIE)  # it is told once
+        answer.delete_cookie(LOGGED_IN_COOKIE)  # show the reason once
     return answer

@@ -81,7 +81,7 @@ def prepare() -> None:
     """Set up logging and disable NiceGUI's storage. Call before NiceGUI is imported."""
     logging.basicConfig(level=logging.WARNING, format="page: %(message)s")
     logging.getLogger("uvicorn.error").addFilter(_is_relevant)
-    os.environ["NICEGUI_STORAGE_PATH"] = "/nonexistent"  # it keeps nothing; else it would look where it was started
+    os.environ["NICEGUI_STORAGE_PATH"] = "/nonexistent"  # nothing is stored; the default is the working directory
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:

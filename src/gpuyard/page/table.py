@@ -12,11 +12,11 @@ from nicegui.events import GenericEventArguments
 
 
 class Column(NamedTuple):
-    """A column: its heading, and what its cells hold.
+    """A column: its heading, and the kind of its cells.
 
     Kinds and their values (None or "" is shown as a dash): `text`; `code`; `chip` {"state", "text"}; `link` {"text",
-    "href": a path of ours, "title", "tags": [...]}; `time` (seconds since the epoch, in the viewer's zone); `since`
-    (the same, as a duration that goes on); `span` (seconds); `stand` {"fraction": 0..1 or None, "text"}, a bar of
+    "href": a path of the page, "title", "tags": [...]}; `time` (seconds since the epoch, in the viewer's zone); `since`
+    (the same, as a running duration); `span` (seconds); `stand` {"fraction": 0..1 or None, "text"}, a bar of
     progress and a sentence; `step`, a number with buttons for the actions `lower` and `raise`.
     """
 
@@ -48,14 +48,13 @@ class Row(NamedTuple):
 
 
 class Table(Element, component="assets/table.js"):
-    """A table with real semantics, which are cards at phone width.
+    """An HTML table, shown as cards at phone width.
 
-    Make it with `Table("Jobs", columns, actions, picks=True)`, and call `show(rows, now)` whenever they may have
-    changed: only rows that differ from the last ones are sent. A page of some hundred rows is meant, not thousands: ask
-    the API for a part. What is given to `on_act(name, key)`, `on_pick(keys)` and `on_move(key, above, below)` (keys of
-    its new neighbours, "" at an end) is called with what the viewer does; check again what they may. Keys while a row
-    has the focus: arrows, Home and End go to others, space selects, Enter follows its first link, alt with an arrow
-    moves it, and those of the actions.
+    Call `show(rows, now)` whenever rows may have changed: only rows that differ are sent. It is made for some hundred
+    rows, not thousands: request a page from the API. Callbacks of `on_act(name, key)`, `on_pick(keys)` and
+    `on_move(key, above, below)` (keys of the new neighbours, "" at an end) must check the viewer's permissions again.
+    Keys of the focused row: arrows, Home and End go to other rows, space selects, Enter follows the first link, alt
+    with an arrow moves it, and the keys of the actions.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Table(Element, component="assets/table.js"):
         moved = keys != list(before)
         if not changed and not moved:
             return
-        with self._props.suspend_updates():  # they are for whoever draws all of it anew
+        with self._props.suspend_updates():  # for browsers that reload the page
             self._props["rows"] = [row._asdict() for row in self._shown.values()]
             self._props["now"] = now
         if self.client.has_socket_connection:
@@ -186,7 +185,7 @@ class Fields:
     def show(self) -> None:
         """Copy the filters' values into the fields."""
         for name, found in self._inputs.items():
-            if (found.value or "").strip() != self._filters[name]:  # a blank at the end is somebody who types on
+            if (found.value or "").strip() != self._filters[name]:  # a trailing blank: the viewer is still typing
                 found.value = self._filters[name]
 
 

@@ -46,10 +46,10 @@ _ZONE = "Intl.DateTimeFormat().resolvedOptions().timeZone"
 class Viewer:
     """The user who looks at the page, and their role."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self.name: str = told["user"]
-        self.role: str = told["role"]  # `admin`, `user`, `viewer` or `anonymous`
-        self.via: str = told["via"]  # `session` after a login by token; else how the kernel identified the user
+    def __init__(self, session: Mapping[str, Any]) -> None:
+        self.name: str = session["user"]
+        self.role: str = session["role"]  # `admin`, `user`, `viewer` or `anonymous`
+        self.via: str = session["via"]  # `session` after a login by token; else how the kernel identified the user
 
     @property
     def acts(self) -> bool:
@@ -139,8 +139,8 @@ class Tab:
 
     async def _connected(self) -> None:
         self._listeners.add(self)
-        if self.zone is None:  # first, since views write some times only once
-            with suppress(TimeoutError):  # a browser that is slow to tell its zone sees the rest all the same
+        if self.zone is None:  # before the first update, since some times are written only once
+            with suppress(TimeoutError):  # the page is shown even if the browser does not answer
                 self.zone = _zone(str(await ui.run_javascript(_ZONE, timeout=5.0))) or UTC
         self.beat()
 
@@ -170,7 +170,7 @@ class Visit(Tab):
     def tell(self, error: GpuyardError, *, asked: bool = True) -> None:
         """Notify the viewer of an error; `asked` if it concerns an action of theirs."""
         if isinstance(error, Refused) and error.status == 401:
-            ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # the door has words for it
+            ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # which shows the reason
             return
         ui.notify(capitalized(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
 
@@ -190,7 +190,7 @@ class Visit(Tab):
             try:
                 await show()
             except Unavailable:
-                return  # the banner tells
+                return  # the banner says so
             except Refused as error:
                 self.tell(error, asked=False)
 

@@ -26,7 +26,7 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
     (b"x-frame-options", b"DENY"),
-    (b"content-security-policy",  # Vue makes functions of its templates, and NiceGUI has its elements in a script
+    (b"content-security-policy",  # Vue compiles templates, and NiceGUI has inline scripts
      b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
      b"img-src 'self' data:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; "
      b"form-action 'none'; frame-ancestors 'none'"),
@@ -51,7 +51,7 @@ class AllowedHosts:
             address = ip_address(name)
         except ValueError:
             return False
-        return address.is_loopback or self._addresses  # an address cannot be made to point elsewhere
+        return address.is_loopback or self._addresses  # no DNS can redirect an address
 
 
 class RequestGuard:

@@ -12,8 +12,8 @@ from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, key_of
 from gpuyard.page.parts import capitalized, priority, size, span
 from gpuyard.page.table import Column, Row
 
-_GRAIN = 2**24  # bytes; what is used changes by less all the time
-_TOLERANCE = 2**26  # bytes more than is charged that do not matter
+_GRAIN = 2**24  # bytes; smaller changes of memory use are not sent
+_TOLERANCE = 2**26  # bytes; smaller differences do not matter
 _TOTALS = {"bound_total": "bound", "evicted_total": "evicted", "bind_failures_total": "bindings failed"}
 
 

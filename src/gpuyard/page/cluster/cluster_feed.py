@@ -30,13 +30,13 @@ class UnexpectedAnswer(GpuyardError):
 class Cluster:
     """Nodes and pods at one instant."""
 
-    def __init__(self, told: Facts) -> None:
-        self.facts = told
-        self.at: float = told["at"]
+    def __init__(self, report: Facts) -> None:
+        self.facts = report
+        self.at: float = report["at"]
         self.nodes: dict[str, Facts] = {
-            node["name"]: node for node in sorted(told["nodes"], key=lambda node: natural(node["name"]))
+            node["name"]: node for node in sorted(report["nodes"], key=lambda node: natural(node["name"]))
         }
-        self.pods: dict[str, Facts] = {key_of(pod): pod for pod in sorted(told["pods"], key=_rank)}
+        self.pods: dict[str, Facts] = {key_of(pod): pod for pod in sorted(report["pods"], key=_rank)}
         self._on: defaultdict[str, list[Facts]] = defaultdict(list)
         for pod in self.pods.values():
             if pod["node"]:
@@ -68,8 +68,8 @@ class Cluster:
 def read_cluster(content: bytes) -> Cluster:
     """Parse and check an answer."""
     try:
-        told = json.loads(content)
-        cluster = Cluster(told)
+        report = json.loads(content)
+        cluster = Cluster(report)
         for node in cluster.nodes.values():
             node["ready"], node["cordoned"], node["model"]
             for gpu in node["gpus"]:
@@ -95,9 +95,9 @@ def _rank(pod: Facts) -> tuple[int, float, str]:
     return 1, -(pod["started_at"] or pod["created_at"]), key_of(pod)
 
 
-_PERIOD = 0.8  # seconds between two questions
-_CONSIDERATE = 3.0  # how many times as long as an answer took to wait at least: the scheduler has other work
-_SOON = 2.0  # seconds that a page which is being opened waits for an answer
+_PERIOD = 0.8  # seconds between requests
+_CONSIDERATE = 3.0  # least pause as a multiple of the response time: the scheduler has other work
+_SOON = 2.0  # seconds that a page waits for an answer while it is opened
 
 
 class ClusterFeed:
@@ -107,7 +107,7 @@ class ClusterFeed:
         self.cluster: Cluster | None = None  # None until the first answer
         self.away = ""  # what is wrong; empty if the scheduler answers
         patience = httpx.Timeout(10.0, connect=3.0)
-        self._client = client or httpx.AsyncClient(timeout=patience, trust_env=False)  # no proxy is in between
+        self._client = client or httpx.AsyncClient(timeout=patience, trust_env=False)  # no proxy
         self._asked = -_PERIOD
         self._asking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -142,7 +142,7 @@ class ClusterFeed:
     async def _ask(self) -> None:
         async with self._asking:
             if time.monotonic() - self._asked < _PERIOD / 2:
-                return  # somebody else has
+                return  # another page has just asked
             try:
                 answer = await self._client.get(f"{self.scheduler}/cluster")
                 if not answer.is_success:
@@ -190,11 +190,11 @@ class LiveElement(Element):
         if not new:
             return
         self._sent = dict(parts)
-        with self._props.suspend_updates():  # it is for whoever draws all of it anew
+        with self._props.suspend_updates():  # for browsers that reload the page
             self._props["begin"] = _encoded(parts, now)
         if self.client.has_socket_connection:
             self.run_method("take", _encoded(new, now))
-        elif self.client._response_built:  # before that, the page comes with it
+        elif self.client._response_built:  # before that, it is part of the page
             self.update()
 
 

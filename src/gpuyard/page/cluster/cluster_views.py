@@ -226,8 +226,8 @@ class PodView:
 
 
 def _chip(pod: Facts) -> None:
-    told = facts.chip_of(pod)
-    tagged("span", told["text"]).classes(f"gy-chip gy-{told['state']}")
+    chip = facts.chip_of(pod)
+    tagged("span", chip["text"]).classes(f"gy-chip gy-{chip['state']}")
 
 
 def _line(pod: Facts, look: ClusterVisit) -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger("gpuyard.page")
 MAX_RUNNING = 2
 _EACH, _ALL = 4, 24
 _LONGEST_LINE = 16 * 2**20
-_GRACE = 120.0  # seconds beyond its limit after which a process is ended: it may be compiling
+_GRACE = 120.0  # seconds beyond its limit until a process is killed: it may be compiling
 _MOST_WORDS = 300
 Trace = Callable[[], Awaitable[IO[bytes] | None]]
 """Opens the trace when the run starts; None for a generated workload."""
@@ -159,7 +159,7 @@ async def _simulate(run: Run) -> None:
             os.close(given)
         await _follow(run, process)
     finally:
-        if file is not None and run.choices.source != "upload":  # which may be wanted again
+        if file is not None and run.choices.source != "upload":  # uploads may be used again
             file.close()
 
 
@@ -200,12 +200,12 @@ _PRIVATE = {"Cache-Control": "private, max-age=3600"}
 
 class Comparisons:
     def __init__(self, traces: str = "") -> None:
-        self.line = RunQueue()
+        self.queue = RunQueue()
         self.uploads = Uploads()
         self.folder = TraceFolder(traces)
 
     def start(self, viewer: str, choices: Choices, api: Api) -> Run:
-        return self.line.start(viewer, choices, self._opener(viewer, choices, api))
+        return self.queue.start(viewer, choices, self._opener(viewer, choices, api))
 
     def _opener(self, viewer: str, choices: Choices, api: Api) -> Callable[[], Awaitable[IO[bytes] | None]]:
         async def opened() -> IO[bytes] | None:
@@ -239,7 +239,7 @@ class Comparisons:
         return JSONResponse({"id": found.id, "name": found.name, "size": found.size})
 
     async def _fetch(self, request: Request, viewer: dict[str, Any]) -> Response:
-        run = self.line.find(viewer["user"], request.path_params["id"])
+        run = self.queue.find(viewer["user"], request.path_params["id"])
         what: str = request.path_params["what"]
         if run is None or run.state != "done":
             return JSONResponse({"detail": "There is no such result any more; simulate it again."}, 404)
@@ -257,8 +257,8 @@ class Comparisons:
 def metrics_json(run: Run) -> dict[str, Any]:
     """The output of `gpuyard compare --json`, with the command that prints it."""
     found = run.table
-    told = {"trace": run.choices.title(), "commands": run.choices.commands(), "gpus": found["gpus"]}
-    return {**told, "results": found["results"], **({"errors": found["errors"]} if found["errors"] else {})}
+    about = {"trace": run.choices.title(), "commands": run.choices.commands(), "gpus": found["gpus"]}
+    return {**about, "results": found["results"], **({"errors": found["errors"]} if found["errors"] else {})}
 
 
 def metrics_csv(run: Run) -> str:

@@ -73,7 +73,7 @@ class TraceFolder:
         try:
             self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if path else -1
         except OSError:
-            return  # most have none
+            return  # most daemons have no such folder
 
     def names(self) -> list[str]:
         if self._directory < 0:
@@ -117,7 +117,7 @@ def make_code_cache(user: int) -> None:
         own.mkdir(mode=0o700, exist_ok=True)
         os.chown(own, user, -1, follow_symlinks=False)
     except OSError:
-        return  # a temporary place will do, until the next boot
+        return  # the fallback is a temporary directory
 
 
 def code_cache() -> str:
@@ -126,7 +126,7 @@ def code_cache() -> str:
         return given
     places = [_SYSTEM_CACHE / "page", Path(tempfile.gettempdir()) / f"gpuyard-{os.geteuid()}"]
     home = os.environ.get("HOME", "/")
-    if home != "/" or os.environ.get("XDG_CACHE_HOME"):  # then commands keep theirs there
+    if home != "/" or os.environ.get("XDG_CACHE_HOME"):  # commands have their cache there
         places.insert(0, Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "gpuyard")
     return str(next((place for place in places if _is_ours(place)), None) or _temporary_cache())
 
@@ -153,10 +153,10 @@ def _clean(name: str) -> str:
     return "".join(letter for letter in last if letter.isprintable())[:_NAME] or "trace"
 
 
-MAX_HISTORY = 50_000  # number of latest jobs
+MAX_HISTORY = 50_000  # the latest jobs, at most
 _PAGE = 1000
 _COLUMNS = ("job", "submit", "run", "gpus", "requested", "priority", "user", "memory", "preemptible")
-_SHORTEST = 0.001  # seconds; a job cannot take none
+_SHORTEST = 0.001  # seconds; run times must be positive
 
 
 async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[bytes], int]:

@@ -75,7 +75,7 @@ def _took(seconds: float, bound: str = "") -> str:
     return "less than 0.1s" if seconds < 0.1 else f"{bound}{span(seconds)}"
 
 
-_KEEP = 20.0  # seconds: it may take the daemon a while to count
+_KEEP = 20.0  # seconds; the daemon may need a while to compute them
 
 
 class UsageSection:
@@ -88,7 +88,7 @@ class UsageSection:
 
     def build_summary(self) -> None:
         self._sum = ui.element("div").classes("gy-past-sum")
-        self._told: list[tuple[str, str]] = []
+        self._numbers: list[tuple[str, str]] = []
 
     def build(self) -> None:
         with ui.element("div").classes("gy-past-two"):
@@ -132,13 +132,13 @@ class UsageSection:
             words.set_text(spread_text(stats[key], what))
 
     def _show_summary(self, stats: Facts) -> None:
-        told = tables.summary(stats)
-        if told == self._told:
+        numbers = tables.summary(stats)
+        if numbers == self._numbers:
             return
-        self._told = told
+        self._numbers = numbers
         self._sum.clear()
         with self._sum:
-            for number, what in told:
+            for number, what in numbers:
                 with ui.element("div"):
                     tagged("b", number)
                     tagged("span", what)
@@ -177,7 +177,7 @@ class HistoryView:
         self._use.build()
         try:
             await self._show()
-        except Unavailable:  # the banner tells, and the next beat shows it
+        except Unavailable:  # the banner says so, and the next beat retries
             self._table.set_visibility(False)
         self._visit.live(self._show)
 
@@ -281,7 +281,7 @@ class HistoryView:
 
     async def _look(self, **when: str) -> None:
         """Set the window; clearing its begin clears its end."""
-        if "since" not in when and not self._filters["since"]:  # an end alone: a day up to then
+        if "since" not in when and not self._filters["since"]:  # only an end is given: a day up to it
             when["since"] = tables.iso(self._window.since)
         if "since" in when and not when["since"]:
             when["until"] = ""

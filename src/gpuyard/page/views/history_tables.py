@@ -25,7 +25,7 @@ HOUR = 3600.0
 PRESETS = {"1h": HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR, "30d": 720 * HOUR}  # seconds back from now
 NAMES = {"1h": "1 hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
 USUAL = "24h"
-_STEP = 60.0  # the last day begins at a full minute, so that everybody asks for the same
+_STEP = 60.0  # windows begin at a full minute, so that all viewers request the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +141,16 @@ def left_out(entries: Sequence[Any]) -> str:
 
 def summary(stats: Facts) -> list[tuple[str, str]]:
     """Key numbers, each with its label."""
-    told = [(f"{stats['ended']:,}", "jobs ended")]
+    numbers = [(f"{stats['ended']:,}", "jobs ended")]
     for state, many in sorted(stats["outcomes"].items(), key=lambda item: -item[1]):
-        told.append((f"{many:,}", STATES.get(state, state)))
-    told.append((amount(stats["gpu_hours"]), "GPU-hours"))
+        numbers.append((f"{many:,}", STATES.get(state, state)))
+    numbers.append((amount(stats["gpu_hours"]), "GPU-hours"))
     if energies := [user["energy_wh"] for user in stats["users"] if user["energy_wh"] is not None]:
-        told.append((watt_hours(sum(energies)), "of energy"))
+        numbers.append((watt_hours(sum(energies)), "of energy"))
     if stats["utilization"] is not None:
         share = 100 * stats["utilization"]
-        told.append(("< 1 %" if 0 < share < 0.5 else f"{share:.0f} %", "of the GPUs in use"))
-    return told
+        numbers.append(("< 1 %" if 0 < share < 0.5 else f"{share:.0f} %", "of the GPUs in use"))
+    return numbers
 
 
 EXPORT_PATH = "/page/history.csv"
@@ -160,7 +160,7 @@ EXPORT_COLUMNS = (
     "submitted_at", "started_at", "ended_at", "wait_seconds", "run_seconds", "gpu_hours", "energy_wh", "command",
     "directory", "reason",
 )  # fmt: skip
-_PIECE = 1000  # jobs asked for at once
+_PIECE = 1000  # jobs per request
 _RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -193,7 +193,7 @@ async def _lines(api: Api, wanted: Mapping[str, str], first: Facts) -> AsyncIter
             return
         try:
             answer = await _piece(api, wanted, cursor)
-        except GpuyardError as error:  # a file that ends early must not look like a whole one
+        except GpuyardError as error:  # a truncated file must not look complete
             yield csv_text([[f"The rest is missing: {str(error) or 'the daemon does not answer'}"]])
             return
 

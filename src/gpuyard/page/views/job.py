@@ -145,7 +145,7 @@ class JobView:
                 self._tasks = Section("gy-job-tasks", "section") if self._is_array else None
                 self._charts = GpuCharts(self._visit)
             with ui.element("div").classes("gy-job-side"):
-                self._wishes = Section("", "section")
+                self._request = Section("", "section")
                 if self._owns and self._job["kind"] == "job":
                     environment(self._visit, self._path)
                 self._attempts = Section("", "section")
@@ -191,9 +191,9 @@ class JobView:
         self._far.show(job["progress"], lambda: job_sections.progress(job), visible=bool(job["progress"]))
         said = job_facts.outcome_text(job)
         self._outcome.show((job["state"], said), lambda: _told(job["state"], said), visible=bool(said))
-        wishes = (visit.zone, job["command"], job["directory"], job["tags"], job["dependency"])
+        request = (visit.zone, job["command"], job["directory"], job["tags"], job["dependency"])
         told = list(job_facts.request_facts(job, visit.when))
-        self._wishes.show((*wishes, told), lambda: job_sections.request_section(job, visit))
+        self._request.show((*request, told), lambda: job_sections.request_section(job, visit))
 
     async def _show_why(self) -> None:
         waits = self._job["state"] in job_facts.WAITING or bool((self._job.get("tasks") or {}).get("queued"))

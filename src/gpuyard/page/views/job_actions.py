@@ -112,7 +112,7 @@ def instant_in(zone: tzinfo | None) -> Callable[[str], str]:
     """A parser of times on a clock of this zone."""
 
     def read(text: str) -> str:
-        # `parse_when` counts days on this machine's clock, so that is set by what the viewer's clock shows now.
+        # `parse_when` uses this machine's clock, so shift it to the viewer's.
         now = datetime.now(zone)
         shift = (now.replace(tzinfo=None) - datetime.now()).total_seconds()
         if text.strip()[:4].isdecimal() and "T" in text and ("+" in text or text.endswith("Z")):

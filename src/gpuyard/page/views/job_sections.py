@@ -178,8 +178,8 @@ def _pair(label: str) -> Element:
 
 def _dependencies(text: str) -> None:
     """`afterok:12,afterany:13`, with a link to each."""
-    for number, wish in enumerate(text.split(",")):
-        how, _, job = wish.partition(":")
+    for number, condition in enumerate(text.split(",")):
+        how, _, job = condition.partition(":")
         ui.label(f"{', ' * bool(number)}{how} ")
         link(job_path(job), job)
 

@@ -18,8 +18,8 @@ from gpuyard.page.feed import Drain, DrainReasons, Feed, Samples, SharedState
 from gpuyard.page.parts import brief_epoch
 from gpuyard.page.visit import Visit
 
-_GRAIN = 2**24  # bytes; what a process takes changes by less all the time
-_TOLERANCE = 2**26  # bytes beyond its promise that a job may use, as the daemon has it
+_GRAIN = 2**24  # bytes; smaller changes of memory use are not sent
+_TOLERANCE = 2**26  # bytes beyond its share that a job may use, as in the daemon
 _FAILED = ("failed", "timeout", "oom", "interrupted")
 
 
@@ -107,11 +107,11 @@ def _on(gpu: Facts) -> Iterable[str]:
 
 def _tenant(id: str, gpu: Facts, job: Facts | None, now: float) -> dict[str, Any]:
     own = [process for process in _processes(gpu) if process["job"] == id]
-    told = _named(job) if job else {"id": id, "name": "", "user": own[0]["user"] if own else None, "lease": False}
+    named = _named(job) if job else {"id": id, "name": "", "user": own[0]["user"] if own else None, "lease": False}
     memory = _rounded(sum(process["memory"] for process in own))
     progress, promised = (job["progress"], job["gpu_memory"]) if job else (None, 0)
     return {
-        **told, "memory": memory, "promised": promised or None, "loan": gpu.get("granted") == id,
+        **named, "memory": memory, "promised": promised or None, "loan": gpu.get("granted") == id,
         "note": (job["reason"] or "") if job and job["adaptive"] else "",
         "over": bool(promised) and memory > promised + _TOLERANCE,
         "started": brief_epoch(job["started_at"]) if job else None,
@@ -163,7 +163,7 @@ class EncodedSamples:
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
         self._last: float | None = None
-        self._told: dict[float, str] = {}
+        self._cache: dict[float, str] = {}
 
     def after(self, at: float, gpus: list[int]) -> tuple[float, str]:
         """Samples after an instant as JSON, and the time of the last one."""
@@ -171,11 +171,11 @@ class EncodedSamples:
         if last is None or last <= at:
             return at, ""
         if last != self._last:
-            self._told.clear()
+            self._cache.clear()
             self._last = last
-        if at not in self._told:
-            self._told[at] = self._encoded(at, gpus)
-        return last, self._told[at]
+        if at not in self._cache:
+            self._cache[at] = self._encoded(at, gpus)
+        return last, self._cache[at]
 
     def _encoded(self, at: float, gpus: list[int]) -> str:
         new = sum(1 for sample in self._samples.at if sample > at)
@@ -227,9 +227,9 @@ def _whole(value: float | None, unit: float) -> int | None:
     return None if value is None else round(value / unit)
 
 
-_STATS_TIMEOUT = 0.1  # seconds that the tiles wait for the day's numbers, which may take long to add up
+_STATS_TIMEOUT = 0.1  # seconds that the tiles wait for the day's totals, which may be slow
 _FIRST_TIMEOUT = 1.0  # seconds that a new page waits for its content
-_DAY = 30.0  # seconds for which they will do
+_DAY = 30.0  # seconds for which these totals are used
 
 
 class OverviewElement(Element, component="../assets/overview.js"):

@@ -20,7 +20,7 @@ from gpuyard.page.visit import Visit
 from gpuyard.spec.notation import LEARNED
 
 _HOUR = 3600.0
-_LEAST = 1e-9  # what two ranks must differ by, so that something comes between them
+_LEAST = 1e-9  # least difference of two ranks with room for a priority in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ def simplest(least: float, most: float) -> float:
     return (least + most) / 2
 
 
-_LOOKED = 2000  # waiting jobs among which it is looked for
-_SETTLED = 0.7  # seconds after which the daemon's order is surely of after the change
+_LOOKED = 2000  # waiting jobs among which the moved one is searched
+_SETTLED = 0.7  # seconds after which the daemon's order surely includes the change
 
 
 class QueueMoves:
@@ -112,7 +112,7 @@ class QueueMoves:
             return
         above, below = _waiting(above), _waiting(below)
         priority = await self._priority(job, above, below)
-        if priority is None:  # these two are ranked alike: as far as it can go is before both, or behind
+        if priority is None:  # the two have equal ranks: go before both, or behind
             above, below = (None, below) if up else (above, None)
             priority = await self._priority(job, above, below)
             text = "No priority comes between those two, which are ranked alike: "
@@ -130,7 +130,7 @@ class QueueMoves:
             had = {one["name"]: one["faded_gpu_hours"] for one in rules["users"]}
 
         def standing(one: ListedJob | None) -> JobRank | None:
-            # From the first on: seconds since the epoch are so many that their fractions would be lost.
+            # Relative times: fractions of seconds since the epoch would lose precision.
             return None if one is None else JobRank(one.priority, one.submitted - job.submitted, had.get(one.user, 0.0))
 
         own = JobRank(job.priority, 0.0, had.get(job.user, 0.0))
@@ -142,7 +142,7 @@ class QueueMoves:
         try:
             found = await self._visit.api.get("/jobs", columns=True, fold=True, state="queued", limit=_LOOKED)
         except GpuyardError:
-            return  # the banner tells
+            return  # the banner says so
         ids: list[str] = found["columns"]["id"]
         if job.id in ids and not _between(ids, job.id, above, below):
             who = capitalized(job.label)
@@ -201,7 +201,7 @@ class QueueView:
         self._keys()
         try:
             await self._show()
-        except Unavailable:  # the banner tells, and the next beat shows it
+        except Unavailable:  # the banner says so, and the next beat retries
             self._table.set_visibility(False)
         self._visit.live(self._show)
 
@@ -245,7 +245,7 @@ class QueueView:
         order = await self._order()
         page = page_number(self._filters["page"])
         found = await self._page(page)
-        if not found["columns"]["id"] and found["rows"]:  # it has become shorter
+        if not found["columns"]["id"] and found["rows"]:  # the list has become shorter
             page = -(-found["rows"] // SIZE)
             found = await self._page(page)
         counts = await self._counts(found)

@@ -127,7 +127,7 @@ def standing(
 
 
 _AT_ONCE = 8
-_SHOWN = 5.0  # seconds after which a priority that was set is surely shown, or somebody else set another
+_SHOWN = 5.0  # seconds until a new priority is surely shown, or was changed again by others
 _DONE = {"cancel": "Cancelled", "hold": "Held", "release": "Released"}
 
 
@@ -135,7 +135,7 @@ class JobActions:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._one_at_a_time = asyncio.Lock()
-        self._wished: dict[str, tuple[float, float]] = {}
+        self._requested: dict[str, tuple[float, float]] = {}
         """Priorities that the table does not show yet, with expiry times: two quick presses are two steps."""
 
     async def do(self, name: str, jobs: Sequence[ListedJob]) -> None:
@@ -146,20 +146,20 @@ class JobActions:
 
     async def step(self, job: ListedJob, by: float) -> None:
         """Change a job's priority relative to the one it has or is about to have."""
-        wished, until = self._wished.get(job.key, (job.priority, math.inf))
-        priority = by + (wished if time.monotonic() < until else job.priority)
-        wish = self._wished[job.key] = priority, time.monotonic() + _SHOWN
+        requested, until = self._requested.get(job.key, (job.priority, math.inf))
+        priority = by + (requested if time.monotonic() < until else job.priority)
+        latest = self._requested[job.key] = priority, time.monotonic() + _SHOWN
         async with self._one_at_a_time:
-            if self._wished.get(job.key) != wish:
-                return  # there is a later step, which has this one in it
+            if self._requested.get(job.key) != latest:
+                return  # a later step includes this one
             if not await self.set_priority(job, priority):
-                self._wished.pop(job.key, None)
+                self._requested.pop(job.key, None)
 
     def shown(self, jobs: Iterable[ListedJob]) -> None:
         """Forget requested priorities that the table shows; not while a request is in flight."""
         for job in () if self._one_at_a_time.locked() else jobs:
-            if self._wished.get(job.key, (None, 0.0))[0] == job.priority:
-                del self._wished[job.key]
+            if self._requested.get(job.key, (None, 0.0))[0] == job.priority:
+                del self._requested[job.key]
 
     async def set_priority(self, job: ListedJob, priority: float, told: str = "") -> bool:
         done = (

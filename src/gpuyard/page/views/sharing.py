@@ -145,8 +145,8 @@ def _called(kind: Facts) -> str:
     return str(kind["name"] or (f"job {kind['job']}" if kind["job"] else kind["signature"][:8]))
 
 
-_MAX_ESTIMATES = 500  # kinds of jobs that are asked for: the daemon looks at fifty runs of each
-_KEEP = 8.0  # seconds for which an answer will do
+_MAX_ESTIMATES = 500  # kinds of jobs that are requested: the daemon reads fifty runs of each
+_KEEP = 8.0  # seconds for which an answer is used
 SIZE = 20  # kinds of jobs on a page
 
 
@@ -224,7 +224,7 @@ class Needs:
         await self._changed()
 
 
-_MAX_PAIRS = 50  # pairs that are listed, the worst first
+_MAX_PAIRS = 50  # pairs that are listed, worst first
 _NOTHING = (
     "No two jobs have shared a GPU for long enough to tell. It is measured by itself: how fast a job goes on, as far "
     "as it tells, or how busy it keeps the GPU, beside one other and alone. "
@@ -287,7 +287,7 @@ async def build(visit: Visit) -> None:
     with section("interference"):
         heading("Who slows whom")
         pairs = Pairs(visit)
-    with suppress(Unavailable, Refused, TimeoutError):  # the banner tells, and what is late follows
+    with suppress(Unavailable, Refused, TimeoutError):  # the banner says so, and late content follows
         async with asyncio.timeout(_SOON):
             await batches.begin()
             await needs.show()

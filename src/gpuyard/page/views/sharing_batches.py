@@ -18,7 +18,7 @@ from gpuyard.page.parts import STATES, brief_epoch, confirm, size, span
 from gpuyard.page.visit import Visit
 
 OPEN, CLOSED = 10, 5  # the most batches shown: open ones and closed ones
-_RUNNING = 6  # rows that are named
+_RUNNING = 6  # running rows that are listed
 _ORDER = (
     "succeeded", "running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "refused",
 )  # fmt: skip
@@ -120,9 +120,9 @@ def gpu_hours(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2g}"
 
 
-_LOOKED_AT = 100  # batches among which those that are on are found
-_KEEP = 2.0  # seconds for which an answer will do, whatever happens: rows may end by the dozen
-_NOBODY_ENDED_THEN = 20_000_000_000  # of what is on only the rows that run are wanted, not all that are over
+_LOOKED_AT = 100  # latest batches among which open ones are looked for
+_KEEP = 2.0  # seconds for which an answer is used, regardless of events: rows may end by the dozen
+_FAR_FUTURE = 20_000_000_000  # far in the future: list the running rows only, no finished ones
 
 
 class BatchesState(SharedState):
@@ -160,7 +160,7 @@ class BatchesState(SharedState):
         id, path = head["batch"], f"/batches/{quote(head['batch'], safe='')}"
         if head["state"] == "open":
             self._reports.pop(id, None)
-            return await self._ask(f"{path}?since={_NOBODY_ENDED_THEN}")
+            return await self._ask(f"{path}?since={_FAR_FUTURE}")
         if id not in self._reports:
             self._reports[id] = await self._ask(f"{path}/report")
         return self._reports[id]
@@ -198,7 +198,7 @@ class Batches(Element, component="../assets/sharing.js"):
         given: Any = event.args if isinstance(event.args, dict) else {}
         id, name = str(given.get("id", "")), str(given.get("name", ""))[:80]
         if not self._visit.viewer.owns(self._state.owners.get(id, "")):
-            return  # there is no button for who may not; the daemon would refuse it, too
+            return  # such viewers have no button, and the daemon would refuse it, too
         question = f"Cancel all that is left of batch {id} ({name})? Rows that run are stopped, and none is begun."
         if await confirm(question, "Cancel it"):
             await self._visit.do(

@@ -39,13 +39,13 @@ class SimulateForm:
     def __init__(
         self,
         visit: Visit,
-        bench: Comparisons,
+        comparisons: Comparisons,
         usual: Choices,
         chosen: Choices,
         known: dict[str, Any],
         now: dict[str, Any],
     ) -> None:
-        self.visit, self.bench, self.usual, self.known, self.now = visit, bench, usual, known, now
+        self.visit, self.comparisons, self.usual, self.known, self.now = visit, comparisons, usual, known, now
         self.choices = self._still_there(chosen)
         self._parts: dict[str, Element] = {}
         self._inputs: dict[str, ui.input] = {}
@@ -54,7 +54,7 @@ class SimulateForm:
 
     def _still_there(self, chosen: Choices) -> Choices:
         """Drop files from a URL that belong to another viewer or are gone."""
-        upload = self.bench.uploads.find(self.visit.viewer.name, chosen.upload)
+        upload = self.comparisons.uploads.find(self.visit.viewer.name, chosen.upload)
         return replace(chosen, upload=upload.id if upload else "", name=upload.name if upload else "")
 
     def build(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -99,7 +99,7 @@ class SimulateForm:
             self._select("format", "Format", {"": "by what it looks like", **{name: name for name in FORMATS}})
 
     def _files(self) -> None:
-        names = self.bench.folder.names()
+        names = self.comparisons.folder.names()
         if not names:
             ui.label(
                 "There is none. The daemon's owner offers traces to all by putting them, readable for all, into"
@@ -159,7 +159,7 @@ class SimulateForm:
         self._set("policies", tuple(dict.fromkeys((*found, *typed))))
 
     def _uploaded(self, id: str) -> None:
-        upload = self.bench.uploads.find(self.visit.viewer.name, id)
+        upload = self.comparisons.uploads.find(self.visit.viewer.name, id)
         if upload is not None:
             self.choices = replace(self.choices, upload=upload.id, name=upload.name)
             self._show()
@@ -222,7 +222,7 @@ _POLICIES = ("fcfs", "sjf", "srtf", "las", "fair")
 
 
 async def build(visit: Visit) -> None:
-    bench: Comparisons = pages.state.bench
+    comparisons: Comparisons = pages.state.comparisons
     known = await visit.feed.ask("/policies", 600.0, until_event=False)
     now = await visit.feed.ask("/policy", 5.0)
     usual = usual_choices(now, await visit.feed.ask("/gpus", 30.0, until_event=False))
@@ -233,12 +233,12 @@ async def build(visit: Visit) -> None:
         empty("Your role lets you look at the queue, and not simulate. In a shell it is open to everybody:")
         command("gpuyard compare TRACE --gpus 8")
         return
-    form = SimulateForm(visit, bench, usual, chosen, known, now)
-    results = Results(visit, bench, now, known)
+    form = SimulateForm(visit, comparisons, usual, chosen, known, now)
+    results = Results(visit, comparisons, now, known)
 
     async def run() -> None:
         try:
-            results.look_at(bench.start(visit.viewer.name, form.choices, visit.api))
+            results.look_at(comparisons.start(visit.viewer.name, form.choices, visit.api))
         except GpuyardError as error:
             visit.tell(error)
         visit.beat()

@@ -143,8 +143,8 @@ class Gantt(Element, component="../assets/simulate_gantt.js"):
 
 
 class Results:
-    def __init__(self, visit: Visit, bench: Comparisons, now: dict[str, Any], known: dict[str, Any]) -> None:
-        self.visit, self.bench, self.now, self.known = visit, bench, now, known
+    def __init__(self, visit: Visit, comparisons: Comparisons, now: dict[str, Any], known: dict[str, Any]) -> None:
+        self.visit, self.comparisons, self.now, self.known = visit, comparisons, now, known
         self._run: Run | None = None
         self._shown: tuple[Any, ...] = ()
 
@@ -157,7 +157,7 @@ class Results:
         self._run = run
 
     async def show(self) -> None:
-        runs = self.bench.line.of(self.visit.viewer.name)
+        runs = self.comparisons.queue.of(self.visit.viewer.name)
         if self._run is None or self._run not in runs:
             self._run = next(iter(runs), None)
         run = self._run
@@ -170,7 +170,7 @@ class Results:
                 self._begin(run)
         if run is not None and not run.is_over:
             self._bar.value = run.done / run.total if run.total else 0.0
-            self._words.text = progress(run, self.bench.line.ahead(run))
+            self._words.text = progress(run, self.comparisons.queue.ahead(run))
 
     def _list_runs(self, runs: list[Run]) -> None:
         self._list.clear()
@@ -207,7 +207,7 @@ class Results:
             ui.label(run.choices.title())
             self._bar = ui.linear_progress(0.0, show_value=False).props('aria-label="How far it is" instant-feedback')
             self._words = ui.label("").props("role=status")
-            button("Cancel", lambda: self.bench.line.cancel(run), icon="close", kind="danger")
+            button("Cancel", lambda: self.comparisons.queue.cancel(run), icon="close", kind="danger")
 
     def _done(self, run: Run) -> None:
         rows, base = run.table["results"], f"/page/simulations/{run.id}"

@@ -24,7 +24,7 @@ class SettingsSection(NamedTuple):
     name: str
     title: str
     parts: tuple[Callable[[Visit], _Part], ...]
-    permission: Permission | None = None  # permission that is needed to see it
+    permission: Permission | None = None  # needed to see it
 
 
 SECTIONS = (

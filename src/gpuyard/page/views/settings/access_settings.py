@@ -38,7 +38,7 @@ _VIA = {
 }  # fmt: skip
 _STATE_CLASSES = {"active": "gy-succeeded", "expired": "gy-held", "revoked": "gy-failed"}
 _TOKEN_HEADS = ("Token", "For", "User", "Role", "State", "Made", "Good until", "Last used", "Open pages")
-_EVERY = 10  # beats between looks
+_EVERY = 10  # beats between updates
 _BY_NAME = "This machine's name stands in place of {}."
 _LOCAL = "The daemon listens on this machine only. Where no proxy leads to it, this brings it to another computer:"
 _NOT_BY_TOKEN = "With a token no token can be made, unless it is an admin's. On the daemon's machine, this makes one:"
@@ -55,7 +55,7 @@ class TokensSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.makes, self.makes_any = (
-            may(visit.viewer, deed) for deed in (Permission.MAKE_TOKEN, Permission.MAKE_ANY_TOKEN)
+            may(visit.viewer, permission) for permission in (Permission.MAKE_TOKEN, Permission.MAKE_ANY_TOKEN)
         )
         self.revokes = may(visit.viewer, Permission.REVOKE_TOKEN)
         self._tokens: list[Facts] = []
@@ -107,15 +107,15 @@ class TokensSection:
         )  # fmt: skip
 
     async def _make(self) -> None:
-        wish: dict[str, Any] = {"label": str(self._label.value or "").strip(), "role": self._role.value}
+        request: dict[str, Any] = {"label": str(self._label.value or "").strip(), "role": self._role.value}
         if days := self._days.value:
-            wish["expires"] = days * 86400.0
+            request["expires"] = days * 86400.0
         if self._user is not None and (user := str(self._user.value or "").strip()):
-            wish["user"] = user
+            request["user"] = user
         made: dict[str, Any] = {}
 
         async def make() -> None:
-            made.update(await self.visit.api.post("/tokens", wish))
+            made.update(await self.visit.api.post("/tokens", request))
 
         if await self.visit.do(make()):
             self._label.value = ""
@@ -203,10 +203,10 @@ class QuotasSection:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        told = await self.visit.feed.ask("/rules", 10.0)
-        users = told["users"]
+        answer = await self.visit.feed.ask("/rules", 10.0)
+        users = answer["users"]
         self._users = {one["name"]: one for one in users}
-        self._says.set_text(numbers_text(told))
+        self._says.set_text(numbers_text(answer))
         self._rows.put([rule_row(one, users, acts=_ACTS if self.free else ()) for one in users])
         self._none.set_visibility(not users)
 
@@ -216,16 +216,16 @@ class QuotasSection:
     async def _change(self, name: str) -> None:
         known = self._users.get(name)
         title = f"What may {subject_text(name)} have?" if name else "Set a quota or a share"
-        wish = await ask(title, lambda: _fields(name, known), "Set it")
-        if not wish:
+        request = await ask(title, lambda: _fields(name, known), "Set it")
+        if not request:
             return
-        if not (who := wish["name"]):
+        if not (who := request["name"]):
             ui.notify("Say whom it is for: a user, a group as @name, or * for everybody else.", type="negative")
             return
-        await self.visit.do(self._put(who, wish), f"That holds for {subject_text(who)} from now on.")
+        await self.visit.do(self._put(who, request), f"That holds for {subject_text(who)} from now on.")
 
-    async def _put(self, who: str, wish: RuleFields) -> None:
-        path, changed = quote(who, safe=""), changes(self._users.get(who), wish)
+    async def _put(self, who: str, request: RuleFields) -> None:
+        path, changed = quote(who, safe=""), changes(self._users.get(who), request)
         if quota := {key: changed[key] for key in ("gpus", "gpu_hours") if key in changed}:
             await self.visit.api.ask("PUT", f"/rules/quotas/{path}", quota)
         if "weight" in changed:
@@ -251,14 +251,14 @@ def _fields(name: str, known: Facts | None) -> Callable[[], RuleFields]:
     }
 
 
-def changes(known: Facts | None, wish: RuleFields) -> RuleFields:
+def changes(known: Facts | None, request: RuleFields) -> RuleFields:
     """What differs: a rule for everybody does not become a user's own by opening the dialog."""
     before = {
         "gpus": (known or {}).get("quota_gpus") or 0,
         "gpu_hours": (known or {}).get("quota_gpu_hours") or 0,
         "weight": (known or {}).get("weight", 1.0),
     }
-    return {key: wish[key] for key, value in before.items() if wish[key] != value}
+    return {key: request[key] for key, value in before.items() if request[key] != value}
 
 
 def subject_text(name: str) -> str:
@@ -267,10 +267,10 @@ def subject_text(name: str) -> str:
     return f"the group {name[1:]}" if name.startswith("@") else name
 
 
-def numbers_text(told: Facts) -> str:
-    half = told["half_life"]
+def numbers_text(answer: Facts) -> str:
+    half = answer["half_life"]
     fades = f"count half after {span(half)}" if half else "never fade"
-    stops = "Preemptible jobs are stopped" if told["preempts"] else "No job is stopped"
+    stops = "Preemptible jobs are stopped" if answer["preempts"] else "No job is stopped"
     return f"Lately is what fair shares go by: GPU-hours, which {fades}. {stops} for others."
 
 

@@ -100,7 +100,7 @@ class Rows(Element, component="../../assets/settings_rows.js"):
     async def _acted(self, event: GenericEventArguments) -> None:
         key, name = event.args
         if any(act["name"] == name for row in self._props["rows"] if row["key"] == key for act in row["acts"]):
-            await self._act(key, name)  # of what is not shown nothing can be pressed
+            await self._act(key, name)  # only buttons that are shown count
 
 
 class Choices(Element, component="../../assets/settings_choices.js"):

@@ -13,7 +13,7 @@ from gpuyard.page.visit import Visit
 from gpuyard.spec.notation import describe_learned
 
 _PAGE = 50
-_EVERY = 10  # beats between looks, while the latest are shown
+_EVERY = 10  # beats between updates, while the latest are shown
 _ENDS = {401: "refused: not known", 403: "refused: may not", 421: "refused: wrong name", 429: "refused: too often"}
 
 

@@ -163,8 +163,8 @@ class ReservationsSection:
 
     def _check(self) -> None:
         """Mark errors, and warn of jobs that block."""
-        wish = self._read()
-        self._warn(blocking_jobs(self._running, wish["gpus"], wish["begin"]) if wish else [])
+        request = self._read()
+        self._warn(blocking_jobs(self._running, request["gpus"], request["begin"]) if request else [])
 
     def _warn(self, jobs: list[str]) -> None:
         if jobs == self._warned:
@@ -180,16 +180,16 @@ class ReservationsSection:
                 ui.label(f"and {len(jobs) - 20} more")
 
     async def _reserve(self) -> None:
-        wish = self._read()
-        if wish is None:
+        request = self._read()
+        if request is None:
             if not self._gpus.value:
                 mark(self._gpus, "say which GPUs, as in 0,2-4")
             return
-        wish |= {"name": str(self._name.value or "").strip(), "users": self._for()}
+        request |= {"name": str(self._name.value or "").strip(), "users": self._for()}
         made: dict[str, Any] = {}
 
         async def make() -> None:
-            made.update(await self.visit.api.post("/reservations", wish))
+            made.update(await self.visit.api.post("/reservations", request))
 
         if await self.visit.do(make()):
             span = f"from {self.visit.when(made['begin_at'])} to {self.visit.when(made['end_at'])}"

@@ -26,7 +26,7 @@ from gpuyard.page.visit import Permission, Visit, may
 from gpuyard.units import format_duration, parse_duration
 
 _MOST = 50
-_EVERY = 6  # beats between looks
+_EVERY = 6  # beats between updates
 _STATES = {"waiting": ("waits", ""), "delivered": ("sent", "gy-succeeded"), "given-up": ("given up", "gy-failed")}
 
 
@@ -46,9 +46,9 @@ class DeliveryLog:
 
     async def _load(self) -> None:
         asked = {"limit": _MOST, "failed": bool(self._failed.value), "all": bool(self._all.value)}
-        told = (await self.visit.api.get("/notifications", **asked))["notifications"]
-        self._rows.put([self._row(one) for one in told])
-        self._none.set_visibility(not told)
+        answer = (await self.visit.api.get("/notifications", **asked))["notifications"]
+        self._rows.put([self._row(one) for one in answer])
+        self._none.set_visibility(not answer)
 
     def _row(self, one: Facts) -> Row:
         text, look = _STATES.get(one["state"], (one["state"], ""))
@@ -75,12 +75,12 @@ class NotificationsSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SUBSCRIBE)
-        self._told: list[Facts] = []
+        self._subscriptions: list[Facts] = []
         self._testing: set[str] = set()
 
     async def build(self) -> None:
         try:
-            told = await self.visit.api.get(_ROUTE)
+            answer = await self.visit.api.get(_ROUTE)
         except Refused as error:
             ui.label(sentence(str(error))).classes("gy-empty")
             return
@@ -89,8 +89,8 @@ class NotificationsSection:
         self._none = empty("You are told of nothing yet. Add an address below, or like this:", "gpuyard notify add URL")
         self._result = ui.element("div").classes("gy-set-result").props("role=status")
         if self.free:
-            self._form(bool(told["mail"]))
-        self._put(told["subscriptions"])
+            self._form(bool(answer["mail"]))
+        self._put(answer["subscriptions"])
         DeliveryLog(self.visit).build()
 
     def _form(self, mail: bool) -> None:
@@ -107,10 +107,10 @@ class NotificationsSection:
             with ui.element("div").classes("gy-buttons gy-set-left"):
                 button("Add", self._add, kind="primary")
 
-    def _put(self, told: list[Facts]) -> None:
-        self._told = told
-        self._rows.put([self._row(one) for one in told])
-        self._none.set_visibility(not told)
+    def _put(self, answer: list[Facts]) -> None:
+        self._subscriptions = answer
+        self._rows.put([self._row(one) for one in answer])
+        self._none.set_visibility(not answer)
 
     def _row(self, one: Facts) -> Row:
         acts = (_TESTING if one["id"] in self._testing else _ACTS) if self.free else ()
@@ -120,21 +120,21 @@ class NotificationsSection:
         self._put((await self.visit.api.get(_ROUTE))["subscriptions"])
 
     async def _act(self, key: str, name: str) -> None:
-        one = next(one for one in self._told if one["id"] == key)
+        one = next(one for one in self._subscriptions if one["id"] == key)
         await (self._test(one) if name == "test" else self._remove(one))
 
     async def _test(self, one: Facts) -> None:
         self._testing.add(one["id"])
-        self._put(self._told)
+        self._put(self._subscriptions)
         self._say(f"Something is being sent to {one['name']}; that may take a minute.")
         try:
-            told = await self.visit.api.post(f"{_ROUTE}/{quote(one['id'], safe='')}/test")
-            self._say(*delivery_test_text(one["name"], told))
+            answer = await self.visit.api.post(f"{_ROUTE}/{quote(one['id'], safe='')}/test")
+            self._say(*delivery_test_text(one["name"], answer))
         except Refused as error:
             self._say(f"{one['name']} could not be tried: {error}.", False)
         finally:
             self._testing.discard(one["id"])
-            self._put(self._told)
+            self._put(self._subscriptions)
 
     def _say(self, text: str, good: bool | None = None) -> None:
         self._result.clear()
@@ -150,16 +150,16 @@ class NotificationsSection:
 
     async def _add(self) -> None:
         try:
-            wish = self._wish()
+            request = self._request()
         except UserError as error:
             self.visit.tell(error)
             return
-        if not wish["url"]:
+        if not request["url"]:
             mark(self._url, "say where to")
             return
         mark(self._url, None)
         try:
-            made = await self.visit.api.post(_ROUTE, wish)
+            made = await self.visit.api.post(_ROUTE, request)
         except Refused as error:
             self._say(f"That was not taken: {error}.", False)
             return
@@ -167,7 +167,7 @@ class NotificationsSection:
         self._say(f"{made['target']} is told of your jobs from now on, as {made['name']}. Try it with Test.", True)
         await self.visit.do(self._load())
 
-    def _wish(self) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         wait = str(self._wait.value or "").strip()
         texts = {"url": self._url, "name": self._name, "title": self._title, "body": self._body}
         found: dict[str, Any] = {name: str(field.value or "").strip() for name, field in texts.items()}
@@ -184,8 +184,8 @@ def events_text(one: Facts) -> str:
     return ", ".join(said)
 
 
-def delivery_test_text(name: str, told: Facts) -> tuple[str, bool]:
+def delivery_test_text(name: str, answer: Facts) -> tuple[str, bool]:
     """The outcome as a sentence, and whether it went well."""
-    if told["error"]:
-        return f"{name} could not be reached: {str(told['error']).rstrip('.')}.", False
-    return f"{name} was told ({told['target']}). Look whether it arrived.", True
+    if answer["error"]:
+        return f"{name} could not be reached: {str(answer['error']).rstrip('.')}.", False
+    return f"{name} was told ({answer['target']}). Look whether it arrived.", True

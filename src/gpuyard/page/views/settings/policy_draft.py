@@ -130,10 +130,10 @@ def _number_setting(key: str, text: str) -> float:
 MOST_NAMED = 8  # jobs that a sentence names
 
 
-def preview_sentences(told: Facts) -> list[str]:
+def preview_sentences(preview: Facts) -> list[str]:
     """The answer of `POST /policy/preview` in words."""
-    starts, stops = told["starts"], told["stops"]
-    waiting, moved = told["waiting"], told["moved"]
+    starts, stops = preview["starts"], preview["stops"]
+    waiting, moved = preview["waiting"], preview["moved"]
     found = [
         f"{_jobs(starts)} would start at once: {_named(starts)}." if starts else "Nothing would start at once.",
         f"{_jobs(stops)} would be stopped, and wait again: {_named(stops)}." if stops else "Nobody would be stopped.",
@@ -145,18 +145,18 @@ def preview_sentences(told: Facts) -> list[str]:
                      "The one job that waits would stay where it is.")  # fmt: skip
     else:
         found.append(f"{moved:,} of {waiting:,} waiting jobs would change places.")
-    note = told.get("note")
+    note = preview.get("note")
     return [*found, sentence(note)] if note else found
 
 
-def order_rows(told: Facts) -> list[Row]:
+def order_rows(preview: Facts) -> list[Row]:
     """The head of the queue in its new order; empty if nothing moves."""
-    if not told["moved"]:
+    if not preview["moved"]:
         return []
     return [
         row(one["id"], str(one["place"]), _moved(one["place"], one.get("was")), job_cell(one["id"]), one["name"],
             one["user"])
-        for one in told["order"]
+        for one in preview["order"]
     ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from gpuyard.page.views.settings.policy_draft import (
 from gpuyard.page.visit import Permission, Visit, may
 from gpuyard.spec.notation import describe_learned
 
-_AGAIN = 5.0  # seconds after which what would change is asked for again, if something happened
+_AGAIN = 5.0  # seconds after which the preview is requested again, if something happened
 _PARTS = {"name": "Policy", "discipline": "Discipline", "placement": "Placement"}
 _OWN = "A policy of one's own is set on the daemon's machine: gpuyard policy set ./mine.py:my_policy"
 
@@ -46,23 +46,23 @@ class PolicySection:
         self._asked: tuple[str, int, float] = ("", -1, 0.0)
 
     async def build(self) -> None:
-        told = await self.visit.feed.ask("/policies", 300.0, until_event=False)
-        self.known: KnownPolicies = {one["name"]: one for one in told["policies"]}
+        answer = await self.visit.feed.ask("/policies", 300.0, until_event=False)
+        self.known: KnownPolicies = {one["name"]: one for one in answer["policies"]}
         self.docs = {
             "name": {name: one["doc"].replace("`", "") for name, one in self.known.items()},
-            "discipline": told["disciplines"],
-            "placement": told["placements"],
+            "discipline": answer["disciplines"],
+            "placement": answer["placements"],
         }
         self.draft = self._wanted()
         self.discipline = self.draft.discipline if self.draft else ""
         self._in_force = ui.element("div").classes("gy-card gy-in-force")
         with ui.element("div").classes("gy-set-policy"):
             with ui.element("div").classes("gy-set-policy-choices"):
-                self._choices(told)
+                self._choices(answer)
             if self.free:
                 self._changes()
-        self._others(told["aliases"])
-        await self.show()  # what is in force has to be known before somebody chooses
+        self._others(answer["aliases"])
+        await self.show()  # the policy in force must be known before the viewer chooses
         self.visit.live(self.show)
 
     def _wanted(self) -> Draft | None:
@@ -73,7 +73,7 @@ class PolicySection:
         known = all(getattr(draft, part) in docs for part, docs in self.docs.items())
         return draft if known and set(draft.settings) <= set(self.known[draft.name]["settings"]) else None
 
-    def _choices(self, told: dict[str, Any]) -> None:
+    def _choices(self, answer: dict[str, Any]) -> None:
         policies = [
             {
                 "name": name,
@@ -82,7 +82,11 @@ class PolicySection:
             }
             for name, one in self.known.items()
         ]
-        lists = {"name": policies, "discipline": _listed(told["disciplines"]), "placement": _listed(told["placements"])}
+        lists = {
+            "name": policies,
+            "discipline": _listed(answer["disciplines"]),
+            "placement": _listed(answer["placements"]),
+        }
         titles = {
             "name": "Policy: who is next", "discipline": "Discipline: who may go ahead",
             "placement": "Placement: on which GPUs",
@@ -114,7 +118,7 @@ class PolicySection:
             self._settings = ui.element("div").classes("gy-set-fields")
             self._command = ui.element("div")
             heading("What it would change", 3)
-            self._told = ui.element("ul").classes("gy-set-told").props("aria-live=polite")
+            self._effects = ui.element("ul").classes("gy-set-told").props("aria-live=polite")
             self._order = Rows(
                 "The first of the queue in the new order", ("Place", "Now", "Job", "Name", "User"), cards=False
             )
@@ -130,10 +134,10 @@ class PolicySection:
         ui.label(_OWN).classes("gy-soft")
 
     async def show(self) -> None:
-        told = await self.visit.feed.ask("/policy")
-        present = parse_policy(told["policy"])
-        since = self.visit.when(told["since"])
-        trained = describe_learned(told["learned"]) if told.get("learned") else ""
+        answer = await self.visit.feed.ask("/policy")
+        present = parse_policy(answer["policy"])
+        since = self.visit.when(answer["since"])
+        trained = describe_learned(answer["learned"]) if answer.get("learned") else ""
         if self.draft is None or (present, since, trained) != (self.present, self._since, self._trained):
             if self.draft in (None, self.present):
                 self.draft, self.discipline = present, present.discipline
@@ -237,21 +241,21 @@ class PolicySection:
 
     async def _ask(self, text: str) -> None:
         try:
-            told = await self.visit.api.post("/policy/preview", {"policy": text})
+            answer = await self.visit.api.post("/policy/preview", {"policy": text})
         except Refused as error:
             self._use.set_visibility(False)
             self._tell([f"This cannot be used: {error}"])
             return
         except Unavailable:
-            return  # the banner tells
+            return  # the banner says so
         if self.draft is not None and self.draft.text == text:
-            self._tell(preview_sentences(told))
-            self._order.put(order_rows(told))
+            self._tell(preview_sentences(answer))
+            self._order.put(order_rows(answer))
 
     def _tell(self, lines: list[str]) -> None:
         self._order.put([])
-        self._told.clear()
-        with self._told:
+        self._effects.clear()
+        with self._effects:
             for line in lines:
                 tagged("li", line)
 
@@ -260,7 +264,7 @@ class PolicySection:
             text = self.draft.text
             setting = self.visit.api.ask("PUT", "/policy", {"policy": text})
             if await self.visit.do(setting, f"{text} decides from now on."):
-                self.draft = None  # as the daemon writes it
+                self.draft = None  # will be read again, as the daemon writes it
 
 
 def _listed(docs: dict[str, str]) -> list[dict[str, str]]:
