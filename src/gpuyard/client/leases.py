@@ -1,4 +1,4 @@
-"""Leases: GPUs for a process that gpuyard did not start. It waits in the queue like a job, and has them until it ends."""
+"""Leases: GPUs for a process that gpuyard did not start; it waits in the queue, and has them until it ends."""
 
 from __future__ import annotations
 

@@ -69,7 +69,6 @@ class Api:
 
     @asynccontextmanager
     async def stream(self, path: str, headers: Mapping[str, str], **query: Any) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of a streamed answer."""
         asked = {name: _text(value) for name, value in query.items() if value is not None}
         timeout = httpx.Timeout(5.0, read=60.0)  # the stream has heartbeats more often than that
         try:

@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 
 class Samples:
-    """The latest samples of each GPU."""
-
     def __init__(self) -> None:
         self.at: deque[float] = deque(maxlen=SAMPLES_KEPT)
         self._curves: dict[int, Curves] = {}
@@ -237,7 +235,6 @@ class DrainReasons:
         self._found: dict[int, Drain] = {}
 
     async def of(self, gpus: Sequence[Mapping[str, Any]]) -> dict[int, Drain]:
-        """Reasons for the drained ones of these GPUs."""
         drained = [gpu["index"] for gpu in gpus if gpu["drained"]]
         if drained != self._drained:
             answer = await self._feed.ask("/events?kind=GpusDrained&limit=10000", 0.0) if drained else {"events": []}
@@ -246,7 +243,6 @@ class DrainReasons:
 
 
 def drain_reasons(events: Sequence[Mapping[str, Any]]) -> dict[int, Drain]:
-    """The latest reason for each GPU."""
     found: dict[int, Drain] = {}
     for event in events:
         found |= dict.fromkeys(event.get("gpus") or (), Drain(event.get("reason") or "", event.get("by") or ""))

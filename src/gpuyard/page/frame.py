@@ -14,8 +14,6 @@ from gpuyard.page.visit import Viewer, Visit
 
 
 class Place(NamedTuple):
-    """An entry of the navigation."""
-
     path: str
     name: str
     icon: str

@@ -37,7 +37,6 @@ class UnopenedPages:
 
 
 def drop_unopened() -> None:
-    """Delete the oldest unopened pages of viewers who have too many."""
     waiting: defaultdict[str, list[Client]] = defaultdict(list)
     for client in Client.instances.values():  # oldest first
         if client._response_built and not client.has_socket_connection and not client._delete_tasks:
@@ -131,7 +130,6 @@ class ResponseCache:
         return None
 
     def _keep(self, key: tuple[str, bool], sent: list[Message]) -> None:
-        """Keep complete responses that are marked immutable."""
         if not sent or sent[0].get("status") != 200 or sent[-1].get("more_body"):
             return
         size = sum(len(message.get("body", b"")) for message in sent)

@@ -25,7 +25,6 @@ class Section:
         self._shown: Any = _NOTHING
 
     def show(self, facts: Any, draw: Callable[[], object], *, visible: bool = True) -> None:
-        """Redraw if the facts differ from those of the last drawing."""
         self._box.set_visibility(visible)
         if facts == self._shown:
             return
@@ -72,7 +71,6 @@ def tagged(tag: str, text: str) -> Element:
 
 
 def fact(term: str, text: str) -> None:
-    """An entry of a definition list (`dl`)."""
     tagged("dt", term)
     tagged("dd", text)
 
@@ -90,7 +88,6 @@ def code(text: str) -> Element:
 
 
 def command(text: str) -> Element:
-    """A command line with a copy button."""
     with ui.element("div").classes("gy-command") as found:
         code(text).props("tabindex=0")
         button = ui.button(icon="content_copy").props('flat dense round size=sm aria-label="Copy the command"')
@@ -108,7 +105,6 @@ def empty(text: str, *commands: str) -> Element:
 
 
 async def confirm(question: str, yes: str, no: str = "No, leave it") -> bool:
-    """Ask before an action that cannot be undone."""
     with ui.dialog() as dialog, ui.card().classes("gy-card"):
         ui.label(question).classes("gy-question")
         with ui.element("div").classes("gy-buttons"):
@@ -120,7 +116,6 @@ async def confirm(question: str, yes: str, no: str = "No, leave it") -> bool:
 
 
 def button(text: str, act: Callable[[], Awaitable[None] | None], icon: str | None = None, kind: str = "") -> Element:
-    """A button of kind `primary`, `danger` or plain."""
     look = {"primary": "unelevated color=primary", "danger": "outline color=negative"}.get(kind, "outline")
     return ui.button(text, icon=icon, on_click=act).props(f"no-caps {look}").classes("gy-button")
 
@@ -135,7 +130,6 @@ def size(bytes_: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration; empty if unknown."""
     if seconds is None or not math.isfinite(seconds):
         return ""
     return format_duration(round(seconds) if seconds >= 10 else float(f"{seconds:.2g}"))
@@ -151,7 +145,6 @@ def sentence(text: str) -> str:
 
 
 def doc_sentence(doc: str) -> str:
-    """A docstring's line as a sentence in plain text."""
     return sentence(doc.replace("`", ""))
 
 

@@ -88,11 +88,9 @@ class Table(Element, component="assets/table.js"):
         self.run_method("clear")
 
     def on_act(self, act: Callable[[str, str], Any]) -> None:
-        """Call back with the action's name and the row's key."""
         self.on("act", lambda event: act(*_texts(event, "name", "key")))
 
     def on_pick(self, pick: Callable[[list[str]], Any]) -> None:
-        """Call back with the keys of the selected rows."""
         self.on("pick", lambda event: pick([key for key in _listed(event) if key in self._shown]))
 
     def on_move(self, move: Callable[[str, str, str], Any]) -> None:
@@ -150,7 +148,6 @@ class Filters:
         return f"{self._path}?{urlencode(given)}" if given else self._path
 
     def tell_address(self) -> None:
-        """Put the filters into the browser's URL."""
         ui.navigate.history.replace(self.address)
 
 
@@ -176,14 +173,12 @@ class Fields:
         return found
 
     def suggest(self, name: str, words: Sequence[str]) -> None:
-        """Add completions to a field."""
         new = self._suggested[name] | set(words)
         if new != self._suggested[name] and len(new) < 1000:
             self._suggested[name] = new
             self._inputs[name].set_autocomplete(sorted(new))
 
     def show(self) -> None:
-        """Copy the filters' values into the fields."""
         for name, found in self._inputs.items():
             if (found.value or "").strip() != self._filters[name]:  # a trailing blank: the viewer is still typing
                 found.value = self._filters[name]

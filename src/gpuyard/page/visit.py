@@ -53,16 +53,13 @@ class Viewer:
 
     @property
     def acts(self) -> bool:
-        """Whether they may do more than look."""
         return self.role in ("admin", "user")
 
     @property
     def rules(self) -> bool:
-        """Whether they are an admin."""
         return self.role == "admin"
 
     def owns(self, user: str) -> bool:
-        """Whether they may change jobs of this user."""
         return self.rules or (self.acts and self.name == user)
 
 
@@ -91,7 +88,6 @@ class Tab:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query of the page's URL."""
         return {} if self.client.request is None else self.client.request.query_params
 
     def live(self, show: Show, every: int = 1) -> None:

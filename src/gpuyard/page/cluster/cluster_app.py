@@ -78,7 +78,6 @@ class RequestGuard:
         return await answer(scope, receive, careful)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        """Status and text of a refusal."""
         hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
         if len(hosts) != 1 or hosts[0] not in self._names:
             return 421, (

@@ -26,7 +26,6 @@ def pod_path(pod: Facts) -> str:
 
 
 def troubles(node: Facts) -> list[str]:
-    """Why nothing is started on a node."""
     return [*(() if node["ready"] else ("not ready",)), *(("cordoned",) if node["cordoned"] else ())]
 
 
@@ -124,7 +123,6 @@ def _tenant(key: str, cluster: Cluster) -> dict[str, Any]:
 
 
 def _unplaced(node: Facts, cluster: Cluster) -> list[dict[str, Any]]:
-    """Pods of a node whose GPUs are not known."""
     placed = {key for gpu in node["gpus"] for key in gpu["pods"]}
     there = [pod for pod in cluster.on(node["name"]) if pod["gpu_count"] and key_of(pod) not in placed]
     return [_tenant(key_of(pod), cluster) for pod in there]
@@ -143,7 +141,6 @@ def next_pods(pods: Sequence[Facts]) -> list[dict[str, Any]]:
 
 
 def nodes_like(cluster: Cluster, text: str, namespace: str) -> list[Facts]:
-    """Nodes by name or model, and by the namespace of their pods."""
     wanted = text.casefold()
     return [
         node
@@ -269,7 +266,6 @@ def _standing(pod: Facts, cluster: Cluster) -> str:
 
 
 def waiting_text(pod: Facts) -> str:
-    """Why it waits, does not run yet, or ends."""
     if pod["phase"] == "gated":
         return pod["reason"] or "It has scheduling gates, which somebody else is to take away."
     if pod["phase"] == "waiting":

@@ -52,7 +52,6 @@ class Cluster:
         return [one for one in self.pods.values() if (one["namespace"], one["gang"]) == same]
 
     def is_ours(self, pod: Facts) -> bool:
-        """Whether this scheduler places it."""
         return bool(pod["scheduler"] == self.facts["scheduler"])
 
     @cached_property
@@ -66,7 +65,6 @@ class Cluster:
 
 
 def read_cluster(content: bytes) -> Cluster:
-    """Parse and check an answer."""
     try:
         report = json.loads(content)
         cluster = Cluster(report)
@@ -157,8 +155,6 @@ class ClusterFeed:
 
 
 class ClusterVisit(Tab):
-    """An open page of the dashboard."""
-
     def __init__(self, feed: ClusterFeed, cookies: Mapping[str, str]) -> None:
         super().__init__(feed.listeners, cookies)
         self.feed = feed
@@ -176,7 +172,7 @@ class ClusterVisit(Tab):
 
 
 class LiveElement(Element):
-    """An element whose component keeps what it was sent: `take` is called with what is another than before."""
+    """An element whose component keeps what it was sent; changes are sent to its `take`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +180,7 @@ class LiveElement(Element):
         self._props["begin"] = "{}"
 
     def show(self, parts: Mapping[str, Any], now: float) -> None:
-        """These are the parts now; those that are gone are sent as null."""
+        """Set the parts; those that are gone are sent as null."""
         new: dict[str, Any] = {name: part for name, part in parts.items() if self._sent.get(name) != part}
         new |= {name: None for name in self._sent if name not in parts}
         if not new:

@@ -17,8 +17,6 @@ from gpuyard.page.table import Choices, Field, Fields, Filters, Pager, Table, pa
 
 
 class FilteredList(ABC):
-    """A filtered, paged list of nodes or pods."""
-
     def __init__(self, look: ClusterVisit, path: str, choices: Mapping[str, str], what: str, size: int) -> None:
         self._look, self._known, self._what, self._size = look, choices, what, size
         self.filters = Filters(path, look.query, ("state", "text", "namespace", "page"))
@@ -26,8 +24,7 @@ class FilteredList(ABC):
             self.filters.set(state="")
 
     @abstractmethod
-    def show(self, cluster: Cluster) -> None:
-        """Show how it stands."""
+    def show(self, cluster: Cluster) -> None: ...
 
     def search(self, text: str) -> None:
         with ui.element("search").classes("gy-list-filters"):
@@ -137,7 +134,6 @@ _STATES = {"": "All", "waiting": "Waiting", "running": "Running", "foreign": "Of
 
 
 def state_of(pod: Facts, cluster: Cluster) -> str:
-    """The filter choice that a pod belongs to."""
     if not cluster.is_ours(pod):
         return "foreign"
     return "waiting" if pod["phase"] in WAITING else "running"
@@ -231,7 +227,6 @@ def _chip(pod: Facts) -> None:
 
 
 def _line(pod: Facts, look: ClusterVisit) -> None:
-    """Namespace, node and times."""
     began = pod["started_at"]
     with ui.element("p").classes("gy-job-line"):
         with ui.element("span"):

@@ -96,11 +96,9 @@ class Choices:
 
     @property
     def since(self) -> date | None:
-        """The first day of the history that counts, in UTC."""
         return datetime.now(UTC).date() - timedelta(days=int(self.days)) if int(self.days or 0) else None
 
     def commands(self) -> list[str]:
-        """Equivalent command lines."""
         made = []
         options: list[str] = []
         trace = self.file or self.name or "TRACE"

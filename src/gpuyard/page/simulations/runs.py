@@ -38,8 +38,6 @@ Trace = Callable[[], Awaitable[IO[bytes] | None]]
 
 @dataclass(eq=False)
 class Run:
-    """One comparison and its progress."""
-
     viewer: str
     choices: Choices
     trace: Trace
@@ -61,7 +59,6 @@ class Run:
         return self.state not in ("waiting", "running")
 
     def hear(self, line: bytes) -> None:
-        """Parse a line of the process's output."""
         said = json.loads(line)
         if "progress" in said:
             self.done, self.total = said["progress"]
@@ -103,7 +100,6 @@ class RunQueue:
         return next((run for run in self._runs if run.id == id and run.viewer == viewer), None)
 
     def ahead(self, run: Run) -> int:
-        """Number of runs that start earlier."""
         return sum(not other.is_over for other in self._runs[: self._runs.index(run)])
 
     async def cancel(self, run: Run) -> None:
@@ -262,7 +258,6 @@ def metrics_json(run: Run) -> dict[str, Any]:
 
 
 def metrics_csv(run: Run) -> str:
-    """The metrics as CSV, one policy per line."""
     text = io.StringIO()
     rows = run.table["results"]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

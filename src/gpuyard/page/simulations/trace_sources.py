@@ -35,8 +35,6 @@ class Upload:
 
 
 class Uploads:
-    """The latest files of each viewer."""
-
     def __init__(self) -> None:
         self._kept: list[Upload] = []
 
@@ -99,7 +97,6 @@ class TraceFolder:
 
 
 def temporary() -> IO[bytes]:
-    """A file without a name."""
     return tempfile.TemporaryFile(prefix="gpuyard-")
 
 
@@ -148,7 +145,6 @@ def _is_ours(place: Path) -> bool:
 
 
 def _clean(name: str) -> str:
-    """The file name without directories, for display."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:_NAME] or "trace"
 
@@ -160,7 +156,6 @@ _SHORTEST = 0.001  # seconds; run times must be positive
 
 
 async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[bytes], int]:
-    """A trace of the jobs that were submitted since then and have run, and their number."""
     begin = datetime(since.year, since.month, since.day, tzinfo=UTC) if since else None
     file = temporary()
     file.write((",".join(_COLUMNS) + "\n").encode())

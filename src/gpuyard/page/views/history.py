@@ -45,8 +45,6 @@ class Gantt(Element, component="../assets/history_gantt.js"):
 
 
 class Bars(Element, component="../assets/history_bars.js"):
-    """Histogram of durations."""
-
     def __init__(self) -> None:
         super().__init__()
         self._props |= {"label": "", "edges": [], "counts": []}
@@ -61,7 +59,6 @@ class Bars(Element, component="../assets/history_bars.js"):
 
 
 def spread_text(spread: Facts, what: str) -> str:
-    """A histogram in words."""
     if not spread["count"]:
         return f"No job {what} in this time."
     if spread["count"] == 1:
@@ -79,8 +76,6 @@ _KEEP = 20.0  # seconds; the daemon may need a while to compute them
 
 
 class UsageSection:
-    """Statistics: summary, tables by user and tag, histograms."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self.ended = 0  # jobs that ended in the time that was shown last

@@ -120,7 +120,6 @@ def usage_columns(name: str) -> tuple[Column, ...]:
 
 
 def usage_rows(name: str, entries: Sequence[Facts]) -> list[Row]:
-    """Usage per user or tag, largest first."""
     most = max((entry["gpu_hours"] for entry in entries), default=0.0) or 1.0
     found = []
     for entry in sorted(entries, key=lambda entry: -entry["gpu_hours"])[:_MOST]:
@@ -135,12 +134,10 @@ def usage_rows(name: str, entries: Sequence[Facts]) -> list[Row]:
 
 
 def left_out(entries: Sequence[Any]) -> str:
-    """How many entries the table omits."""
     return f"and {len(entries) - _MOST:,} more with less" if len(entries) > _MOST else ""
 
 
 def summary(stats: Facts) -> list[tuple[str, str]]:
-    """Key numbers, each with its label."""
     numbers = [(f"{stats['ended']:,}", "jobs ended")]
     for state, many in sorted(stats["outcomes"].items(), key=lambda item: -item[1]):
         numbers.append((f"{many:,}", STATES.get(state, state)))
@@ -183,7 +180,6 @@ def add_export(app: FastAPI, api: Api) -> None:
 
 
 async def _lines(api: Api, wanted: Mapping[str, str], first: Facts) -> AsyncIterator[str]:
-    """The CSV file, page by page."""
     yield csv_text([EXPORT_COLUMNS])
     answer = first
     while True:

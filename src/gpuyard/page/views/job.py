@@ -37,8 +37,6 @@ class GpuCurves(Element, component="../assets/curves.js"):
 
 
 class GpuCharts:
-    """GPU charts of the latest attempt."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._box = ui.element("section").classes("gy-job-charts")
@@ -255,7 +253,6 @@ def _told(state: str, said: str) -> None:
 
 
 def _elsewhere(job: Facts) -> str:
-    """Where output goes that is not stored here."""
     output, error = job["output"], job["error"]
     if output:
         return f"Its output goes to {output}, and gpuyard logs {job['id']} shows it; here is what did not get there."
@@ -263,7 +260,6 @@ def _elsewhere(job: Facts) -> str:
 
 
 async def build(visit: Visit, id: str) -> int | None:
-    """Build the view; returns 404 if there is no such job."""
     try:
         job = await visit.feed.ask(f"/jobs/{quote(id, safe='')}", 1.0)
     except Refused as error:

@@ -94,7 +94,6 @@ def editable_fields(job: Facts) -> list[Field]:
 
 
 def changes(job: Facts, given: Mapping[str, str], instant: Callable[[str], str]) -> dict[str, Any]:
-    """Fields whose values differ, as the API takes them."""
     found: dict[str, Any] = {}
     for field in FIELDS:
         text = given.get(field.name)
@@ -204,7 +203,6 @@ class Actions:
             await self._visit.do(self._visit.api.post(f"{self._path}/cancel"), f"Cancelled {self._called}.")
 
     async def _clone(self) -> None:
-        """Open the submit form with this job's request."""
         ui.navigate.to(f"/submit?{urlencode({'clone': self._job()['id']})}")
 
     async def _retry(self) -> None:

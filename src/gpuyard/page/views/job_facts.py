@@ -161,7 +161,6 @@ def outcome_text(job: Facts) -> str:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """`2 running, 98 waiting`."""
     return ", ".join(f"{counts[state]:,} {STATES[state]}" for state in _ORDER if counts.get(state))
 
 
@@ -193,7 +192,6 @@ def _gpus(job: Facts) -> str:
 
 
 def _sharing(job: Facts) -> Iterator[tuple[str, str]]:
-    """Share of GPU memory, prediction, and use."""
     measured, predicted = job["measured"], job["prediction"]
     if job["gpu_memory_asked"] == "auto":
         yield "Memory by", predicted["evidence"] if predicted else "nothing known of its like yet: alone on a GPU"
@@ -263,7 +261,6 @@ def waiting_text(found: Facts, when: When) -> str:
 
 
 def blocker_end(blocker: Facts, when: When) -> str:
-    """When a job that blocks it will have ended."""
     if blocker["expected_at"]:
         return f"until about {when(blocker['expected_at'])}"
     return "did not say for how long" if blocker["gpus"] else "waits itself"
@@ -279,7 +276,6 @@ def end_text(job: Facts, when: When, now: float) -> str:
 
 
 def allowed_actions(job: Facts, *, owns: bool) -> list[str]:
-    """Actions on a job in its state, most wanted first."""
     if not owns:
         return []
     states = set(job.get("tasks") or {job["state"]: 1})

@@ -42,7 +42,6 @@ def title(job: Facts) -> None:
 
 
 def line(job: Facts, visit: Visit, ends: str) -> None:
-    """User, GPUs, run time and end."""
     with ui.element("p").classes("gy-job-line"):
         ui.label(f"Of {job['user']}")
         if job["array"] and "tasks" not in job:
@@ -107,7 +106,6 @@ def progress(job: Facts) -> None:
 
 
 def waiting(found: Facts, visit: Visit) -> None:
-    """Why it waits, and which jobs block it."""
     heading("Why is it waiting?")
     if (counts := found.get("tasks")) is not None:
         ui.label(f"This is of task {found['id']}, the next of {sum(counts.values()):,}.").classes("gy-soft")
@@ -200,7 +198,6 @@ def attempts(found: Sequence[job_facts.Attempt], visit: Visit) -> None:
 
 
 def timeline(events: Sequence[Facts], visit: Visit) -> None:
-    """Events, latest last."""
     heading("What happened")
     told = [event for event in events if event["kind"] not in job_facts.SILENT]
     if len(told) > MAX_EVENTS:
@@ -244,7 +241,6 @@ _ADAPTATION_LISTED = 50  # latest grants and decisions that are listed; the comm
 
 
 def adaptation_facts(found: Facts, when: _AdaptationTime) -> Iterator[tuple[str, str]]:
-    """Budget, deadline and the latest report."""
     yield "Budget", span(found["budget"]) or "as long as it likes"
     yield "To be done by", when(found["deadline"]) if found["deadline"] else ""
     yield "On loan", ", ".join(f"GPU {gpu}" for gpu in found["granted"])
@@ -264,7 +260,6 @@ def gain_points(gain: float) -> str:
 
 
 def loan_text(lent: Facts, when: _AdaptationTime) -> tuple[str, str, str]:
-    """GPUs on loan: for how long, why, and how that ended."""
     began, ended = when(lent["since"]), lent["until"]
     times = f"from {began} to {when(ended)} ({span(ended - lent['since'])})" if ended else f"since {began}"
     if not ended and lent.get("told"):

@@ -25,8 +25,6 @@ _LEAST = 1e-9  # least difference of two ranks with room for a priority in betwe
 
 @dataclass(frozen=True, slots=True)
 class PriorityOrder:
-    """How the policy in force uses priorities."""
-
     name: str
     doc: str
     counts: bool  # whether it uses priorities at all
@@ -44,8 +42,6 @@ class PriorityOrder:
 
 @dataclass(frozen=True, slots=True)
 class JobRank:
-    """What a job's rank depends on."""
-
     priority: float
     submitted: float
     usage: float = 0.0  # GPU-hours that count against its user
@@ -104,7 +100,6 @@ class QueueMoves:
         self._visit, self._acts, self._order = visit, acts, order
 
     async def move(self, job: ListedJob, above: ListedJob | None, below: ListedJob | None, up: bool) -> None:
-        """Move a job between two others, up or down, as far as a priority can."""
         if not (self._order.known and self._order.counts):
             ui.notify(
                 f"The policy {self._order.name} does not order by priority, so nothing can be moved.", type="info"
@@ -214,7 +209,6 @@ class QueueView:
                 self._only_mine = button("Mine", self._mine, "person")
 
     def _nothing(self) -> None:
-        """Placeholders for an empty table."""
         self._empty = empty("No job runs or waits. Queue one:", "gpuyard submit --gpus 1 -- python train.py")
         self._none = ui.element("div").classes("gy-empty")
         with self._none:
@@ -355,7 +349,6 @@ def _path(asked: dict[str, Any]) -> str:
 
 
 def _order_text(order: PriorityOrder) -> str:
-    """What decides the order, and what a priority does."""
     if not order.counts:
         return (
             f"The policy {order.name} decides who is next: {_low(order.doc)} It does not look at priorities, so "

@@ -96,7 +96,6 @@ def short_id(job: ListedJob) -> str:
 
 
 def actions_of(job: ListedJob, viewer: Viewer) -> tuple[str, ...]:
-    """Actions that this viewer may do now."""
     if not viewer.owns(job.user):
         return ()
     if job.state == "running":
@@ -106,7 +105,6 @@ def actions_of(job: ListedJob, viewer: Viewer) -> tuple[str, ...]:
 
 
 def gpus_of(gpus: list[int], count: int, memory: int | None) -> str:
-    """The job's GPUs, or how many it asks for, and how much memory of each."""
     told = f"GPU{'s' * (len(gpus) > 1)} {ranges(gpus)}" if gpus else f"{count} GPU{'s' * (count != 1)}"
     return told if memory is None else f"{told}, {size(memory)}{' each' if count > 1 else ''}"
 
@@ -114,7 +112,6 @@ def gpus_of(gpus: list[int], count: int, memory: int | None) -> str:
 def standing(
     state: str, reason: str | None, progress: Mapping[str, Any] | None, end: float | None = None
 ) -> dict[str, Any]:
-    """Progress, expected end, or waiting reason."""
     if state == "running" and progress is not None:
         left = span(progress["remaining"])
         text = f"{100 * progress['fraction']:.0f} %" + (f", {left} left" if left else "")
@@ -139,7 +136,6 @@ class JobActions:
         """Priorities that the table does not show yet, with expiry times: two quick presses are two steps."""
 
     async def do(self, name: str, jobs: Sequence[ListedJob]) -> None:
-        """Cancel (after a question), hold or release."""
         if not jobs or (name == "cancel" and not await self._is_sure(jobs)):
             return
         await self._each(jobs, lambda job: self._visit.api.post(f"/jobs/{quote(job.id, safe='')}/{name}"), _DONE[name])

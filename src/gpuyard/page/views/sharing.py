@@ -90,7 +90,6 @@ def _time(one: Facts) -> str:
 
 
 def accuracy_text(memory: Facts | None, time: Facts | None) -> str:
-    """How far predictions were off."""
     told = [f"{what} {_off(error)}" for what, error in (("Memory", memory), ("Run time", time)) if error]
     return " ".join(told) if told else "No prediction was put to the test yet."
 

@@ -25,14 +25,12 @@ _ORDER = (
 
 
 def shown_batches(heads: Sequence[Facts]) -> list[Facts]:
-    """Open batches, then the latest of the others."""
     on = [head for head in heads if head["state"] == "open"]
     over = [head for head in heads if head["state"] != "open"]
     return on[:OPEN] + over[:CLOSED]
 
 
 def card(head: Facts, standing: Facts | None, report: Facts | None, now: float) -> dict[str, Any]:
-    """A batch: its progress if open, else its results."""
     counts = [
         {"state": state, "count": count, "word": STATES.get(state, state)}
         for state, count in _counts(head)
@@ -50,7 +48,6 @@ def card(head: Facts, standing: Facts | None, report: Facts | None, now: float) 
 
 
 def counts_text(head: Facts) -> str:
-    """The bar in words."""
     counted = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in _counts(head) if count)
     return f"{head['rows']:,} row{'s' * (head['rows'] != 1)}: {counted}"
 

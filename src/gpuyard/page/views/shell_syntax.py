@@ -63,7 +63,6 @@ def unexpanded(text: str) -> str:
 
 
 def is_shell(words: list[str]) -> bool:
-    """Whether the command is a shell."""
     return len(words) > 1 and words[0].rpartition("/")[2] in _SHELLS and any(_FLAG.fullmatch(word) for word in words)
 
 
@@ -77,7 +76,6 @@ def shell_command(text: str) -> str:
 
 
 def _joined(text: str) -> str:
-    """Join lines that end with a backslash."""
     return _QUOTED_OR_JOINED.sub(lambda found: "" if found[0] == "\\\n" else found[0], text.replace("\r\n", "\n"))
 
 

@@ -27,7 +27,7 @@ _ESTIMATES = {
 
 
 class UploadElement(Element, component="../assets/simulate_upload.js"):
-    """Uploads a file; emits `uploaded`."""
+    """Emits `uploaded`."""
 
     def __init__(self, known: str, on_upload: Callable[[str], None]) -> None:
         super().__init__()
@@ -191,7 +191,6 @@ class SimulateForm:
         self._show()
 
     def _show(self) -> None:
-        """Show errors and the command line, and put the choices into the URL."""
         if not self._ready:
             return
         chosen = self.choices

@@ -114,7 +114,6 @@ def summary_text(rows: Sequence[Row], now: Mapping[str, Any], source: str) -> st
 
 
 def _but(best: Row, other: Row) -> str:
-    """What the best policy makes worse."""
     worse = []
     if best["wait_p99"] > 1.1 * other["wait_p99"] + 1:
         before, after = format_duration(other["wait_p99"]), format_duration(best["wait_p99"])
@@ -251,7 +250,6 @@ class Results:
         ranking.on("choose", lambda event: choose(event.args))
 
     def _advise(self, best: dict[str, Any]) -> None:
-        """Link to the settings for admins, if another policy is better."""
         name = best["policy"].split("@")[0]
         name = self.known["aliases"].get(name, {"policy": name})["policy"].split("@")[0]
         same = (name, best["discipline"], best["placement"])
@@ -271,7 +269,6 @@ def progress(run: Run, ahead: int) -> str:
 
 
 def _about(run: Run) -> str:
-    """What was simulated, and what was left out."""
     found = run.table
     best = found["results"][0]
     jobs, gpus = (

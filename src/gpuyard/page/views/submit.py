@@ -156,8 +156,6 @@ _LONGEST = 200_000  # characters of a form; no typed command is longer
 
 
 class SubmitForm(Element, component="../assets/submit_form.js"):
-    """The fields, the command line, and the buttons."""
-
     def __init__(self, user: str, start: Mapping[str, str | bool], copy: str = "", kept: bool = False) -> None:
         super().__init__()
         self._props |= {
@@ -216,7 +214,6 @@ def machine_of(gpus: Sequence[Mapping[str, Any]]) -> Machine:
 
 
 def load_text(status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
-    """How busy the GPUs are."""
     free = sum(gpu["state"] == "free" for gpu in gpus)
     waiting = status["jobs"].get("queued", 0)
     if not gpus:
@@ -288,7 +285,6 @@ async def build(visit: Visit) -> None:
 
 
 async def _former(visit: Visit) -> dict[str, Any] | None:
-    """The job that is cloned."""
     id = visit.query.get("clone", "")
     if not id:
         return None

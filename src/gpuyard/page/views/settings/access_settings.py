@@ -172,7 +172,6 @@ def by_name(url: str) -> str:
 
 
 def token_text(made: Facts, until: str) -> str:
-    """What a new token allows."""
     good = f"until {until}" if until else "until it is revoked"
     said = f"It is {made['user']}'s, with the role {made['role']}, good {good}."
     runs_as = made.get("runs_as")
@@ -236,7 +235,6 @@ _ACTS = (act("change", "Change"),)
 
 
 def _fields(name: str, known: Facts | None) -> Callable[[], RuleFields]:
-    """The fields of a rule, and a function that reads them."""
     known = known or {"quota_gpus": None, "quota_gpu_hours": None, "weight": 1.0}
     with fields():
         who = text_field("For whom", "a user, a group as @name, or * for everybody else") if not name else None

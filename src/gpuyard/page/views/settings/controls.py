@@ -83,8 +83,6 @@ Acting = Callable[[str, str], Awaitable[None]]
 
 
 class Rows(Element, component="../../assets/settings_rows.js"):
-    """A table of texts, with buttons at the end of its rows."""
-
     def __init__(self, caption: str, heads: Sequence[str], act: Acting | None = None, *, cards: bool = True) -> None:
         super().__init__()
         self._props |= {"caption": caption, "heads": list(heads), "rows": [], "cards": cards}
@@ -118,7 +116,6 @@ class Choices(Element, component="../../assets/settings_choices.js"):
             self.on("choose", lambda event: choose(str(event.args)))
 
     def put(self, chosen: str, present: str, barred: Sequence[str] = ()) -> None:
-        """Mark what is chosen, in force, and not available."""
         marks = {"chosen": chosen, "present": present, "barred": list(barred)}
         if any(self._props[name] != mark for name, mark in marks.items()):
             self._props |= marks
@@ -130,7 +127,6 @@ def row(key: str, *cells: Cell, acts: Sequence[Mapping[str, Any]] = (), over: bo
 
 
 def act(name: str, text: str, *, danger: bool = False, busy: bool = False) -> dict[str, Any]:
-    """A button of a row."""
     return {"name": name, "text": text, "danger": danger, "busy": busy}
 
 

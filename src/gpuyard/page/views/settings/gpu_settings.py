@@ -33,7 +33,6 @@ from gpuyard.units import parse_indices
 
 
 def parse_gpus(text: str, count: int) -> list[int]:
-    """Indices in `0,2-4`; raises UserError."""
     found = sorted(parse_indices(text))
     if found[-1] >= count:
         raise UserError(f"there is no GPU {found[-1]}; this machine has GPUs 0 to {count - 1}")
@@ -162,7 +161,6 @@ class ReservationsSection:
         return found if len(found) == 3 else None
 
     def _check(self) -> None:
-        """Mark errors, and warn of jobs that block."""
         request = self._read()
         self._warn(blocking_jobs(self._running, request["gpus"], request["begin"]) if request else [])
 

@@ -52,7 +52,6 @@ class Draft:
         return self if name == self.name else replace(self, name=name, settings={})
 
     def with_setting(self, key: str, value: str, usual: Any) -> Draft:
-        """A changed setting; raises UserError."""
         text = checked_setting(key, value, usual)
         settings = {name: old for name, old in self.settings.items() if name != key}
         return replace(self, settings=settings if text == setting_text(usual) else {**settings, key: text})
@@ -79,7 +78,6 @@ def with_valid_discipline(draft: Draft, known: KnownPolicies) -> Draft:
 
 
 def barred_disciplines(name: str, known: KnownPolicies, disciplines: Iterable[str]) -> list[str]:
-    """Disciplines that a policy cannot have."""
     return [one for one in disciplines if with_valid_discipline(Draft(name, one, ""), known).discipline != one]
 
 
@@ -99,7 +97,6 @@ def setting_text(value: Any) -> str:
 
 
 def checked_setting(key: str, text: str, usual: Any) -> str:
-    """A setting as it is written; raises UserError."""
     text = text.strip()
     if not text:
         return setting_text(usual)
@@ -131,7 +128,6 @@ MOST_NAMED = 8  # jobs that a sentence names
 
 
 def preview_sentences(preview: Facts) -> list[str]:
-    """The answer of `POST /policy/preview` in words."""
     starts, stops = preview["starts"], preview["stops"]
     waiting, moved = preview["waiting"], preview["moved"]
     found = [

@@ -66,7 +66,6 @@ class PolicySection:
         self.visit.live(self.show)
 
     def _wanted(self) -> Draft | None:
-        """The draft that a link names, if there is such a policy."""
         if not self.free:
             return None
         draft = parse_policy(self.visit.query.get("policy", "")[:200])
