@@ -1,4 +1,4 @@
-"""Where things are, and what a yard is to do: flags come first, then the environment, then a file, then defaults.
+"""Settings: from flags, then the environment, then a file, then defaults.
 
 The file is TOML: `config.toml` in ~/.config/gpuyard, or /etc/gpuyard for root. Every setting has an environment
 variable, `GPUYARD_` and its name in capitals.
@@ -19,22 +19,11 @@ from gpuyard.units import parse_duration, parse_size
 SOCKET_NAME = "gpuyard.sock"
 _SYSTEM = Path("/run/gpuyard")
 SECRETS = ("mail",)
-"""What is not to be shown."""
+"""Settings that are not shown."""
 DURATIONS = (
-    "interference_after",
-    "default_estimate",
-    "grace",
-    "half_life",
-    "lease_idle",
-    "learned_limit",
-    "queue_timeout",
-    "keep_logs",
-    "keep_history",
-    "record_period",
-    "keep_samples",
-    "keep_minutes",
-    "keep_hours",
-)
+    "interference_after", "default_estimate", "grace", "half_life", "lease_idle", "learned_limit", "queue_timeout",
+    "keep_logs", "keep_history", "record_period", "keep_samples", "keep_minutes", "keep_hours",
+)  # fmt: skip
 SIZES = ("output_limit", "gpu_buffer")
 _SWITCHES = ("cgroups", "force_policy", "offers", "page", "preempt", "record", "single_user")
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -44,7 +33,7 @@ _RANGES = {
     "memory_margin": (1, "a part from 0 to 1, as in 0.05"),
     **dict.fromkeys(_WHOLE, (100, "a whole number from 0 to 100")),
 }
-"""Numbers that are not negative: the most that each may be, and that in words."""
+"""Upper limits of numbers that are not negative, and the range in words."""
 _CHOICES = {
     "over_memory": ("warn", "stop-largest-offender", "stop"),
     "foreign": ("avoid", "count"),
@@ -52,30 +41,16 @@ _CHOICES = {
 }
 TOKENS = ("auto", "required", "none")
 FLAGS = {"bind": "--host", "force_policy": "--force", "tokens": "--token"}
-"""Settings whose flags have other names: those that people know."""
+"""Flags whose names differ from their settings'."""
 PORT = 62333
-"""Where the daemon listens on TCP if nobody says otherwise, and nobody else does."""
+"""Default TCP port, if it is free."""
 NO_PORT = -1
 _PREFIX = "GPUYARD_"
-_NO_SETTINGS = (
-    "config",
-    "cache_dir",
-    "job_id",
-    "attempt",
-    "gpus",
-    "run",
-    "restart_count",
-    "progress",
-    "adaptive",
-    "budget",
-    "deadline",
-    "control",
-    "host",
-    "ca",
-    "page_user",
-    "simulate_use",
-)
-_NO_SETTINGS_EITHER = ("fault", "chaos_", "array_", "checkpoint", "lease", "prometheus_")  # what such names begin with
+_OTHER_VARIABLES = (
+    "config", "cache_dir", "job_id", "attempt", "gpus", "run", "restart_count", "progress", "adaptive", "budget",
+    "deadline", "control", "host", "ca", "page_user", "simulate_use",
+)  # fmt: skip
+_OTHER_PREFIXES = ("fault", "chaos_", "array_", "checkpoint", "lease", "prometheus_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +154,7 @@ class Settings:
 
     @property
     def shared(self) -> bool:
-        """Whether the daemon serves everybody on this machine, and runs jobs as those who submit them."""
+        """Whether the daemon serves all users of this machine, and runs jobs as their owners."""
         return _is_root() and not self.single_user
 
     @property
@@ -189,22 +164,21 @@ class Settings:
 
     @property
     def page_socket(self) -> Path:
-        """Where the page's process listens, for the daemon alone."""
+        """The socket of the page's process, for the daemon only."""
         return self.socket.with_name(f"{self.socket.stem}-page{self.socket.suffix}")
 
     @property
     def database(self) -> Path:
-        """The store."""
         return self.data_dir / "gpuyard.db"
 
     @property
     def traces_dir(self) -> Path:
-        """Where the traces are that the page offers."""
+        """Traces that the page offers."""
         return Path(self.traces).expanduser().absolute() if self.traces else self.data_dir / "traces"
 
     @property
     def jobs_dir(self) -> Path:
-        """Where attempts leave their output."""
+        """Output of attempts."""
         return self.data_dir / "jobs"
 
 
@@ -220,7 +194,7 @@ class Explained(NamedTuple):
 
 
 def settings(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """What is set, by flags (those that are not None), the environment and the file."""
+    """Settings from flags (those that are not None), the environment, the file, and defaults."""
     environment = os.environ if environment is None else environment
     found: dict[str, Any] = {}
     for _, layer in _layers(flags, environment):
@@ -229,7 +203,7 @@ def settings(flags: Mapping[str, Any] | None = None, environment: Mapping[str, s
 
 
 def explained(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> list[Explained]:
-    """Every setting, and where its value comes from; secrets are not shown."""
+    """Every setting, and where its value comes from; secrets are masked."""
     environment = os.environ if environment is None else environment
     origins: dict[str, tuple[str, str]] = {}
     found: dict[str, Any] = {}
@@ -237,21 +211,14 @@ def explained(flags: Mapping[str, Any] | None = None, environment: Mapping[str, 
         found |= layer
         origins |= {name: (origin, _source(origin, name, environment)) for name in layer}
     settled = _settle(found, environment)
+    values = {field.name: getattr(settled, field.name) for field in fields(Settings)}
     return [
-        Explained(
-            field.name, _visible(field.name, getattr(settled, field.name)), *origins.get(field.name, ("default", ""))
-        )
-        for field in fields(Settings)
+        Explained(name, "***" if name in SECRETS and value else value, *origins.get(name, ("default", "")))
+        for name, value in values.items()
     ]
 
 
-def _visible(name: str, value: Any) -> Any:
-    """A value that may be shown."""
-    return "***" if name in SECRETS and value else value
-
-
 def config_file(environment: Mapping[str, str] | None = None) -> Path:
-    """Where the settings' file is, or would be."""
     environment = os.environ if environment is None else environment
     if given := environment.get("GPUYARD_CONFIG"):
         return Path(given)
@@ -261,19 +228,19 @@ def config_file(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
-    """A sentence for each variable that looks like a setting, and is none; those that a job is given are not told."""
+    """A message for each variable that looks like a setting and is none; variables of jobs are known."""
     environment = os.environ if environment is None else environment
     known = [field.name for field in fields(Settings)]
     others = [name for name in sorted(environment) if name.startswith(_PREFIX)]
     return [
         f"{variable}: there is no setting '{name}'{suggest(name, known)}"
         for variable, name in ((variable, variable.removeprefix(_PREFIX).lower()) for variable in others)
-        if name not in (*known, *_NO_SETTINGS) and not name.startswith(_NO_SETTINGS_EITHER)
+        if name not in (*known, *_OTHER_VARIABLES) and not name.startswith(_OTHER_PREFIXES)
     ]
 
 
 def _layers(flags: Mapping[str, Any] | None, environment: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
-    """What is set by whom; who comes later wins."""
+    """Settings by origin; later ones win."""
     return [
         ("file", _from_file(config_file(environment))),
         ("environment", _from_environment(environment)),
@@ -290,7 +257,6 @@ def _source(origin: str, name: str, environment: Mapping[str, str]) -> str:
 
 
 def _settle(found: dict[str, Any], environment: Mapping[str, str]) -> Settings:
-    """The settings that follow from what was found."""
     own_place = "data_dir" in found
     data_dir = Path(found.pop("data_dir", _data_home(environment))).expanduser().absolute()
     beside = data_dir if own_place else _runtime_home(environment, data_dir)
@@ -299,7 +265,7 @@ def _settle(found: dict[str, Any], environment: Mapping[str, str]) -> Settings:
 
 
 def daemon_socket(flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Path:
-    """Where to ask: the daemon that is named, or one's own; or the machine's, where one has none of one's own."""
+    """The named daemon's socket, or one's own; else the machine's, if one has none."""
     environment = os.environ if environment is None else environment
     own, everybodys = settings(flags, environment).socket, _SYSTEM / SOCKET_NAME
     by_default = own == _runtime_home(environment, _data_home(environment)) / SOCKET_NAME
@@ -307,7 +273,7 @@ def daemon_socket(flags: Mapping[str, Any] | None = None, environment: Mapping[s
 
 
 def _read(name: str, value: Any) -> Any:
-    """A setting's value from what a person wrote."""
+    """A setting's value from text."""
     if name in _RANGES:
         return _ranged(name, value)
     if not isinstance(value, str):
@@ -340,7 +306,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def retry_delays(text: str) -> tuple[float, ...]:
-    """Seconds between attempts to send a notification, in `10s,1m,5m`."""
+    """Seconds between attempts to send a notification, from `10s,1m,5m`."""
     delays = tuple(parse_duration(part) for part in text.split(",") if part.strip())
     if not delays or not all(0 < delay < math.inf for delay in delays):
         raise UserError(f"notify_retry is a list of times above 0, as in 10s,1m,5m, not '{text}'")
@@ -381,7 +347,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 def _from_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    import tomllib  # here, because most have no such file, and submitting a job is to be quick
+    import tomllib  # lazily: most users have no such file, and submitting must be fast
 
     try:
         found = tomllib.loads(path.read_text())
@@ -391,13 +357,13 @@ def _from_file(path: Path) -> dict[str, Any]:
     for name, value in found.items():
         if name not in known:
             raise UserError(f"{path}: there is no setting '{name}'{suggest(name, known)}")
-        if not _is_of_its_kind(name, value):
+        if not _fits(name, value):
             raise UserError(f"{path}: {name} cannot be {value!r}; write it as docs/reference/queue.md does")
     return found
 
 
-def _is_of_its_kind(name: str, value: Any) -> bool:
-    """Whether a value of TOML can be this setting; a text is looked at when it is read."""
+def _fits(name: str, value: Any) -> bool:
+    """Whether a TOML value fits this setting; texts are checked when they are parsed."""
     if isinstance(value, bool) or name in _SWITCHES:
         return isinstance(value, bool | str) and name in _SWITCHES
     if isinstance(value, list) and name == "allowed_hosts":

@@ -1,7 +1,7 @@
-"""Places where tests let the process die: every instant between two writes that a sudden end could separate.
+"""Fault points for tests: every instant between two writes that a sudden end could separate.
 
 `GPUYARD_FAULT=NAME[:N]` kills the process with SIGKILL when it comes to that point for the N-th time (default: first).
-`GPUYARD_FAULT_LOG=FILE` writes down each point passed, so that a test can find out which points there are.
+`GPUYARD_FAULT_LOG=FILE` logs each point that is passed, so that a test can find out which points there are.
 Both are read once, when this module is imported; without them a point costs one comparison.
 """
 
@@ -17,15 +17,15 @@ class Faults:
     """What the environment asks for, and how often each point was passed."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        wish = environment.get("GPUYARD_FAULT", "")
-        name, _, count = wish.rpartition(":")
-        self._name, self._count = (name, int(count)) if count.isdigit() else (wish, 1)
+        fault = environment.get("GPUYARD_FAULT", "")
+        name, _, count = fault.rpartition(":")
+        self._name, self._count = (name, int(count)) if count.isdigit() else (fault, 1)
         self._log = environment.get("GPUYARD_FAULT_LOG", "")
         self._passed: Counter[str] = Counter()
         self.wanted = bool(self._name or self._log)
 
     def arrive(self, name: str) -> None:
-        """Write the point down, and die if it is the one."""
+        """Log the point, and die if it is the one."""
         self._passed[name] += 1
         if self._log:
             with open(self._log, "a", encoding="utf-8") as log:
@@ -39,6 +39,6 @@ _wanted = _faults.wanted
 
 
 def point(name: str) -> None:
-    """A place where a test may let this process die."""
+    """A place where tests can kill this process."""
     if _wanted:
         _faults.arrive(name)

@@ -1,4 +1,4 @@
-"""The job's side of a grant: how a job that adapts (`--adaptive`) hears what it may have, and tells how it does.
+"""The job's side of a grant: how an adaptive job (`--adaptive`) receives grants, and reports its rates and decisions.
 
 from gpuyard.grants import Grants
 
@@ -10,9 +10,8 @@ while training:
         for event in grants.events():  # extend, shrink, up, down, preempt
             ...
 
-Two threads talk to the daemon, and neither keeps the process from ending. Nothing here waits for the daemon or raises
-into the training: if it is away, what was to be told is told when it is back, and nothing that it has to tell is lost
-or told twice, since every change has a number in its log.
+Two daemon threads talk to gpuyard's daemon. Nothing here waits for it or raises into the training: if it is away,
+reports are sent when it is back, and no event is lost or repeated, since every change has a number in its log.
 """
 
 from __future__ import annotations
@@ -38,40 +37,40 @@ if TYPE_CHECKING:
 
 Kind = Literal["extend", "shrink", "up", "down", "preempt"]
 _OVER = (404, 409, 410)
-"""What is answered once the job is over."""
+"""Status codes once the job is over."""
 _FORBIDDEN = (401, 403)
-_POLL = 25.0  # seconds for which one question waits for news
-_OFTEN = 0.5  # seconds between two reports: of those in between only the last counts
+_POLL = 25.0  # seconds that one request waits for events
+_OFTEN = 0.5  # seconds between reports; only the last one in between counts
 _SOON, _LATER = 0.2, 5.0  # seconds until the next try if the daemon is away, at first and at most
-_TEXTS = {"decision": 500, "reason": 2000}  # and how long they may be
+_TEXTS = {"decision": 500, "reason": 2000}  # maximal lengths
 _COUNTS = ("parameters", "parameters_before")
-_MOST = 1000  # decisions that wait to be told
+_MOST = 1000  # decisions that wait to be sent
 
 
 @dataclass(frozen=True, slots=True)
 class GrantEvent:
-    """Something that changed for this job: what it has from then on, and why."""
+    """A change for this job: what it has from then on, and why."""
 
     kind: Kind
     at: float
-    """When, in seconds since the epoch."""
+    """Seconds since the epoch."""
     deadline: float | None
-    """When its time is over, in seconds since the epoch; after `preempt`: when it is killed. None: never."""
+    """End of its time, in seconds since the epoch; after `preempt`, when it is killed. None: never."""
     budget: float | None
-    """Seconds that it may run in all, from its start; None: as long as it likes."""
+    """Seconds that it may run in all, from its start; None: no limit."""
     gpus: tuple[str, ...]
-    """All GPUs that it may use from now on, as CUDA_VISIBLE_DEVICES has them; its own come first."""
+    """All GPUs that it may use from now on, as in CUDA_VISIBLE_DEVICES; its own come first."""
     grace: float
     """Seconds that it has to leave GPUs (`down`) or to end (`preempt`)."""
     why: str
     number: int = 0
-    """Its place in the daemon's log."""
+    """Its sequence number in the daemon's log."""
     indices: tuple[int, ...] = ()
     """The same GPUs, by index."""
 
 
 class Grants:
-    """What this job is granted. Made by `from_environment`; every method may be called by any thread, and is quick."""
+    """What this job is granted. Made by `from_environment`; methods are thread-safe, and fast."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class Grants:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Grants | None:
-        """What the job that this process belongs to is granted; None if it is none, or did not opt in (--adaptive)."""
+        """The grants of the job that this process belongs to; None outside jobs and without --adaptive."""
         known = os.environ if environment is None else environment
         control, job = known.get("GPUYARD_CONTROL", ""), known.get("GPUYARD_JOB_ID", "")
         if not control or not job or known.get("GPUYARD_ADAPTIVE") != "1":
@@ -124,73 +123,72 @@ class Grants:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """All GPUs that it may use now, its own and those that it is lent, as CUDA_VISIBLE_DEVICES has them."""
+        """All GPUs that it may use now, its own and those on loan, as in CUDA_VISIBLE_DEVICES."""
         return self._gpus
 
     @property
     def granted(self) -> tuple[int, ...]:
-        """The GPUs that it is lent, by index."""
+        """GPUs on loan, by index."""
         return self._granted
 
     @property
     def budget(self) -> float | None:
-        """Seconds that it may run in all; None: as long as it likes."""
+        """Seconds that it may run in all; None: no limit."""
         return self._budget
 
     @property
     def deadline(self) -> float | None:
-        """When that is over, in seconds since the epoch; None: never."""
+        """End of its time, in seconds since the epoch; None: never."""
         return self._deadline
 
     @property
     def grace(self) -> float:
-        """Seconds between being asked to end and being killed."""
+        """Seconds between the request to end and the kill."""
         return self._grace
 
     def events(self) -> list[GrantEvent]:
-        """What changed since this was last asked, each once and in order; never waits."""
+        """Changes since the last call, each once and in order; never waits."""
         found = []
         while self._events:
             found.append(self._events.popleft())
         return found
 
     def wait(self, timeout: float) -> bool:
-        """Wait until there is something to hear, or so many seconds have passed; whether there is."""
+        """Wait for an event, at most that many seconds; returns whether there is one."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._events or self._over.is_set(), timeout)
         return bool(self._events)
 
-    # -- what it tells ----------------------------------------------------------------------------
+    # -- what it reports ----------------------------------------------------------------------------
 
     def report(self, **report: Unpack[JobReport]) -> None:
-        """Tell how the job does: `step_seconds`, `gain_per_second`, `parameters` ...; see `grantshapes.JobReport`.
+        """Report the job's rates: `step_seconds`, `gain_per_second`, `parameters` ...; see `JobReport`.
 
-        Of reports in quick succession the last one counts. With `decision` it is one that people get to see, and each
-        of these is told; `accepted=False` gives back what was offered. Never waits, never raises.
+        Of reports in quick succession the last one counts. Reports with a `decision` are shown to people, and all of
+        them are sent; `accepted=False` returns what was offered. Never waits, never raises.
         """
         told = _plain(report)
         if told.get("decision"):
             self._decisions.append(told)
         else:
             known, self._latest = bool(self._latest), told
-            if known:  # that there is something to tell
+            if known:  # the sender knows already
                 return
         self._news.set()
 
     def give_back(self, gpus: Sequence[int] | None = None, *, reason: str = "") -> None:
-        """Tell that the job has left GPUs that it was lent, by index (all, if not said): after `down`, or by itself."""
+        """Report that the job has left GPUs on loan, by index (by default all): after `down`, or on its own."""
         self._returns.append((None if gpus is None else tuple(gpus), reason))
         self._news.set()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all is told, or so many seconds have passed, as before the process ends; whether all is."""
+        """Wait until everything is sent, at most that many seconds; returns whether it is."""
         end = time.monotonic() + timeout
         while (self._unsaid or self._telling) and not self._over.is_set() and time.monotonic() < end:
             time.sleep(0.01)
         return not (self._unsaid or self._telling)
 
     def close(self) -> None:
-        """Hear and tell nothing any more."""
         self._over.set()
         self._news.set()
 
@@ -201,11 +199,10 @@ class Grants:
     # -- the two threads --------------------------------------------------------------------------
 
     def _ended(self) -> bool:
-        return self._over.is_set() or os.getpid() != self._pid  # not in a child that was forked
+        return self._over.is_set() or os.getpid() != self._pid  # not in a forked child
 
     def _listen(self) -> None:
-        """Hear of changes, one question after the other."""
-        pause, patience = _SOON, 0.0  # the first answer comes at once: it may have begun with old numbers
+        pause, patience = _SOON, 0.0  # the first request does not wait: the initial values may be outdated
         while not self._ended():
             if self._settled(partial(self._hear, patience)):
                 pause, patience = _SOON, _POLL
@@ -227,7 +224,7 @@ class Grants:
                 self._arrived.notify_all()
 
     def _tell(self) -> None:
-        """Tell what there is to tell: decisions at once, what is said only of the moment not too often."""
+        """Send decisions at once, and the latest report at a limited rate."""
         pause = _SOON
         quiet = 0.0
         while not self._ended():
@@ -245,7 +242,7 @@ class Grants:
                 self._news.set()
 
     def _tell_all(self) -> bool:
-        """Tell what waits to be told once, decisions in their order; False if the daemon is away."""
+        """Send decisions and returns, in order; False if the daemon is away."""
         while self._decisions:
             if not self._settled(partial(self._client.report, self.job, **self._decisions[0])):
                 return False
@@ -258,7 +255,7 @@ class Grants:
         return True
 
     def _tell_latest(self) -> bool:
-        """Tell how the job does; False if the daemon is away."""
+        """Send the latest report; False if the daemon is away."""
         latest, self._latest = self._latest, {}
         if latest and not self._settled(partial(self._client.report, self.job, **latest)):
             self._latest = self._latest or latest
@@ -266,13 +263,13 @@ class Grants:
         return True
 
     def _settled(self, ask: Callable[[], object]) -> bool:
-        """Ask, and take it as it comes; False if it is to be tried again, since the daemon is away."""
+        """Send a request; False if it must be repeated, since the daemon is away."""
         try:
             ask()
         except NoDaemon:
             return False
         except Refused as error:
-            if error.status >= 500:  # it cannot write just now
+            if error.status >= 500:  # it cannot write now
                 return False
             if error.status in (*_OVER, *_FORBIDDEN):
                 self.close()
@@ -290,17 +287,17 @@ class Grants:
 
 
 def client_of(control: str, token: str | None = None) -> Client:
-    """A client of the daemon at an address like `unix:/run/gpuyard.sock` or `http://box:62333`."""
+    """A client for an address like `unix:/run/gpuyard.sock` or `http://box:62333`."""
     if control.startswith("unix:"):
         return Client(control.removeprefix("unix:"))
     return Client(host=control, token=token)
 
 
 def _plain(report: Mapping[str, object]) -> JobReport:
-    """What can be told of a report, as JSON has it: numbers of numpy are numbers, and what is none is left out."""
+    """A report as JSON: numpy's numbers become plain ones, and invalid values are dropped."""
     found: dict[str, object] = {}
     for name, value in report.items():
-        with suppress(TypeError, ValueError, OverflowError):  # a training is not broken off for a number
+        with suppress(TypeError, ValueError, OverflowError):  # a bad number must not stop a training
             if value is None:
                 continue
             if name in _TEXTS:

@@ -16,7 +16,7 @@ _PARTS = re.compile(
     r"(?:(\d+)\s*w\s*)?(?:(\d+)\s*d\s*)?(?:(\d+)\s*h\s*)?(?:(\d+)\s*m\s*)?(?:(\d+(?:\.\d*)?)\s*s)?", re.IGNORECASE
 )
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "URG", "XCPU", "WINCH")
-"""What a job can be asked to stop by."""
+"""Signals that can ask a job to stop."""
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d*)?))?")
 
 
@@ -32,14 +32,13 @@ _LEAST_SHARE = 2**20
 
 
 def check_share(size: float) -> int:
-    """Bytes of a GPU's memory; so few that somebody surely forgot the unit are refused."""
+    """Bytes of a GPU's memory; refuses sizes so small that the unit is surely missing."""
     if size < _LEAST_SHARE:
         raise UserError(f"{format_number(size)} bytes of a GPU's memory are too few; write a unit, as in 6G or 512M")
     return int(size)
 
 
 def parse_share(text: str) -> int:
-    """Bytes of a GPU's memory in `6G`."""
     return check_share(parse_size(text))
 
 
@@ -59,7 +58,7 @@ def parse_duration(text: str) -> float:
 
 
 def check_signal(text: str) -> str:
-    """`USR1` for `USR1`, `sigusr1` or `10`: a signal that a job can be asked to stop by."""
+    """`USR1` for `USR1`, `sigusr1` or `10`."""
     if text in SIGNALS:
         return text
     known = {str(signal.Signals[f"SIG{name}"].value): name for name in SIGNALS}
@@ -70,7 +69,7 @@ def check_signal(text: str) -> str:
 
 
 def parse_signal(text: str) -> tuple[str, float | None]:
-    """`USR1@90`, or `USR1@2m`: a signal, and how many seconds it comes before the end; None if that is not said."""
+    """`USR1@90`, or `USR1@2m`: a signal, and how many seconds before the end it is sent; None if not given."""
     name, at, time = text.strip().partition("@")
     if ":" in name:
         raise UserError(f"--signal {text}: a signal goes to all processes of a job; write {text.partition(':')[2]}")
@@ -108,7 +107,7 @@ def format_number(value: float) -> str:
 
 
 def format_plain(value: float, digits: int = 4) -> str:
-    """`11,801`, `0.7569`: so many digits, more before the point if there are more, and never a power of ten."""
+    """`11,801`, `0.7569`: that many significant digits, all digits before the point, and no exponent."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.{digits}g}" if abs(value) >= 0.001 or value == 0 else f"{value:.6f}"

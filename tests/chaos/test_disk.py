@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.client.transport import Refused, Request, UnixWay, send
+from gpuyard.client.transport import Refused, Request, UnixTransport, send
 from tests.chaos.checks import check_projections, check_starts, check_times
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 from tests.contract.engine import alive
@@ -78,11 +78,11 @@ def test_a_full_disk_refuses_and_then_all_goes_on(daemon: Daemon, disk: Path, tm
     assert refusal.status == 503
     assert str(refusal).endswith("is full; free some space, nothing is lost")
     assert client.status()["store"]["state"] == "failing"
-    probed = send(UnixWay(client.socket), Request("GET", "/readyz"))
+    probed = send(UnixTransport(client.socket), Request("GET", "/readyz"))
     assert probed.status == 503
     assert b"the store cannot be written" in probed.body
     assert str(disk).encode() not in probed.body  # it is for everybody
-    assert send(UnixWay(client.socket), Request("GET", "/healthz")).status == 200
+    assert send(UnixTransport(client.socket), Request("GET", "/healthz")).status == 200
     end.touch()  # this one ends while nothing can be written, not even its exit code
     pids = {stamp.job: stamp.pid for stamp in read_stamps(stamps)}
     while alive(pids[ending]):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.client.transport import NoDaemon, Refused, Request, UnixWay, send
+from gpuyard.client.transport import NoDaemon, Refused, Request, UnixTransport, send
 from tests.chaos.checks import check_projections, check_times, jobs_of
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 
@@ -162,7 +162,7 @@ def test_no_request_ends_the_daemon(daemon: Daemon) -> None:
     bodies = ['{"command": ["\\udcff"], "directory": "/"}', '{"command": ["-x"], "directory": "/\\udcff"}']
     bodies += [f'{{"command": ["true"], "directory": "/", {wish}}}' for wish in WISHES]
     for body in bodies:
-        answer = send(UnixWay(daemon.client.socket), Request("POST", "/api/v1/jobs", body.encode()), PATIENCE)
+        answer = send(UnixTransport(daemon.client.socket), Request("POST", "/api/v1/jobs", body.encode()), PATIENCE)
         assert answer.status in (201, 422), (body, answer)
     daemon.wait_until_empty()
     daemon.stop()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 import pytest
 from tests.doors import JOB, Door
 
 from gpuyard.engines.local.accounts import name_of
-from gpuyard.page.visit import Permission, may
+from gpuyard.page.visit import Permission, Viewer, may
 
 ME = name_of(os.geteuid())
 TRIES: dict[Permission, tuple[str, str, object]] = {
@@ -29,17 +28,12 @@ TRIES: dict[Permission, tuple[str, str, object]] = {
 """Something that only this right allows. Most of it is nonsense, which who may is told of, and who may not is not."""
 
 
-class Known(NamedTuple):
-    role: str
-    via: str
-
-
 @pytest.mark.parametrize("role", ["admin", "user", "viewer", "anonymous"])
 def test_the_page_offers_what_the_daemon_allows(door: Door, wide: Door, role: str) -> None:
     place = wide if role == "anonymous" else door
     headers = place.login(place.token(ME, role)) if role != "anonymous" else {}
     told = place("GET", "/v1/session", headers=headers).json
-    viewer = Known(told["role"], told["via"])
+    viewer = Viewer(told)
     assert viewer.role == role
     assert set(TRIES) == set(Permission)
     for deed, (method, path, body) in TRIES.items():

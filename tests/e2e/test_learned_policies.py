@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.yard import Yard
 
-from gpuyard.client.transport import Refused, Request, UnixWay, send
+from gpuyard.client.transport import Refused, Request, UnixTransport, send
 from gpuyard.policies.features import NAMES
 from gpuyard.policies.network import Network, parameter_count
 from gpuyard.policies.trained_policy import Learned
@@ -45,7 +45,7 @@ def details(yard: Yard) -> list[dict[str, Any]]:
 
 def scraped(yard: Yard, series: str) -> float:
     """The number that a scrape shows."""
-    text = send(UnixWay(str(yard.data_dir / "gpuyard.sock")), Request("GET", "/metrics")).body.decode()
+    text = send(UnixTransport(str(yard.data_dir / "gpuyard.sock")), Request("GET", "/metrics")).body.decode()
     return next(float(line.removeprefix(series)) for line in text.splitlines() if line.startswith(series + " "))
 
 

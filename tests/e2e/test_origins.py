@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.doors import JOB, Door
 
-from gpuyard.client.transport import Request, UnixWay, send
+from gpuyard.client.transport import Request, UnixTransport, send
 from gpuyard.engines.local.accounts import name_of
 
 FOREIGN = (
@@ -91,7 +91,7 @@ def test_a_proxy_is_nobody(home: Door, proxied: Door) -> None:
 
 def test_a_proxys_process_holds_no_lease_of_others(door: Door) -> None:
     """It lives on when they are gone; and if it is root's, they could name any process of the machine."""
-    way = UnixWay(door.yard.client.socket)
+    way = UnixTransport(door.yard.client.socket)
     for more, user in (({"X-Forwarded-For": "192.0.2.1"}, name_of(os.geteuid())), ({}, "ann")):
         sent = {"Authorization": f"Bearer {door.token(user)}", **more}
         for wish in ({}, {"holder": os.getppid()}):

@@ -20,7 +20,7 @@ from tests.yard import Yard, opened, until
 
 from gpuyard import config
 from gpuyard.client.client import Client
-from gpuyard.client.transport import Refused, Request, UnixWay, send
+from gpuyard.client.transport import Refused, Request, UnixTransport, send
 from gpuyard.engines.local.processes import MARK, read_proc
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.server.security import prepare_data_dir
@@ -283,7 +283,7 @@ def test_everybody_sees_the_queue_and_nobody_sees_secrets(a: Desk, b: Desk) -> N
     routes += ["/history", "/gpus", "/status", "/policy"]
 
     def read() -> list[tuple[int, str]]:
-        answers = [send(UnixWay(b.yard.client.socket), Request("GET", f"/api/v1{route}")) for route in routes]
+        answers = [send(UnixTransport(b.yard.client.socket), Request("GET", f"/api/v1{route}")) for route in routes]
         return [(answer.status, answer.body.decode()) for answer in answers]
 
     for route, (status, body) in zip(routes, b.user.do(read), strict=True):

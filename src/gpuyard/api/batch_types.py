@@ -138,16 +138,16 @@ class Span(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a row costs by itself."""
+    """What a row costs when it runs alone."""
 
     seconds: float
     gpus: int
     alone: bool
-    """Whether that was measured with nobody else on its GPUs."""
+    """Whether that was measured without other jobs on its GPUs."""
 
 
 class Achieved(NamedTuple):
-    """What was achieved, in seconds and GPU-hours."""
+    """Results of a batch, in seconds and GPU-hours."""
 
     makespan: float
     sequential: float
@@ -159,11 +159,11 @@ class Achieved(NamedTuple):
     gpu_hours_saved: float
     most_at_once: int
     alone: int
-    """Rows whose own time was measured with nobody else on their GPUs."""
+    """Rows whose own time was measured without other jobs on their GPUs."""
 
 
 def achieved(spans: Sequence[Span], costs: Sequence[Cost]) -> Achieved:
-    """What attempts achieved, beside what each row costs by itself."""
+    """Compare a batch's attempts with the costs of its rows when run alone."""
     makespan = max((s.end for s in spans), default=0.0) - min((s.begin for s in spans), default=0.0)
     sequential = sum(cost.seconds for cost in costs)
     used, alone = busy(spans) / _HOUR, sum(cost.seconds * cost.gpus for cost in costs) / _HOUR
@@ -190,7 +190,7 @@ def _union(times: list[tuple[float, float]]) -> float:
 
 
 def most_at_once(spans: Iterable[Span]) -> int:
-    """How many attempts there were at the same time, at most; who begins as another ends is not there with it."""
+    """The most attempts at the same time; one that begins as another ends does not overlap it."""
     changes = [change for span in spans for change in ((span.begin, 1), (span.end, -1))]
     most = now = 0
     for _, change in sorted(changes):
@@ -200,14 +200,14 @@ def most_at_once(spans: Iterable[Span]) -> int:
 
 
 def by_themselves(spans: Mapping[Key, Span]) -> set[Key]:
-    """Those with whom no other shared a GPU at any time."""
+    """Keys of the spans that never shared a GPU with another."""
     by_gpu: dict[int, list[Key]] = {}
     for key, span in spans.items():
         for gpu in span.gpus:
             by_gpu.setdefault(gpu, []).append(key)
     beside: set[Key] = set()
     for keys in by_gpu.values():
-        last: Key | None = None  # whoever stays longest of those that came before
+        last: Key | None = None  # the earlier span that ends last
         for key in sorted(keys, key=lambda key: spans[key].begin):
             if last is not None and spans[key].begin < spans[last].end:
                 beside |= {key, last}

@@ -1,4 +1,4 @@
-"""A client of the daemon: what the command line uses, and scripts may.
+"""Client of the daemon, for the command line and for scripts.
 
 from gpuyard import Client
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 from urllib.parse import quote
 
 from gpuyard.api.types import (
@@ -29,7 +29,7 @@ from gpuyard.api.types import (
     Usage,
     Wishes,
 )
-from gpuyard.client.connection import description, query_of, remote_description, wanted
+from gpuyard.client.connection import POLL, description, query_of, remote_description, request_body, several
 from gpuyard.client.endpoints import (
     AccessCalls,
     BatchCalls,
@@ -39,20 +39,22 @@ from gpuyard.client.endpoints import (
     RecordingCalls,
     RuleCalls,
 )
-from gpuyard.client.follow import POLL, Following, output_of
+from gpuyard.client.follow import EventCalls, output_of
+from gpuyard.client.leases import Lease, LeaseTerms, obtain_lease, of_this_job
 from gpuyard.client.retry import PATIENCE
 from gpuyard.errors import UserError
 
-if TYPE_CHECKING:
-    from gpuyard.client.leases import Lease, Terms
+
+class Terms(LeaseTerms, total=False):
+    client: Client | None
 
 
-class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, BatchCalls, RecordingCalls, GrantCalls):
-    """Talks to the daemon of this machine, or to one at a host; by default to the one that the settings name.
+class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, BatchCalls, RecordingCalls, GrantCalls):
+    """Client of the daemon on this machine or at a host; by default of the one that the settings name.
 
     `Client()` finds the daemon as the command line does ($GPUYARD_HOST, $GPUYARD_SOCKET, $GPUYARD_DATA_DIR, the
-    settings' file). `Client(host="https://box:62333")` asks one elsewhere, with the token of `gpuyard login`, of
-    $GPUYARD_TOKEN, or `token`; `ca` is a file with the certificates to trust. `say` is told what goes on meanwhile.
+    settings' file). `Client(host="https://box:62333")` uses the token of `gpuyard login`, of $GPUYARD_TOKEN, or
+    `token`; `ca` is a file with the certificates to trust. `say` is called with warnings and progress messages.
     """
 
     def submit(
@@ -65,31 +67,28 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         key: str | None = None,
         **wishes: Unpack[Wishes],
     ) -> str:
-        """Queue a command and return the job's id; `variables` come on top of its environment.
+        """Queue a command and return the job's id; `variables` are added to its environment.
 
-        It runs here and with this environment, unless told otherwise. At a host nothing of this machine is sent but
-        what is given: it runs in the home directory there, and with the environment of a login.
+        By default it runs in this directory with this environment. At a host nothing of this machine is sent unless
+        given: it runs in the home directory there, with the environment of a login.
 
-        If the answer is lost it is sent again, and is not queued twice: the daemon knows it by a key that is made here,
-        or is given as `key`, so that a script that is started again queues nothing twice either.
+        If the answer is lost the request is sent again, but not queued twice: the daemon recognises its key, which is
+        made here or given as `key`, so that a restarted script queues nothing twice either.
         """
         describe = description if self.host is None else remote_description
         return self.submit_described(describe(command, directory, environment, variables, **wishes), key)
 
     def submit_described(self, job: Mapping[str, Any], key: str | None = None) -> str:
-        """Queue a job as `description` makes it; returns its id, or that of its array."""
+        """Queue a job as made by `description`; returns its id, or that of its array."""
         return str(self._ask_once("/jobs", job, key)["id"])
 
     def submit_all(self, jobs: Sequence[Mapping[str, Any]], key: str | None = None) -> list[str]:
-        """Queue several jobs, as `description` makes them, or none of them; `@0` in a dependency is the first."""
-        common = jobs[0].get("environment") if jobs else None  # mostly all have the same, which is long
-        several = [{k: v for k, v in job.items() if k != "environment" or v != common} for job in jobs]
-        body = {"jobs": several} if common is None else {"jobs": several, "environment": common}
-        return list(map(str, self._ask_once("/jobs/batch", body, key)["ids"]))
+        """Queue all of these jobs, as made by `description`, or none; `@0` in a dependency is the first."""
+        return list(map(str, self._ask_once("/jobs/batch", several(jobs), key)["ids"]))
 
     def edit(self, id: str, **changes: Unpack[Wishes]) -> Job:
-        """Let a job, or the open tasks of an array, ask for something else; None takes a wish back."""
-        return cast(Job, self._ask("PATCH", _of(id), wanted(changes)))
+        """Change the request of a job, or of the open tasks of an array; None resets a field."""
+        return cast(Job, self._ask("PATCH", _of(id), request_body(changes)))
 
     def clone(
         self,
@@ -99,8 +98,8 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         directory: str | os.PathLike[str] | None = None,
         **changes: Unpack[Wishes],
     ) -> str:
-        """Queue the same once more, with changes; returns the new job's id."""
-        new = wanted(changes)
+        """Queue a copy of a job, with changes; returns its id."""
+        new = request_body(changes)
         if command is not None:
             new["command"] = list(command)
         if directory is not None:
@@ -108,8 +107,8 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         return str(self._ask_once(f"{_of(id)}/clone", new)["id"])
 
     def retry(self, id: str, **changes: Unpack[Wishes]) -> str:
-        """Queue a job that is over once more; of an array, the tasks that did not succeed. Returns the new id."""
-        return str(self._ask_once(f"{_of(id)}/retry", wanted(changes))["id"])
+        """Queue a finished job again; of an array, the tasks that did not succeed. Returns the new id."""
+        return str(self._ask_once(f"{_of(id)}/retry", request_body(changes))["id"])
 
     def jobs(
         self,
@@ -121,7 +120,7 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         tag: str | None = None,
         limit: int | None = None,
     ) -> list[Job]:
-        """The open jobs in the queue's order, those that run first; with `all` the ones that are over as well."""
+        """Open jobs in queue order, running ones first; with `all` also finished ones."""
         every = "true" if all else None
         return self._pages("/jobs", limit, all=every, state=state, user=user, name=name, tag=tag)
 
@@ -136,7 +135,7 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         limit: int | None = None,
         fold: bool = False,
     ) -> tuple[float, Columns]:
-        """The time at the daemon, and the same jobs as a table has them: quicker where there are thousands.
+        """The daemon's time, and the same jobs as columns: faster for thousands of jobs.
 
         With `fold` the waiting tasks of an array are one entry.
         """
@@ -153,21 +152,21 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         offset: int = 0,
         limit: int = 100,
     ) -> Page:
-        """A part of the open jobs, and how many there are; of some states (`queued,held`), or with a text somewhere."""
+        """A page of the open jobs, and their number; filtered by states (`queued,held`), user, or a text."""
         found = self._get("/jobs", columns="true", state=state, user=user, text=text, offset=offset, limit=limit)
         return Page(found["now"], found["total"], found["last"], found["columns"])
 
     def job(self, id: str, *, wait: float = 0.0, until: Literal["over", "start"] = "over") -> Job:
-        """One job; with `wait` not before it is over (or started), or so many seconds (at most 30) have passed."""
+        """One job; with `wait`, once it is over (or started) or after that many seconds (at most 30)."""
         if wait <= 0:
             return cast(Job, self._get(_of(id)))
         wait = min(wait, POLL)
         return cast(Job, self._get(_of(id), patience=wait, wait=f"{wait:.3f}", **{"for": until}))
 
     def wait(self, id: str, timeout: float | None = None) -> Job:
-        """The job when it is over; a TimeoutError if that takes longer than `timeout` seconds.
+        """The job once it is over; raises TimeoutError after `timeout` seconds.
 
-        A daemon that goes away meanwhile is waited for, up to ten minutes (or `timeout`): the job goes on without it.
+        Waits up to ten minutes (or `timeout`) for a daemon that went away: the job goes on without it.
         """
         end = None if timeout is None else time.monotonic() + timeout
 
@@ -182,23 +181,21 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
                 raise TimeoutError(f"job {id} is not over after {timeout:.6g} seconds; it is {job['state']}")
 
     def cancel(self, id: str, grace: float | None = None) -> Job:
-        """End a job: now if it waits; else it is asked to, and made to after `grace` seconds."""
+        """Cancel a job; a running one is asked to end, and killed after `grace` seconds."""
         return cast(Job, self._ask("POST", f"{_of(id)}/cancel", {"grace": grace}))
 
     def hold(self, id: str) -> Job:
-        """Keep a waiting job from being started."""
+        """Keep a waiting job from starting."""
         return cast(Job, self._ask("POST", f"{_of(id)}/hold", {}))
 
     def release(self, id: str) -> Job:
-        """Let a held job be started again."""
+        """Release a held job."""
         return cast(Job, self._ask("POST", f"{_of(id)}/release", {}))
 
     def acquire(self, gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
-        """Wait for GPUs, as `gpuyard.acquire` does, at this daemon."""
-        from gpuyard.client.leases import acquire
-
-        terms["client"] = self
-        return acquire(gpus, **terms)
+        """Like `gpuyard.acquire`, at this daemon."""
+        own = of_this_job(gpus, terms.get("from_"))
+        return obtain_lease(self, gpus, terms) if own is None else own
 
     def ask_for_lease(
         self,
@@ -208,10 +205,10 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         heartbeat: float | None = None,
         **wishes: Unpack[LeaseWishes],
     ) -> str:
-        """Ask for GPUs for a process that runs already: this one, or one that it descends from; returns an id.
+        """Request GPUs for a running process: this one, or an ancestor of it; returns an id.
 
-        Whether it has them tells `job(id, wait=..., until="start")`. They are its own until it ends or gives them back;
-        with `heartbeat` until no `beat` has come for so many seconds. `acquire` does all that.
+        `job(id, wait=..., until="start")` waits for them. The process has them until it ends or gives them back; with
+        `heartbeat`, until no `beat` came for that many seconds. `acquire` does all that.
         """
         new: dict[str, Any] = {**wishes}
         if holder is not None or interactive:
@@ -223,17 +220,17 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         return str(self._ask_once("/leases", new)["id"])
 
     def beat(self, id: str) -> None:
-        """Tell that whoever holds a lease, or waits for it, is still there."""
+        """Heartbeat of the holder of a lease, or of the process that waits for it."""
         self._ask("POST", f"/leases/{quote(id, safe='')}/heartbeat", {})
 
     def give_back_lease(self, id: str) -> None:
-        """End a lease, or give it up if it waits."""
+        """End a lease, or withdraw a waiting request."""
         self._ask("POST", f"/leases/{quote(id, safe='')}/release", {})
 
     def log(
         self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
     ) -> LogPart:
-        """A piece of a job's output; an offset below 0 counts from its end. With `wait`, wait for more."""
+        """A part of a job's output; a negative offset counts from its end. With `wait`, wait for more."""
         wait = min(wait, POLL)
         query = query_of(offset=offset, size=size, attempt=attempt, wait=f"{wait:.3f}" if wait > 0 else None)
         answer = self._send("GET", f"{_of(id)}/log{query}", patience=wait)
@@ -247,29 +244,29 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         )
 
     def follow(self, id: str, offset: int = 0) -> Iterator[bytes]:
-        """A job's output as it comes, until the job is over; that of an attempt that is run again begins anew.
+        """A job's output as it is written, until the job is over; another attempt starts at its beginning.
 
-        Goes on by itself after a restart of the daemon.
+        Continues after a restart of the daemon.
         """
-        job = self.job(id)  # whoever was never there is told at once
+        job = self.job(id)  # an unknown job is an error at once
         if job["output"] and "tasks" not in job:
             raise UserError(f"the output of job {id} goes to {job['output']}; read it there")
         return output_of(self, id, offset, say=self.say)
 
     def report_progress(self, id: str, done: float, total: float) -> None:
-        """Tell how far a running job is: for work in a container, or elsewhere, that cannot use `gpuyard.progress`."""
+        """Report a running job's progress, for example from a container that cannot use `gpuyard.progress`."""
         self._ask("POST", f"{_of(id)}/progress", {"done": done, "total": total})
 
     def environment(self, id: str) -> dict[str, str]:
-        """The environment that a job was submitted with; its owner and admins may see it."""
+        """The environment that a job was submitted with; only its owner and admins may read it."""
         return cast("dict[str, str]", self._get(f"{_of(id)}/environment")["environment"])
 
     def explain(self, id: str) -> Explanation:
-        """Why a job waits, and what has to end first."""
+        """Why a job waits, and which jobs have to end first."""
         return cast(Explanation, self._get(f"{_of(id)}/explain"))
 
     def gpus(self) -> Machine:
-        """The GPUs and who is on them."""
+        """The GPUs and their jobs and processes."""
         return cast(Machine, self._get("/gpus"))
 
     def samples(
@@ -280,9 +277,9 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         span: Literal["fine", "coarse"] = "fine",
         gpus: Sequence[int] | None = None,
     ) -> Samples:
-        """What the GPUs did in the last ten minutes, or (`coarse`) in each minute of the last day.
+        """GPU metrics of the last ten minutes, or (`coarse`) of each minute of the last day.
 
-        With `wait`, when there is a sample after the time `after`, or so many seconds (at most 30) have passed.
+        With `wait`, once there is a sample after the time `after`, or after that many seconds (at most 30).
         """
         wait = min(wait, POLL)
         some = None if gpus is None else ",".join(map(str, gpus))
@@ -292,41 +289,40 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
     def usage(
         self, *, since: float | str | None = None, until: float | str | None = None, limit: int | None = None
     ) -> Usage:
-        """Who was on which GPU when, in a span of time: the last day, if not said."""
+        """Which jobs were on which GPU when, in a time window; by default in the last day."""
         return cast(Usage, self._get("/usage", since=since, until=until, limit=limit))
 
     def interference(self) -> dict[str, Any]:
-        """What jobs that share a GPU do to each other, as far as it was seen; the worst first."""
+        """Measured slowdown of jobs that share a GPU, worst first."""
         return self._get("/interference")
 
     def policy(self) -> dict[str, Any]:
-        """The policy that decides, and since when."""
+        """The policy in force, and since when."""
         return self._get("/policy")
 
     def set_policy(
         self, policy: str, *, discipline: str | None = None, placement: str | None = None, force: bool = False
     ) -> dict[str, Any]:
-        """Let another policy decide from now on; `force`: also a trained one that has not passed its gate."""
-        wish = {"policy": policy, "discipline": discipline, "placement": placement}
-        return self._ask("PUT", "/policy", wish | ({"force": True} if force else {}))
+        """Set the policy; `force` accepts a trained one that has not passed its gate."""
+        body = {"policy": policy, "discipline": discipline, "placement": placement}
+        return self._ask("PUT", "/policy", body | ({"force": True} if force else {}))
 
     def preview_policy(
         self, policy: str, *, discipline: str | None = None, placement: str | None = None
     ) -> PolicyPreview:
-        """What would change now if another policy decided; nothing does."""
-        wish = {"policy": policy, "discipline": discipline, "placement": placement}
-        return cast(PolicyPreview, self._ask("POST", "/policy/preview", wish))
+        """What another policy would change now."""
+        body = {"policy": policy, "discipline": discipline, "placement": placement}
+        return cast(PolicyPreview, self._ask("POST", "/policy/preview", body))
 
     def policies(self) -> dict[str, Any]:
-        """The policies that there are, and what can be set of each."""
+        """All policies and their settings."""
         return self._get("/policies")
 
     def stats(self, *, since: str | None = None, until: str | None = None) -> dict[str, Any]:
-        """What happened in a span of time (ISO-8601; the last day, if not said), and how the queue stands now."""
+        """Statistics of a time window (ISO-8601; by default the last day), and the state of the queue."""
         return self._get("/stats", since=since, until=until)
 
     def status(self) -> dict[str, Any]:
-        """How the daemon is."""
         return self._get("/status")
 
     def history(
@@ -341,13 +337,30 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         until: str | None = None,
         text: str | None = None,
     ) -> list[Job]:
-        """Jobs that are over, the newest first; `text` is looked for in id, name, user and command."""
+        """Finished jobs, latest first; `text` is searched in id, name, user and command."""
         query = {"user": user, "state": state, "name": name, "tag": tag, "since": since, "until": until, "text": text}
         return self._pages("/history", limit, **query)
 
     def shutdown(self) -> None:
-        """Let the daemon end; jobs go on running."""
+        """Stop the daemon; jobs go on running."""
         self._send("POST", "/shutdown", b"{}")
+
+
+def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
+    """Wait for GPUs; they are this process's until the `with` block ends, or `release`, or the process.
+
+    In a `with` block CUDA_VISIBLE_DEVICES is set, for the whole process. Raises `TimeoutError` after `timeout` and
+    `LeaseCancelled` if the lease is cancelled. Inside a job of gpuyard's it is the job's own GPUs, at once.
+    """
+    own = of_this_job(gpus, terms.get("from_"))
+    return obtain_lease(terms.get("client") or Client(), gpus, terms) if own is None else own
+
+
+def wait_for_gpus(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
+    """Wait for GPUs and keep them, with CUDA_VISIBLE_DEVICES set to them, until this process ends."""
+    lease = acquire(gpus, **terms)
+    os.environ.update(lease.environment)
+    return lease
 
 
 def _of(id: str) -> str:

@@ -20,12 +20,12 @@ from gpuyard.client.transport import (
     NoDaemon,
     Reply,
     Request,
-    UnixWay,
-    Way,
+    Transport,
+    UnixTransport,
     check_header,
+    not_gpuyard,
     refusal,
     send,
-    stranger,
     stream,
 )
 from gpuyard.errors import GpuyardError, UserError
@@ -41,7 +41,7 @@ def description(
     variables: Mapping[str, str] | None = None,
     **wishes: Unpack[Wishes],
 ) -> dict[str, Any]:
-    """A job for the daemon of this machine: it runs here and with this environment, unless told otherwise."""
+    """A job for the daemon of this machine; by default it runs in this directory with this environment."""
     return {
         **described(command, **wishes),
         "directory": os.path.abspath(directory or os.curdir),
@@ -57,7 +57,7 @@ def remote_description(
     variables: Mapping[str, str] | None = None,
     **wishes: Unpack[Wishes],
 ) -> dict[str, Any]:
-    """A job for a daemon elsewhere: nothing of this machine is sent but what is given."""
+    """A job for a daemon elsewhere: nothing of this machine is sent unless given."""
     found = described(command, **wishes)
     if directory is not None:
         found["directory"] = os.fspath(directory)
@@ -69,20 +69,19 @@ def remote_description(
 
 
 def described(command: Sequence[str], **wishes: Unpack[Wishes]) -> dict[str, Any]:
-    """The part of it that has nothing to do with where one is."""
     if isinstance(command, str):
         raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
-    return {"command": list(command), **wanted(wishes)}
+    return {"command": list(command), **request_body(wishes)}
 
 
-def wanted(wishes: Wishes) -> dict[str, Any]:
-    """Wishes as JSON has them: times in seconds, sizes in bytes."""
-    found: dict[str, Any] = {**wishes}
+def request_body(options: Wishes) -> dict[str, Any]:
+    """Options as JSON: times in seconds, sizes in bytes."""
+    found: dict[str, Any] = {**options}
     if "among" in found:
         found["from"] = found.pop("among")
     for name in ("begin", "deadline"):
         if isinstance(found.get(name), str):
-            from gpuyard.spec.times import parse_when  # here, because few say when, and submitting a job is to be quick
+            from gpuyard.spec.times import parse_when  # lazily, since it is rarely needed, and submitting must be fast
 
             found[name] = parse_when(found[name], time.time())
     for name in _DURATIONS:
@@ -100,8 +99,15 @@ def _parsed(name: str, parse: Callable[[str], float], text: str) -> float:
         raise UserError(f"{name}: {error}") from None
 
 
+def several(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The body for several jobs; the first one's environment, which is long, is sent once if others have the same."""
+    common = jobs[0].get("environment") if jobs else None
+    rest = [{k: v for k, v in job.items() if k != "environment" or v != common} for job in jobs]
+    return {"jobs": rest} if common is None else {"jobs": rest, "environment": common}
+
+
 def encode(body: Mapping[str, Any]) -> bytes:
-    """A request's body. Bytes that are not UTF-8, in a file's name say, go as escaped surrogates, and arrive."""
+    """A request's body. Bytes that are not UTF-8, as in file names, are sent as escaped surrogates."""
     try:
         return json.dumps(body, allow_nan=False).encode()
     except ValueError as error:
@@ -109,7 +115,7 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def _umask() -> int:
-    """This process's umask, which can only be read by setting it."""
+    """The umask can only be read by setting it."""
     former = os.umask(0o077)
     os.umask(former)
     return former
@@ -118,14 +124,14 @@ def _umask() -> int:
 T = TypeVar("T")
 
 _API = "/api/v1"
-_PAGE = 10_000
-"""The most jobs that the daemon tells of at once."""
-_ONCE = 30.0
-"""Seconds for which something that is to happen once is sent again, if it is not known to have arrived."""
+POLL = 30.0
+"""Seconds that the daemon lets one request wait, at most."""
+_PAGE = 10_000  # jobs that the daemon lists at once, at most
+_ONCE = 30.0  # seconds for which a request with an idempotency key is retried
 
 
-class Calls:
-    """Part of `Client`: how its questions get to the daemon."""
+class Connection:
+    """How requests of `Client` reach the daemon."""
 
     def __init__(
         self,
@@ -145,26 +151,28 @@ class Calls:
         self.timeout, self.say = timeout, say
         self._host: Host | None = None if host is None else parse_host(host)
         self._token: str | None = None
-        self._met = False
-        """Whether the daemon was there at some time, so that it may come back."""
-        self._way: Way = self._to_socket(socket, data_dir) if self._host is None else self._to_host(token, ca)
+        self._reached = False  # whether the daemon has answered before, so that it may come back
+        self._transport: Transport = (
+            self._to_socket(socket, data_dir) if self._host is None else self._to_host(token, ca)
+        )
 
-    def _to_socket(self, socket: str | os.PathLike[str] | None, data_dir: str | os.PathLike[str] | None) -> UnixWay:
+    @staticmethod
+    def _to_socket(socket: str | os.PathLike[str] | None, data_dir: str | os.PathLike[str] | None) -> UnixTransport:
         if socket is None:
             from gpuyard.config import daemon_socket
 
             socket = daemon_socket({"data_dir": data_dir})
-        return UnixWay(os.fspath(socket))
+        return UnixTransport(os.fspath(socket))
 
-    def _to_host(self, token: str | None, ca: str | os.PathLike[str] | None) -> Way:
-        from gpuyard.client.tcp import NetWay
+    def _to_host(self, token: str | None, ca: str | os.PathLike[str] | None) -> Transport:
+        from gpuyard.client.tcp import TcpTransport
 
         assert self._host is not None
         found = known(self._host, token, None if ca is None else os.fspath(ca))
         self._token = found.token
         if self._token and not self._host.tls and not self._host.loopback:
             self.say(f"warning: whoever is between here and {self._host.url} can read your token; use https, or ssh -L")
-        return NetWay(self._host, found.ca)
+        return TcpTransport(self._host, found.ca)
 
     @property
     def host(self) -> str | None:
@@ -173,22 +181,22 @@ class Calls:
 
     @property
     def afar(self) -> bool:
-        """Whether the daemon is on another machine, as far as can be told."""
+        """Whether the daemon is on another machine, judged by its address."""
         return self._host is not None and not self._host.loopback
 
     @property
     def socket(self) -> str:
-        """Where the daemon is: the path of its socket, or its URL."""
-        return self._way.name
+        """The path of the daemon's socket, or its URL."""
+        return self._transport.name
 
     def __repr__(self) -> str:
-        return f"Client({'socket' if self._host is None else 'host'}={self._way.name!r})"
+        return f"Client({'socket' if self._host is None else 'host'}={self._transport.name!r})"
 
     def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
         return self._read(self._send("GET", target + query_of(**query), patience=patience))
 
     def _pages(self, target: str, limit: int | None, **query: Any) -> list[Job]:
-        """Jobs from as many pages as it takes, each once: some may move from one page to another meanwhile."""
+        """Jobs of all pages, without duplicates: jobs may move between pages meanwhile."""
         most = sys.maxsize if limit is None else limit
         page = self._get(target, **query, limit=min(most, _PAGE))
         found: dict[str, Job] = {job["id"]: job for job in page["jobs"]}
@@ -201,7 +209,7 @@ class Calls:
         return self._read(self._send(method, target, encode(body), patience))
 
     def _ask_once(self, target: str, body: Mapping[str, Any], key: str | None = None) -> dict[str, Any]:
-        """Have something done once, though it may have to be said again: the key tells that it is the same."""
+        """Send a request with an idempotency key, so that retries take effect once."""
         headers = {"Idempotency-Key": check_header("a key", key or os.urandom(16).hex())}
         data = encode(body)
         found = self._patiently(lambda: self._read(self._send("POST", target, data, headers=headers)), _ONCE)
@@ -217,9 +225,9 @@ class Calls:
         patience: float = 0.0,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        with self._noticing():
+        with self._remembering():
             request = Request(method, _API + target, body, self._headers(headers))
-            answer = send(self._way, request, self.timeout + patience)
+            answer = send(self._transport, request, self.timeout + patience)
         if answer.status >= 300:
             raise refusal(answer, self.host or "", token=self._token is not None)
         return answer
@@ -229,15 +237,15 @@ class Calls:
             found = json.loads(answer.body or b"{}")
         except ValueError as error:
             if self.host is not None:
-                raise stranger(self.host) from error
+                raise not_gpuyard(self.host) from error
             raise GpuyardError("the daemon's answer is not JSON; is it gpuyard's, and of this version?") from error
         return cast("dict[str, Any]", found)
 
     @contextmanager
     def _stream(self, target: str, *, silence: float, headers: Mapping[str, str]) -> Iterator[Reply]:
         """An answer that is read as it comes, with no pause longer than `silence`."""
-        with stream(self._way, Request("GET", _API + target, headers=self._headers(headers)), silence) as reply:
-            self._met = True
+        with stream(self._transport, Request("GET", _API + target, headers=self._headers(headers)), silence) as reply:
+            self._reached = True
             if reply.status >= 300:
                 answer = Answer(reply.status, reply.headers, reply.read())
                 raise refusal(answer, self.host or "", token=self._token is not None)
@@ -247,28 +255,27 @@ class Calls:
         return {**({"Authorization": f"Bearer {self._token}"} if self._token else {}), **(more or {})}
 
     @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Remember that somebody was there, also if they hung up."""
+    def _remembering(self) -> Iterator[None]:
+        """Remember that the daemon was there, even if it hung up."""
         try:
             yield
         except HungUp:
-            self._met = True
+            self._reached = True
             raise
-        self._met = True
+        self._reached = True
 
     def _patiently(self, call: Callable[[], T], patience: float = PATIENCE) -> T:
-        """Ask a daemon that was there; if it went away, ask the next one. Who was never there is not waited for."""
+        """Wait for a daemon that went away; one that never answered is not waited for."""
         absence = Absence(patience, self.say)
         while True:
             try:
                 return call()
             except NoDaemon as error:
-                if not self._met:
+                if not self._reached:
                     raise
                 absence.endure(error)
 
 
 def query_of(**values: Any) -> str:
-    """The part of an address that begins with `?`."""
     given = {name: value for name, value in values.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""

@@ -4,159 +4,110 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Unpack, cast
 from urllib.parse import quote
 
 from gpuyard.api.access_types import Estimate, Expectation
 from gpuyard.api.batch_types import BatchReport, BatchStanding, BatchSummary, Taken
 from gpuyard.api.grant_types import Adaptation, Grant, JobReport, Recorded
+from gpuyard.client.connection import POLL, Connection, several
 from gpuyard.units import parse_duration
 
 
-class _AccessAsking(Protocol):
-    def _get(self, target: str, **query: Any) -> dict[str, Any]: ...
-    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
-
-
-class AccessCalls:
-    """Part of `Client`."""
-
+class AccessCalls(Connection):
     def make_token(
-        self: _AccessAsking,
-        user: str | None = None,
-        *,
-        role: str = "user",
-        expires: float | None = None,
-        label: str = "",
+        self, user: str | None = None, *, role: str = "user", expires: float | None = None, label: str = ""
     ) -> dict[str, Any]:
-        """Make a token for a user (oneself, if not said), for so many seconds; its text, `token`, is told only now."""
+        """Make a token for a user (by default oneself); `expires` in seconds. Only this answer has its `token`."""
         return self._ask("POST", "/tokens", {"user": user, "role": role, "expires": expires, "label": label})
 
-    def tokens(self: _AccessAsking, *, user: str | None = None) -> list[dict[str, Any]]:
-        """One's tokens, or everybody's for an admin, without their secrets; the newest first."""
-        found: list[dict[str, Any]] = self._get("/tokens", user=user)["tokens"]
-        return found
+    def tokens(self, *, user: str | None = None) -> list[dict[str, Any]]:
+        """One's tokens (for admins all users'), without secrets, newest first."""
+        return cast("list[dict[str, Any]]", self._get("/tokens", user=user)["tokens"])
 
-    def revoke_token(self: _AccessAsking, id: str) -> dict[str, Any]:
-        """Let a token be good for nothing from now on."""
+    def revoke_token(self, id: str) -> dict[str, Any]:
         return self._ask("DELETE", f"/tokens/{quote(id, safe='')}", {})
 
-    def who_am_i(self: _AccessAsking) -> dict[str, Any]:
+    def who_am_i(self) -> dict[str, Any]:
         """Who the daemon takes one for: `user`, `role` and `via`."""
         return self._get("/session")
 
     def audit(
-        self: _AccessAsking, *, user: str | None = None, since: str | None = None, limit: int | None = None
+        self, *, user: str | None = None, since: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """Who changed what, and who was refused, the latest first; for admins. `since` is ISO-8601."""
-        found: list[dict[str, Any]] = self._get("/audit", user=user, since=since, limit=limit)["entries"]
-        return found
+        """The audit log, latest first; for admins. `since` is ISO-8601."""
+        return cast("list[dict[str, Any]]", self._get("/audit", user=user, since=since, limit=limit)["entries"])
 
 
-class _EstimateAsking(Protocol):
-    def _get(self, target: str, **query: Any) -> dict[str, Any]: ...
-    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
-
-
-class EstimateCalls:
-    """Part of `Client`."""
-
-    def estimates(self: _EstimateAsking, user: str | None = None, limit: int | None = None) -> list[Estimate]:
-        """What is known of jobs by their signature, the latest first."""
+class EstimateCalls(Connection):
+    def estimates(self, user: str | None = None, limit: int | None = None) -> list[Estimate]:
+        """Estimates by job signature, latest first."""
         return cast("list[Estimate]", self._get("/estimates", user=user, limit=limit)["estimates"])
 
-    def estimate(self: _EstimateAsking, id: str) -> Expectation:
-        """What is expected of a job by now, and by which runs."""
+    def estimate(self, id: str) -> Expectation:
+        """The estimate for a job, and the runs that it is based on."""
         return cast(Expectation, self._get(f"/jobs/{quote(id, safe='')}/estimate"))
 
-    def guess(self: _EstimateAsking, command: Sequence[str], directory: str | None = None, **more: Any) -> Expectation:
-        """What would be expected of a command in a directory there; `tags` and `gpus` matter, too."""
+    def guess(self, command: Sequence[str], directory: str | None = None, **more: Any) -> Expectation:
+        """The estimate for a command in a directory there; `tags` and `gpus` matter, too."""
         where = {} if directory is None else {"directory": directory}
         return cast(Expectation, self._ask("POST", "/estimates", {"command": list(command), **where, **more}))
 
-    def forget_estimate(self: _EstimateAsking, signature: str) -> int:
-        """Forget the runs of a signature; returns how many there were."""
+    def forget_estimate(self, signature: str) -> int:
+        """Forget the runs of a signature; returns their number."""
         return int(self._ask("DELETE", f"/estimates/{quote(signature, safe='')}", {})["runs"])
 
 
-class _RuleAsking(Protocol):
-    def _get(self, target: str) -> dict[str, Any]: ...
-    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
+class RuleCalls(Connection):
+    def drain(self, gpus: Sequence[int] | None = None, reason: str = "") -> list[int]:
+        """Start nothing new on these GPUs, or on any; returns all drained GPUs."""
+        return cast("list[int]", self._ask("POST", "/gpus/drain", {"gpus": gpus, "reason": reason})["drained"])
 
+    def resume(self, gpus: Sequence[int] | None = None) -> list[int]:
+        """Use drained GPUs again; returns those that are still drained."""
+        return cast("list[int]", self._ask("POST", "/gpus/resume", {"gpus": gpus})["drained"])
 
-class RuleCalls:
-    """Part of `Client`."""
-
-    def drain(self: _RuleAsking, gpus: Sequence[int] | None = None, reason: str = "") -> list[int]:
-        """Let nothing start on these GPUs, or on any; returns those that are drained now."""
-        found: list[int] = self._ask("POST", "/gpus/drain", {"gpus": gpus, "reason": reason})["drained"]
-        return found
-
-    def resume(self: _RuleAsking, gpus: Sequence[int] | None = None) -> list[int]:
-        """Let drained GPUs be used again; returns those that still are drained."""
-        found: list[int] = self._ask("POST", "/gpus/resume", {"gpus": gpus})["drained"]
-        return found
-
-    def reservations(self: _RuleAsking) -> list[dict[str, Any]]:
-        """Reservations that are not over, the next to begin first."""
-        found: list[dict[str, Any]] = self._get("/reservations")["reservations"]
-        return found
+    def reservations(self) -> list[dict[str, Any]]:
+        """Reservations that are not over, by begin."""
+        return cast("list[dict[str, Any]]", self._get("/reservations")["reservations"])
 
     def reserve(
-        self: _RuleAsking,
-        gpus: Sequence[int],
-        begin: float,
-        end: float,
-        *,
-        name: str = "",
-        users: Sequence[str] | None = None,
+        self, gpus: Sequence[int], begin: float, end: float, *, name: str = "", users: Sequence[str] | None = None
     ) -> dict[str, Any]:
-        """Keep GPUs for some users (oneself, if not said) between two times, in seconds since the epoch."""
-        wish = {"gpus": list(gpus), "begin": begin, "end": end, "name": name, "users": users}
-        return self._ask("POST", "/reservations", wish)
+        """Reserve GPUs for users (by default oneself) between two times, in seconds since the epoch."""
+        body = {"gpus": list(gpus), "begin": begin, "end": end, "name": name, "users": users}
+        return self._ask("POST", "/reservations", body)
 
-    def unreserve(self: _RuleAsking, name: str) -> None:
-        """Give a reservation up."""
+    def unreserve(self, name: str) -> None:
         self._ask("DELETE", f"/reservations/{quote(name, safe='')}", {})
 
-    def rules(self: _RuleAsking) -> dict[str, Any]:
-        """What everybody deserves, may have and has had."""
+    def rules(self) -> dict[str, Any]:
+        """Quotas, shares and usage of all users."""
         return self._get("/rules")
 
-    def set_quota(
-        self: _RuleAsking, name: str, *, gpus: int | None = None, gpu_hours: float | None = None
-    ) -> dict[str, Any]:
-        """Limit a user, a group (`@name`) or everybody else (`*`); 0 lifts a limit, None leaves it."""
+    def set_quota(self, name: str, *, gpus: int | None = None, gpu_hours: float | None = None) -> dict[str, Any]:
+        """Limit a user, a group (`@name`) or everybody else (`*`); 0 removes a limit, None keeps it."""
         return self._ask("PUT", f"/rules/quotas/{quote(name, safe='')}", {"gpus": gpus, "gpu_hours": gpu_hours})
 
-    def set_share(self: _RuleAsking, name: str, weight: float) -> dict[str, Any]:
-        """Say what share a user, a group (`@name`) or everybody else (`*`) deserves, relative to others' 1."""
+    def set_share(self, name: str, weight: float) -> dict[str, Any]:
+        """Set the fair share of a user, a group (`@name`) or everybody else (`*`), relative to the default of 1."""
         return self._ask("PUT", f"/rules/shares/{quote(name, safe='')}", {"weight": weight})
 
 
-_PATIENCE = 70.0
-"""Seconds that the daemon may take to look at a URL, or to send something there."""
+_NOTIFY_TIMEOUT = 70.0  # seconds that the daemon may take to check a URL, or to send a notification
 
 
-class _NotifyAsking(Protocol):
-    def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]: ...
-    def _ask(self, method: str, target: str, body: Mapping[str, Any], *, patience: float = 0.0) -> dict[str, Any]: ...
+class NotifyCalls(Connection):
+    def subscriptions(self) -> list[dict[str, Any]]:
+        """Your subscriptions; secrets in URLs are left out."""
+        return cast("list[dict[str, Any]]", self._get("/notifications/subscriptions")["subscriptions"])
 
-
-class NotifyCalls:
-    """Part of `Client`."""
-
-    def subscriptions(self: _NotifyAsking) -> list[dict[str, Any]]:
-        """Where you are told of your jobs; of each URL only what is no secret."""
-        found: list[dict[str, Any]] = self._get("/notifications/subscriptions")["subscriptions"]
-        return found
-
-    def can_mail(self: _NotifyAsking) -> bool:
-        """Whether the daemon has a mail server, so that a bare address can be told."""
+    def can_mail(self) -> bool:
+        """Whether the daemon has a mail server, so that bare addresses work."""
         return bool(self._get("/notifications/subscriptions")["mail"])
 
     def subscribe(
-        self: _NotifyAsking,
+        self,
         url: str,
         *,
         name: str | None = None,
@@ -165,51 +116,34 @@ class NotifyCalls:
         title: str | None = None,
         body: str | None = None,
     ) -> dict[str, Any]:
-        """Be told of your jobs at a URL of apprise, or at an address; `events` are those of `gpuyard notify add`."""
+        """Subscribe an apprise URL or an address to your jobs; `events` are those of `gpuyard notify add`."""
         given = {
             "url": url, "name": name, "events": events, "long_wait": long_wait, "title": title, "body": body,
         }  # fmt: skip
         wanted = {key: value for key, value in given.items() if value is not None}
-        return self._ask("POST", "/notifications/subscriptions", wanted, patience=_PATIENCE)
+        return self._ask("POST", "/notifications/subscriptions", wanted, patience=_NOTIFY_TIMEOUT)
 
-    def unsubscribe(self: _NotifyAsking, which: str) -> dict[str, Any]:
-        """Be told no more there; by the name or the id of the subscription."""
+    def unsubscribe(self, which: str) -> dict[str, Any]:
+        """Remove a subscription, by its name or id."""
         return self._ask("DELETE", f"/notifications/subscriptions/{quote(which, safe='')}", {})
 
-    def test_subscription(self: _NotifyAsking, which: str) -> dict[str, Any]:
-        """Send something there now; how that went."""
+    def test_subscription(self, which: str) -> dict[str, Any]:
+        """Send a test notification; returns the outcome."""
         target = f"/notifications/subscriptions/{quote(which, safe='')}/test"
-        return self._ask("POST", target, {}, patience=_PATIENCE)
+        return self._ask("POST", target, {}, patience=_NOTIFY_TIMEOUT)
 
     def notifications(
-        self: _NotifyAsking,
-        *,
-        job: str | None = None,
-        failed: bool = False,
-        all: bool = False,
-        limit: int | None = None,
+        self, *, job: str | None = None, failed: bool = False, all: bool = False, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """What was sent, or is to be, the latest first; of one job, or what failed; as an admin, of all users."""
+        """Notifications, sent or pending, latest first; of one job, failed ones, or (for admins) of all users."""
         only, every = ("true" if chosen else None for chosen in (failed, all))
         answer = self._get("/notifications", job=job, limit=limit, failed=only, all=every)
-        found: list[dict[str, Any]] = answer["notifications"]
-        return found
+        return cast("list[dict[str, Any]]", answer["notifications"])
 
 
-_LONGEST = 30.0
-
-
-class _BatchAsking(Protocol):
-    def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]: ...
-    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
-    def _ask_once(self, target: str, body: Mapping[str, Any], key: str | None = None) -> dict[str, Any]: ...
-
-
-class BatchCalls:
-    """Part of `Client`."""
-
+class BatchCalls(Connection):
     def submit_batch(
-        self: _BatchAsking,
+        self,
         jobs: Sequence[Mapping[str, Any]],
         name: str,
         *,
@@ -218,42 +152,38 @@ class BatchCalls:
         again: bool = False,
         key: str | None = None,
     ) -> Taken:
-        """Queue jobs, as `description` makes them, as a batch; those that can never run here are told, and left out.
+        """Queue jobs, as made by `description`, as a batch; jobs that can never run here are reported and left out.
 
-        With `waves` they start in this order, and those with the next `wave` in their `row` when the ones before are
-        over. While a batch of yours with the same text `same` is open, nothing is queued and that one is told, unless
+        With `waves` they start in order, those with the next `wave` in their `row` once the earlier ones are over.
+        While a batch of yours with the same text `same` is open, nothing is queued and that batch is returned, unless
         `again`.
         """
-        common = jobs[0].get("environment") if jobs else None  # mostly all have the same, which is long
-        several = [{k: v for k, v in job.items() if k != "environment" or v != common} for job in jobs]
         named = {"name": name, "key": same, "waves": waves, "again": again}
-        body: dict[str, Any] = {"jobs": several, "batch": named, "skip_refused": True}
-        if common is not None:
-            body["environment"] = common
+        body = {**several(jobs), "batch": named, "skip_refused": True}
         return cast(Taken, self._ask_once("/jobs/batch", body, key))
 
-    def batches(self: _BatchAsking, *, user: str | None = None, limit: int | None = None) -> list[BatchSummary]:
-        """Batches, the newest first."""
+    def batches(self, *, user: str | None = None, limit: int | None = None) -> list[BatchSummary]:
+        """Batches, newest first."""
         return cast("list[BatchSummary]", self._get("/batches", user=user, limit=limit)["batches"])
 
     def batch(
-        self: _BatchAsking, id: str, *, wait: float = 0.0, over: int | None = None, since: float | None = None
+        self, id: str, *, wait: float = 0.0, over: int | None = None, since: float | None = None
     ) -> BatchStanding:
-        """How a batch stands; with `wait` not before other than `over` rows are over, or so many seconds have passed.
+        """Progress of a batch; with `wait`, once the number of finished rows is not `over`, or after that many seconds.
 
-        Of the rows that are over it tells those that ended at the time `since`, in seconds since the epoch, or later.
+        Of the finished rows it lists those that ended at the time `since`, in seconds since the epoch, or later.
         """
-        wait = min(wait, _LONGEST)
+        wait = min(wait, POLL)
         waiting = f"{wait:.3f}" if wait > 0 else None
         when = None if since is None else repr(since)
         return cast(BatchStanding, self._get(_batch_of(id), patience=wait, wait=waiting, over=over, since=when))
 
-    def batch_report(self: _BatchAsking, id: str) -> BatchReport:
-        """What a batch achieved, beside running its rows one after another."""
+    def batch_report(self, id: str) -> BatchReport:
+        """Results of a batch, compared with running its rows one after another."""
         return cast(BatchReport, self._get(f"{_batch_of(id)}/report"))
 
-    def cancel_batch(self: _BatchAsking, id: str, grace: float | None = None) -> BatchStanding:
-        """End all that is left of a batch."""
+    def cancel_batch(self, id: str, grace: float | None = None) -> BatchStanding:
+        """Cancel the open rows of a batch."""
         return cast(BatchStanding, self._ask("POST", f"{_batch_of(id)}/cancel", {"grace": grace}))
 
 
@@ -261,15 +191,9 @@ def _batch_of(id: str) -> str:
     return f"/batches/{quote(id, safe='')}"
 
 
-class _RecordingAsking(Protocol):
-    def _get(self, target: str, **query: Any) -> dict[str, Any]: ...
-
-
-class RecordingCalls:
-    """Part of `Client`."""
-
+class RecordingCalls(Connection):
     def recording(
-        self: _RecordingAsking,
+        self,
         job: str | None = None,
         *,
         since: float | str | None = None,
@@ -279,63 +203,52 @@ class RecordingCalls:
         points: int | None = None,
         attempt: int | None = None,
     ) -> Recorded:
-        """What GPUs did in a span of time (the last hour, if not said), or what a job did on its own.
+        """GPU metrics in a time window (by default the last hour), or those of one job.
 
-        Times are seconds since the epoch, ISO-8601, or so long ago (`90m`). Where there are more than `points` values,
-        spans of them become one, with the least and the most.
+        Times are seconds since the epoch, ISO-8601, or an age (`90m`). If there are more than `points` values, they are
+        combined, with minimum and maximum.
         """
-        query = {"metrics": None if metrics is None else ",".join(metrics), "points": points}
+        query: dict[str, Any] = {"metrics": None if metrics is None else ",".join(metrics), "points": points}
         if job is not None:
             target = f"/jobs/{quote(job, safe='')}/recording"
             return cast(Recorded, self._get(target, attempt=attempt, **query))
         some = None if gpus is None else ",".join(map(str, gpus))
-        span = {"from": _instant(since), "to": _instant(until)}
+        span: dict[str, Any] = {"from": _instant(since), "to": _instant(until)}
         return cast(Recorded, self._get("/recordings", gpus=some, **span, **query))
 
 
 def _instant(when: float | str | None) -> float | str | None:
-    """A time as the API takes it; what begins like no date is so long ago."""
+    """A time as the API takes it; a text that is no date is an age."""
     if isinstance(when, str) and when[4:5] != "-":
         return time.time() - parse_duration(when)
     return when
 
 
-LONGEST = 30.0
-"""Seconds for which the daemon lets somebody wait for news."""
+class GrantCalls(Connection):
+    def grant(self, id: str, *, since: int = 0, wait: float = 0.0) -> Grant:
+        """What a running job has now, and the changes after number `since`.
 
-
-class _GrantAsking(Protocol):
-    def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]: ...
-    def _ask(self, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
-
-
-class GrantCalls:
-    """Part of `Client`."""
-
-    def grant(self: _GrantAsking, id: str, *, since: int = 0, wait: float = 0.0) -> Grant:
-        """What a running job has by now, and what changed after the change with the number `since`.
-
-        With `wait`, once something has, or so many seconds (at most 30) have passed.
+        With `wait`, once there is one, or after that many seconds (at most 30).
         """
-        wait = min(max(wait, 0.0), LONGEST)
+        wait = min(max(wait, 0.0), POLL)
         return cast(Grant, self._get(f"{_grants_of(id)}/grant", patience=wait, since=since, wait=f"{wait:.3f}"))
 
-    def report(self: _GrantAsking, id: str, **report: Unpack[JobReport]) -> Grant:
-        """Tell how a job that adapts does, and what it decided; see `gpuyard.grants`. Answers what it has."""
+    def report(self, id: str, **report: Unpack[JobReport]) -> Grant:
+        """Report an adaptive job's rates and decisions, see `gpuyard.grants`; returns what it has."""
         return cast(
             Grant, self._ask("POST", f"{_grants_of(id)}/report", {k: v for k, v in report.items() if v is not None})
         )
 
-    def give_back_grant(self: _GrantAsking, id: str, gpus: Sequence[int] | None = None, *, reason: str = "") -> Grant:
-        """Give GPUs back that a job was lent, by index; all of them, if not said."""
+    def give_back_grant(self, id: str, gpus: Sequence[int] | None = None, *, reason: str = "") -> Grant:
+        """Return GPUs on loan, by index; by default all."""
         body: dict[str, Any] = {"reason": reason} if reason else {}
         return cast(
             Grant,
             self._ask("POST", f"{_grants_of(id)}/grant/return", {"gpus": None if gpus is None else list(gpus), **body}),
         )
 
-    def adaptation(self: _GrantAsking, id: str) -> Adaptation:
-        """What a job that adapts was given so far, and what it made of it."""
+    def adaptation(self, id: str) -> Adaptation:
+        """What an adaptive job was granted so far, and what it decided."""
         return cast(Adaptation, self._get(f"{_grants_of(id)}/adaptation"))
 
 

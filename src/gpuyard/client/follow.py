@@ -8,37 +8,30 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast
 
 from gpuyard.api.types import OVER, Event, LogPart
-from gpuyard.client.connection import Calls, query_of
+from gpuyard.client.connection import POLL, Connection, query_of
 from gpuyard.client.retry import Absence, to_stderr
 from gpuyard.client.transport import NoDaemon, Reply
 from gpuyard.errors import GpuyardError
 
-POLL = 30.0
-"""The longest that the daemon lets one request wait, in seconds."""
-_SILENCE = 60.0
-"""Seconds without even a comment after which a stream of events counts as cut."""
+_SILENCE = 60.0  # seconds without even a comment after which an event stream counts as cut
 _PAUSE = 0.05
 _SSE = "text/event-stream"
 
 
 class Log(Protocol):
-    """Where a job's output can be read piece by piece: the daemon, or the file that it goes to."""
+    """A source of a job's output: the daemon, or the output file."""
 
     def log(
         self, id: str, offset: int = 0, *, size: int = 2**20, attempt: int | None = None, wait: float = 0.0
     ) -> LogPart:
-        """A piece of output, as `Client.log` tells it."""
+        """A part of the output, as from `Client.log`."""
         ...
 
 
 def output_of(
-    log: Log,
-    job: str,
-    offset: int = 0,
-    attempt: int | None = None,
-    say: Callable[[str], None] = to_stderr,
+    log: Log, job: str, offset: int = 0, attempt: int | None = None, say: Callable[[str], None] = to_stderr
 ) -> Iterator[bytes]:
-    """A job's output as it comes, from an offset on, until the job is over; what runs once more begins anew."""
+    """A job's output as it is written, until the job is over; another attempt starts at its beginning."""
     seen, absence = attempt, Absence(say=say)
     while True:
         try:
@@ -59,22 +52,20 @@ def output_of(
             time.sleep(_PAUSE)
 
 
-class Following(Calls):
-    """Part of `Client`: events, one after the other."""
-
+class EventCalls(Connection):
     def events(
         self, after: int = 0, *, limit: int | None = None, job: str | None = None, wait: float = 0.0
     ) -> dict[str, Any]:
-        """What happened after an event, by its number, or to one job; with `wait`, wait for something to happen."""
+        """Events after a number, or of one job; with `wait`, wait for the next one."""
         wait = min(wait, POLL)
         query: dict[str, Any] = {"after": after, "limit": limit, "job": job}
         return self._get("/events", patience=wait, **query, wait=f"{wait:.3f}" if wait > 0 else None)
 
     def follow_events(self, after: int | None = None, *, job: str | None = None) -> Iterator[Event]:
-        """Every event after one (by its number; 0: from the first) as it happens, for ever; also of one job alone.
+        """Every event after a number (0: all) as it happens, for ever; optionally of one job.
 
-        If it is not said after which, those from now on; of a job, all. Goes on by itself after a restart of the
-        daemon: none is missed, and none comes twice.
+        By default those from now on; of a job, all. Continues after a restart of the daemon without losing or repeating
+        any.
         """
         if after is None:
             after = self._last_event() if job is None else 0
@@ -89,17 +80,17 @@ class Following(Calls):
                         last = event["seq"]
                         yield event
             except NoDaemon as error:
-                if not self._met:
+                if not self._reached:
                     raise
                 absence.endure(error)
             else:
-                time.sleep(_PAUSE)  # the daemon ends, or had nothing to say
+                time.sleep(_PAUSE)  # the daemon ends, or had no event
 
     def _last_event(self) -> int:
         return int(self._get("/jobs", columns="true", limit=1)["last"])
 
     def _events_after(self, last: int, job: str | None, absence: Absence) -> Iterator[Event]:
-        """Events from a stream until it ends; from a daemon that has no streams, those that there are."""
+        """Events of a stream until it ends; a daemon without streams is polled."""
         target = "/events" + query_of(after=last, job=job)
         headers = {"Accept": _SSE, "Last-Event-ID": str(last)}
         with self._stream(target, silence=self.timeout + _SILENCE, headers=headers) as reply:
@@ -112,7 +103,7 @@ class Following(Calls):
 
 
 def _events_in(reply: Reply) -> Iterator[Event]:
-    """The events of a stream; one that is cut is none."""
+    """The complete events of a stream."""
     number, data = "", list[str]()
     for line in _lines(reply.pieces()):
         if not line:

@@ -1,6 +1,6 @@
-"""Daemons elsewhere: their addresses, and what was told of them by `gpuyard login`.
+"""Remote daemons: their addresses, and the tokens that `gpuyard login` stored.
 
-Tokens are in `hosts.toml` in the user's configuration directory, which nobody else may read.
+Tokens are in `hosts.toml` in the user's configuration directory, readable only by the user.
 """
 
 from __future__ import annotations
@@ -22,17 +22,14 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Host(NamedTuple):
-    """Where a daemon listens on TCP."""
-
     scheme: str
     name: str
     port: int
     base: str = ""
-    """The path below which it is, behind a proxy."""
+    """Path prefix behind a proxy."""
 
     @property
     def tls(self) -> bool:
-        """Whether what is said can be read by nobody between."""
         return self.scheme == "https"
 
     @property
@@ -48,23 +45,21 @@ class Host(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether it is this machine, or looks like it."""
+        """Whether it is this machine, judged by its name."""
         return self.name in ("localhost", "::1") or self.name.startswith("127.")
 
 
 class Known(NamedTuple):
-    """What is known of a host."""
-
     token: str | None = None
     ca: str | None = None
-    """A file with the certificates to trust."""
+    """File with the certificates to trust."""
 
     def __repr__(self) -> str:
         return f"Known(token={'...' if self.token else None}, ca={self.ca!r})"
 
 
 def parse_host(text: str) -> Host:
-    """A host from what somebody wrote: `https://box:62333`, `http://box`, `box:62333` or `box`."""
+    """Parse `https://box:62333`, `http://box`, `box:62333` or `box`."""
     bare = "://" not in text
     try:
         parts = urlsplit(f"http://{text}" if bare else text)
@@ -84,7 +79,7 @@ def parse_host(text: str) -> Host:
 def known(
     host: Host, token: str | None = None, ca: str | None = None, environment: Mapping[str, str] | None = None
 ) -> Known:
-    """The token and the certificates for a host: what is given, else from the environment, else from the file."""
+    """Token and certificates for a host: as given, else from the environment, else from the file."""
     environment = os.environ if environment is None else environment
     token = token or environment.get("GPUYARD_TOKEN")
     ca = ca or environment.get("GPUYARD_CA")
@@ -95,14 +90,14 @@ def known(
 
 
 def keep(host: Host, what: Known, environment: Mapping[str, str] | None = None) -> Path:
-    """Remember a token for a host; returns the file."""
+    """Store a token for a host; returns the file."""
     path = hosts_file(environment)
     _write(path, {**_read(path), host.url: what})
     return path
 
 
 def forget(host: Host, environment: Mapping[str, str] | None = None) -> bool:
-    """Forget a host; whether it was known."""
+    """Forget a host; returns whether it was known."""
     path = hosts_file(environment)
     kept = _read(path)
     if kept.pop(host.url, None) is None:
@@ -112,7 +107,6 @@ def forget(host: Host, environment: Mapping[str, str] | None = None) -> bool:
 
 
 def hosts_file(environment: Mapping[str, str] | None = None) -> Path:
-    """Where the tokens are, or would be."""
     environment = os.environ if environment is None else environment
     if sys.platform == "win32" and environment.get("APPDATA"):
         return Path(environment["APPDATA"]) / "gpuyard" / "hosts.toml"
@@ -127,18 +121,18 @@ def _read(path: Path) -> dict[str, Known]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    import tomllib  # here, because most have no such file
+    import tomllib  # lazily: most users have no such file
 
     try:
         found = tomllib.loads(text)
         return {url: Known(str(one["token"]), one.get("ca")) for url, one in found.items()}
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
-        # What is wrong is not told: it may be in the middle of a token.
+        # The position is not shown: it may be in a token.
         raise UserError(f"{path} cannot be understood; delete it, and gpuyard login again") from None
 
 
 def _write(path: Path, kept: Mapping[str, Known]) -> None:
-    """Put it there at once; nobody else may read it, not even for a moment."""
+    """Write atomically; the file is never readable by others."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -155,5 +149,5 @@ def _write(path: Path, kept: Mapping[str, Known]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML has it, which is as JSON has it."""
+    """A string in TOML, which is as in JSON."""
     return json.dumps(text)

@@ -1,4 +1,4 @@
-"""GPUs for a script that starts itself: it waits in the queue like a job, and holds its GPUs until it ends."""
+"""Leases: GPUs for a process that gpuyard did not start; it waits in the queue, and has them until it ends."""
 
 from __future__ import annotations
 
@@ -8,32 +8,44 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, TypedDict, Unpack, overload
+from typing import Literal, Protocol, TypedDict, Unpack, overload
 
-from gpuyard.api.types import OVER, Blocker, Job, LeaseWishes
-from gpuyard.client.client import Client
+from gpuyard.api.types import OVER, Blocker, Explanation, Job, LeaseWishes, Machine
 from gpuyard.client.retry import PATIENCE, patiently, to_stderr
 from gpuyard.client.transport import Invalid, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import check_share, format_duration, parse_duration, parse_share
 
 USUAL = 60.0
-"""Seconds without a sign of life after which such a lease is over, if nobody says otherwise."""
+"""Default seconds without a heartbeat after which a lease is lost."""
 _GONE = (404, 409, 410)
-_AGAIN = 1.0
-"""Seconds until the next try if the daemon is away."""
+_AGAIN = 1.0  # seconds until the next try if the daemon is away
 
 
-class Heard(Protocol):
-    """Who is told."""
+class LeaseClient(Protocol):
+    """What a lease needs of `Client`."""
 
-    def beat(self, id: str) -> None:
-        """Tell that a lease's holder is there, as `Client.beat` does."""
-        ...
+    @property
+    def afar(self) -> bool: ...
+    @property
+    def say(self) -> Callable[[str], None]: ...
+    def ask_for_lease(
+        self,
+        *,
+        holder: int | None = None,
+        interactive: bool = False,
+        heartbeat: float | None = None,
+        **options: Unpack[LeaseWishes],
+    ) -> str: ...
+    def beat(self, id: str) -> None: ...
+    def give_back_lease(self, id: str) -> None: ...
+    def job(self, id: str, *, wait: float = 0.0, until: Literal["over", "start"] = "over") -> Job: ...
+    def explain(self, id: str) -> Explanation: ...
+    def gpus(self) -> Machine: ...
 
 
 class Heartbeat:
-    """Tells the daemon again and again that this process is there, in a thread that does not keep it from ending."""
+    """Sends heartbeats in a daemon thread."""
 
     def __init__(self, seconds: float = USUAL, lost: Callable[[], None] | None = None) -> None:
         self.seconds = seconds
@@ -43,23 +55,21 @@ class Heartbeat:
         self._over = threading.Event()
         self._pid = os.getpid()
 
-    def start(self, client: Heard, lease: str) -> None:
-        """Begin."""
+    def start(self, client: LeaseClient, lease: str) -> None:
         threading.Thread(target=self._run, args=(client, lease), name=f"gpuyard-lease-{lease}", daemon=True).start()
 
     def stop(self) -> None:
-        """Be quiet from now on."""
         self._over.set()
 
-    def _run(self, client: Heard, lease: str) -> None:
+    def _run(self, client: LeaseClient, lease: str) -> None:
         said = ""
         pause = self.seconds / 3
-        while not self._over.wait(pause) and os.getpid() == self._pid:  # not in a child that was forked
+        while not self._over.wait(pause) and os.getpid() == self._pid:  # not in a forked child
             pause = self.seconds / 3
             try:
                 client.beat(lease)
             except NoDaemon:
-                pause = min(_AGAIN, pause)  # so that the next one hears of us in time
+                pause = min(_AGAIN, pause)  # so that the next daemon gets a heartbeat in time
             except Refused as error:
                 if error.status in _GONE:
                     self._lose(lease, str(error))
@@ -74,7 +84,7 @@ class Heartbeat:
         return why
 
     def _lose(self, lease: str, why: str) -> None:
-        if self._over.is_set():  # it was given back meanwhile
+        if self._over.is_set():  # it was returned meanwhile
             return
         self.lost = True
         to_stderr(f"WARNING: LEASE {lease} IS LOST, and its GPUs may be somebody else's: stop using them ({why})")
@@ -82,8 +92,7 @@ class Heartbeat:
             self._on_loss()
 
 
-_AT_THE_END = 60.0
-"""Seconds for which it may be away when a lease is given back."""
+_AT_THE_END = 60.0  # seconds for which the daemon may be away when a lease is returned
 _POLL = 30.0
 
 
@@ -91,13 +100,13 @@ class LeaseCancelled(GpuyardError):
     """The lease was cancelled while it was waited for."""
 
 
-class Terms(TypedDict, total=False):
-    """What may be asked for."""
+class LeaseTerms(TypedDict, total=False):
+    """What a lease can ask for."""
 
     from_: Sequence[int] | None
-    """Only these GPUs, by index; all of them, unless it is said how many."""
+    """Only these GPUs, by index; all of them, unless a number is given."""
     memory: int | str | None
-    """Share GPUs: so much memory of each, as in `6G`."""
+    """Share GPUs: memory of each, as in `6G`."""
     timeout: float | str | None
     """How long to wait: seconds, or a text as in `10m`."""
     name: str | None
@@ -107,36 +116,36 @@ class Terms(TypedDict, total=False):
     time_limit: float | None
     """Seconds after which the lease ends, though the process goes on."""
     say: Callable[[str], None]
-    """Told why it waits; by default that goes to stderr."""
-    client: Client | None
+    """Called with the waiting reason; by default it goes to stderr."""
     heartbeat: float | None
-    """Keep it by signs of life, and lose it so many seconds after the last; by default where the daemon is elsewhere,
-    or cannot see this process."""
+    """Keep the lease by heartbeats, and lose it that many seconds after the last; by default if the daemon is remote or
+    cannot see this process.
+    """
     lost: Callable[[], None] | None
     """Called, by another thread, if the lease is lost."""
 
 
 class Lease(Sequence[int]):
-    """GPUs that this process has: their indices, as a list has them."""
+    """GPUs that this process has, as a sequence of their indices."""
 
     def __init__(self, id: str, indices: Sequence[int], uuids: Sequence[str], visible: Sequence[str]) -> None:
         self.id = id
         self.indices = tuple(indices)
         self.uuids = tuple(uuids)
         self.environment = {"CUDA_VISIBLE_DEVICES": ",".join(visible), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        """What makes CUDA see these GPUs and no others; for child processes, say."""
-        self._client: Client | None = None
+        """Makes CUDA see only these GPUs; for child processes, for example."""
+        self._client: LeaseClient | None = None
         self._heartbeat: Heartbeat | None = None
         self._pid = os.getpid()
         self._before: list[dict[str, str | None]] = []
 
     @property
     def lost(self) -> bool:
-        """Whether the daemon has given it up, since it heard nothing of this process for too long."""
+        """Whether the daemon has given it up for lack of heartbeats."""
         return self._heartbeat is not None and self._heartbeat.lost
 
     def release(self) -> None:
-        """Give the GPUs back before this process ends. What a forked child does leaves its parent's lease alone."""
+        """Return the GPUs before this process ends. In a forked child it does nothing."""
         client, self._client = self._client, None
         if client is None or os.getpid() != self._pid:
             return
@@ -145,7 +154,7 @@ class Lease(Sequence[int]):
         try:
             patiently(client.give_back_lease, self.id, patience=_AT_THE_END)
         except (NoDaemon, Refused) as error:
-            if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
+            if not isinstance(error, Refused) or error.status not in (404, 409):  # it is over already
                 to_stderr(f"lease {self.id} ends only with this process: {error}")
 
     def __enter__(self) -> Lease:
@@ -184,17 +193,9 @@ class Lease(Sequence[int]):
         return str(list(self.indices))
 
 
-def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
-    """Wait for GPUs; they are this process's until the block that this begins ends, or `release`, or the process.
-
-    In a `with` block CUDA_VISIBLE_DEVICES is set, for the whole process. Raises `TimeoutError` after `timeout` and
-    `LeaseCancelled` if somebody cancels it. In a job of gpuyard's it is the job's own GPUs, at once.
-    """
-    if (own := of_this_job(gpus, terms.get("from_"))) is not None:
-        return own
-    client = terms.get("client") or Client()
-    asking = Asking(client, terms.get("say") or client.say, terms.get("heartbeat"), terms.get("lost"))
-    job = asking.obtain(
+def obtain_lease(client: LeaseClient, gpus: int | None, terms: LeaseTerms) -> Lease:
+    request = LeaseRequest(client, terms.get("say") or client.say, terms.get("heartbeat"), terms.get("lost"))
+    job = request.obtain(
         seconds(terms.get("timeout")),
         gpus=gpus,
         among=terms.get("from_"),
@@ -206,23 +207,14 @@ def acquire(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
         time_limit=terms.get("time_limit"),
     )
     lease = lease_of(client, job)
-    lease._heartbeat = asking.heartbeat
+    lease._heartbeat = request.heartbeat
     return lease
 
 
-def wait_for_gpus(gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
-    """Wait for GPUs and have them, and CUDA_VISIBLE_DEVICES set to them, for the rest of this process's life."""
-    lease = acquire(gpus, **terms)
-    os.environ.update(lease.environment)
-    return lease
-
-
-class Asking:
-    """A request for a lease, from asking for it to having it."""
-
+class LeaseRequest:
     def __init__(
         self,
-        client: Client,
+        client: LeaseClient,
         say: Callable[[str], None],
         heartbeat: float | None = None,
         lost: Callable[[], None] | None = None,
@@ -238,10 +230,10 @@ class Asking:
         *,
         holder: int | None = None,
         interactive: bool = False,
-        **wishes: Unpack[LeaseWishes],
+        **options: Unpack[LeaseWishes],
     ) -> Job:
-        """Ask for a lease and wait for it; whatever ends the waiting gives the request up."""
-        id = self._ask(holder, interactive, wishes)
+        """Request a lease and wait for it; the request is withdrawn if anything interrupts the wait."""
+        id = self._ask(holder, interactive, options)
         if self.heartbeat is not None:
             self.heartbeat.start(self._client, id)
         try:
@@ -253,28 +245,27 @@ class Asking:
                 _give_up(self._client, id)
             raise
 
-    def _ask(self, holder: int | None, interactive: bool, wishes: LeaseWishes) -> str:
-        """Ask for it; by signs of life where the daemon cannot see this process, in a container say."""
+    def _ask(self, holder: int | None, interactive: bool, options: LeaseWishes) -> str:
+        """Request it; by heartbeats if the daemon cannot see this process, for example in a container."""
         if self.heartbeat is not None:
-            return self._client.ask_for_lease(heartbeat=self.heartbeat.seconds, **wishes)
+            return self._client.ask_for_lease(heartbeat=self.heartbeat.seconds, **options)
         try:
-            return self._client.ask_for_lease(holder=holder, interactive=interactive, **wishes)
+            return self._client.ask_for_lease(holder=holder, interactive=interactive, **options)
         except Invalid as error:
             if holder is not None:
                 raise
             self._beat_every(None)
             try:
-                return self._ask(None, False, wishes)
-            except Refused:  # then it was something else
+                return self._ask(None, False, options)
+            except Refused:  # the reason was another one
                 raise error from None
 
     def _beat_every(self, given: float | None) -> None:
-
         self.heartbeat = Heartbeat(USUAL if given is None else given, self._lost)
 
 
-def lease_of(client: Client, job: Job) -> Lease:
-    """The lease of this process, now that it has begun."""
+def lease_of(client: LeaseClient, job: Job) -> Lease:
+    """The lease of a job that has started."""
     known = {gpu["index"]: gpu for gpu in patiently(client.gpus)["gpus"]}
     mine = [known[index] for index in job["gpus"]]
     visible = [str(gpu["index"]) if gpu["simulated"] else gpu["uuid"] for gpu in mine]
@@ -284,7 +275,7 @@ def lease_of(client: Client, job: Job) -> Lease:
 
 
 def of_this_job(gpus: int | None, among: Sequence[int] | None) -> Lease | None:
-    """The GPUs of the job that this process belongs to; None if it is no job of gpuyard's."""
+    """The GPUs of the job that this process belongs to; None outside jobs."""
     job = os.environ.get("GPUYARD_JOB_ID")
     if not job or "GPUYARD_GPUS" not in os.environ:
         return None
@@ -297,7 +288,6 @@ def of_this_job(gpus: int | None, among: Sequence[int] | None) -> Lease | None:
 
 
 def seconds(timeout: float | str | None) -> float | None:
-    """How long to wait, from what somebody wrote."""
     found = parse_duration(timeout) if isinstance(timeout, str) else timeout
     if found is not None and not found >= 0:
         raise UserError(f"a timeout must be 0 or more, not {timeout}")
@@ -305,20 +295,18 @@ def seconds(timeout: float | str | None) -> float | None:
 
 
 def _share(memory: float | str | None) -> int | None:
-    """Bytes of each GPU, if they are to be shared."""
     if memory is None:
         return None
     return parse_share(memory) if isinstance(memory, str) else check_share(memory)
 
 
 def _script() -> str | None:
-    """What this process runs, if that is a file."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     return None if name.startswith("-") else name or None
 
 
-def _await(client: Client, id: str, timeout: float | None, say: Callable[[str], None]) -> Job:
-    """The lease when it has begun; tells why it waits if that takes more than a second."""
+def _await(client: LeaseClient, id: str, timeout: float | None, say: Callable[[str], None]) -> Job:
+    """Wait until the lease starts; reports the waiting reason after a second."""
     end = float("inf") if timeout is None else time.monotonic() + timeout
     said, poll = "", 1.0
     while True:
@@ -343,15 +331,15 @@ def _await(client: Client, id: str, timeout: float | None, say: Callable[[str], 
 
 
 def held_already(who: str, holds: Sequence[Blocker]) -> str:
-    """That the holder of a lease that waits has others, which it may be waiting for."""
+    """A hint that the holder of a waiting lease has others, which may block it."""
     ids = " ".join(lease["id"] for lease in holds)
     each = " and ".join(f"lease {lease['id']} on GPU {', '.join(map(str, lease['gpus']))}" for lease in holds)
     return f"{who} holds {each} already; gpuyard release {ids} gives {'it' if len(holds) == 1 else 'them'} back"
 
 
-def _give_up(client: Client, id: str) -> None:
+def _give_up(client: LeaseClient, id: str) -> None:
     try:
         client.give_back_lease(id)
     except GpuyardError as error:
-        if not isinstance(error, Refused) or error.status not in (404, 409):  # then it is over already
+        if not isinstance(error, Refused) or error.status not in (404, 409):  # it is over already
             to_stderr(f"lease {id} could not be given up: {error}")

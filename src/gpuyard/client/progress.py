@@ -15,15 +15,14 @@ NUMBER = r"\d{1,15}(?:\.\d{0,20})?(?:e[-+]?\d{1,3})?"
 AMOUNT = rf"({NUMBER})\s*(?:/\s*({NUMBER})|%)"
 
 _ALONE = re.compile(rf"\s*(?:progress[:=]?\s+)?{AMOUNT}\s*", re.IGNORECASE)
-_OFTEN = 0.1  # seconds between writes of steps too small to see
-_STEP = 0.01  # of the whole: what is always written
+_OFTEN = 0.1  # least seconds between small steps
+_STEP = 0.01  # fraction; larger steps are always written
 
-_written = ("", -math.inf, -math.inf)
-"""Where, when and how far the last report was."""
+_written = ("", -math.inf, -math.inf)  # file, time and fraction of the last report
 
 
 def progress(done: float, total: float) -> None:
-    """Tell that so much of so much is done. Cheap enough for a loop; outside a job it does nothing."""
+    """Report progress. Cheap enough for a loop; does nothing outside a job."""
     global _written
     path = os.environ.get(VARIABLE)
     if not path:
@@ -35,24 +34,24 @@ def progress(done: float, total: float) -> None:
     if where == path and now - at < _OFTEN and abs(fraction - before) < _STEP and fraction < 1:
         return
     _written = path, now, fraction
-    with suppress(OSError):  # a full disk is no reason to break off a training
+    with suppress(OSError):  # a full disk must not stop a training
         _write(path, f"{done:.15g}/{total:.15g}\n")
 
 
 def amount(text: str) -> tuple[float, float] | None:
-    """Done and total in `37/100` or `37%`, as the file has it; None if it says nothing of the kind."""
+    """Done and total in `37/100` or `37%`; None if the text is neither."""
     found = _ALONE.fullmatch(text)
     return numbers(found[1], found[2]) if found else None
 
 
 def numbers(done: str, total: str | None) -> tuple[float, float] | None:
-    """The numbers of an amount; without a total it is in per cent. None if there is nothing to do at all."""
+    """Without a total the amount is a percentage. None if the total is 0."""
     part, whole = float(done), 100.0 if total is None else float(total)
     return (part, whole) if 0 < whole < math.inf and part < math.inf else None
 
 
 def _write(path: str, text: str) -> None:
-    """Put a text into a file at once: whoever reads it sees all of it, or what was there before."""
+    """Replace a file atomically."""
     beside = f"{path}.{os.getpid()}.{threading.get_ident()}"
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -13,25 +13,23 @@ from gpuyard.units import format_duration
 T = TypeVar("T")
 
 PATIENCE = 600.0
-"""Seconds for which a daemon may be away while somebody waits for what it knows of."""
-_LOOK = 0.2
-"""Seconds between looks whether it is back."""
+"""Seconds that clients wait for a daemon that went away."""
+_LOOK = 0.2  # seconds between tries
 
 
 def to_stderr(message: str) -> None:
-    """Where messages go."""
     print(f"gpuyard: {message}", file=sys.stderr, flush=True)
 
 
 class Absence:
-    """How long a daemon has been away, as far as somebody has noticed."""
+    """How long a daemon has been away."""
 
     def __init__(self, patience: float = PATIENCE, say: Callable[[str], None] = to_stderr) -> None:
         self._patience, self._say = patience, say
         self._end: float | None = None
 
     def endure(self, error: NoDaemon) -> None:
-        """It is away: wait a moment, or give up if that has been so for too long. Said once."""
+        """Wait a moment, or raise the error if it was away for too long. Reports the absence once."""
         if self._end is None:
             self._end = time.monotonic() + self._patience
             self._say(f"the daemon went away; this waits {format_duration(self._patience)} for the next one")
@@ -40,7 +38,7 @@ class Absence:
         time.sleep(_LOOK)
 
     def over(self) -> None:
-        """It is back."""
+        """The daemon is back."""
         self._end = None
 
 

@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 _OTHER_NAME = (62, 64)
 _EXPIRED, _NOT_YET = 10, 9
-"""What OpenSSL calls it."""
-_LOOK = 5.0
-"""Seconds for a look whether somebody speaks TLS."""
+"""OpenSSL's error codes."""
+_LOOK = 5.0  # seconds for checking whether a server speaks TLS
 
 
-class NetWay:
-    """To a daemon by the name of its machine."""
-
+class TcpTransport:
     advice = "check the address after --host, and whether it is https or http"
 
     def __init__(self, host: Host, ca: str | None = None) -> None:
@@ -32,7 +29,7 @@ class NetWay:
         self._context: ssl.SSLContext | None = None
 
     def connect(self, timeout: float) -> socket.socket:
-        """A new connection, whose other end is who it says; NoDaemon if there is none to be had."""
+        """A new connection, authenticated if TLS is used; raises NoDaemon."""
         host = self._host
         try:
             connection = socket.create_connection((host.name, host.port), timeout)
@@ -46,8 +43,8 @@ class NetWay:
             connection.close()
             raise
 
-    def misunderstanding(self) -> GpuyardError | None:
-        """Who is asked without TLS and speaks TLS alone hangs up without a word: tell so, since nobody will answer."""
+    def protocol_mismatch(self) -> GpuyardError | None:
+        """A server that speaks only TLS hangs up on plain HTTP without an answer."""
         if self._host.tls or not self._speaks_tls():
             return None
         return GpuyardError(f"{self.name} speaks TLS; write https:{self.name.removeprefix('http:')}")
@@ -56,7 +53,7 @@ class NetWay:
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # nothing is sent: who it is does not matter
+        context.check_hostname = False  # nothing is sent, so the server's identity does not matter
         context.verify_mode = ssl.CERT_NONE
         try:
             with socket.create_connection((self._host.name, self._host.port), _LOOK) as connection:
@@ -66,7 +63,7 @@ class NetWay:
         return True
 
     def _secured(self, connection: socket.socket) -> socket.socket:
-        import ssl  # here, since it takes longer to import than most requests take
+        import ssl  # lazily: importing it takes longer than most requests
 
         if self._context is None:
             self._context = self._trusting()

@@ -25,8 +25,6 @@ class HungUp(NoDaemon):
 
 
 class Request(NamedTuple):
-    """What is asked for."""
-
     method: str
     target: str
     body: bytes = b""
@@ -34,68 +32,67 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back; the headers' names are in lower case."""
+    """An HTTP response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class Way(Protocol):
+class Transport(Protocol):
     """How a daemon is reached."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         ...
 
     @property
     def host(self) -> str:
-        """The daemon's name, as it is told."""
+        """The `Host` header."""
         ...
 
     @property
     def base(self) -> str:
-        """What comes before all paths."""
+        """Path prefix."""
         ...
 
     @property
     def advice(self) -> str:
-        """What to do if something else listens there."""
+        """What to do if another server listens there."""
         ...
 
     def connect(self, timeout: float) -> socket.socket:
-        """A new connection; NoDaemon if there is none to be had."""
+        """A new connection; raises NoDaemon."""
         ...
 
-    def misunderstanding(self) -> GpuyardError | None:
-        """Why who listens there hangs up on us, if it is the wrong way to speak to them."""
+    def protocol_mismatch(self) -> GpuyardError | None:
+        """Why the server hangs up, if it expects another protocol."""
         ...
 
 
-def send(way: Way, request: Request, timeout: float = 30.0) -> Answer:
-    """Send one request, and read all of the answer."""
-    with stream(way, request, timeout) as reply:
+def send(transport: Transport, request: Request, timeout: float = 30.0) -> Answer:
+    with stream(transport, request, timeout) as reply:
         return Answer(reply.status, reply.headers, reply.read())
 
 
 @contextlib.contextmanager
-def stream(way: Way, request: Request, timeout: float = 30.0) -> Iterator[Reply]:
-    """Send one request; the answer's body is read as it comes. No pause in it may be longer than `timeout`."""
-    data = _head(way, request) + request.body
-    with way.connect(timeout) as connection, connection.makefile("rb") as file:
+def stream(transport: Transport, request: Request, timeout: float = 30.0) -> Iterator[Reply]:
+    """Send a request and read the answer's body as it comes, with no pause longer than `timeout`."""
+    data = _head(transport, request) + request.body
+    with transport.connect(timeout) as connection, connection.makefile("rb") as file:
         try:
-            with _told(way, timeout), contextlib.suppress(BrokenPipeError):
-                connection.sendall(data)  # the server may have answered before it read all; the answer says why
-            reply = Reply(way, file, timeout)
+            with _errors_of(transport, timeout), contextlib.suppress(BrokenPipeError):
+                connection.sendall(data)  # the server may answer before it has read everything; the answer says why
+            reply = Reply(transport, file, timeout)
         except HungUp as error:
-            why = None if isinstance(error.__cause__, TimeoutError) else way.misunderstanding()
+            why = None if isinstance(error.__cause__, TimeoutError) else transport.protocol_mismatch()
             raise why or error from error.__cause__
         yield reply
 
 
 def check_header(what: str, value: str) -> str:
-    """A text that may stand in a header; it is not told, since it may be a secret."""
+    """Check a header's value; the error does not show it, since it may be a secret."""
     if not value or not value.isascii() or not value.isprintable() or " " in value:
         raise UserError(f"{what} must be letters, digits and marks of ASCII, without blanks")
     return value
@@ -104,19 +101,18 @@ def check_header(what: str, value: str) -> str:
 class Reply:
     """An answer whose body is still to come."""
 
-    def __init__(self, way: Way, file: BinaryIO, timeout: float) -> None:
-        self._way, self._file, self._timeout = way, file, timeout
-        with _told(way, timeout):
+    def __init__(self, transport: Transport, file: BinaryIO, timeout: float) -> None:
+        self._transport, self._file, self._timeout = transport, file, timeout
+        with _errors_of(transport, timeout):
             self.status, self.headers = self._head()
 
     def read(self) -> bytes:
-        """All of the body."""
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """The body, piece by piece as it comes; HungUp if it is cut."""
+        """The body as it comes; raises HungUp if it is cut."""
         length = self.headers.get("content-length", "")
-        with _told(self._way, self._timeout):
+        with _errors_of(self._transport, self._timeout):
             if self.headers.get("transfer-encoding", "").lower() == "chunked":
                 yield from self._chunks()
             elif length:
@@ -147,7 +143,7 @@ class Reply:
         while size := self._number(self._line().partition(";")[0], 16):
             yield self._exactly(size)
             self._line()
-        while self._line():  # what may follow the last chunk
+        while self._line():  # trailers
             pass
 
     def _exactly(self, size: int) -> bytes:
@@ -166,16 +162,19 @@ class Reply:
         return number
 
     def _cut(self) -> HungUp:
-        return HungUp(
-            f"the daemon at {self._way.name} hung up in the middle of its answer; see whether gpuyard status answers"
-        )
+        name = self._transport.name
+        return HungUp(f"the daemon at {name} hung up in the middle of its answer; see whether gpuyard status answers")
 
     def _strange(self) -> GpuyardError:
-        return GpuyardError(f"what listens at {self._way.name} is not gpuyard's daemon; {self._way.advice}")
+        return GpuyardError(f"what listens at {self._transport.name} is not gpuyard's daemon; {self._transport.advice}")
 
 
-def _head(way: Way, request: Request) -> bytes:
-    lines = [f"{request.method} {way.base}{request.target} HTTP/1.1", f"Host: {way.host}", "Connection: close"]
+def _head(transport: Transport, request: Request) -> bytes:
+    lines = [
+        f"{request.method} {transport.base}{request.target} HTTP/1.1",
+        f"Host: {transport.host}",
+        "Connection: close",
+    ]
     if request.body or request.method in ("POST", "PUT"):
         lines += ["Content-Type: application/json", f"Content-Length: {len(request.body)}"]
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
@@ -183,25 +182,21 @@ def _head(way: Way, request: Request) -> bytes:
 
 
 @contextlib.contextmanager
-def _told(way: Way, timeout: float) -> Iterator[None]:
-    """What goes wrong with a connection, as a sentence."""
+def _errors_of(transport: Transport, timeout: float) -> Iterator[None]:
+    """Raise failures of a connection as `HungUp`."""
+    name = transport.name
     try:
         yield
     except TimeoutError as error:
-        raise HungUp(f"the daemon at {way.name} did not answer within {timeout:.4g} seconds; try again") from error
-    except OSError as error:  # of TLS as well
-        raise HungUp(
-            f"the daemon at {way.name} hung up before it answered; see whether gpuyard status answers"
-        ) from error
+        raise HungUp(f"the daemon at {name} did not answer within {timeout:.4g} seconds; try again") from error
+    except OSError as error:  # also errors of TLS
+        raise HungUp(f"the daemon at {name} hung up before it answered; see whether gpuyard status answers") from error
 
 
-_LONGEST = 107
-"""Bytes of a path that fit into a socket address on Linux."""
+_LONGEST = 107  # bytes of a path that fit into a socket address on Linux
 
 
-class UnixWay:
-    """To a daemon by the path of its socket."""
-
+class UnixTransport:
     host = "gpuyard"
     base = ""
     advice = "give another --socket"
@@ -210,7 +205,6 @@ class UnixWay:
         self.name = path
 
     def connect(self, timeout: float) -> socket.socket:
-        """A new connection; NoDaemon if there is none to be had."""
         if not hasattr(socket, "AF_UNIX"):
             raise UserError("gpuyard's daemon runs on Linux; say where, as in --host https://box:62333 (GPUYARD_HOST)")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -225,8 +219,8 @@ class UnixWay:
             raise
         return connection
 
-    def misunderstanding(self) -> None:
-        """There is one way only to speak to a socket."""
+    def protocol_mismatch(self) -> None:
+        """A socket has only one protocol."""
 
     def _refused(self, error: OSError, timeout: float) -> Exception:
         if isinstance(error, TimeoutError):
@@ -240,7 +234,7 @@ class UnixWay:
 
 @contextlib.contextmanager
 def reachable(path: str) -> Iterator[str]:
-    """An address for a socket's path: through a descriptor of its directory where the path is too long for one."""
+    """An address for a socket's path: through a descriptor of its directory if the path is too long."""
     if len(os.fsencode(path)) <= _LONGEST:
         yield path
         return
@@ -254,10 +248,8 @@ def reachable(path: str) -> Iterator[str]:
         os.close(handle)
 
 
-_AWAY = (502, 503, 504)
-"""What a proxy answers while the daemon behind it is away."""
-_ELSEWHERE = (403, 404, 405, 501)
-"""What servers answer that know nothing of our paths; a daemon says so in JSON."""
+_AWAY = (502, 503, 504)  # status codes of a proxy while the daemon behind it is away
+_ELSEWHERE = (403, 404, 405, 501)  # status codes of other servers for our paths; a daemon would answer in JSON
 
 
 class Refused(GpuyardError):
@@ -273,12 +265,12 @@ class Invalid(Refused, UserError):
 
 
 def refusal(answer: Answer, url: str = "", token: bool = False) -> GpuyardError:
-    """An answer that is none, as an error; with the daemon's URL if it is elsewhere, and whether a token was sent."""
+    """The error for an answer; `url` if the daemon is remote, `token` if one was sent."""
     text = _detail(answer)
     if url and text is None and answer.status in _AWAY:
         return NoDaemon(f"there is a proxy at {url}, but no daemon behind it answers; see whether it is up there")
     if url and answer.status in _ELSEWHERE and not _is_json(answer):
-        return stranger(url)
+        return not_gpuyard(url)
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "elsewhere")
         return GpuyardError(f"{url or 'the daemon'} sends to {where}; give the address there, if you trust it")
@@ -286,8 +278,7 @@ def refusal(answer: Answer, url: str = "", token: bool = False) -> GpuyardError:
     return kind(answer.status, _sentence(answer, text, url, token))
 
 
-def stranger(url: str) -> GpuyardError:
-    """Somebody answers, and it is no daemon."""
+def not_gpuyard(url: str) -> GpuyardError:
     return GpuyardError(f"what answers at {url} is not gpuyard; check the host, the port and the path")
 
 
@@ -300,7 +291,7 @@ def _is_json(answer: Answer) -> bool:
 
 
 def _detail(answer: Answer) -> str | None:
-    """The daemon's own sentence."""
+    """The daemon's own message."""
     try:
         problem = json.loads(answer.body)
         text = problem.get("detail") or problem.get("title")

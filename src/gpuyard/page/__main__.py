@@ -11,13 +11,12 @@ from gpuyard.page import process
 
 
 def _go_first() -> None:
-    """Where memory runs out, let this end, and what it has started, before any job and the daemon: it comes back."""
+    """Under memory pressure, let the kernel kill the page before jobs and the daemon: the daemon restarts it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def main() -> None:
-    """Serve until told to end."""
     parser = argparse.ArgumentParser(prog="gpuyard.page", description="The process of gpuyard's page.")
     parser.add_argument("--fd", type=int, required=True, help="The listening socket, inherited from the daemon.")
     parser.add_argument("--socket", required=True, help="Where the daemon listens.")
@@ -31,7 +30,7 @@ def main() -> None:
     from gpuyard.page.page_app import make_app
     from gpuyard.page.simulations import trace_sources
 
-    with reachable(given.socket) as daemon:  # whose path may be too long for an address, for as long as this lives
+    with reachable(given.socket) as daemon:  # a short address, while this process lives
         app = make_app(daemon, given.traces)
         if process.drops_root():
             trace_sources.make_code_cache(process.NOBODY)

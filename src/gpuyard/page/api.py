@@ -11,18 +11,18 @@ import httpx
 
 from gpuyard.errors import GpuyardError
 
+Facts = Mapping[str, Any]  # a JSON object of the API
 _TIMEOUT = 30.0
 _PREFIX = "/api/v1"
 
 
 class Refused(GpuyardError):
-    """The daemon said no, in a sentence."""
+    """The daemon refused the request; the message is its answer."""
 
     def __init__(self, status: int, detail: str, errors: list[dict[str, str]] | None = None) -> None:
         super().__init__(detail)
         self.status = status
-        self.errors = errors or []
-        """What is wrong where, of a request that is not valid."""
+        self.errors = errors or []  # the invalid fields of the request
 
 
 class Unavailable(GpuyardError):
@@ -30,7 +30,7 @@ class Unavailable(GpuyardError):
 
 
 class Api:
-    """What asks. Without a ticket it asks as this process, which may look and nothing else that matters."""
+    """HTTP requests to the daemon. Without a ticket they have this process's rights, which are read-only."""
 
     def __init__(self, socket: str, ticket: str = "", client: httpx.AsyncClient | None = None) -> None:
         self._socket, self._ticket = socket, ticket
@@ -41,21 +41,19 @@ class Api:
         )
 
     def as_viewer(self, ticket: str) -> Api:
-        """The same, in the name of who has this ticket."""
         return Api(self._socket, ticket, self._client)
 
     async def get(self, path: str, **query: Any) -> Any:
-        """What is there."""
         return await self.ask("GET", path, query=query)
 
     async def post(self, path: str, body: Any = None, key: str = "") -> Any:
-        """Ask for something to be done; with a key it is done once, however often it is asked for."""
+        """Post a body; with an idempotency key, repeated requests take effect once."""
         return await self.ask("POST", path, {} if body is None else body, key=key)
 
     async def ask(
         self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None, key: str = ""
     ) -> Any:
-        """The answer to a request, as JSON has it; `Refused` and `Away` say what is wrong."""
+        """The JSON answer to a request; raises `Refused` or `Unavailable`."""
         asked = {name: _text(value) for name, value in (query or {}).items() if value not in (None, "")}
         try:
             answer = await self._client.request(
@@ -71,12 +69,11 @@ class Api:
 
     @asynccontextmanager
     async def stream(self, path: str, headers: Mapping[str, str], **query: Any) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of an answer that goes on."""
         asked = {name: _text(value) for name, value in query.items() if value is not None}
-        patience = httpx.Timeout(5.0, read=60.0)  # it says that it lives more often than that
+        timeout = httpx.Timeout(5.0, read=60.0)  # the stream has heartbeats more often than that
         try:
             async with self._client.stream(
-                "GET", _PREFIX + path, params=asked or None, headers={**self._headers(), **headers}, timeout=patience
+                "GET", _PREFIX + path, params=asked or None, headers={**self._headers(), **headers}, timeout=timeout
             ) as answer:
                 if not answer.is_success:
                     await answer.aread()
@@ -86,7 +83,7 @@ class Api:
             raise Unavailable from error
 
     def _headers(self) -> dict[str, str]:
-        plain = {"Prefer": "times=iso"}  # in sentences, so that they can be told as the viewer's clock has them
+        plain = {"Prefer": "times=iso"}  # in messages, to be converted to the viewer's clock
         return {**plain, "Authorization": f"Bearer {self._ticket}"} if self._ticket else plain
 
 
@@ -96,7 +93,7 @@ def _text(value: Any) -> str:
 
 def _refusal(answer: httpx.Response) -> GpuyardError:
     try:
-        told = answer.json()
-        return Refused(answer.status_code, str(told["detail"]), told.get("errors"))
+        problem = answer.json()
+        return Refused(answer.status_code, str(problem["detail"]), problem.get("errors"))
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
         return Refused(answer.status_code, f"the daemon answered with status {answer.status_code}")

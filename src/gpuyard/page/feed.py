@@ -5,105 +5,108 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import operator
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Api, Refused, Unavailable
 
-SAMPLES_KEPT = 120
-"""Samples of each GPU."""
+SAMPLES_KEPT = 120  # per GPU
 METRICS = ("utilization", "memory_used", "temperature", "power")
 Curves = dict[str, deque[float | None]]
+T = TypeVar("T")
 
 
 class Samples:
-    """What the daemon told last, GPU by GPU."""
-
     def __init__(self) -> None:
         self.at: deque[float] = deque(maxlen=SAMPLES_KEPT)
         self._curves: dict[int, Curves] = {}
 
     @property
     def last(self) -> float | None:
-        """When the latest is of, in seconds since the epoch; None before the first."""
+        """Time of the latest sample, in seconds since the epoch."""
         return self.at[-1] if self.at else None
 
-    def add(self, told: Mapping[str, Any]) -> None:
-        """Take what the API answered."""
-        self.at.extend(told["at"])
-        for gpu in told["gpus"]:
+    def add(self, answer: Mapping[str, Any]) -> None:
+        self.at.extend(answer["at"])
+        for gpu in answer["gpus"]:
             curves = self._curves.setdefault(gpu["index"], {name: deque(maxlen=SAMPLES_KEPT) for name in METRICS})
             for name in METRICS:
-                curves[name].extend(gpu.get(name) or [None] * len(told["at"]))
+                curves[name].extend(gpu.get(name) or [None] * len(answer["at"]))
 
     def of(self, gpu: int, metric: str) -> Sequence[float | None]:
-        """The curve of one GPU."""
         curves = self._curves.get(gpu)
         return list(curves[metric]) if curves else []
 
 
 log = logging.getLogger("gpuyard.page")
 _REST = 0.5  # seconds between beats
-_HEARTBEAT = 1.0  # seconds after which there is a beat even if nothing happened
-_RETRY = 0.5  # seconds until a daemon that is away is tried again
-_FORGET = 120.0  # seconds after which an answer that nobody asked for again is forgotten
-_MAX_ANSWERS = 300  # answers that are kept: who types on and on in a filter asks for something else each time
+_HEARTBEAT = 1.0  # seconds until a beat without any event
+_RETRY = 0.5  # seconds until the next try if the daemon is away
+_FORGET = 120.0  # seconds after which an answer is dropped
+_MAX_ANSWERS = 300  # answers that are kept: typing in a filter makes many different requests
 
 
 class Listener(Protocol):
-    """Somebody who wants to know of each beat."""
+    """An open page, called at every beat."""
 
     def beat(self) -> None: ...
 
 
 class _Answer:
-    """What was asked for, when, and as of which event."""
+    """A request to the API, when it was sent, and after how many events."""
 
     __slots__ = ("at", "seen", "task")
 
     def __init__(self, task: asyncio.Task[Any], seen: int) -> None:
         self.task, self.at, self.seen = task, time.monotonic(), seen
 
+    @property
+    def failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
 
 class Feed:
-    """The yard as everybody may see it."""
+    """What the daemon shows to every viewer."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.samples = Samples()
         self.listeners: set[Listener] = set()
-        self.happened = 0
-        """Counts what happened since this process began; what was asked before the latest is old."""
+        self.happened = 0  # number of events so far; answers from before the latest event are outdated
         self.away = False
         self._news = asyncio.Event()
         self._answers: dict[str, _Answer] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._shared: dict[Callable[[Feed], Any], Any] = {}
 
     async def start(self) -> None:
-        """Begin to listen."""
         for work in (self._follow_events, self._follow_samples, self._beat):
             self._tasks.append(asyncio.create_task(run_forever(work)))
 
     async def stop(self) -> None:
-        """Listen no longer."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def ask(self, path: str, keep: float = 5.0, *, until_event: bool = True) -> Any:
-        """What the API answers: at most `keep` seconds old, and of after the latest event if that matters."""
+        """The API's answer: at most `keep` seconds old, and (by default) no older than the latest event."""
         known = self._answers.get(path)
         now = time.monotonic()
-        if known is None or now - known.at > keep or (until_event and known.seen != self.happened) or _failed(known):
-            known = self._answers[path] = _Answer(asyncio.create_task(self._asked(path)), self.happened)
+        if known is None or now - known.at > keep or (until_event and known.seen != self.happened) or known.failed:
+            known = self._answers[path] = _Answer(asyncio.create_task(self.api.ask("GET", path)), self.happened)
         return await asyncio.shield(known.task)
 
-    async def _asked(self, path: str) -> Any:
-        return await self.api.ask("GET", path)
+    def shared(self, kind: Callable[[Feed], T]) -> T:
+        """The one instance of a state that all viewers share."""
+        if kind not in self._shared:
+            self._shared[kind] = kind(self)
+        found: T = self._shared[kind]
+        return found
 
     async def _follow_events(self) -> None:
         last = ""
@@ -116,17 +119,16 @@ class Feed:
                         if line.startswith("id:"):
                             last = line[3:].strip()
                         elif line.startswith("data:"):
-                            self._tell(json.loads(line[5:]))
+                            self._tell(away=False)
             except Unavailable:
-                pass  # which is told below, as is the end of a stream
+                pass  # handled below, as is the end of a stream
             except Refused as error:
                 log.warning("events cannot be followed: %s", error)
             self._tell(away=True)
             await asyncio.sleep(_RETRY)
 
-    def _tell(self, event: dict[str, Any] | None = None, *, away: bool | None = None) -> None:
-        if away is not None:
-            self.away = away
+    def _tell(self, *, away: bool) -> None:
+        self.away = away
         self.happened += 1
         self._news.set()
 
@@ -163,12 +165,8 @@ class Feed:
                 del self._answers[path]
 
 
-def _failed(answer: _Answer) -> bool:
-    return answer.task.done() and (answer.task.cancelled() or answer.task.exception() is not None)
-
-
 async def run_forever(work: Callable[[], Awaitable[None]]) -> None:
-    """Do it; if it fails, say so and begin again: a page that stands still without a word would be worse."""
+    """Run a coroutine, and restart it when it fails, so that open pages do not freeze silently."""
     while True:
         try:
             await work()
@@ -179,6 +177,48 @@ async def run_forever(work: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(_RETRY)
 
 
+class VersionedParts:
+    """Parts of a view by name, and the version in which each changed last."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._parts: dict[str, Any] = {}
+        self._since: dict[str, int] = {}
+        self._encoded: dict[int, str] = {}
+
+    def take(self, parts: Mapping[str, Any]) -> None:
+        gone = {name: None for name, part in self._parts.items() if part is not None and name not in parts}
+        changed = {name: part for name, part in {**parts, **gone}.items() if self._parts.get(name) != part}
+        if not changed:
+            return
+        self.version += 1
+        self._parts |= changed
+        self._since |= dict.fromkeys(changed, self.version)
+        self._encoded.clear()
+
+    def after(self, version: int) -> str:
+        """Changes since a version, as JSON; empty if there are none."""
+        if version >= self.version:
+            return ""
+        if version not in self._encoded:
+            new = {name: part for name, part in self._parts.items() if self._since[name] > version}
+            self._encoded[version] = json.dumps(new, separators=(",", ":"))
+        return self._encoded[version]
+
+
+class SharedState(VersionedParts):
+    """A view's parts, computed once for all viewers; get it by `Feed.shared`."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__()
+        self._feed = feed
+        self.seen: Sequence[Any] = ()  # the answers from which the parts were computed
+
+    def differs(self, answers: Sequence[Any]) -> bool:
+        """Whether the feed has requested any of these answers again."""
+        return len(answers) != len(self.seen) or any(map(operator.is_not, answers, self.seen))
+
+
 class Drain(NamedTuple):
     """Why a GPU was drained, and by whom; both may be empty."""
 
@@ -187,7 +227,7 @@ class Drain(NamedTuple):
 
 
 class DrainReasons:
-    """Those of a yard, asked for when other GPUs are drained than before."""
+    """Drain reasons of a daemon, requested again when the set of drained GPUs changes."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -195,16 +235,14 @@ class DrainReasons:
         self._found: dict[int, Drain] = {}
 
     async def of(self, gpus: Sequence[Mapping[str, Any]]) -> dict[int, Drain]:
-        """Why these GPUs, as the API lists them, are drained."""
         drained = [gpu["index"] for gpu in gpus if gpu["drained"]]
         if drained != self._drained:
-            told = await self._feed.ask("/events?kind=GpusDrained&limit=10000", 0.0) if drained else {"events": []}
-            self._drained, self._found = drained, drain_reasons(told["events"])
+            answer = await self._feed.ask("/events?kind=GpusDrained&limit=10000", 0.0) if drained else {"events": []}
+            self._drained, self._found = drained, drain_reasons(answer["events"])
         return self._found
 
 
 def drain_reasons(events: Sequence[Mapping[str, Any]]) -> dict[int, Drain]:
-    """Why GPUs were drained last, and by whom."""
     found: dict[int, Drain] = {}
     for event in events:
         found |= dict.fromkeys(event.get("gpus") or (), Drain(event.get("reason") or "", event.get("by") or ""))

@@ -9,18 +9,15 @@ from typing import NamedTuple
 
 from nicegui import ui
 
-from gpuyard.page.parts import heading, link
+from gpuyard.page.parts import heading, link, tagged
 from gpuyard.page.visit import Viewer, Visit
 
 
 class Place(NamedTuple):
-    """An entry of the navigation."""
-
     path: str
     name: str
     icon: str
-    for_actors: bool = False
-    """Whether it is only for those who may do something."""
+    for_actors: bool = False  # hidden from viewers who may only look
 
 
 PLACES = (
@@ -36,7 +33,6 @@ PLACES = (
 
 @contextmanager
 def frame(visit: Visit, path: str, title: str = "") -> Iterator[None]:
-    """The page around a view."""
     one_main()
     head(path, visit.viewer)
     _banner(visit)
@@ -47,19 +43,18 @@ def frame(visit: Visit, path: str, title: str = "") -> Iterator[None]:
 
 
 def one_main() -> None:
-    """Let Quasar's page, which is a `main` around all, be none: ours is the one that screen readers go to."""
+    """Quasar wraps the page in a `main` of its own; hide it from screen readers, so that ours is the only one."""
     slot = ui.context.client.content.parent_slot
     if slot is not None:
         slot.parent.props("role=presentation")
 
 
 def head(path: str, viewer: Viewer | None, places: Sequence[Place] | None = None) -> None:
-    """The bar on top, with the way to these places; by default to those that are for the viewer."""
+    """The top bar, with these entries; by default those that the viewer may use."""
     if places is None:
         places = [place for place in PLACES if viewer is not None and (viewer.acts or not place.for_actors)]
     with ui.element("header").classes("gy-head"):
-        with ui.element("a").props('href="#main"').classes("gy-skip"):
-            ui.label("Skip to the content")
+        tagged("a", "Skip to the content").props('href="#main"').classes("gy-skip")
         with ui.element("a").props('href="/" aria-label="gpuyard, overview"').classes("gy-brand"):
             ui.element("span").classes("gy-logo").props("aria-hidden=true")
             ui.label("gpuyard")
@@ -68,27 +63,28 @@ def head(path: str, viewer: Viewer | None, places: Sequence[Place] | None = None
                 for place in places:
                     _entry(place, path)
         with ui.element("div").classes("gy-who"):
-            _theme()
+            button = ui.button(icon="contrast").props('flat round dense aria-label="Light or dark"')
+            button.on("click", js_handler="() => gyTheme()")
             if viewer is not None:
                 _who(viewer)
 
 
 def _banner(visit: Visit) -> None:
-    """Tell that the daemon is away, and that it was restarted."""
+    """Show when the daemon is away, and tell when it was restarted."""
     banner = ui.element("div").classes("gy-banner").props("role=status")
     with banner:
         ui.label("The daemon does not answer; it may be restarting. Jobs go on meanwhile, and this page waits for it.")
     banner.set_visibility(False)
-    told = ""
+    since = ""
 
     async def show() -> None:
-        nonlocal told
+        nonlocal since
         banner.set_visibility(visit.feed.away)
         if visit.feed.away:
             return
         status = await visit.feed.ask("/status", 30.0, until_event=False)
-        if status["since"] != told:
-            told = status["since"]
+        if status["since"] != since:
+            since = status["since"]
             ui.run_javascript(f"gyLife({json.dumps(status['since'])})")
 
     visit.live(show)
@@ -101,11 +97,6 @@ def _entry(place: Place, path: str) -> None:
     with entry:
         ui.icon(place.icon).props("aria-hidden=true")
         ui.label(place.name)
-
-
-def _theme() -> None:
-    button = ui.button(icon="contrast").props('flat round dense aria-label="Light or dark"')
-    button.on("click", js_handler="() => gyTheme()")
 
 
 def _who(viewer: Viewer) -> None:

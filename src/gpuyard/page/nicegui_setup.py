@@ -20,18 +20,16 @@ from nicegui import app as pages
 from nicegui.translations import translations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_UNOPENED = 60
-"""Pages that are kept for each viewer until they are opened."""
+MAX_UNOPENED = 60  # pages kept per viewer until a browser connects to them
 
 
 class UnopenedPages:
-    """Thins out what waits to be opened, whenever another page was asked for."""
+    """Middleware that drops old unopened pages whenever another page was requested."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         before = len(Client.instances)
         await self._app(scope, receive, send)
         if len(Client.instances) > max(before, MAX_UNOPENED):
@@ -39,9 +37,8 @@ class UnopenedPages:
 
 
 def drop_unopened() -> None:
-    """Let the oldest go, of whoever has too many."""
     waiting: defaultdict[str, list[Client]] = defaultdict(list)
-    for client in Client.instances.values():  # the oldest first
+    for client in Client.instances.values():  # oldest first
         if client._response_built and not client.has_socket_connection and not client._delete_tasks:
             waiting[client.request.headers.get("x-gpuyard-ticket", "")].append(client)
     for clients in waiting.values():
@@ -52,12 +49,12 @@ def drop_unopened() -> None:
 _ASSETS = Path(__file__).parent / "assets"
 _SHEET = "all.css"
 _IMMUTABLE = "public, max-age=31536000, immutable"
-_GZIP_FROM = 1000  # bytes; less is not worth it
-_MAX_CACHED = 2**25  # bytes of NiceGUI's files, packed, of which there are some 2 MB
+_GZIP_FROM = 1000  # bytes
+_MAX_CACHED = 2**25  # bytes of NiceGUI's files, gzipped; there are about 2 MB
 
 
 class Asset(NamedTuple):
-    """What is sent, and what tells whether that has changed."""
+    """A file with its gzipped content, MIME type and ETag."""
 
     content: bytes
     packed: bytes
@@ -72,7 +69,7 @@ def _asset(name: str, content: bytes) -> Asset:
 
 
 def _read_assets() -> dict[str, Asset]:
-    """All files, and all sheets as one: that of all views first, since the others build on it."""
+    """All files, and all style sheets joined into one; page.css first, since the others build on it."""
     read = {file.name: file.read_bytes() for file in sorted(_ASSETS.iterdir()) if file.is_file()}
     sheets = sorted((name for name in read if name.endswith(".css")), key=lambda name: (name != "page.css", name))
     read[_SHEET] = b"\n".join(read[name] for name in sheets)
@@ -80,24 +77,20 @@ def _read_assets() -> dict[str, Asset]:
 
 
 class Assets:
-    """Gives them."""
-
     def __init__(self) -> None:
         self._files = _read_assets()
 
     @property
     def head(self) -> str:
-        """What every page has in its head; the addresses change with what is there, so that all of it can be kept."""
+        """Tags for every page's head; URLs contain the content's hash, so that browsers can cache for ever."""
         sheet, script = (f"/page/assets/{name}?v={self._files[name].mark[1:-1]}" for name in (_SHEET, "page.js"))
         return f'<link rel="stylesheet" href="{sheet}"><script src="{script}"></script>'
 
     def add_to(self, app: FastAPI) -> None:
-        """Make the route known, and keep what NiceGUI packs."""
         app.add_api_route("/page/assets/{name}", self.give, include_in_schema=False)
         app.add_middleware(ResponseCache)
 
     async def give(self, request: Request, name: str) -> Response:
-        """A file, unless the browser has it."""
         file = self._files.get(name)
         if file is None:
             return Response("There is no such file.", 404)
@@ -111,7 +104,7 @@ class Assets:
 
 
 class ResponseCache:
-    """NiceGUI's own files as it sent them last: it would read and pack each of them again for every browser."""
+    """Cache of NiceGUI's own files: NiceGUI would read and gzip each of them again for every browser."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -119,7 +112,6 @@ class ResponseCache:
         self._size = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer from what is kept, or keep the answer."""
         if scope["type"] != "http" or scope["method"] != "GET" or not scope["path"].startswith("/_nicegui/"):
             return await self._app(scope, receive, send)
         key = scope["path"], b"gzip" in dict(scope["headers"]).get(b"accept-encoding", b"")
@@ -138,7 +130,6 @@ class ResponseCache:
         return None
 
     def _keep(self, key: tuple[str, bool], sent: list[Message]) -> None:
-        """Keep what may be kept for ever, as its head says; all of it, or nothing."""
         if not sent or sent[0].get("status") != 200 or sent[-1].get("more_body"):
             return
         size = sum(len(message.get("body", b"")) for message in sent)
@@ -150,17 +141,16 @@ class ResponseCache:
 
 _WEBSOCKET_PATH = "/_nicegui_ws/"
 _PAGE_MESSAGES = ("event", "javascript_response", "ack", "log")
-_POLICY_VIOLATION = 1008  # of websockets
+_POLICY_VIOLATION = 1008  # close code of websockets
 
 
 class WebsocketGuard:
-    """Turns away who goes on with a line that somebody else began."""
+    """Middleware that refuses requests to continue another viewer's socket.io connection."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         kind = scope["type"]
         if kind == "lifespan" or not scope["path"].startswith(_WEBSOCKET_PATH) or _is_their_own(scope):
             await self._app(scope, receive, send)
@@ -171,7 +161,7 @@ class WebsocketGuard:
 
 
 def _is_their_own(scope: Scope) -> bool:
-    """Whether who asks began the line that they name, if they name any."""
+    """Whether the requester opened the connections that the request names."""
     for id in parse_qs(scope["query_string"].decode("latin-1")).get("sid", ()):
         begun = core.sio.environ.get(id)
         here = dict(scope["headers"]).get(b"x-gpuyard-ticket", b"").decode("latin-1")
@@ -181,7 +171,7 @@ def _is_their_own(scope: Scope) -> bool:
 
 
 def guard_websockets() -> None:
-    """Have NiceGUI look at who opens a page, and at which page a message is of."""
+    """Let NiceGUI check who connects to a page, and to which page a message belongs."""
     accept = Client.accept_handshake
 
     def accepts(self: Client, socket_id: str, tab_id: str, environ: dict[str, Any] | None) -> bool:
@@ -205,7 +195,7 @@ def _of_its_own_page(handler: Callable[[str, Any], Any]) -> Callable[[str, Any],
 
 
 def ticket_holder(ticket: str) -> Any:
-    """Whose a ticket is, by how they came: addresses may change. Whether it is good the daemon has looked at."""
+    """User and origin of a ticket, without the address, which may change. The daemon has already verified it."""
     said = ticket.removeprefix("gt_").partition(".")[0]
     try:
         return json.loads(urlsafe_b64decode(said + "=" * (-len(said) % 4)))[:2]
@@ -213,31 +203,30 @@ def ticket_holder(ticket: str) -> Any:
         return ticket
 
 
-BUILD_TIMEOUT = 20.0
-"""Seconds that a view may take to be built, on a machine that has much else to do."""
+BUILD_TIMEOUT = 20.0  # seconds that a view may take to build, generous for a busy machine
 _THEMES = {"dark": True, "light": False}
 
 
 def set_up_nicegui(app: FastAPI, lost: str, meanwhile: str, mistaken: str) -> None:
-    """Let NiceGUI serve its pages in an application that has all of its own routes.
+    """Let NiceGUI serve pages in an application that has its own routes already.
 
-    What a browser says whose line is cut, of what goes on then, and what it says where a page failed.
+    `lost` and `meanwhile` are shown when the connection breaks, `mistaken` when a page fails.
     """
     files = Assets()
     files.add_to(app)
     translations["en-US"] |= {"connection_lost": lost, "trying_to_reconnect": meanwhile}
     ui.add_head_html(files.head, shared=True)
-    pages.config.quasar_config["loadingBar"]["skipHijack"] = True  # a page that is followed live would load for ever
+    pages.config.quasar_config["loadingBar"]["skipHijack"] = True  # live pages would seem to load for ever
     ui.run_with(
         app, title="gpuyard", language="en-US", dark=None, tailwind=False, show_welcome_message=False,
         binding_refresh_interval=None, reconnect_timeout=5.0, message_history_length=100,
     )  # fmt: skip
-    pages.on_exception(lambda: ui.notify(mistaken, type="negative"))  # NiceGUI has written it to the log
+    pages.on_exception(lambda: ui.notify(mistaken, type="negative"))  # NiceGUI logs it
     app.add_middleware(UnopenedPages)
     app.add_middleware(WebsocketGuard)
     guard_websockets()
 
 
 def apply_theme(request: Request) -> None:
-    """Light or dark, as who asks chose it; else as their system has it."""
+    """Light or dark as the viewer chose it, else as the system has it."""
     ui.dark_mode(_THEMES.get(request.cookies.get("gpuyard_theme", "")))

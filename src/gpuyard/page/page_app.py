@@ -15,20 +15,19 @@ from gpuyard.page.api import Api, Refused, Unavailable
 from gpuyard.page.feed import Feed
 from gpuyard.page.frame import frame, head, one_main
 from gpuyard.page.nicegui_setup import BUILD_TIMEOUT, apply_theme, set_up_nicegui
-from gpuyard.page.parts import command, heading
+from gpuyard.page.parts import command, heading, tagged
 from gpuyard.page.simulations.runs import Comparisons
 from gpuyard.page.views import VIEWS, View, history_tables
 from gpuyard.page.visit import Viewer, Visit
 
 _ENDED = "You were logged out: your token was revoked or has expired, or was not used here for 12 hours."
 REASONS = {"ended": _ENDED, "refused": f"{_ENDED} What you asked for last was not done."}
-"""Why somebody is sent to the door, by what the address says of it; nothing else that it says is shown."""
+"""Why a viewer is sent to the login page, by the `reason` in the URL; other values are not shown."""
 LOGGED_IN_COOKIE = "gpuyard_came_in"
-"""The cookie, no secret, of a browser in which somebody logged in and not out; it goes with the browser."""
+"""Session cookie, no secret, that marks a browser as logged in until it logs out or closes."""
 
 
 def login_form(reason: str = "") -> None:
-    """Ask for a token; of whom it was asked before, say why again."""
     one_main()
     head("/login", None)
     with ui.element("main").classes("gy-main gy-door").props("id=main tabindex=-1"):
@@ -38,32 +37,30 @@ def login_form(reason: str = "") -> None:
         ui.label("This daemon wants to know who looks. Paste a token; an admin of this machine makes one with")
         command("gpuyard token create NAME")
         with ui.element("form").classes("gy-login").props('id=login onsubmit="gyLogIn(event)"'):
-            with ui.element("label").props("for=token"):
-                ui.label("Token")
+            tagged("label", "Token").props("for=token")
             ui.element("input").props(
                 "id=token name=token type=password autocomplete=current-password required autofocus"
             )
-            with ui.element("button").props("type=submit").classes("gy-submit"):
-                ui.label("Log in")
+            tagged("button", "Log in").props("type=submit").classes("gy-submit")
         ui.element("p").props("id=refusal role=alert").classes("gy-refusal")
 
 
 def make_app(socket: str, traces: str = "") -> FastAPI:
-    """The application, which asks the daemon at a socket, and offers the traces of a folder to be simulated."""
+    """The application: asks the daemon at a socket, and offers traces from a folder for simulation."""
     api = Api(socket)
     feed = Feed(api)
-    bench = pages.state.bench = Comparisons(traces)
+    comparisons = pages.state.comparisons = Comparisons(traces)
 
     @asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:
         await feed.start()
         yield
-        await bench.line.close()
+        await comparisons.queue.close()
         await feed.stop()
 
     app = FastAPI(openapi_url=None, lifespan=living)
     history_tables.add_export(app, api)
-    bench.add_to(app, api)
+    comparisons.add_to(app, api)
     for view in VIEWS:
         _add(view, api, feed)
     ui.page("/login", title="Log in · gpuyard")(_log_in)
@@ -82,7 +79,7 @@ def _log_in(request: Request) -> None:
 
 
 def _add(view: View, api: Api, feed: Feed) -> None:
-    """Make a view known: it is built for whoever the daemon says looks at it."""
+    """Register a view; it is built for the viewer that the daemon recognises."""
 
     async def build(request: Request) -> Response | None:
         asking = api.as_viewer(request.headers.get("x-gpuyard-ticket", ""))
@@ -104,11 +101,11 @@ def _add(view: View, api: Api, feed: Feed) -> None:
 
 
 def _to_login(request: Request) -> Response:
-    ui.context.client.delete()  # which nobody will open
+    ui.context.client.delete()  # the page is not opened
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     ended = LOGGED_IN_COOKIE in request.cookies
     said = (*(["reason=ended"] if ended else ()), *([f"next={quote(wanted)}"] if wanted != "/" else ()))
     answer = RedirectResponse(f"/login{'?' * bool(said)}{'&'.join(said)}", 303)
     if ended:
-        answer.delete_cookie(LOGGED_IN_COOKIE)  # it is told once
+        answer.delete_cookie(LOGGED_IN_COOKIE)  # show the reason once
     return answer

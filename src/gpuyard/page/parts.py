@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 from urllib.parse import quote
 
 from nicegui import ui
@@ -18,14 +18,13 @@ _NOTHING = object()
 
 
 class Section:
-    """A part of the page that is drawn anew when what it shows is another, and left alone else."""
+    """A part of the page that is redrawn only when its content changes."""
 
     def __init__(self, classes: str = "", tag: str = "div", props: str = "") -> None:
         self._box = ui.element(tag).classes(classes).props(props)
         self._shown: Any = _NOTHING
 
     def show(self, facts: Any, draw: Callable[[], object], *, visible: bool = True) -> None:
-        """Draw it, if these facts are not those that it was drawn with."""
         self._box.set_visibility(visible)
         if facts == self._shown:
             return
@@ -36,11 +35,11 @@ class Section:
 
 
 class Since(Element, component="assets/since.js"):
-    """How long ago something was, which goes on by itself in the browser."""
+    """The time since an instant; the browser keeps counting."""
 
     def __init__(self, since: str | float) -> None:
         super().__init__()
-        self._props["since"] = datetime.fromisoformat(since).timestamp() if isinstance(since, str) else since
+        self._props["since"] = epoch(since) if isinstance(since, str) else since
         self._props["now"] = time.time()
 
 
@@ -52,7 +51,6 @@ STATES = {
 
 
 def link(path: str, text: str = "") -> Element:
-    """A link to another page of ours."""
     found = ui.element("a").classes("gy-link")
     found._props["href"] = path
     if text:
@@ -62,33 +60,34 @@ def link(path: str, text: str = "") -> Element:
 
 
 def job_path(id: str) -> str:
-    """Where a job is shown."""
     return f"/jobs/{quote(id, safe='')}"
 
 
-def chip(state: str) -> Element:
-    """A job's state, in its colour and in words."""
-    with ui.element("span").classes(f"gy-chip gy-{state}") as found:
-        ui.label(STATES.get(state, state))
+def tagged(tag: str, text: str) -> Element:
+    """An HTML element that contains a text."""
+    with ui.element(tag) as found:
+        ui.label(text)
     return found
+
+
+def fact(term: str, text: str) -> None:
+    tagged("dt", term)
+    tagged("dd", text)
+
+
+def chip(state: str) -> Element:
+    return tagged("span", STATES.get(state, state)).classes(f"gy-chip gy-{state}")
 
 
 def heading(text: str, level: int = 2) -> Element:
-    """A heading that screen readers find."""
-    with ui.element(f"h{level}").classes(f"gy-h{level}") as found:
-        ui.label(text)
-    return found
+    return tagged(f"h{level}", text).classes(f"gy-h{level}")
 
 
 def code(text: str) -> Element:
-    """Something to type, as it is."""
-    with ui.element("code").classes("gy-code") as found:
-        ui.label(text)
-    return found
+    return tagged("code", text).classes("gy-code")
 
 
 def command(text: str) -> Element:
-    """A command line, with a button that copies it."""
     with ui.element("div").classes("gy-command") as found:
         code(text).props("tabindex=0")
         button = ui.button(icon="content_copy").props('flat dense round size=sm aria-label="Copy the command"')
@@ -97,7 +96,7 @@ def command(text: str) -> Element:
 
 
 def empty(text: str, *commands: str) -> Element:
-    """What stands where there is nothing yet: what would be here, and the command that makes it so."""
+    """Placeholder for an empty list, with commands that would fill it."""
     with ui.element("div").classes("gy-empty") as found:
         ui.label(text)
         for line in commands:
@@ -106,7 +105,6 @@ def empty(text: str, *commands: str) -> Element:
 
 
 async def confirm(question: str, yes: str, no: str = "No, leave it") -> bool:
-    """Ask before something that cannot be undone."""
     with ui.dialog() as dialog, ui.card().classes("gy-card"):
         ui.label(question).classes("gy-question")
         with ui.element("div").classes("gy-buttons"):
@@ -118,13 +116,11 @@ async def confirm(question: str, yes: str, no: str = "No, leave it") -> bool:
 
 
 def button(text: str, act: Callable[[], Awaitable[None] | None], icon: str | None = None, kind: str = "") -> Element:
-    """A button of ours: `primary`, `danger` or plain."""
     look = {"primary": "unelevated color=primary", "danger": "outline color=negative"}.get(kind, "outline")
     return ui.button(text, icon=icon, on_click=act).props(f"no-caps {look}").classes("gy-button")
 
 
 def size(bytes_: float | None) -> str:
-    """Memory, as people read it."""
     if bytes_ is None:
         return "unknown"
     if bytes_ < 1024:
@@ -134,30 +130,49 @@ def size(bytes_: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration, as people read it."""
     if seconds is None or not math.isfinite(seconds):
         return ""
     return format_duration(round(seconds) if seconds >= 10 else float(f"{seconds:.2g}"))
 
 
-def sentence(doc: str) -> str:
-    """A line on what something does, as a sentence."""
-    plain = doc.replace("`", "")
-    return plain[:1].upper() + plain[1:] + ("" if plain.endswith(".") else ".")
+def capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return f"{capitalized(text)}." if text else ""
+
+
+def doc_sentence(doc: str) -> str:
+    return sentence(doc.replace("`", ""))
+
+
+@overload
+def epoch(iso: str) -> float: ...
+@overload
+def epoch(iso: str | None) -> float | None: ...
+def epoch(iso: str | None) -> float | None:
+    """Seconds since the epoch of an ISO-8601 time."""
+    return datetime.fromisoformat(iso).timestamp() if iso else None
+
+
+def brief_epoch(iso: str | None) -> float | None:
+    """Rounded to 0.1 s, to be sent to the browser."""
+    return round(epoch(iso), 1) if iso else None
 
 
 def priority(value: float) -> str:
-    """A priority, with all digits that tell it from its neighbours, and without what steps of 0.1 leave behind."""
+    """All digits that distinguish it from its neighbours, without the rounding errors of steps of 0.1."""
     return f"{value:.12g}"
 
 
 def amount(value: float) -> str:
-    """Hours and the like, with as many digits as matter."""
+    """A number with as many digits as matter."""
     if 0 < value < 0.01:
         return "< 0.01"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value else "0"
 
 
 def watt_hours(value: float) -> str:
-    """Energy, as people read it."""
     return f"{amount(value / 1000)} kWh" if value >= 1000 else f"{amount(value)} Wh"

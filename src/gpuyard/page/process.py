@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 
 def end_with_daemon() -> None:
-    """End when the daemon does. Whoever starts this by hand, at a terminal, ends it themselves."""
+    """End when the daemon does: stdin is a pipe from it, unless this was started at a terminal."""
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         threading.Thread(target=_wait_for_end, name="lifeline", daemon=True).start()
 
@@ -36,12 +36,11 @@ _VARIABLE = "GPUYARD_PAGE_USER"
 
 
 def drops_root() -> bool:
-    """Whether this process is to become nobody."""
     return os.environ.get(_VARIABLE) == "nobody" and os.geteuid() == 0
 
 
 def drop_root() -> None:
-    """Become nobody, if the daemon says so; to be called when everything is imported."""
+    """Become nobody if the daemon asks for it. Call after everything is imported."""
     if not drops_root():
         return
     os.setgroups([])
@@ -61,7 +60,7 @@ def drop_root() -> None:
 
 
 def _needed() -> list[str]:
-    """Python, and a file of each place that modules came from: what is imported later comes from there as well."""
+    """Python, and one file per place that modules come from, since later imports come from there as well."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in ("os", "gpuyard", "nicegui", "numpy"))
     return [os.path.realpath(sys.executable), *(file for file in files if file)]
 
@@ -79,20 +78,19 @@ _GC_THRESHOLDS = 20_000, 20, 50
 
 
 def prepare() -> None:
-    """To be called before NiceGUI is imported: what is logged, and that nothing is stored."""
+    """Set up logging and disable NiceGUI's storage. Call before NiceGUI is imported."""
     logging.basicConfig(level=logging.WARNING, format="page: %(message)s")
     logging.getLogger("uvicorn.error").addFilter(_is_relevant)
-    os.environ["NICEGUI_STORAGE_PATH"] = "/nonexistent"  # it keeps nothing; else it would look where it was started
+    os.environ["NICEGUI_STORAGE_PATH"] = "/nonexistent"  # nothing is stored; the default is the working directory
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """Whether a line is worth it: that a browser left before its answer is no failure, which starlette takes it for."""
+    """False if a browser left before its answer, which starlette logs as a failure."""
     error = record.exc_info[1] if record.exc_info else None
     return not (isinstance(error, RuntimeError) and str(error) == "No response returned.")
 
 
 def serve(listening: int, app: ASGIApp) -> None:
-    """Serve at a listening socket until told to end."""
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="on", proxy_headers=False, server_header=False,
         timeout_graceful_shutdown=1, ws_max_size=2**20, ws_per_message_deflate=False,

@@ -12,58 +12,49 @@ from nicegui.events import GenericEventArguments
 
 
 class Column(NamedTuple):
-    """A column: its heading, and what its cells hold.
+    """A column: its heading, and the kind of its cells.
 
     Kinds and their values (None or "" is shown as a dash): `text`; `code`; `chip` {"state", "text"}; `link` {"text",
-    "href": a path of ours, "title", "tags": [...]}; `time` (seconds since the epoch, in the viewer's zone); `since`
-    (the same, as a duration that goes on); `span` (seconds); `stand` {"fraction": 0..1 or None, "text"}, a bar of
+    "href": a path of the page, "title", "tags": [...]}; `time` (seconds since the epoch, in the viewer's zone); `since`
+    (the same, as a running duration); `span` (seconds); `stand` {"fraction": 0..1 or None, "text"}, a bar of
     progress and a sentence; `step`, a number with buttons for the actions `lower` and `raise`.
     """
 
     label: str
     kind: str = "text"
     right: bool = False
-    grow: bool = False
-    """Whether it takes the room that is left."""
+    grow: bool = False  # whether it takes the remaining width
 
 
 class Action(NamedTuple):
-    """What may be done to a row: a button at its end (without an icon: none), and a key while it has the focus."""
+    """A button at the end of a row (without an icon: none), and a key for the focused row."""
 
     name: str
-    label: str
-    """As in `Cancel`, which is followed by the row's label."""
+    label: str  # as in `Cancel`, which is followed by the row's label
     icon: str = ""
-    key: str = ""
-    """As the browser calls it: `Delete`, `h`."""
+    key: str = ""  # the browser's name of it: `Delete`, `h`
     danger: bool = False
 
 
 class Row(NamedTuple):
-    """A row. What users wrote may be in its cells, which are shown as text, and nowhere else."""
+    """A row. Its cells may contain text from users, and are shown as text."""
 
-    key: str
-    """Who it is, while its cells change."""
-    label: str
-    """What screen readers call it: `job 17`."""
+    key: str  # identifies the row while its cells change
+    label: str  # what screen readers call it: `job 17`
     cells: tuple[Any, ...]
-    acts: tuple[str, ...] = ()
-    """Names of actions that are offered: those that the viewer may do, and that make sense now."""
-    picks: bool = False
-    """Whether it can be selected."""
-    moves: bool = False
-    """Whether it can be dragged to another place."""
+    acts: tuple[str, ...] = ()  # names of the actions that the viewer may do and that make sense now
+    picks: bool = False  # whether it can be selected
+    moves: bool = False  # whether it can be dragged
 
 
 class Table(Element, component="assets/table.js"):
-    """A table with real semantics, which are cards at phone width.
+    """An HTML table, shown as cards at phone width.
 
-    Make it with `Table("Jobs", columns, actions, picks=True)`, and call `show(rows, now)` whenever they may have
-    changed: only rows that differ from the last ones are sent. A page of some hundred rows is meant, not thousands: ask
-    the API for a part. What is given to `on_act(name, key)`, `on_pick(keys)` and `on_move(key, above, below)` (keys of
-    its new neighbours, "" at an end) is called with what the viewer does; check again what they may. Keys while a row
-    has the focus: arrows, Home and End go to others, space selects, Enter follows its first link, alt with an arrow
-    moves it, and those of the actions.
+    Call `show(rows, now)` whenever rows may have changed: only rows that differ are sent. It is made for some hundred
+    rows, not thousands: request a page from the API. Callbacks of `on_act(name, key)`, `on_pick(keys)` and
+    `on_move(key, above, below)` (keys of the new neighbours, "" at an end) must check the viewer's permissions again.
+    Keys of the focused row: arrows, Home and End go to other rows, space selects, Enter follows the first link, alt
+    with an arrow moves it, and the keys of the actions.
     """
 
     def __init__(
@@ -78,14 +69,14 @@ class Table(Element, component="assets/table.js"):
         self._shown: dict[str, Row] = {}
 
     def show(self, rows: Sequence[Row], now: float | None = None) -> None:
-        """Show these rows, at this time of the daemon's clock."""
+        """Show these rows; `now` is the daemon's time."""
         before, self._shown = self._shown, {row.key: row for row in rows}
         changed = [row._asdict() for row in self._shown.values() if before.get(row.key) != row]
         keys = list(self._shown)
         moved = keys != list(before)
         if not changed and not moved:
             return
-        with self._props.suspend_updates():  # they are for whoever draws all of it anew
+        with self._props.suspend_updates():  # for browsers that reload the page
             self._props["rows"] = [row._asdict() for row in self._shown.values()]
             self._props["now"] = now
         if self.client.has_socket_connection:
@@ -94,19 +85,16 @@ class Table(Element, component="assets/table.js"):
             self.update()
 
     def unpick(self) -> None:
-        """Select nothing."""
         self.run_method("clear")
 
     def on_act(self, act: Callable[[str, str], Any]) -> None:
-        """Have this called with the action's name and the row's key."""
         self.on("act", lambda event: act(*_texts(event, "name", "key")))
 
     def on_pick(self, pick: Callable[[list[str]], Any]) -> None:
-        """Have this called with the keys of all rows that are selected."""
         self.on("pick", lambda event: pick([key for key in _listed(event) if key in self._shown]))
 
     def on_move(self, move: Callable[[str, str, str], Any]) -> None:
-        """Have this called with the row's key, and those of the rows that it is to come between."""
+        """Call back with the keys of the row and of its new neighbours."""
         self.on("move", lambda event: move(*_texts(event, "key", "above", "below")))
 
 
@@ -122,21 +110,18 @@ def _listed(event: GenericEventArguments) -> list[str]:
     return [str(key) for key in given] if isinstance(given, list) else []
 
 
-LONGEST = 200
-"""Characters of what may be looked for."""
+LONGEST = 200  # characters of a filter's text
 Changed = Callable[[], Awaitable[None]]
 
 
 class Field(NamedTuple):
-    """A field to type in."""
-
     name: str
     label: str
     icon: str = ""
 
 
 class Filters:
-    """What is looked for, by name; kept in the address."""
+    """Filters by name, kept in the URL."""
 
     def __init__(self, path: str, given: Mapping[str, str], known: Sequence[str]) -> None:
         self._path = path
@@ -146,7 +131,7 @@ class Filters:
         return self.values[name]
 
     def set(self, **values: str) -> bool:
-        """Look for something else; says whether it is."""
+        """Change filters; returns whether anything changed."""
         new = {name: value[:LONGEST].strip() for name, value in values.items()}
         if all(self.values[name] == value for name, value in new.items()):
             return False
@@ -159,17 +144,15 @@ class Filters:
 
     @property
     def address(self) -> str:
-        """The page as it is seen now."""
         given = {name: value for name, value in self.values.items() if value}
         return f"{self._path}?{urlencode(given)}" if given else self._path
 
     def tell_address(self) -> None:
-        """Let the browser's address say what is looked for."""
         ui.navigate.history.replace(self.address)
 
 
 class Fields:
-    """Fields of a set of filters."""
+    """Input fields for filters."""
 
     def __init__(self, filters: Filters, fields: Sequence[Field], changed: Changed) -> None:
         self._filters, self._changed = filters, changed
@@ -190,21 +173,19 @@ class Fields:
         return found
 
     def suggest(self, name: str, words: Sequence[str]) -> None:
-        """Complete these in a field, as well as what was suggested before."""
         new = self._suggested[name] | set(words)
         if new != self._suggested[name] and len(new) < 1000:
             self._suggested[name] = new
             self._inputs[name].set_autocomplete(sorted(new))
 
     def show(self) -> None:
-        """Let the fields say what the filters do."""
         for name, found in self._inputs.items():
-            if (found.value or "").strip() != self._filters[name]:  # a blank at the end is somebody who types on
+            if (found.value or "").strip() != self._filters[name]:  # a trailing blank: the viewer is still typing
                 found.value = self._filters[name]
 
 
 class Choices:
-    """A row of buttons of which one is chosen, each with a count if there is one."""
+    """A row of buttons of which one is pressed, with optional counts."""
 
     def __init__(self, label: str, names: Mapping[str, str], choose: Callable[[str], Awaitable[None]]) -> None:
         self._names = names
@@ -225,7 +206,6 @@ class Choices:
         self._buttons[name] = button
 
     def show(self, chosen: str, counts: Mapping[str, int] | None = None) -> None:
-        """Tell which is chosen, and how many there are of each."""
         for name, button in self._buttons.items():
             pressed = "true" if name == chosen else "false"
             if button._props["aria-pressed"] != pressed:
@@ -239,8 +219,6 @@ SIZES = (50, 100, 200)
 
 
 class Pager:
-    """Buttons for the pages of a list whose length is known."""
-
     def __init__(self, go: Callable[[int], Awaitable[None]]) -> None:
         self.page, self.pages = 1, 1
         self._go = go
@@ -264,7 +242,6 @@ class Pager:
         return found
 
     def show(self, page: int, size: int, rows: int, what: str) -> None:
-        """Tell which rows of how many are shown."""
         self.page, self.pages = page, max(1, -(-rows // size))
         first, last = min((page - 1) * size + 1, rows), min(page * size, rows)
         self._nav.set_visibility(rows > 0)
@@ -278,5 +255,5 @@ class Pager:
 
 
 def page_number(text: str) -> int:
-    """The page that an address names; the first if it names none."""
+    """The page that a URL names; the first if it names none."""
     return max(1, int(text)) if text.isdecimal() and len(text) < 8 else 1

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,11 +18,10 @@ from nicegui import Client, background_tasks, ui
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Api, Refused, Unavailable
 from gpuyard.page.feed import Feed, Listener
+from gpuyard.page.parts import capitalized
 
 
 class Permission(Enum):
-    """Something that not everybody may do."""
-
     SUBMIT = "submit a job"
     SET_POLICY = "set the policy"
     DRAIN = "drain and resume GPUs"
@@ -37,28 +36,7 @@ class Permission(Enum):
     SUBSCRIBE = "be told of one's jobs"
 
 
-class _HasRole(Protocol):
-    """Whoever looks, as far as it matters here."""
-
-    @property
-    def role(self) -> str: ...
-    @property
-    def via(self) -> str: ...
-
-
-_ACTORS = ("admin", "user")
 _OWN = frozenset((Permission.SUBMIT, Permission.REVOKE_TOKEN, Permission.SUBSCRIBE))
-
-
-def may(viewer: _HasRole, deed: Permission) -> bool:
-    """Whether somebody may do this."""
-    if viewer.role == "admin":
-        return True
-    if deed is Permission.MAKE_TOKEN:  # by a token none can be made: a stolen one would never end
-        return viewer.role == "user" and viewer.via in ("socket", "loopback")
-    return viewer.role in _ACTORS and deed in _OWN
-
-
 log = logging.getLogger("gpuyard.page")
 Show = Callable[[], Awaitable[None]]
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
@@ -66,50 +44,58 @@ _ZONE = "Intl.DateTimeFormat().resolvedOptions().timeZone"
 
 
 class Viewer:
-    """Whoever looks, and what they may do."""
+    """The user who looks at the page, and their role."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self.name: str = told["user"]
-        self.role: str = told["role"]
-        """`admin`, `user`, `viewer` or `anonymous`."""
-        self.via: str = told["via"]
-        """`session` if a token was shown; else the kernel told who it is."""
+    def __init__(self, session: Mapping[str, Any]) -> None:
+        self.name: str = session["user"]
+        self.role: str = session["role"]  # `admin`, `user`, `viewer` or `anonymous`
+        self.via: str = session["via"]  # `session` after a login by token; else how the kernel identified the user
 
     @property
     def acts(self) -> bool:
-        """Whether they may do anything but look: submit, above all."""
         return self.role in ("admin", "user")
 
     @property
     def rules(self) -> bool:
-        """Whether they may do what is for admins."""
         return self.role == "admin"
 
     def owns(self, user: str) -> bool:
-        """Whether a job of this user is theirs to change."""
         return self.rules or (self.acts and self.name == user)
 
 
+def may(viewer: Viewer, permission: Permission) -> bool:
+    if viewer.rules:
+        return True
+    if permission is Permission.MAKE_TOKEN:  # tokens cannot make tokens: a stolen one would never end
+        return viewer.role == "user" and viewer.via in ("socket", "loopback")
+    return viewer.acts and permission in _OWN
+
+
 class Tab:
-    """One open page, whatever is on it: in which zone, and what shows itself anew."""
+    """One open page, of either application: its time zone, and the parts that are updated."""
 
     def __init__(self, listeners: set[Listener], request_cookies: Mapping[str, str]) -> None:
         self._listeners = listeners
         self.zone: tzinfo | None = _zone(unquote(request_cookies.get("gpuyard_zone", "")))
         self.client: Client = ui.context.client
-        self._shows: list[Show] = []
+        self._shows: list[tuple[Show, int]] = []
+        self._rounds = 0
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self.client.on_connect(self._connected)
         self.client.on_disconnect(self._leave)
         self.client.on_delete(self._leave)
 
-    def live(self, show: Show) -> None:
-        """Have this called once the page is open, and whenever something may have changed (twice a second at most)."""
-        self._shows.append(show)
+    @property
+    def query(self) -> Mapping[str, str]:
+        return {} if self.client.request is None else self.client.request.query_params
+
+    def live(self, show: Show, every: int = 1) -> None:
+        """Call this once the page is open, and after every change (at most twice a second), or every so many times."""
+        self._shows.append((show, every))
 
     def when(self, iso: str | float | None, *, seconds: bool = False) -> str:
-        """An instant as this viewer's clock has it: `14:03` if that is today, else with the day."""
+        """An instant on the viewer's clock: `14:03` if today, else with the day."""
         if iso is None:
             return ""
         at = datetime.fromtimestamp(iso, UTC) if isinstance(iso, int | float) else datetime.fromisoformat(iso)
@@ -121,7 +107,7 @@ class Tab:
         return f"{day}, {clock}"
 
     def beat(self) -> None:
-        """Show everything anew, soon; what is being shown now is finished first."""
+        """Update all parts soon; an update in progress is finished first."""
         if self._task is not None and not self._task.done():
             self._again = True
             return
@@ -130,8 +116,10 @@ class Tab:
     async def _show(self) -> None:
         while True:
             self._again = False
-            for show in self._shows:
-                await self._shown(show)
+            for show, every in self._shows:
+                if self._rounds % every == 0:
+                    await self._shown(show)
+            self._rounds += 1
             if not self._again:
                 return
 
@@ -147,8 +135,8 @@ class Tab:
 
     async def _connected(self) -> None:
         self._listeners.add(self)
-        if self.zone is None:  # first, since views write some times only once
-            with suppress(TimeoutError):  # a browser that is slow to tell its zone sees the rest all the same
+        if self.zone is None:  # before the first update, since some times are written only once
+            with suppress(TimeoutError):  # the page is shown even if the browser does not answer
                 self.zone = _zone(str(await ui.run_javascript(_ZONE, timeout=5.0))) or UTC
         self.beat()
 
@@ -157,14 +145,14 @@ class Tab:
 
 
 class Visit(Tab):
-    """What a view of the yard is built with."""
+    """An open page of a daemon's viewer; views are built with it."""
 
     def __init__(self, viewer: Viewer, api: Api, feed: Feed, request_cookies: Mapping[str, str]) -> None:
         super().__init__(feed.listeners, request_cookies)
         self.viewer, self.api, self.feed = viewer, api, feed
 
     async def do(self, work: Awaitable[Any], done: str = "") -> bool:
-        """Have something done, tell how that went in a sentence, and whether it went well."""
+        """Await an action, notify the viewer of the outcome, and return whether it succeeded."""
         try:
             await work
         except GpuyardError as error:
@@ -176,14 +164,21 @@ class Visit(Tab):
         return True
 
     def tell(self, error: GpuyardError, *, asked: bool = True) -> None:
-        """Tell what went wrong with what somebody asked for, or with what is shown unasked."""
+        """Notify the viewer of an error; `asked` if it concerns an action of theirs."""
         if isinstance(error, Refused) and error.status == 401:
-            ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # the door has words for it
+            ui.navigate.to(f"/login?reason={'refused' if asked else 'ended'}")  # which shows the reason
             return
-        ui.notify(_sentence(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
+        ui.notify(capitalized(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
+
+    async def show_now(self, show: Show) -> None:
+        """Update a part on the viewer's request."""
+        try:
+            await show()
+        except Unavailable as error:
+            self.tell(error)
 
     def words(self, text: str | None) -> str:
-        """A sentence of the daemon's, with its times as this viewer's clock has them."""
+        """A text of the daemon with its times converted to the viewer's clock."""
         return _INSTANT.sub(lambda found: self.when(found[0]), text or "")
 
     async def _shown(self, show: Show) -> None:
@@ -191,7 +186,7 @@ class Visit(Tab):
             try:
                 await show()
             except Unavailable:
-                return  # the banner tells
+                return  # the banner says so
             except Refused as error:
                 self.tell(error, asked=False)
 
@@ -205,7 +200,3 @@ def _zone(name: str) -> tzinfo | None:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return None
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -18,8 +18,8 @@ from gpuyard.page.views.history_tables import (
     cursor_of,
     initial_preset,
     instant,
+    job_row,
     local_text,
-    rows_of,
     summary,
     typed_instant,
     usage_columns,
@@ -80,7 +80,7 @@ def test_fields_of_time_are_in_the_viewers_zone() -> None:
 
 
 def test_a_job_that_is_over_tells_how_long_it_waited_and_ran() -> None:
-    (row,) = rows_of([JOB])
+    row = job_row(JOB)
     assert row.cells[5:7] == (60.0, 3600.0)
     assert row.cells[-1]["text"] == "Exit code 1"
 

@@ -26,10 +26,6 @@ def when(iso: str | None) -> str:
     return f"<{iso}>" if iso else ""
 
 
-def test_a_command_line_can_be_typed_again() -> None:
-    assert job_facts.command_line(["sh", "-c", "echo 'a b' $X", ""]) == "sh -c 'echo '\"'\"'a b'\"'\"' $X' ''"
-
-
 @pytest.mark.parametrize(
     ("job", "said"),
     [

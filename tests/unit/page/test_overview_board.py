@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuyard.page.feed import Drain, Samples
-from gpuyard.page.views.overview import EncodedSamples, VersionedParts, day, finished, kind, midnight, tile, waiting
+from gpuyard.page.feed import Drain, Samples, VersionedParts
+from gpuyard.page.views.overview import EncodedSamples, day, finished, kind, midnight, tile, waiting
 
 GIB = 2**30
 NOW = datetime.fromisoformat("2026-11-20T12:00:00+00:00").timestamp()

@@ -55,7 +55,7 @@ def acquire(
         client, found = daemon.client(), find_holder(pid)
         holder = found.pid
         try:
-            job = leases.Asking(client, output.say).obtain(
+            job = leases.LeaseRequest(client, output.say).obtain(
                 duration("--timeout", timeout), holder=found.pid, interactive=found.interactive,
                 gpus=gpus, among=among, gpu_memory=None if gpu_memory is None else parse_share(gpu_memory),
                 name=name or found.name or None, priority=priority or 0.0, tags=tag or [],

@@ -1,5 +1,5 @@
-"""A cluster as a page: what the scheduler there tells at `/cluster`, to look at, and nothing to change.
+"""The dashboard of a Kubernetes cluster: what the scheduler reports at `/cluster`, read only.
 
-It is a process of its own, started by `gpuyard kubernetes dashboard`. Whoever looks sees the same, so nobody need log
-in; `door` keeps pages of others out.
+It is a process of its own, started by `gpuyard kubernetes dashboard`. All viewers see the same, so there is no login;
+`cluster_app.RequestGuard` keeps pages of other origins out.
 """

@@ -9,7 +9,6 @@ from gpuyard.page import process
 
 
 def main() -> None:
-    """Serve until told to end."""
     parser = argparse.ArgumentParser(prog="gpuyard.page.cluster", description="The process of the cluster's pages.")
     parser.add_argument("--fd", type=int, required=True, help="The listening socket.")
     parser.add_argument("--scheduler", required=True, help="Where the scheduler tells of the cluster.")

@@ -26,7 +26,7 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
     (b"x-frame-options", b"DENY"),
-    (b"content-security-policy",  # Vue makes functions of its templates, and NiceGUI has its elements in a script
+    (b"content-security-policy",  # Vue compiles templates, and NiceGUI has inline scripts
      b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
      b"img-src 'self' data:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; "
      b"form-action 'none'; frame-ancestors 'none'"),
@@ -34,9 +34,9 @@ _HEADERS = (
 
 
 class AllowedHosts:
-    """By which names the page may be asked for: as this machine, by those that are given, by addresses if that is said.
+    """Host names by which the page answers: localhost, given names, and on request any address.
 
-    The port does not matter: `kubectl port-forward` has another one than we listen at, and no page can choose it.
+    The port does not matter: `kubectl port-forward` uses another one than we listen at, and no page can choose it.
     """
 
     def __init__(self, given: Iterable[str] = (), *, addresses: bool = False) -> None:
@@ -51,17 +51,16 @@ class AllowedHosts:
             address = ip_address(name)
         except ValueError:
             return False
-        return address.is_loopback or self._addresses  # an address cannot be made to point elsewhere
+        return address.is_loopback or self._addresses  # no DNS can redirect an address
 
 
 class RequestGuard:
-    """Turns away who asks by another's name, from another's page, or for something to be changed."""
+    """Refuses foreign host names, foreign origins, and requests that would change something."""
 
     def __init__(self, app: ASGIApp, names: AllowedHosts) -> None:
         self._app, self._names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         refused = self._refused(scope)
@@ -79,7 +78,6 @@ class RequestGuard:
         return await answer(scope, receive, careful)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        """The status and the words of a no."""
         hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
         if len(hosts) != 1 or hosts[0] not in self._names:
             return 421, (
@@ -102,7 +100,7 @@ def _values(scope: Scope, wanted: bytes) -> Sequence[str]:
 
 
 def _name(host: str) -> str:
-    """The name in `name:port`; empty if it is none."""
+    """The name in `name:port`; empty if malformed."""
     try:
         found = urlsplit(f"//{host.lower()}")
         port = found.port
@@ -114,7 +112,7 @@ def _name(host: str) -> str:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether a page comes from here; what is before us may have taken TLS off."""
+    """Whether an origin is this host; a proxy may have terminated TLS."""
     scheme, _, there = origin.lower().partition("://")
     usual = {"http": ":80", "https": ":443"}.get(scheme)
     return usual is not None and there.removesuffix(usual) == host.lower().removesuffix(usual)
@@ -122,15 +120,14 @@ def _is_same(origin: str, host: str) -> bool:
 
 _PLACES = (Place("/", "Cluster", "grid_view"), Place("/pods", "Pods", "list"))
 _VIEWS: dict[str, tuple[str, Callable[..., int | None]]] = {
-    "/": ("Cluster", cluster_views.build_overview),
-    "/pods": ("Pods", cluster_views.build_pods),
+    "/": ("Cluster", lambda look: look.follow(cluster_views.ClusterOverview(look).show)),
+    "/pods": ("Pods", lambda look: look.follow(cluster_views.PodList(look).show)),
     "/pods/{namespace}/{name}": ("Pod", cluster_views.build_pod),
     "/nodes/{name}": ("Node", cluster_views.build_node),
 }
 
 
 def make_app(scheduler: str, names: AllowedHosts) -> RequestGuard:
-    """The application, which asks the scheduler at a URL, and answers by these names."""
     feed = ClusterFeed(scheduler)
 
     @asynccontextmanager
@@ -167,7 +164,7 @@ def _add(path: str, title: str, build: Callable[..., int | None], feed: ClusterF
 
 
 def _banner(look: ClusterVisit) -> None:
-    """Tell that the scheduler is away, and of when it is that is shown."""
+    """Show when the scheduler is away, and how old the shown report is."""
     banner = Section("gy-banner", props="role=status")
 
     async def show() -> None:

@@ -7,45 +7,42 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, Facts, key_of
-from gpuyard.page.parts import priority, size, span
+from gpuyard.page.api import Facts
+from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, key_of
+from gpuyard.page.parts import capitalized, priority, size, span
 from gpuyard.page.table import Column, Row
 
-_GRAIN = 2**24  # bytes; what is used changes by less all the time
-_TOLERANCE = 2**26  # bytes more than is charged that do not matter
+_GRAIN = 2**24  # bytes; smaller changes of memory use are not sent
+_TOLERANCE = 2**26  # bytes; smaller differences do not matter
 _TOTALS = {"bound_total": "bound", "evicted_total": "evicted", "bind_failures_total": "bindings failed"}
 
 
 def node_path(name: str) -> str:
-    """Where a node is shown."""
     return f"/nodes/{quote(name, safe='')}"
 
 
 def pod_path(pod: Facts) -> str:
-    """Where a pod is shown."""
     return f"/pods/{quote(pod['namespace'], safe='')}/{quote(pod['name'], safe='')}"
 
 
 def troubles(node: Facts) -> list[str]:
-    """Why nothing is started on a node, in words."""
     return [*(() if node["ready"] else ("not ready",)), *(("cordoned",) if node["cordoned"] else ())]
 
 
 def is_full(gpu: Facts) -> bool:
-    """Whether all of it is charged."""
     total = gpu["memory_total"]
     return gpu["state"] == "ours" and (not total or total - gpu["memory_charged"] < _TOLERANCE)
 
 
 def standings(node: Facts) -> set[str]:
-    """How a node stands, as the filter has it: `room`, `full` or `closed`; and `foreign` if others have GPUs there."""
+    """States of a node for the filter: `room`, `full` or `closed`; and `foreign` if others use GPUs there."""
     room = any(gpu["state"] in ("free", "ours") and not is_full(gpu) for gpu in node["gpus"])
     foreign = any(gpu["state"] == "foreign" for gpu in node["gpus"])
     return {"closed" if troubles(node) else "room" if room else "full", *(("foreign",) if foreign else ())}
 
 
 def is_over(gpu: Facts) -> bool:
-    """Whether more is used of it than is charged to those who are there."""
+    """Whether pods use more memory than is charged to them."""
     used = gpu["memory_used"]
     return used is not None and bool(gpu["pods"]) and used > gpu["memory_charged"] + _TOLERANCE
 
@@ -54,7 +51,6 @@ def is_over(gpu: Facts) -> bool:
 
 
 def figures(cluster: Cluster) -> dict[str, Any]:
-    """The cluster in a few numbers."""
     facts, nodes = cluster.facts, cluster.nodes.values()
     gpus = [gpu for node in nodes for gpu in node["gpus"]]
     used = [gpu["memory_used"] for gpu in gpus if gpu["memory_used"] is not None]
@@ -82,7 +78,7 @@ def node_box(node: Facts) -> dict[str, Any]:
 
 
 def _cell(gpu: Facts) -> list[Any]:
-    """State, percent charged and used, and how many pods are on it."""
+    """State, percent charged and used, and number of pods."""
     used = gpu["memory_used"]
     total = gpu["memory_total"]
     charged = _percent(gpu["memory_charged"], total) if total else 100 * bool(gpu["pods"])
@@ -95,7 +91,7 @@ def _percent(part: float, whole: float) -> int:
 
 
 def node_tile(node: Facts, cluster: Cluster) -> dict[str, Any]:
-    """A node among a few: each of its GPUs, and who is on it."""
+    """A node among a few: its GPUs and their pods."""
     return {
         "name": node["name"], "href": node_path(node["name"]), "model": node["model"], "troubles": troubles(node),
         "cpus": [node["cpus_free"], node["cpus"]], "memory": [node["memory_free"], node["memory"]],
@@ -127,14 +123,12 @@ def _tenant(key: str, cluster: Cluster) -> dict[str, Any]:
 
 
 def _unplaced(node: Facts, cluster: Cluster) -> list[dict[str, Any]]:
-    """Pods of a node that hold GPUs, of which nobody knows which ones."""
     placed = {key for gpu in node["gpus"] for key in gpu["pods"]}
     there = [pod for pod in cluster.on(node["name"]) if pod["gpu_count"] and key_of(pod) not in placed]
     return [_tenant(key_of(pod), cluster) for pod in there]
 
 
 def next_pods(pods: Sequence[Facts]) -> list[dict[str, Any]]:
-    """Who comes next, and why not yet."""
     return [
         {
             "key": key_of(pod), "href": pod_path(pod), "place": pod["position"], "namespace": pod["namespace"],
@@ -147,7 +141,6 @@ def next_pods(pods: Sequence[Facts]) -> list[dict[str, Any]]:
 
 
 def nodes_like(cluster: Cluster, text: str, namespace: str) -> list[Facts]:
-    """The nodes that somebody looks for: by what they are called, and whose pods are there."""
     wanted = text.casefold()
     return [
         node
@@ -161,7 +154,7 @@ STATES = {
     "waiting": ("queued", "waiting"), "gated": ("held", "gated"), "bound": ("running", "starting"),
     "running": ("running", "running"), "ending": ("cancelled", "ending"),
 }  # fmt: skip
-"""The colour of each phase, by the state of a job that has it, and what people call it."""
+"""Colour (named by a job's state) and name of each phase."""
 _BY = {
     "fit": "what it asked for was asked for by nobody else there (fit)",
     "history": "what it needs was left there, if everybody comes to what their like used so far (history)",
@@ -172,14 +165,11 @@ _BY = {
 
 
 class PodFact(NamedTuple):
-    """A fact of a pod: what it is about, and a sentence."""
-
     term: str
     text: str
 
 
 def chip_of(pod: Facts) -> dict[str, str]:
-    """Its phase, as a table has it."""
     state, text = STATES.get(pod["phase"], ("", pod["phase"]))
     return {"state": state, "text": text}
 
@@ -191,7 +181,7 @@ def request_text(pod: Facts) -> str:
 
 
 def gpus_text(pod: Facts) -> str:
-    """`GPU 0 and 2`; where nobody knows, how many."""
+    """`GPU 0 and 2`; the count if the indices are not known."""
     if not pod["gpus"]:
         return f"{pod['gpu_count']} of its GPUs"
     *most, last = map(str, pod["gpus"])
@@ -199,16 +189,20 @@ def gpus_text(pod: Facts) -> str:
 
 
 def pod_facts(pod: Facts, cluster: Cluster) -> Iterator[PodFact]:
-    """All that is to be told of a pod, but its times."""
     ours = cluster.is_ours(pod)
     if not ours:
         yield PodFact("Scheduler", f"{pod['scheduler']}, not gpuyard: what it holds is foreign, and left alone")
     yield PodFact("Asks for", _asked(pod))
     if pod["phase"] not in WAITING and ours:
-        yield PodFact("Let in", _let_in(pod["admitted_by"]))
+        by = pod["admitted_by"]
+        known = _BY.get(by.partition(":")[0].strip().lower())
+        yield PodFact("Let in", f"since {known}" if known else by or "nothing is written of why")
         yield PodFact("Counted with", _charged(pod))
-    yield PodFact("Priority", _priority(pod))
-    yield PodFact("Expected", _expected(pod))
+    higher = f"{priority(pod['priority'])} (higher runs first)"
+    yield PodFact("Priority", higher if pod["priority"] else "0, as most have")
+    unknown = pod["estimate"] is None
+    text = "nothing is said of how long it runs" if unknown else f"to run for {span(pod['estimate'])}"
+    yield PodFact("Expected", text)
     if pod["gang"]:
         yield PodFact("Gang", _gang(pod, cluster.gang_of(pod)))
 
@@ -223,11 +217,6 @@ def _asked(pod: Facts) -> str:
     return "a GPU for itself" if count == 1 else f"{count} GPUs for itself"
 
 
-def _let_in(by: str) -> str:
-    known = _BY.get(by.partition(":")[0].strip().lower())
-    return f"since {known}" if known else by or "nothing is written of why"
-
-
 def _charged(pod: Facts) -> str:
     if not pod["charged"]:
         return "all of its GPUs" if pod["gpu_count"] > 1 else "all of its GPU"
@@ -235,16 +224,6 @@ def _charged(pod: Facts) -> str:
     less = pod["gpu_memory"] - pod["charged"]
     saved = f", {size(less)} less than it asks for" if less >= 2**20 else ""
     return f"{size(pod['charged'])}{each}{saved}"
-
-
-def _priority(pod: Facts) -> str:
-    return f"{priority(pod['priority'])} (higher runs first)" if pod["priority"] else "0, as most have"
-
-
-def _expected(pod: Facts) -> str:
-    if pod["estimate"] is None:
-        return "nothing is said of how long it runs"
-    return f"to run for {span(pod['estimate'])}"
 
 
 def _gang(pod: Facts, members: Sequence[Facts]) -> str:
@@ -262,29 +241,24 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def pod_row(pod: Facts, cluster: Cluster, path: str, node_path: str) -> Row:
-    """A pod in a table."""
+def pod_row(pod: Facts, cluster: Cluster) -> Row:
     waits = pod["phase"] in WAITING
     tags = [pod["gang"]] * bool(pod["gang"]) + [pod["scheduler"]] * (not cluster.is_ours(pod))
     cells: tuple[Any, ...] = (
-        {"text": pod["name"], "href": path, "title": f"{pod['namespace']}/{pod['name']}", "tags": tags},
+        {"text": pod["name"], "href": pod_path(pod), "title": key_of(pod), "tags": tags},
         pod["namespace"],
         chip_of(pod),
-        {"text": pod["node"], "href": node_path, "title": pod["node"]} if pod["node"] else None,
-        request_text(pod) if waits else _has(pod),
+        {"text": pod["node"], "href": node_path(pod["node"]), "title": pod["node"]} if pod["node"] else None,
+        request_text(pod) if waits else gpus_text(pod) + (f", {size(pod['charged'])}" if pod["charged"] else ""),
         priority(pod["priority"]),
         pod["created_at"] if waits else pod["started_at"],
         {"fraction": None, "text": _standing(pod, cluster), **_ends(pod)},
     )
-    return Row(f"{pod['namespace']}/{pod['name']}", f"pod {pod['name']}", cells)
-
-
-def _has(pod: Facts) -> str:
-    return f"{gpus_text(pod)}, {size(pod['charged'])}" if pod["charged"] else gpus_text(pod)
+    return Row(key_of(pod), f"pod {pod['name']}", cells)
 
 
 def _standing(pod: Facts, cluster: Cluster) -> str:
-    """How it stands, in a cell: its place in the queue and why it waits, or by what it runs."""
+    """Place in the queue and waiting reason, or what admitted it."""
     if pod["phase"] == "running":
         by = pod["admitted_by"]
         return f"Placed by {pod['scheduler']}" if not cluster.is_ours(pod) else f"Let in by {by}" if by else ""
@@ -292,12 +266,10 @@ def _standing(pod: Facts, cluster: Cluster) -> str:
 
 
 def waiting_text(pod: Facts) -> str:
-    """Why it waits, or does not run yet or much longer."""
     if pod["phase"] == "gated":
         return pod["reason"] or "It has scheduling gates, which somebody else is to take away."
     if pod["phase"] == "waiting":
-        why = pod["reason"] or "about to be placed"
-        return why[:1].upper() + why[1:]
+        return capitalized(pod["reason"] or "about to be placed")
     if pod["phase"] == "bound":
         return "A node is chosen; its containers are about to start."
     if pod["phase"] == "ending":

@@ -15,10 +15,10 @@ import httpx
 from nicegui.element import Element
 
 from gpuyard.errors import GpuyardError
+from gpuyard.page.api import Facts
 from gpuyard.page.feed import Listener, run_forever
 from gpuyard.page.visit import Tab
 
-Facts = Mapping[str, Any]
 WAITING = ("waiting", "gated")
 _NUMBER = re.compile(r"(\d+)")
 
@@ -30,49 +30,44 @@ class UnexpectedAnswer(GpuyardError):
 class Cluster:
     """Nodes and pods at one instant."""
 
-    def __init__(self, told: Facts) -> None:
-        self.facts = told
-        self.at: float = told["at"]
+    def __init__(self, report: Facts) -> None:
+        self.facts = report
+        self.at: float = report["at"]
         self.nodes: dict[str, Facts] = {
-            node["name"]: node for node in sorted(told["nodes"], key=lambda node: natural(node["name"]))
+            node["name"]: node for node in sorted(report["nodes"], key=lambda node: natural(node["name"]))
         }
-        self.pods: dict[str, Facts] = {key_of(pod): pod for pod in sorted(told["pods"], key=_rank)}
+        self.pods: dict[str, Facts] = {key_of(pod): pod for pod in sorted(report["pods"], key=_rank)}
         self._on: defaultdict[str, list[Facts]] = defaultdict(list)
         for pod in self.pods.values():
             if pod["node"]:
                 self._on[pod["node"]].append(pod)
 
     def on(self, node: str) -> list[Facts]:
-        """The pods of a node."""
         return self._on.get(node, [])
 
     def gang_of(self, pod: Facts) -> list[Facts]:
-        """All members of its gang; none if it is in none."""
         if not pod["gang"]:
             return []
         same = (pod["namespace"], pod["gang"])
         return [one for one in self.pods.values() if (one["namespace"], one["gang"]) == same]
 
     def is_ours(self, pod: Facts) -> bool:
-        """Whether this scheduler is to place it, or has."""
         return bool(pod["scheduler"] == self.facts["scheduler"])
 
     @cached_property
     def waiting(self) -> list[Facts]:
-        """Those that wait, in the order in which they are to start."""
+        """In order of start."""
         return [pod for pod in self.pods.values() if pod["phase"] in WAITING]
 
     @cached_property
     def namespaces(self) -> list[str]:
-        """Those that have pods here."""
         return sorted({pod["namespace"] for pod in self.pods.values()})
 
 
 def read_cluster(content: bytes) -> Cluster:
-    """What was answered, if it is a cluster."""
     try:
-        told = json.loads(content)
-        cluster = Cluster(told)
+        report = json.loads(content)
+        cluster = Cluster(report)
         for node in cluster.nodes.values():
             node["ready"], node["cordoned"], node["model"]
             for gpu in node["gpus"]:
@@ -83,56 +78,49 @@ def read_cluster(content: bytes) -> Cluster:
 
 
 def key_of(pod: Facts) -> str:
-    """`namespace/name`."""
     return f"{pod['namespace']}/{pod['name']}"
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """By which names are put in order as people do it: `node-2` before `node-10`."""
+    """Sort key that puts `node-2` before `node-10`."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in _NUMBER.split(name)]
 
 
 def _rank(pod: Facts) -> tuple[int, float, str]:
-    """Who waits comes first, in the order of the queue; then who began last."""
+    """Waiting pods first, in queue order; then the latest started."""
     if pod["phase"] in WAITING:
         return 0, pod["position"] or float("inf"), key_of(pod)
     return 1, -(pod["started_at"] or pod["created_at"]), key_of(pod)
 
 
-_PERIOD = 0.8  # seconds between two questions
-_CONSIDERATE = 3.0  # how many times as long as an answer took to wait at least: the scheduler has other work
-_SOON = 2.0  # seconds that a page which is being opened waits for an answer
+_PERIOD = 0.8  # seconds between requests
+_CONSIDERATE = 3.0  # least pause as a multiple of the response time: the scheduler has other work
+_SOON = 2.0  # seconds that a page waits for an answer while it is opened
 
 
 class ClusterFeed:
-    """The cluster as it was told last."""
-
     def __init__(self, scheduler: str, client: httpx.AsyncClient | None = None) -> None:
         self.scheduler = scheduler
         self.listeners: set[Listener] = set()
-        self.cluster: Cluster | None = None
-        """None until there was an answer."""
-        self.away = ""
-        """What is wrong, in words; empty if all is well."""
+        self.cluster: Cluster | None = None  # None until the first answer
+        self.away = ""  # what is wrong; empty if the scheduler answers
         patience = httpx.Timeout(10.0, connect=3.0)
-        self._client = client or httpx.AsyncClient(timeout=patience, trust_env=False)  # no proxy is in between
+        self._client = client or httpx.AsyncClient(timeout=patience, trust_env=False)  # no proxy
         self._asked = -_PERIOD
         self._asking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to ask."""
         self._task = asyncio.create_task(run_forever(self._follow))
 
     async def stop(self) -> None:
-        """Ask no longer."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._client.aclose()
 
     async def fresh(self) -> None:
-        """Have an answer of just now, for a page that is being opened; not for long if there is none."""
+        """Update the report for a page that is being opened, within a short timeout."""
         try:
             async with asyncio.timeout(_SOON):
                 await self._ask()
@@ -152,7 +140,7 @@ class ClusterFeed:
     async def _ask(self) -> None:
         async with self._asking:
             if time.monotonic() - self._asked < _PERIOD / 2:
-                return  # somebody else has
+                return  # another page has just asked
             try:
                 answer = await self._client.get(f"{self.scheduler}/cluster")
                 if not answer.is_success:
@@ -167,20 +155,12 @@ class ClusterFeed:
 
 
 class ClusterVisit(Tab):
-    """What a page is built with."""
-
     def __init__(self, feed: ClusterFeed, cookies: Mapping[str, str]) -> None:
         super().__init__(feed.listeners, cookies)
         self.feed = feed
 
-    @property
-    def asked(self) -> Mapping[str, str]:
-        """What the address says."""
-        request = self.client.request
-        return {} if request is None else request.query_params
-
     def follow(self, show: Callable[[Cluster], None]) -> None:
-        """Have this called now, and whenever the cluster may be another; not before there was an answer."""
+        """Call this now and after every report, once there is one."""
 
         async def shown() -> None:
             if self.feed.cluster is not None:
@@ -192,7 +172,7 @@ class ClusterVisit(Tab):
 
 
 class LiveElement(Element):
-    """An element whose component keeps what it was sent: `take` is called with what is another than before."""
+    """An element whose component keeps what it was sent; changes are sent to its `take`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,17 +180,17 @@ class LiveElement(Element):
         self._props["begin"] = "{}"
 
     def show(self, parts: Mapping[str, Any], now: float) -> None:
-        """These are the parts now; those that are gone are sent as null."""
+        """Set the parts; those that are gone are sent as null."""
         new: dict[str, Any] = {name: part for name, part in parts.items() if self._sent.get(name) != part}
         new |= {name: None for name in self._sent if name not in parts}
         if not new:
             return
         self._sent = dict(parts)
-        with self._props.suspend_updates():  # it is for whoever draws all of it anew
+        with self._props.suspend_updates():  # for browsers that reload the page
             self._props["begin"] = _encoded(parts, now)
         if self.client.has_socket_connection:
             self.run_method("take", _encoded(new, now))
-        elif self.client._response_built:  # before that, the page comes with it
+        elif self.client._response_built:  # before that, it is part of the page
             self.update()
 
 

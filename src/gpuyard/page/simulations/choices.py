@@ -25,32 +25,29 @@ FORMATS = (
     "swf", "philly", "philly-json", "helios", "openb", "pai", "sacct", "gavel", "pollux", "tiresias", "gpuyard",
     "jsonl", "batsim",
 )  # fmt: skip
-"""Of traces, if they are not recognised."""
+"""Trace formats to choose from where detection fails."""
 MOST_JOBS = 1_000_000
 MOST_GPUS = 100_000
 MOST_POLICIES = 24
 _NODES = re.compile(r"(\d{1,6})x(\d{1,6})(,(\d{1,6})x(\d{1,6})){0,20}")
 _POLICY = re.compile(r"([a-z0-9_-]+)(:[a-z_]+=[^@\s]+)?(@[a-z-]+(@[a-z-]+)?)?")
 _ESTIMATE = re.compile(r"actual|requested|noisy:\d{1,3}(\.\d{1,6})?")
-_LIMIT = 600.0
-"""Seconds that a comparison may take; what is done by then is shown."""
+_LIMIT = 600.0  # seconds that a comparison may take; finished policies are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What is simulated, on what, and how; the defaults are what an address leaves out."""
+    """What is simulated, on what, and how; a URL omits values that equal the defaults."""
 
     source: str = "history"
     days: str = "30"
-    whose: str = ""
-    """Empty: everybody's jobs."""
+    whose: str = ""  # empty: jobs of all users
     kind: str = "poisson"
     jobs: str = "1000"
     load: str = "0.9"
     upload: str = ""
     file: str = ""
-    name: str = ""
-    """Of the file that was uploaded, for people to read."""
+    name: str = ""  # name of the uploaded file
     format: str = ""
     policies: tuple[str, ...] = ()
     gpus: str = "8"
@@ -61,7 +58,7 @@ class Choices:
     seed: str = "0"
 
     def problems(self, known: Mapping[str, Any]) -> dict[str, str]:
-        """A sentence for each field that cannot be taken as it is; `known` is what the API tells of policies."""
+        """Error by field; `known` is the API's list of policies."""
         found = {
             "jobs": _whole(self.jobs, 1, MOST_JOBS) if self.source == "workload" and self._wants_jobs else "",
             "load": _number(self.load) if self.source == "workload" and self.kind == "poisson" else "",
@@ -81,7 +78,6 @@ class Choices:
 
     @classmethod
     def of_query(cls, query: Any, usual: Choices) -> Choices:
-        """What an address says, and what it leaves out."""
         given: dict[str, Any] = {f.name: query[f.name][:200] for f in fields(cls) if f.name in query}
         if "policies" in query:
             given["policies"] = tuple(text[:200] for text in query.getlist("policies") if text)[:MOST_POLICIES]
@@ -91,7 +87,6 @@ class Choices:
         return replace(usual, **given)
 
     def query(self, usual: Choices) -> str:
-        """The part of an address that says this."""
         said: list[tuple[str, str]] = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -101,11 +96,9 @@ class Choices:
 
     @property
     def since(self) -> date | None:
-        """From which day on jobs of the history count, in UTC."""
         return datetime.now(UTC).date() - timedelta(days=int(self.days)) if int(self.days or 0) else None
 
     def commands(self) -> list[str]:
-        """The same in a shell."""
         made = []
         options: list[str] = []
         trace = self.file or self.name or "TRACE"
@@ -134,7 +127,7 @@ class Choices:
         return [*options, "--gpu-memory", self.memory.strip()]
 
     def request(self) -> dict[str, Any]:
-        """What the process is asked for; there must be no problems."""
+        """The request for the process; only valid without problems."""
         setup: dict[str, Any] = {
             "gpu_memory": self.memory.strip(),
             "seed": int(self.seed),
@@ -152,7 +145,6 @@ class Choices:
         return found
 
     def title(self) -> str:
-        """What is simulated, in a few words."""
         where = f"on {self.gpus.strip()} GPU{'s' * (self.gpus.strip() != '1')}"
         if self.source == "history":
             whose = f"{self.whose}'s jobs" if self.whose else "everybody's jobs"
@@ -170,7 +162,7 @@ def gpu_count(text: str) -> int:
 
 
 def split_policies(text: str) -> tuple[str, ...]:
-    """Policies as they are typed: by spaces, or by commas where these are not part of settings."""
+    """Split at spaces, or at commas that are not part of settings."""
     found: list[str] = []
     for word in text.split():
         for number, part in enumerate(filter(None, word.split(","))):
@@ -209,7 +201,7 @@ def _memory(text: str) -> str:
 
 
 def _policies(names: tuple[str, ...], known: Mapping[str, Any]) -> str:
-    """What is wrong with the first that is not right; settings are looked at by the process that simulates."""
+    """The first error; the simulating process checks settings."""
     if not names:
         return "Choose at least one policy."
     if len(names) > MOST_POLICIES:

@@ -21,6 +21,7 @@ from fastapi.responses import JSONResponse, Response
 
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.page.api import Api, Refused, Unavailable
+from gpuyard.page.parts import sentence
 from gpuyard.page.simulations import trace_sources
 from gpuyard.page.simulations.choices import Choices
 from gpuyard.page.simulations.trace_sources import TraceFolder, Uploads, code_cache, reopened
@@ -29,27 +30,23 @@ log = logging.getLogger("gpuyard.page")
 MAX_RUNNING = 2
 _EACH, _ALL = 4, 24
 _LONGEST_LINE = 16 * 2**20
-_GRACE = 120.0  # seconds beyond its limit after which a process is ended: it may be compiling
+_GRACE = 120.0  # seconds beyond its limit until a process is killed: it may be compiling
 _MOST_WORDS = 300
 Trace = Callable[[], Awaitable[IO[bytes] | None]]
-"""Opens the trace, once it is its turn; None if it is made up."""
+"""Opens the trace when the run starts; None for a generated workload."""
 
 
 @dataclass(eq=False)
 class Run:
-    """One comparison, and how far it is."""
-
     viewer: str
     choices: Choices
     trace: Trace
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
-    state: str = "waiting"
-    """`waiting`, `running`, `done`, `failed` or `cancelled`."""
+    state: str = "waiting"  # `waiting`, `running`, `done`, `failed` or `cancelled`
     at: float = field(default_factory=time.time)
     done: float = 0.0
     total: int = 0
-    words: str = ""
-    """What the process said last, of the kernel that it compiles, say."""
+    words: str = ""  # the latest message of the process, for example that it compiles the kernel
     error: str = ""
     jobs: int | None = None
     table: dict[str, Any] = field(default_factory=dict)
@@ -59,11 +56,9 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
         return self.state not in ("waiting", "running")
 
     def hear(self, line: bytes) -> None:
-        """Take in what the process tells."""
         said = json.loads(line)
         if "progress" in said:
             self.done, self.total = said["progress"]
@@ -82,14 +77,13 @@ class Run:
 
 
 class RunQueue:
-    """All comparisons of this process: those that run, those that wait, and the last of each viewer."""
+    """All comparisons of this page: running, waiting, and the latest of each viewer."""
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
         self._news = asyncio.Event()
 
     def start(self, viewer: str, choices: Choices, trace: Trace) -> Run:
-        """Have something simulated; it may have to wait."""
         if any(not run.is_over for run in self.of(viewer)):
             raise UserError("one comparison of yours is not done yet; cancel it, or wait for it")
         run = Run(viewer, choices, trace)
@@ -99,26 +93,23 @@ class RunQueue:
         return run
 
     def of(self, viewer: str) -> list[Run]:
-        """Those of a viewer, the latest first."""
+        """Those of a viewer, latest first."""
         return [run for run in reversed(self._runs) if run.viewer == viewer]
 
     def find(self, viewer: str, id: str) -> Run | None:
-        """One of a viewer's own."""
         return next((run for run in self._runs if run.id == id and run.viewer == viewer), None)
 
     def ahead(self, run: Run) -> int:
-        """How many come before it."""
         return sum(not other.is_over for other in self._runs[: self._runs.index(run)])
 
     async def cancel(self, run: Run) -> None:
-        """End it; that it was its owner's wish is known before anything else can come of it."""
+        """Cancel a run; the state is set first, so that a late result cannot replace it."""
         if run.task is not None and not run.is_over:
             run.state = "cancelled"
             run.task.cancel()
             await asyncio.gather(run.task, return_exceptions=True)
 
     async def close(self) -> None:
-        """End all."""
         for run in list(self._runs):
             await self.cancel(run)
 
@@ -129,7 +120,7 @@ class RunQueue:
             self._runs.remove(old)
 
     async def _take(self, run: Run) -> None:
-        """A run's whole way: wait for its turn, simulate, tell how it ended."""
+        """Wait for a free slot, simulate, and record the outcome."""
         try:
             while self.ahead(run) >= MAX_RUNNING:
                 self._news.clear()
@@ -164,12 +155,12 @@ async def _simulate(run: Run) -> None:
             os.close(given)
         await _follow(run, process)
     finally:
-        if file is not None and run.choices.source != "upload":  # which may be wanted again
+        if file is not None and run.choices.source != "upload":  # uploads may be used again
             file.close()
 
 
 async def _follow(run: Run, process: asyncio.subprocess.Process) -> None:
-    """Listen to a process until it ends, or is ended."""
+    """Read a process's output until it ends, by itself or by the time limit."""
     limit = float(run.choices.request()["limit"]) + _GRACE
     words = asyncio.create_task(_read_errors(run, process))
     try:
@@ -194,7 +185,7 @@ async def _follow(run: Run, process: asyncio.subprocess.Process) -> None:
 
 
 async def _read_errors(run: Run, process: asyncio.subprocess.Process) -> None:
-    """The process's last words to people; a warning of a library, of several lines, is not for them."""
+    """Keep the last line of stderr; earlier ones may be warnings of libraries."""
     assert process.stderr is not None
     async for line in process.stderr:
         run.words = line.decode(errors="replace").strip()[:_MOST_WORDS] or run.words
@@ -204,16 +195,13 @@ _PRIVATE = {"Cache-Control": "private, max-age=3600"}
 
 
 class Comparisons:
-    """Where viewers have policies compared."""
-
     def __init__(self, traces: str = "") -> None:
-        self.line = RunQueue()
+        self.queue = RunQueue()
         self.uploads = Uploads()
         self.folder = TraceFolder(traces)
 
     def start(self, viewer: str, choices: Choices, api: Api) -> Run:
-        """Have something simulated in a viewer's name."""
-        return self.line.start(viewer, choices, self._opener(viewer, choices, api))
+        return self.queue.start(viewer, choices, self._opener(viewer, choices, api))
 
     def _opener(self, viewer: str, choices: Choices, api: Api) -> Callable[[], Awaitable[IO[bytes] | None]]:
         async def opened() -> IO[bytes] | None:
@@ -232,7 +220,6 @@ class Comparisons:
         return opened
 
     def add_to(self, app: FastAPI, api: Api) -> None:
-        """Make the routes known."""
         add = app.add_api_route
         add("/page/upload", _for_viewers(api, self._upload), methods=["POST"], include_in_schema=False)
         add("/page/simulations/{id}/{what}", _for_viewers(api, self._fetch), include_in_schema=False)
@@ -244,11 +231,11 @@ class Comparisons:
             name = request.query_params.get("name", "trace")
             found = await self.uploads.add(viewer["user"], name, request.stream())
         except UserError as error:
-            return JSONResponse({"detail": _sentence(str(error))}, 413)
+            return JSONResponse({"detail": sentence(str(error))}, 413)
         return JSONResponse({"id": found.id, "name": found.name, "size": found.size})
 
     async def _fetch(self, request: Request, viewer: dict[str, Any]) -> Response:
-        run = self.line.find(viewer["user"], request.path_params["id"])
+        run = self.queue.find(viewer["user"], request.path_params["id"])
         what: str = request.path_params["what"]
         if run is None or run.state != "done":
             return JSONResponse({"detail": "There is no such result any more; simulate it again."}, 404)
@@ -264,14 +251,13 @@ class Comparisons:
 
 
 def metrics_json(run: Run) -> dict[str, Any]:
-    """What `gpuyard compare --json` prints, and how to have it printed."""
+    """The output of `gpuyard compare --json`, with the command that prints it."""
     found = run.table
-    told = {"trace": run.choices.title(), "commands": run.choices.commands(), "gpus": found["gpus"]}
-    return {**told, "results": found["results"], **({"errors": found["errors"]} if found["errors"] else {})}
+    about = {"trace": run.choices.title(), "commands": run.choices.commands(), "gpus": found["gpus"]}
+    return {**about, "results": found["results"], **({"errors": found["errors"]} if found["errors"] else {})}
 
 
 def metrics_csv(run: Run) -> str:
-    """The metrics as CSV, one policy a line."""
     text = io.StringIO()
     rows = run.table["results"]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -288,7 +274,7 @@ _Handler = Callable[[Request, dict[str, Any]], Awaitable[Response]]
 
 
 def _for_viewers(api: Api, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
-    """A route for whom the daemon knows."""
+    """A route for viewers that the daemon recognises."""
 
     async def known(request: Request) -> Response:
         if "x-gpuyard-ticket" not in request.headers:
@@ -302,7 +288,3 @@ def _for_viewers(api: Api, handler: _Handler) -> Callable[[Request], Awaitable[R
         return await handler(request, viewer)
 
     return known
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

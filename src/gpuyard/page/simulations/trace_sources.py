@@ -9,14 +9,15 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import IO, Any
 
 from gpuyard.errors import UserError
-from gpuyard.page.api import Api
+from gpuyard.page.api import Api, Facts
+from gpuyard.page.parts import epoch
 
 MOST_BYTES = 64 * 2**20
 _EACH, _ALL = 3, 12
@@ -26,8 +27,6 @@ _SYSTEM_CACHE = Path("/var/cache/gpuyard")
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that somebody sent."""
-
     id: str
     viewer: str
     name: str
@@ -36,13 +35,11 @@ class Upload:
 
 
 class Uploads:
-    """The latest files of each viewer."""
-
     def __init__(self) -> None:
         self._kept: list[Upload] = []
 
     async def add(self, viewer: str, name: str, chunks: AsyncIterator[bytes]) -> Upload:
-        """Take a file in; the oldest go."""
+        """Store a file; the oldest files are dropped."""
         file, size = temporary(), 0
         async for chunk in chunks:
             size += len(chunk)
@@ -63,22 +60,20 @@ class Uploads:
         return upload
 
     def find(self, viewer: str, id: str) -> Upload | None:
-        """A file that this viewer sent."""
         return next((kept for kept in self._kept if kept.id == id and kept.viewer == viewer), None)
 
 
 class TraceFolder:
-    """The traces that the daemon's owner offers; opened before rights are given up, so its parents do not matter."""
+    """Traces that the admin offers. The folder is opened before root is dropped, so its parents need no permissions."""
 
     def __init__(self, path: str) -> None:
         self._directory = -1
         try:
             self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if path else -1
         except OSError:
-            return  # most have none
+            return  # most daemons have no such folder
 
     def names(self) -> list[str]:
-        """What is there and can be read."""
         if self._directory < 0:
             return []
         try:
@@ -87,7 +82,6 @@ class TraceFolder:
             return []
 
     def open(self, name: str) -> IO[bytes]:
-        """One of them."""
         if name not in self.names():
             raise UserError(f"there is no trace {name} on the server that everybody may read")
         return os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory), "rb")
@@ -103,17 +97,16 @@ class TraceFolder:
 
 
 def temporary() -> IO[bytes]:
-    """A file without a name."""
     return tempfile.TemporaryFile(prefix="gpuyard-")
 
 
 def reopened(file: IO[bytes]) -> int:
-    """The same file with a place in it of its own, from the beginning."""
+    """The same file with an offset of its own, at the beginning."""
     return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def make_code_cache(user: int) -> None:
-    """Make a place for compiled code, for whom this process of root's is about to become."""
+    """Create a cache directory for the user that this root process is about to become."""
     try:
         _SYSTEM_CACHE.mkdir(exist_ok=True)
         _SYSTEM_CACHE.chmod(0o755)  # whatever the umask
@@ -121,28 +114,28 @@ def make_code_cache(user: int) -> None:
         own.mkdir(mode=0o700, exist_ok=True)
         os.chown(own, user, -1, follow_symlinks=False)
     except OSError:
-        return  # a temporary place will do, until the next boot
+        return  # the fallback is a temporary directory
 
 
 def code_cache() -> str:
-    """Where compiled code is kept: a directory that is there and is ours, or else it would be compiled every time."""
+    """Directory for compiled code that only we can write to, so that code is compiled once."""
     if given := os.environ.get("GPUYARD_CACHE_DIR"):
         return given
     places = [_SYSTEM_CACHE / "page", Path(tempfile.gettempdir()) / f"gpuyard-{os.geteuid()}"]
     home = os.environ.get("HOME", "/")
-    if home != "/" or os.environ.get("XDG_CACHE_HOME"):  # then commands keep theirs there
+    if home != "/" or os.environ.get("XDG_CACHE_HOME"):  # commands have their cache there
         places.insert(0, Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "gpuyard")
     return str(next((place for place in places if _is_ours(place)), None) or _temporary_cache())
 
 
 @functools.cache
 def _temporary_cache() -> str:
-    """Where nothing else will do: for as long as this process lives."""
+    """Fallback: lives as long as this process."""
     return tempfile.mkdtemp(prefix="gpuyard-kernel-")
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether a directory is there, or can be made, and nobody else can put code into it."""
+    """Whether the directory exists or can be made, and nobody else can write to it."""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = place.lstat()
@@ -152,20 +145,17 @@ def _is_ours(place: Path) -> bool:
 
 
 def _clean(name: str) -> str:
-    """The name of a file, without its directory, for people to read."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:_NAME] or "trace"
 
 
-MAX_HISTORY = 50_000
-"""Jobs, the latest."""
+MAX_HISTORY = 50_000  # the latest jobs, at most
 _PAGE = 1000
 _COLUMNS = ("job", "submit", "run", "gpus", "requested", "priority", "user", "memory", "preemptible")
-_SHORTEST = 0.001  # seconds; a job cannot take none
+_SHORTEST = 0.001  # seconds; run times must be positive
 
 
 async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[bytes], int]:
-    """The jobs that were submitted since and ran to some end, and how many these are."""
     begin = datetime(since.year, since.month, since.day, tzinfo=UTC) if since else None
     file = temporary()
     file.write((",".join(_COLUMNS) + "\n").encode())
@@ -187,21 +177,16 @@ async def history_trace(api: Api, since: date | None, user: str) -> tuple[IO[byt
     return file, count
 
 
-def trace_rows(jobs: Iterable[Mapping[str, Any]], begin: float | None = None) -> list[tuple[Any, ...]]:
-    """A row of the trace for each job that ran, was submitted since then, and wanted a GPU."""
-    return [
-        _row(job) for job in jobs if job["started_at"] and job["ended_at"] and job["gpu_count"] and _is_of(job, begin)
-    ]
+def trace_rows(jobs: Iterable[Facts], begin: float | None = None) -> list[tuple[Any, ...]]:
+    """A row for each job that ran, was submitted since then, and asked for a GPU."""
+    ran = (job for job in jobs if job["started_at"] and job["ended_at"] and job["gpu_count"])
+    return [_row(job) for job in ran if begin is None or epoch(job["submitted_at"]) >= begin]
 
 
-def _is_of(job: Mapping[str, Any], begin: float | None) -> bool:
-    return begin is None or _seconds(job["submitted_at"]) >= begin
-
-
-def _row(job: Mapping[str, Any]) -> tuple[Any, ...]:
-    run = round(_seconds(job["ended_at"]) - _seconds(job["started_at"]), 3)
+def _row(job: Facts) -> tuple[Any, ...]:
+    run = round(epoch(job["ended_at"]) - epoch(job["started_at"]), 3)
     return (
-        job["id"], _seconds(job["submitted_at"]), max(run, _SHORTEST), job["gpu_count"], job["estimate"] or "",
+        job["id"], epoch(job["submitted_at"]), max(run, _SHORTEST), job["gpu_count"], job["estimate"] or "",
         job["priority"], job["user"], job["gpu_memory"] or "", "false",
     )  # fmt: skip
 
@@ -210,7 +195,3 @@ def _lines(found: Iterable[tuple[Any, ...]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(found)
     return text.getvalue().encode()
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from gpuyard.page.views import history, job, overview, queue, settings, sharing, simulate, submit
+from gpuyard.page.views import job, overview, settings, sharing, simulate, submit
+from gpuyard.page.views.history import HistoryView
+from gpuyard.page.views.queue import QueueView
 
 
 class View(NamedTuple):
-    """A page of the page."""
-
     path: str
     title: str
     build: Callable[..., Awaitable[int | None]]
-    """Takes the visit, and what the path names; gives the status of the answer if all is not well."""
-    headed: bool = True
-    """Whether the title is its heading; else it makes one of its own."""
+    """Called with the visit and the path's parameters; returns the HTTP status if it is not 200."""
+    headed: bool = True  # whether the title is its heading; else it makes one of its own
 
 
 VIEWS = (
     View("/", "Overview", overview.build),
-    View("/queue", "Queue", queue.build),
+    View("/queue", "Queue", lambda visit: QueueView(visit).build()),
     View("/jobs/{id}", "Job", job.build, headed=False),
     View("/submit", "Submit a job", submit.build),
-    View("/history", "History", history.build),
+    View("/history", "History", lambda visit: HistoryView(visit).build()),
     View("/sharing", "Sharing", sharing.build),
     View("/simulate", "Simulate", simulate.build),
     View("/settings", "Settings", settings.build),

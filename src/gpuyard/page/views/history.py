@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import nicegui.elements.echart  # noqa: F401  what the chart imports in the browser
 from nicegui import ui
 from nicegui.element import Element
-from nicegui.events import GenericEventArguments
 
 from gpuyard.api.types import OVER
 from gpuyard.errors import UserError
-from gpuyard.page.api import Unavailable
-from gpuyard.page.parts import STATES, button, empty, heading, span
+from gpuyard.page.api import Facts, Unavailable
+from gpuyard.page.parts import STATES, button, empty, epoch, heading, span, tagged
 from gpuyard.page.table import Choices, Field, Fields, Filters, Table
-from gpuyard.page.views import history_tables
-from gpuyard.page.views.history_tables import (
-    HOUR,
-    JOB_COLUMNS,
-    NAMES,
-    Window,
-    initial_preset,
-    instant,
-    iso,
-    left_out,
-    local_text,
-    rows_of,
-    summary,
-    typed_instant,
-    usage_columns,
-    usage_rows,
-    window_of,
-)
+from gpuyard.page.views import history_tables as tables
 from gpuyard.page.visit import Visit
 
 
 class Gantt(Element, component="../assets/history_gantt.js"):
-    """A bar for each time that a job was on a GPU, and what the GPUs did; it asks the API itself."""
+    """Bars for the times that jobs were on GPUs, and the GPUs' metrics; the browser requests the data."""
 
     def __init__(
-        self, window: Window, user: str, take: Callable[[float, float], Any], choose: Callable[[str], Any]
+        self, window: tables.Window, user: str, take: Callable[[float, float], Any], choose: Callable[[str], Any]
     ) -> None:
         super().__init__()
         self._set(window, user)
-        self.on("span", lambda event: take(*_span(event)))
+        self.on("span", lambda event: take(float(event.args["since"]), float(event.args["until"])))
         self.on("metric", lambda event: choose(str(event.args)))
 
-    def show(self, window: Window, user: str) -> None:
-        """Look at another time, or at somebody's jobs among the others'."""
+    def show(self, window: tables.Window, user: str) -> None:
         if self._set(window, user):
             self.update()
 
-    def _set(self, window: Window, user: str) -> bool:
+    def _set(self, window: tables.Window, user: str) -> bool:
         since = None if window.back else window.since
         new = {"back": window.back, "since": since, "until": window.until, "user": user}
         changed = any(self._props.get(name, "") != value for name, value in new.items())
@@ -63,19 +44,12 @@ class Gantt(Element, component="../assets/history_gantt.js"):
         return changed
 
 
-def _span(event: GenericEventArguments) -> tuple[float, float]:
-    return float(event.args["since"]), float(event.args["until"])
-
-
 class Bars(Element, component="../assets/history_bars.js"):
-    """How many took how long."""
-
     def __init__(self) -> None:
         super().__init__()
         self._props |= {"label": "", "edges": [], "counts": []}
 
-    def show(self, spread: Mapping[str, Any], what: str) -> None:
-        """Show how long something took."""
+    def show(self, spread: Facts, what: str) -> None:
         histogram = spread["histogram"]
         new = {"label": spread_text(spread, what), "edges": histogram["edges"], "counts": histogram["counts"]}
         if any(self._props[name] != value for name, value in new.items()):
@@ -84,8 +58,7 @@ class Bars(Element, component="../assets/history_bars.js"):
             self.update()
 
 
-def spread_text(spread: Mapping[str, Any], what: str) -> str:
-    """The same as a sentence."""
+def spread_text(spread: Facts, what: str) -> str:
     if not spread["count"]:
         return f"No job {what} in this time."
     if spread["count"] == 1:
@@ -96,29 +69,23 @@ def spread_text(spread: Mapping[str, Any], what: str) -> str:
 
 
 def _took(seconds: float, bound: str = "") -> str:
-    """How long something took; milliseconds matter to nobody."""
     return "less than 0.1s" if seconds < 0.1 else f"{bound}{span(seconds)}"
 
 
-_KEEP = 20.0  # seconds: it may take the daemon a while to count
+_KEEP = 20.0  # seconds; the daemon may need a while to compute them
 
 
 class UsageSection:
-    """The parts that are made of statistics."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        self.ended = 0
-        """Jobs that ended in the time that was shown last."""
+        self.ended = 0  # jobs that ended in the time that was shown last
         self._seen: Any = None
 
     def build_summary(self) -> None:
-        """The line on top."""
         self._sum = ui.element("div").classes("gy-past-sum")
-        self._told: list[tuple[str, str]] = []
+        self._numbers: list[tuple[str, str]] = []
 
     def build(self) -> None:
-        """The rest, below."""
         with ui.element("div").classes("gy-past-two"):
             self._users, self._more_users = self._table("By user", "User")
             self._tags, self._more_tags = self._table("By project", "Tag")
@@ -129,7 +96,7 @@ class UsageSection:
     def _table(self, title: str, name: str) -> tuple[Table, ui.label]:
         with ui.element("section"):
             heading(title)
-            table = Table(f"GPU-hours {title.lower()}", usage_columns(name)).classes("gy-data-slim")
+            table = Table(f"GPU-hours {title.lower()}", tables.usage_columns(name)).classes("gy-data-slim")
             return table, ui.label().classes("gy-soft")
 
     def _bars(self, title: str) -> tuple[Bars, ui.label]:
@@ -138,8 +105,7 @@ class UsageSection:
             with ui.element("div").classes("gy-card"):
                 return Bars(), ui.label().classes("gy-soft")
 
-    async def show(self, window: Window) -> None:
-        """Show what there is of a span of time."""
+    async def show(self, window: tables.Window) -> None:
         stats = await self._visit.feed.ask(f"/stats?{urlencode(window.query)}", _KEEP, until_event=False)
         if stats is self._seen:
             return
@@ -148,10 +114,10 @@ class UsageSection:
         for table, more, name, key in (
             (self._users, self._more_users, "user", "users"), (self._tags, self._more_tags, "tag", "tags"),
         ):  # fmt: skip
-            table.show(usage_rows(name, stats[key]))
+            table.show(tables.usage_rows(name, stats[key]))
             table.set_visibility(bool(stats[key]))
             nothing = "Nobody was on a GPU." if name == "user" else "No job had a tag; --tag gives one."
-            more.set_text(left_out(stats[key]) if stats[key] else nothing)
+            more.set_text(tables.left_out(stats[key]) if stats[key] else nothing)
         for bars, words, key, what in (
             (self._wait, self._wait_words, "wait_seconds", "waited"),
             (self._run, self._run_words, "run_seconds", "ran"),
@@ -160,23 +126,20 @@ class UsageSection:
             bars.set_visibility(bool(stats[key]["count"]))
             words.set_text(spread_text(stats[key], what))
 
-    def _show_summary(self, stats: Mapping[str, Any]) -> None:
-        told = summary(stats)
-        if told == self._told:
+    def _show_summary(self, stats: Facts) -> None:
+        numbers = tables.summary(stats)
+        if numbers == self._numbers:
             return
-        self._told = told
+        self._numbers = numbers
         self._sum.clear()
         with self._sum:
-            for number, what in told:
+            for number, what in numbers:
                 with ui.element("div"):
-                    with ui.element("b"):
-                        ui.label(number)
-                    with ui.element("span"):
-                        ui.label(what)
+                    tagged("b", number)
+                    tagged("span", what)
 
 
-SIZE = 25
-"""Jobs on a page."""
+SIZE = 25  # jobs on a page
 _SEARCH = ("text", "user", "tag", "state")
 _WHEN = ("span", "since", "until")
 _METRIC = "show"
@@ -184,25 +147,19 @@ _FIELDS = (Field("text", "Search", "search"), Field("user", "User", "person"), F
 
 
 class HistoryView:
-    """One viewer's history."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        request = visit.client.request
-        self._filters = Filters(
-            "/history", request.query_params if request is not None else {}, (*_SEARCH, *_WHEN, _METRIC)
-        )
+        self._filters = Filters("/history", visit.query, (*_SEARCH, *_WHEN, _METRIC))
         if self._filters["state"] not in OVER:
             self._filters.set(state="")
-        self._cursors = [""]
-        """Where each page from the first to the one that is seen begins."""
+        self._cursors = [""]  # where each page begins, up to the current one
         self._seen: Any = None
-        self._usual = ""
-        """Which preset it is if none is chosen; found out once, so that it stays while somebody looks."""
+        self._usual = ""  # the initial preset; chosen once, so that it does not change while the page is open
 
     async def build(self) -> None:
-        """Make the elements, with what there is to see already."""
-        self._times()
+        with ui.element("div").classes("gy-list-filters"):
+            self._presets = Choices("Time", tables.NAMES, self._choose)
+            self._from, self._to = self._time("From", "since"), self._time("To", "until")
         self._use = UsageSection(self._visit)
         self._use.build_summary()
         heading("On the GPUs")
@@ -210,29 +167,22 @@ class HistoryView:
         heading("Jobs that are over")
         self._search()
         self._nothing()
-        self._table = Table("Jobs that are over, the latest first", JOB_COLUMNS)
+        self._table = Table("Jobs that are over, the latest first", tables.JOB_COLUMNS)
         self._pages()
         self._use.build()
         try:
             await self._show()
-        except Unavailable:  # the banner tells, and the next beat shows it
+        except Unavailable:  # the banner says so, and the next beat retries
             self._table.set_visibility(False)
         self._visit.live(self._show)
 
     @property
-    def _window(self) -> Window:
-        return window_of(
+    def _window(self) -> tables.Window:
+        return tables.window_of(
             self._filters["span"] or self._usual, self._filters["since"], self._filters["until"], time.time()
         )
 
-    def _times(self) -> None:
-        """Which time everything below is of."""
-        with ui.element("div").classes("gy-list-filters"):
-            self._presets = Choices("Time", NAMES, self._choose)
-            self._from, self._to = self._time("From", "since"), self._time("To", "until")
-
     def _search(self) -> None:
-        """Which jobs of that time the table, and the file, have."""
         with ui.element("search").classes("gy-list-filters"):
             self._fields = Fields(self._filters, _FIELDS, self._changed)
             self._fields.suggest("user", [self._visit.viewer.name])
@@ -247,7 +197,7 @@ class HistoryView:
 
     def _time(self, label: str, name: str) -> ui.input:
         async def change() -> None:
-            text = typed_instant(field.value or "", self._visit.zone)
+            text = tables.typed_instant(field.value or "", self._visit.zone)
             if text[:16] != self._filters[name][:16] and (text or self._filters[name]):
                 await self._look(**{name: text})
 
@@ -270,9 +220,10 @@ class HistoryView:
 
     async def _fit(self) -> str:
         ask, now = self._visit.feed.ask, time.time()
-        before, latest = await ask(f"/history?limit=1&until={iso(now - HOUR)}"), await ask("/history?limit=1")
-        [older], [last] = ([instant(job["ended_at"]) for job in found["jobs"]] or [None] for found in (before, latest))
-        return initial_preset(older, last, now)
+        older = await ask(f"/history?limit=1&until={tables.iso(now - tables.HOUR)}")
+        latest = await ask("/history?limit=1")
+        [begin], [end] = ([epoch(job["ended_at"]) for job in found["jobs"]] or [None] for found in (older, latest))
+        return tables.initial_preset(begin, end, now)
 
     async def _show(self) -> None:
         self._usual = self._usual or await self._fit()
@@ -294,7 +245,7 @@ class HistoryView:
         self._empty.set_visibility(not there and not searched)
         self._none.set_visibility(not there and searched)
         self._table.set_visibility(there)
-        self._table.show(rows_of(jobs))
+        self._table.show([tables.job_row(job) for job in jobs])
         self._nav.set_visibility(there)
         first = (len(self._cursors) - 1) * SIZE
         turned, more = len(self._cursors) > 1, bool(found["next"])
@@ -307,13 +258,12 @@ class HistoryView:
         self._fields.suggest("user", [job["user"] for job in jobs])
         self._fields.suggest("tag", [tag for job in jobs for tag in job["tags"]])
 
-    def _controls(self, window: Window) -> None:
-        """Let the fields of time, and the file, be of what is seen."""
+    def _controls(self, window: tables.Window) -> None:
         free = bool(self._filters["since"])
         self._presets.show("" if free else self._filters["span"] or self._usual)
-        self._from.value = local_text(window.since, self._visit.zone) if free else ""
-        self._to.value = local_text(window.until, self._visit.zone) if free else ""
-        address = f"{history_tables.EXPORT_PATH}?{urlencode({**self._filters.asked(*_SEARCH), **window.query})}"
+        self._from.value = tables.local_text(window.since, self._visit.zone) if free else ""
+        self._to.value = tables.local_text(window.until, self._visit.zone) if free else ""
+        address = f"{tables.EXPORT_PATH}?{urlencode({**self._filters.asked(*_SEARCH), **window.query})}"
         if self._export._props.get("href") != address:
             self._export._props["href"] = address
             self._export.update()
@@ -322,21 +272,15 @@ class HistoryView:
         self._cursors = [""]
         self._filters.tell_address()
         self._fields.show()
-        await self._again()
-
-    async def _again(self) -> None:
-        try:
-            await self._show()
-        except Unavailable as error:
-            self._visit.tell(error)
+        await self._visit.show_now(self._show)
 
     async def _look(self, **when: str) -> None:
-        """Look at another time; a field that is cleared leaves the rest."""
-        if "since" not in when and not self._filters["since"]:  # an end alone: a day up to then
-            when["since"] = iso(self._window.since)
+        """Set the window; clearing its begin clears its end."""
+        if "since" not in when and not self._filters["since"]:  # only an end is given: a day up to it
+            when["since"] = tables.iso(self._window.since)
         if "since" in when and not when["since"]:
             when["until"] = ""
-        begin, end = (instant(when.get(name, self._filters[name])) for name in ("since", "until"))
+        begin, end = (tables.instant(when.get(name, self._filters[name])) for name in ("since", "until"))
         if begin is not None and end is not None and end <= begin:
             self._visit.tell(UserError("the time would end before it begins; choose an end after its beginning"))
             self._controls(self._window)
@@ -349,11 +293,11 @@ class HistoryView:
         await self._changed()
 
     async def _take(self, since: float, until: float) -> None:
-        self._filters.set(span="", since=iso(since), until=iso(until))
+        self._filters.set(span="", since=tables.iso(since), until=tables.iso(until))
         await self._changed()
 
     def _metric(self, name: str) -> None:
-        """What is shown of the GPUs; the browser sees to it, and only the address is to say so."""
+        """The browser draws another metric; put it into the URL."""
         self._filters.set(**{_METRIC: name})
         self._filters.tell_address()
 
@@ -367,17 +311,12 @@ class HistoryView:
         await self._changed()
 
     async def _on(self) -> None:
-        cursor = history_tables.cursor_of(self._seen["next"]) if self._seen else ""
+        cursor = tables.cursor_of(self._seen["next"]) if self._seen else ""
         if cursor:
             self._cursors.append(cursor)
-            await self._again()
+            await self._visit.show_now(self._show)
 
     async def _back(self) -> None:
         if len(self._cursors) > 1:
             self._cursors.pop()
-            await self._again()
-
-
-async def build(visit: Visit) -> None:
-    """Make the view."""
-    await HistoryView(visit).build()
+            await self._visit.show_now(self._show)

@@ -16,17 +16,16 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from gpuyard.errors import GpuyardError
-from gpuyard.page.api import Api, Refused, Unavailable
-from gpuyard.page.parts import STATES, amount, job_path, watt_hours
+from gpuyard.page.api import Api, Facts, Refused, Unavailable
+from gpuyard.page.parts import STATES, amount, capitalized, epoch, job_path, watt_hours
 from gpuyard.page.table import Column, Row
 from gpuyard.page.views.queue_jobs import gpus_of
 
 HOUR = 3600.0
-PRESETS = {"1h": HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR, "30d": 720 * HOUR}
-"""Seconds back from now."""
+PRESETS = {"1h": HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR, "30d": 720 * HOUR}  # seconds back from now
 NAMES = {"1h": "1 hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
 USUAL = "24h"
-_STEP = 60.0  # the last day begins at a full minute, so that everybody asks for the same
+_STEP = 60.0  # windows begin at a full minute, so that all viewers request the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +33,17 @@ class Window:
     """A span of time, in seconds since the epoch."""
 
     since: float
-    until: float | None
-    """None: up to now."""
-    back: float | None = None
-    """How far it goes back, if it moves on with the clock."""
+    until: float | None  # None: up to now
+    back: float | None = None  # its length, if it ends now and moves with the clock
 
     @property
     def query(self) -> dict[str, str]:
-        """It as the API takes it."""
         found = {"since": iso(self.since)}
         return found if self.until is None else {**found, "until": iso(self.until)}
 
 
 def initial_preset(oldest: float | None, latest: float | None, now: float) -> str:
-    """The preset to begin with: an hour if that is all there is, else a day, or more where a day has nothing."""
+    """An hour if there is no older job, else a day, or more if the last day is empty."""
     if oldest is None or now - oldest <= HOUR:
         return "1h"
     age = max(24 * HOUR, now - (oldest if latest is None else latest))
@@ -55,7 +51,7 @@ def initial_preset(oldest: float | None, latest: float | None, now: float) -> st
 
 
 def window_of(span: str, since: str, until: str, now: float) -> Window:
-    """What an address asks for: a preset, or instants; the last day if that makes no sense."""
+    """The window that a URL asks for: a preset, or instants; the last day if invalid."""
     begin, end = instant(since), instant(until)
     if begin is not None and (end is None or end > begin):
         return Window(begin, end if end is not None and end < now else None)
@@ -64,7 +60,7 @@ def window_of(span: str, since: str, until: str, now: float) -> Window:
 
 
 def instant(text: str) -> float | None:
-    """An instant with a zone, in seconds since the epoch; None if it is none."""
+    """Seconds since the epoch of an ISO-8601 time with a zone; None if invalid."""
     try:
         found = datetime.fromisoformat(text)
         return found.timestamp() if found.tzinfo is not None else None
@@ -73,17 +69,16 @@ def instant(text: str) -> float | None:
 
 
 def iso(at: float) -> str:
-    """An instant as addresses have it."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def local_text(at: float | None, zone: tzinfo | None) -> str:
-    """An instant as a field for times in the viewer's zone has it."""
+    """The value of a `datetime-local` field in the viewer's zone."""
     return "" if at is None else datetime.fromtimestamp(at, zone or UTC).strftime("%Y-%m-%dT%H:%M")
 
 
 def typed_instant(text: str, zone: tzinfo | None) -> str:
-    """What somebody put into such a field, as an address has it; empty if that is no time."""
+    """ISO-8601 of a `datetime-local` field's value; empty if invalid."""
     try:
         return iso(datetime.fromisoformat(text).replace(tzinfo=zone or UTC).timestamp())
     except (ValueError, OverflowError, OSError):
@@ -98,13 +93,8 @@ JOB_COLUMNS = (
 _MOST = 20
 
 
-def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Jobs of the history."""
-    return [_row(job) for job in jobs]
-
-
-def _row(job: Mapping[str, Any]) -> Row:
-    submitted, started, ended = (_at(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
+def job_row(job: Facts) -> Row:
+    submitted, started, ended = (epoch(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
     reason = str(job["reason"] or "")
     cells = (
         {"text": job["id"], "href": job_path(job["id"]), "title": ""},
@@ -115,17 +105,13 @@ def _row(job: Mapping[str, Any]) -> Row:
         None if started is None or submitted is None else max(0.0, started - submitted),
         None if started is None or ended is None else max(0.0, ended - started),
         ended,
-        {"fraction": None, "text": reason[:1].upper() + reason[1:]},
+        {"fraction": None, "text": capitalized(reason)},
     )
     return Row(job["id"], f"job {job['id']}", cells)
 
 
-def _at(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None
-
-
 def usage_columns(name: str) -> tuple[Column, ...]:
-    """The columns of a table of who used how much; of energy only users' is known."""
+    """Energy is known per user only."""
     energy = (Column("Energy", right=True),) if name == "User" else ()
     return (
         Column(name, "link"), Column("GPU-hours", "stand", grow=True), *energy, Column("Ended", right=True),
@@ -133,42 +119,35 @@ def usage_columns(name: str) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def usage_rows(name: str, entries: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Users, or tags, with what they had; those with most first."""
+def usage_rows(name: str, entries: Sequence[Facts]) -> list[Row]:
     most = max((entry["gpu_hours"] for entry in entries), default=0.0) or 1.0
     found = []
     for entry in sorted(entries, key=lambda entry: -entry["gpu_hours"])[:_MOST]:
         hours = entry["gpu_hours"]
         who = {"text": entry[name], "href": f"/history?{urlencode({name: entry[name]})}", "title": entry[name]}
         bar = {"fraction": hours / most, "text": amount(hours)}
-        energy = (_energy(entry),) if name == "user" else ()
+        known = entry.get("energy_wh")
+        energy = ("–" if known is None else watt_hours(known),) if name == "user" else ()
         cells = (who, bar, *energy, f"{entry['ended']:,}", f"{entry['submitted']:,}")
         found.append(Row(entry[name], entry[name], cells))
     return found
 
 
-def _energy(entry: Mapping[str, Any]) -> str:
-    known = entry["energy_wh"]
-    return "–" if known is None else watt_hours(known)
-
-
 def left_out(entries: Sequence[Any]) -> str:
-    """How many are not in such a table."""
     return f"and {len(entries) - _MOST:,} more with less" if len(entries) > _MOST else ""
 
 
-def summary(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The few numbers that matter, and what each is."""
-    told = [(f"{stats['ended']:,}", "jobs ended")]
+def summary(stats: Facts) -> list[tuple[str, str]]:
+    numbers = [(f"{stats['ended']:,}", "jobs ended")]
     for state, many in sorted(stats["outcomes"].items(), key=lambda item: -item[1]):
-        told.append((f"{many:,}", STATES.get(state, state)))
-    told.append((amount(stats["gpu_hours"]), "GPU-hours"))
+        numbers.append((f"{many:,}", STATES.get(state, state)))
+    numbers.append((amount(stats["gpu_hours"]), "GPU-hours"))
     if energies := [user["energy_wh"] for user in stats["users"] if user["energy_wh"] is not None]:
-        told.append((watt_hours(sum(energies)), "of energy"))
+        numbers.append((watt_hours(sum(energies)), "of energy"))
     if stats["utilization"] is not None:
         share = 100 * stats["utilization"]
-        told.append(("< 1 %" if 0 < share < 0.5 else f"{share:.0f} %", "of the GPUs in use"))
-    return told
+        numbers.append(("< 1 %" if 0 < share < 0.5 else f"{share:.0f} %", "of the GPUs in use"))
+    return numbers
 
 
 EXPORT_PATH = "/page/history.csv"
@@ -178,13 +157,11 @@ EXPORT_COLUMNS = (
     "submitted_at", "started_at", "ended_at", "wait_seconds", "run_seconds", "gpu_hours", "energy_wh", "command",
     "directory", "reason",
 )  # fmt: skip
-_PIECE = 1000  # jobs asked for at once
+_PIECE = 1000  # jobs per request
 _RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def add_export(app: FastAPI, api: Api) -> None:
-    """Make the file known."""
-
     async def history(request: Request) -> Response:
         asking = api.as_viewer(request.headers.get("x-gpuyard-ticket", ""))
         if "x-gpuyard-ticket" not in request.headers:
@@ -202,8 +179,7 @@ def add_export(app: FastAPI, api: Api) -> None:
     app.add_api_route(EXPORT_PATH, history, include_in_schema=False)
 
 
-async def _lines(api: Api, wanted: Mapping[str, str], first: Mapping[str, Any]) -> AsyncIterator[str]:
-    """The file, piece by piece."""
+async def _lines(api: Api, wanted: Mapping[str, str], first: Facts) -> AsyncIterator[str]:
     yield csv_text([EXPORT_COLUMNS])
     answer = first
     while True:
@@ -213,7 +189,7 @@ async def _lines(api: Api, wanted: Mapping[str, str], first: Mapping[str, Any]) 
             return
         try:
             answer = await _piece(api, wanted, cursor)
-        except GpuyardError as error:  # a file that ends early must not look like a whole one
+        except GpuyardError as error:  # a truncated file must not look complete
             yield csv_text([[f"The rest is missing: {str(error) or 'the daemon does not answer'}"]])
             return
 
@@ -223,20 +199,18 @@ async def _piece(api: Api, wanted: Mapping[str, str], cursor: str) -> Any:
 
 
 def cursor_of(address: str | None) -> str:
-    """Where the next piece begins, as `next` tells; empty: there is none."""
+    """The cursor in the API's `next`; empty after the last page."""
     return parse_qs(urlsplit(address).query).get("cursor", [""])[0] if address else ""
 
 
 def csv_text(rows: list[Any]) -> str:
-    """Rows as lines of a file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerows(rows)
     return text.getvalue()
 
 
-def csv_cells(job: Mapping[str, Any]) -> list[Any]:
-    """A job as a row."""
-    submitted, started, ended = (_instant(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
+def csv_cells(job: Facts) -> list[Any]:
+    submitted, started, ended = (epoch(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
     run = None if started is None or ended is None else ended - started
     found = {
         **{name: job.get(name) for name in EXPORT_COLUMNS},
@@ -251,12 +225,8 @@ def csv_cells(job: Mapping[str, Any]) -> list[Any]:
 
 
 def without_formula(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
+    """A cell that spreadsheets do not take for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
-
-
-def _instant(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from nicegui import ui
 from nicegui.element import Element
 
-from gpuyard.page.api import Refused
+from gpuyard.page.api import Facts, Refused
 from gpuyard.page.feed import METRICS
-from gpuyard.page.parts import Section, button, empty, heading
+from gpuyard.page.parts import Section, button, empty, epoch, fact, heading
 from gpuyard.page.views import job_facts, job_sections
 from gpuyard.page.views.job_actions import Actions, environment
 from gpuyard.page.visit import Visit
 
-Run = tuple[tuple[int, ...], float]
-"""The GPUs of an attempt, and when it began."""
+Run = tuple[tuple[int, ...], float]  # the GPUs of an attempt, and when it began
 
 
 class GpuCurves(Element, component="../assets/curves.js"):
-    """The charts; samples are sent to `take`."""
+    """Charts; samples are sent to the component's `take`."""
 
-    def __init__(self, job: Mapping[str, Any], run: Run, end: float | None) -> None:
+    def __init__(self, job: Facts, run: Run, end: float | None) -> None:
         super().__init__()
         gpus, begin = run
         self._props |= {
@@ -35,14 +32,11 @@ class GpuCurves(Element, component="../assets/curves.js"):
         }  # fmt: skip
 
     def show(self, end: float) -> None:
-        """The job has ended."""
         self._props["end"] = end
         self.update()
 
 
 class GpuCharts:
-    """The part of the view that has them: of the latest attempt."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._box = ui.element("section").classes("gy-job-charts")
@@ -54,12 +48,11 @@ class GpuCharts:
         self._end: float | None = None
         self._last = 0.0
 
-    def show(self, job: Mapping[str, Any]) -> None:
-        """Draw them once it runs, and add what is new."""
-        gpus, begin = tuple(job["gpus"]), _seconds(job["started_at"])
+    def show(self, job: Facts) -> None:
+        gpus, begin = tuple(job["gpus"]), epoch(job["started_at"])
         if not gpus or begin is None:
             return
-        end = _seconds(job["ended_at"])
+        end = epoch(job["ended_at"])
         used = list(job_facts.usage_facts(job))
         self._facts.show(used, lambda: _head(used))
         if (gpus, begin) != self._run:
@@ -89,10 +82,7 @@ def _head(used: Sequence[tuple[str, str]]) -> None:
         with ui.element("dl").classes("gy-job-used"):
             for label, value in used:
                 with ui.element("div"):
-                    with ui.element("dt"):
-                        ui.label(label)
-                    with ui.element("dd"):
-                        ui.label(value)
+                    fact(label, value)
 
 
 def _latest(values: Sequence[float | None], count: int) -> list[float | None]:
@@ -100,16 +90,12 @@ def _latest(values: Sequence[float | None], count: int) -> list[float | None]:
     return [None] * (count - len(known)) + known
 
 
-def _seconds(iso: str | None) -> float | None:
-    return None if iso is None else datetime.fromisoformat(iso).timestamp()
-
-
 _LOG_PARTS = ("ansi", "logfile", "logrows", "logscreen", "logsearch", "logtemplate")
-"""Scripts that `log.js` imports, and those import: asked for at once, and not one after the other."""
+"""Scripts that `log.js` imports, directly or not: loaded in parallel instead of one after another."""
 
 
 class JobLog(Element, component="../assets/log.js"):
-    """What a job prints; the browser reads it by itself."""
+    """A job's output; the browser requests it."""
 
     def __init__(self, job: str, attempts: int, state: str, note: str) -> None:
         super().__init__()
@@ -117,22 +103,17 @@ class JobLog(Element, component="../assets/log.js"):
         self._props |= {"job": job, "attempts": attempts, "state": state, "note": note}
 
     def show(self, attempts: int, state: str) -> None:
-        """Let it know that something changed."""
         if (attempts, state) != (self._props["attempts"], self._props["state"]):
             self._props |= {"attempts": attempts, "state": state}
             self.update()
 
 
-Facts = Mapping[str, Any]
 _PAGE = 1000
 _MOST_EVENTS = 5000
-TASKS = 50
-"""Tasks of an array on a page."""
+TASKS = 50  # tasks of an array on a page
 
 
 class JobView:
-    """All of the view."""
-
     def __init__(self, visit: Visit, job: Facts) -> None:
         self._visit, self._job = visit, job
         self._path = f"/jobs/{quote(job['id'], safe='')}"
@@ -162,7 +143,7 @@ class JobView:
                 self._tasks = Section("gy-job-tasks", "section") if self._is_array else None
                 self._charts = GpuCharts(self._visit)
             with ui.element("div").classes("gy-job-side"):
-                self._wishes = Section("", "section")
+                self._request = Section("", "section")
                 if self._owns and self._job["kind"] == "job":
                     environment(self._visit, self._path)
                 self._attempts = Section("", "section")
@@ -180,7 +161,6 @@ class JobView:
         return None
 
     async def show(self) -> None:
-        """Show how it stands now."""
         feed = self._visit.feed
         self._job = await feed.ask(self._path, 1.0)
         self._draw()
@@ -209,9 +189,9 @@ class JobView:
         self._far.show(job["progress"], lambda: job_sections.progress(job), visible=bool(job["progress"]))
         said = job_facts.outcome_text(job)
         self._outcome.show((job["state"], said), lambda: _told(job["state"], said), visible=bool(said))
-        wishes = (visit.zone, job["command"], job["directory"], job["tags"], job["dependency"])
+        request = (visit.zone, job["command"], job["directory"], job["tags"], job["dependency"])
         told = list(job_facts.request_facts(job, visit.when))
-        self._wishes.show((*wishes, told), lambda: job_sections.request_section(job, visit))
+        self._request.show((*request, told), lambda: job_sections.request_section(job, visit))
 
     async def _show_why(self) -> None:
         waits = self._job["state"] in job_facts.WAITING or bool((self._job.get("tasks") or {}).get("queued"))
@@ -229,7 +209,7 @@ class JobView:
         self._adapts.show((self._visit.zone, found), lambda: job_sections.adaptation(found, self._visit))
 
     async def _heard(self) -> bool:
-        """Read what happened since; whether that is all for now."""
+        """Read new events; returns whether these were all."""
         while len(self._events) < _MOST_EVENTS:
             path = f"/events?job={quote(self._job['id'], safe='')}&after={self._last}&limit={_PAGE}"
             found = await self._visit.feed.ask(path, 30.0)
@@ -273,25 +253,19 @@ def _told(state: str, said: str) -> None:
 
 
 def _elsewhere(job: Facts) -> str:
-    """What is to be known of output that does not come here."""
     output, error = job["output"], job["error"]
     if output:
         return f"Its output goes to {output}, and gpuyard logs {job['id']} shows it; here is what did not get there."
     return f"Its errors go to {error}; gpuyard logs --error {job['id']} shows them." if error else ""
 
 
-NOT_FOUND = 404
-
-
 async def build(visit: Visit, id: str) -> int | None:
-    """Make the view; the status of the page if there is no such job."""
     try:
         job = await visit.feed.ask(f"/jobs/{quote(id, safe='')}", 1.0)
     except Refused as error:
         heading("No such job", 1)
         empty(f"There is no job {id} here; it may have been removed. These are there:", "gpuyard ps --all")
-        return NOT_FOUND if error.status == NOT_FOUND else error.status
+        return error.status
     ui.page_title(f"{job['name'] or 'Job'} · {job['id']} · gpuyard")
-    screen = JobView(visit, job)
-    visit.live(screen.show)
+    visit.live(JobView(visit, job).show)
     return None

@@ -14,12 +14,11 @@ from nicegui import ui
 
 from gpuyard.api.types import OVER
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.page.parts import button, confirm, empty, heading, job_path
+from gpuyard.page.api import Facts
+from gpuyard.page.parts import button, confirm, empty, heading, job_path, tagged
 from gpuyard.page.visit import Visit
 from gpuyard.spec.times import parse_when
 from gpuyard.units import format_number, format_size, parse_duration, parse_share
-
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +89,11 @@ FIELDS = (
 
 
 def editable_fields(job: Facts) -> list[Field]:
-    """What can be changed of a job as it stands."""
     waits = set(job.get("tasks") or {job["state"]: 1}) & {"queued", "held"}
     return [field for field in FIELDS if waits or field.while_running]
 
 
 def changes(job: Facts, given: Mapping[str, str], instant: Callable[[str], str]) -> dict[str, Any]:
-    """What is to change, as the API takes it: what differs from what is there."""
     found: dict[str, Any] = {}
     for field in FIELDS:
         text = given.get(field.name)
@@ -111,10 +108,10 @@ def changes(job: Facts, given: Mapping[str, str], instant: Callable[[str], str])
 
 
 def instant_in(zone: tzinfo | None) -> Callable[[str], str]:
-    """What reads a time as people write it, on a clock of this zone."""
+    """A parser of times on a clock of this zone."""
 
     def read(text: str) -> str:
-        # `parse_when` counts days on this machine's clock, so that is set by what the viewer's clock shows now.
+        # `parse_when` uses this machine's clock, so shift it to the viewer's.
         now = datetime.now(zone)
         shift = (now.replace(tzinfo=None) - datetime.now()).total_seconds()
         if text.strip()[:4].isdecimal() and "T" in text and ("+" in text or text.endswith("Z")):
@@ -127,13 +124,10 @@ def instant_in(zone: tzinfo | None) -> Callable[[str], str]:
 
 
 class EditDialog:
-    """The dialog."""
-
     def __init__(self, visit: Visit, path: str, job: Facts) -> None:
         self._visit, self._path, self._job = visit, path, job
 
     async def ask(self) -> None:
-        """Show it, and do what is wished."""
         inputs: dict[str, ui.input] = {}
         with ui.dialog() as dialog, ui.card().classes("gy-card gy-job-editing"):
             heading(f"Edit job {self._job['id']}", 2)
@@ -170,13 +164,10 @@ _LOOKS = {
 
 
 class Actions:
-    """The buttons of one job."""
-
     def __init__(self, visit: Visit, path: str, job: Callable[[], Mapping[str, Any]]) -> None:
         self._visit, self._path, self._job = visit, path, job
 
     def draw(self, able: list[str]) -> None:
-        """Make a button for each."""
         acts: dict[str, Callable[[], Awaitable[None]]] = {
             "release": lambda: self._simply("release", "Released"),
             "hold": lambda: self._simply("hold", "Held"),
@@ -212,11 +203,9 @@ class Actions:
             await self._visit.do(self._visit.api.post(f"{self._path}/cancel"), f"Cancelled {self._called}.")
 
     async def _clone(self) -> None:
-        """Open the form with all that it asks for, to be changed and submitted."""
         ui.navigate.to(f"/submit?{urlencode({'clone': self._job()['id']})}")
 
     async def _retry(self) -> None:
-        """Make a new job of it, and go there."""
         try:
             new = await self._visit.api.post(f"{self._path}/retry")
         except GpuyardError as error:
@@ -235,12 +224,11 @@ _WITH_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like one that is not for everybody who stands behind the viewer."""
+    """Whether a variable looks like a secret, which is hidden at first."""
     return bool(value) and bool(_SECRET.search(name) or _WITH_PASSWORD.search(value))
 
 
 def environment(visit: Visit, path: str) -> None:
-    """The button that shows it, and the place where it is shown."""
     with ui.element("div").classes("gy-job-environment") as box:
 
         async def show() -> None:
@@ -263,8 +251,8 @@ def _table(found: dict[str, str]) -> None:
     box = ui.element("div").classes("gy-job-scroll").props('tabindex=0 role=region aria-label="Environment"')
     with box, ui.element("table").classes("gy-job-table gy-job-variables"):
         with ui.element("thead"), ui.element("tr"):
-            _cell("th", "Variable").props("scope=col")
-            _cell("th", "Value").props("scope=col")
+            tagged("th", "Variable").props("scope=col")
+            tagged("th", "Value").props("scope=col")
         with ui.element("tbody"):
             for name, value in sorted(found.items()):
                 _row(name, value)
@@ -272,7 +260,7 @@ def _table(found: dict[str, str]) -> None:
 
 def _row(name: str, value: str) -> None:
     with ui.element("tr"):
-        _cell("th", name).props("scope=row")
+        tagged("th", name).props("scope=row")
         with ui.element("td"):
             if not is_secret(name, value):
                 ui.label(value)
@@ -287,9 +275,3 @@ def _row(name: str, value: str) -> None:
                     reveal.delete()
 
                 reveal.on_click(show)
-
-
-def _cell(tag: str, text: str) -> ui.element:
-    with ui.element(tag) as found:
-        ui.label(text)
-    return found

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
 
 from gpuyard.api.types import OVER
-from gpuyard.page.parts import STATES, amount, priority, size, span, watt_hours
+from gpuyard.page.api import Facts
+from gpuyard.page.parts import STATES, amount, epoch, priority, sentence, size, span, watt_hours
 from gpuyard.units import format_size
 
-Event = Mapping[str, Any]
-SILENT = frozenset(("Renewed", "Chosen", "Unpromised"))
-"""Kinds of events that tell people nothing."""
+Event = Facts
+SILENT = frozenset(("Renewed", "Chosen", "Unpromised"))  # kinds of events that are not shown
 _EVENT_TEXTS = {
     "Submitted": "Submitted",
     "Edited": "Changed what it asks for",
@@ -40,20 +37,16 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to run a job."""
-
     number: int
     gpus: tuple[int, ...]
-    placed: str
-    """When it was given its GPUs; ISO-8601, as all times here."""
+    placed: str  # when it was given its GPUs; ISO-8601, as all times here
     begin: str | None = None
     end: str | None = None
-    how: str = "runs"
-    """How it ended, in words."""
+    how: str = "runs"  # how it ended, in words
 
 
 def event_text(event: Event) -> str:
-    """What happened, as a sentence without its full stop."""
+    """A sentence without its full stop."""
     kind = str(event["kind"])
     if kind == "Placed":
         text = f"Attempt {event['attempt']} was given {gpus_text(event['gpus'])}{_let_in(event)}"
@@ -81,17 +74,14 @@ def event_text(event: Event) -> str:
 
 
 def _message(event: Event) -> str:
-    """What the daemon says of it, but for a time on the daemon's clock: the next event has it on the viewer's."""
-    return re.sub(r" at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$", "", _detail_text(event))
-
-
-def _detail_text(event: Event) -> str:
+    """The daemon's message without the time on its clock: the next event has it on the viewer's."""
     loan = event["kind"] in ("Granted", "Reclaimed", "Returned")
-    return str(event.get("message") or event.get("reason") or (event.get("why") if loan else "") or "")
+    text = event.get("message") or event.get("reason") or (event.get("why") if loan else "") or ""
+    return re.sub(r" at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$", "", str(text))
 
 
 def _let_in(event: Event) -> str:
-    """By which rule it was given memory that others asked for, and why."""
+    """The rule that admitted it to memory that others asked for, and why."""
     told = event.get("admission") or {}
     return f" by {told['by']}: {told['why']}" if event.get("rule") and told else ""
 
@@ -122,7 +112,6 @@ def gpus_text(gpus: Iterable[int]) -> str:
 
 
 def attempts(events: Iterable[Event]) -> list[Attempt]:
-    """How often it was tried, and how that went."""
     found: dict[int, Attempt] = {}
     for event in events:
         kind, number = event["kind"], event.get("attempt")
@@ -148,21 +137,15 @@ def _went_on(attempt: Attempt, event: Event) -> Attempt:
     return attempt
 
 
-Facts = Mapping[str, Any]
 When = Callable[[str | None], str]
 WAITING = ("queued", "held")
 _RAN_OUT = {"timeout": "ran out of time", "oom": "ran out of GPU memory"}
-"""What is told of these states if there is no reason, which says as much."""
+"""Texts for these states if there is no reason, which says as much."""
 _ORDER = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
 
 
-def command_line(command: list[str]) -> str:
-    """A command as one could type it in a shell."""
-    return shlex.join(command)
-
-
 def outcome_text(job: Facts) -> str:
-    """How a job stands, where there is more to say than its state: how it ended, above all."""
+    """More than the state: how the job ended, above all."""
     state, why = str(job["state"]), (job["reason"] or "").rstrip(".")
     if counts := job.get("tasks"):
         return f"An array of {sum(counts.values()):,} tasks: {counted(counts)}."
@@ -171,19 +154,18 @@ def outcome_text(job: Facts) -> str:
     if state == "succeeded" and not why:
         return "Succeeded: exit code 0." if job["kind"] == "job" else "Succeeded."
     if state in _RAN_OUT:
-        return _sentence(why or _RAN_OUT[state])
+        return sentence(why or _RAN_OUT[state])
     if not why:
-        return "" if state == "running" else _sentence(STATES.get(state, state))
-    return _sentence(why if state == "running" or why.startswith(state) else f"{STATES.get(state, state)}: {why}")
+        return "" if state == "running" else sentence(STATES.get(state, state))
+    return sentence(why if state == "running" or why.startswith(state) else f"{STATES.get(state, state)}: {why}")
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """`2 running, 98 waiting`."""
     return ", ".join(f"{counts[state]:,} {STATES[state]}" for state in _ORDER if counts.get(state))
 
 
 def request_facts(job: Facts, when: When) -> Iterator[tuple[str, str]]:
-    """What it asks for, where that is not the usual."""
+    """What it asks for, where that is not the default."""
     yield "GPUs", _gpus(job)
     yield from _sharing(job)
     yield "Time limit", span(job["time_limit"]) or "none"
@@ -210,7 +192,6 @@ def _gpus(job: Facts) -> str:
 
 
 def _sharing(job: Facts) -> Iterator[tuple[str, str]]:
-    """How it shares GPUs, what was expected of it, and what it uses."""
     measured, predicted = job["measured"], job["prediction"]
     if job["gpu_memory_asked"] == "auto":
         yield "Memory by", predicted["evidence"] if predicted else "nothing known of its like yet: alone on a GPU"
@@ -234,7 +215,6 @@ def _sharing(job: Facts) -> Iterator[tuple[str, str]]:
 
 
 def usage_facts(job: Facts) -> Iterator[tuple[str, str]]:
-    """What it took of the GPUs in all, as far as that is known."""
     yield "GPU-hours", amount(job["gpu_hours"])
     if job["energy_wh"] is not None:
         yield "Energy", watt_hours(job["energy_wh"])
@@ -261,7 +241,7 @@ def _preemptible(job: Facts) -> str:
 
 
 def waiting_text(found: Facts, when: When) -> str:
-    """The reason as a sentence, with times on the viewer's clock where the daemon's sentence has its own."""
+    """The reason as a sentence, with times on the viewer's clock."""
     details, code = found["details"], found["code"]
     if code == "BeginTime" and details.get("at"):
         return f"It is not to start before {when(details['at'])}."
@@ -271,37 +251,31 @@ def waiting_text(found: Facts, when: When) -> str:
         due = f", due at {when(details['until'])}" if details.get("until") else ", which has waited longer"
         return f"It would fit, but could delay job {details['behind']}{due}."
     if code == "Reservation":
-        which = gpus_text(details["gpus"])
+        which, are = gpus_text(details["gpus"]), "are" if len(details["gpus"]) > 1 else "is"
         rest = ", and it has no time limit" if details.get("unlimited") else ""
         times = f"from {when(details['begin'])} to {when(details['end'])}"
-        return f"It would fit, but {which} {_are(details['gpus'])} reserved ({details['name']}) {times}{rest}."
+        return f"It would fit, but {which} {are} reserved ({details['name']}) {times}{rest}."
     if not found["reason"]:
         return "It is about to start."
     return f"It {'is ' * (found['state'] == 'held')}{found['reason'].rstrip('.')}."
 
 
-def _are(many: list[int]) -> str:
-    return "are" if len(many) > 1 else "is"
-
-
 def blocker_end(blocker: Facts, when: When) -> str:
-    """When a job that is in the way will have ended."""
     if blocker["expected_at"]:
         return f"until about {when(blocker['expected_at'])}"
     return "did not say for how long" if blocker["gpus"] else "waits itself"
 
 
 def end_text(job: Facts, when: When, now: float) -> str:
-    """When a job that does not say how far it is should end; that it takes longer, where that time is past."""
+    """Expected end of a job that reports no progress, or that it is late."""
     expected = job["expected_end_at"]
     if job["state"] != "running" or not expected or job["progress"]:
         return ""
-    past = datetime.fromisoformat(expected).timestamp() <= now
+    past = epoch(expected) <= now
     return "takes longer than expected" if past else f"expected to end about {when(expected)}"
 
 
 def allowed_actions(job: Facts, *, owns: bool) -> list[str]:
-    """What somebody can do to a job as it stands, the most wanted first."""
     if not owns:
         return []
     states = set(job.get("tasks") or {job["state"]: 1})
@@ -316,7 +290,3 @@ def allowed_actions(job: Facts, *, owns: bool) -> list[str]:
         "cancel": is_open,
     }
     return [act for act, can in able.items() if can]
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

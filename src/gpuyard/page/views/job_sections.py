@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 
 from nicegui import ui
 from nicegui.element import Element
 
-from gpuyard.page.parts import Since, chip, command, heading, job_path, link, span
+from gpuyard.page.api import Facts
+from gpuyard.page.parts import (
+    Since,
+    capitalized,
+    chip,
+    command,
+    epoch,
+    fact,
+    heading,
+    job_path,
+    link,
+    sentence,
+    span,
+    tagged,
+)
 from gpuyard.page.views import job_facts
 from gpuyard.page.visit import Visit
 
-Facts = Mapping[str, Any]
-_LISTED = 10
-"""Jobs that are named where there may be thousands."""
+_LISTED = 10  # jobs that are named where there may be thousands
 _LINKED = {"Memory by": "/sharing#estimates", "Batch": "/sharing#batches"}
-"""Facts of which another page tells more."""
-MAX_EVENTS = 100
-"""Events that are listed; the command line has them all."""
+"""Facts that link to another page."""
+MAX_EVENTS = 100  # events that are listed; the command line has them all
 
 
 def title(job: Facts) -> None:
-    """What it is called, and how it stands."""
     kind = "Lease" if job["kind"] == "lease" else "Array" if "tasks" in job else "Job"
     with ui.element("h1").classes("gy-h1 gy-job-title"):
         ui.label(job["name"] or f"{kind} {job['id']}").classes("gy-job-name")
@@ -33,7 +42,6 @@ def title(job: Facts) -> None:
 
 
 def line(job: Facts, visit: Visit, ends: str) -> None:
-    """Whose it is, where it is, for how long, and when it ends."""
     with ui.element("p").classes("gy-job-line"):
         ui.label(f"Of {job['user']}")
         if job["array"] and "tasks" not in job:
@@ -60,7 +68,7 @@ def line(job: Facts, visit: Visit, ends: str) -> None:
 
 
 def _text(*parts: str | Element) -> None:
-    """Some words with an element among them, which was made just now."""
+    """Words around an element that was just made."""
     with ui.element("span") as found:
         for part in parts:
             if isinstance(part, str):
@@ -81,11 +89,10 @@ def _on(gpus: Sequence[int]) -> None:
 
 
 def _between(begin: str, end: str) -> str:
-    return span((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds())
+    return span(epoch(end) - epoch(begin))
 
 
 def progress(job: Facts) -> None:
-    """How far it is."""
     far = job["progress"]
     if not far:
         return
@@ -99,7 +106,6 @@ def progress(job: Facts) -> None:
 
 
 def waiting(found: Facts, visit: Visit) -> None:
-    """Why it waits, and for whom."""
     heading("Why is it waiting?")
     if (counts := found.get("tasks")) is not None:
         ui.label(f"This is of task {found['id']}, the next of {sum(counts.values()):,}.").classes("gy-soft")
@@ -136,15 +142,13 @@ def _blockers(text: str, found: Sequence[Facts], visit: Visit) -> None:
                     f" {other['name'] or ''} of {other['user']}{where}, {job_facts.blocker_end(other, visit.when)}"
                 )
         if len(found) > _LISTED:
-            with ui.element("li"):
-                ui.label(f"and {len(found) - _LISTED:,} more")
+            tagged("li", f"and {len(found) - _LISTED:,} more")
 
 
 def request_section(job: Facts, visit: Visit) -> None:
-    """What it is to run, and with what."""
     heading("What it asks for")
     if job["command"]:
-        command(job_facts.command_line(job["command"]))
+        command(shlex.join(job["command"]))
     with ui.element("dl").classes("gy-job-facts"):
         _fact("Directory", job["directory"])
         if job["tags"]:
@@ -166,21 +170,19 @@ def _fact(label: str, value: str) -> None:
 
 
 def _pair(label: str) -> Element:
-    with ui.element("dt"):
-        ui.label(label)
+    tagged("dt", label)
     return ui.element("dd")
 
 
 def _dependencies(text: str) -> None:
-    """`afterok:12,afterany:13`, with a way to each."""
-    for number, wish in enumerate(text.split(",")):
-        how, _, job = wish.partition(":")
+    """`afterok:12,afterany:13`, with a link to each."""
+    for number, condition in enumerate(text.split(",")):
+        how, _, job = condition.partition(":")
         ui.label(f"{', ' * bool(number)}{how} ")
         link(job_path(job), job)
 
 
 def attempts(found: Sequence[job_facts.Attempt], visit: Visit) -> None:
-    """How often it was tried."""
     heading("Attempts")
     if len(found) > MAX_EVENTS:
         ui.label(f"{len(found) - MAX_EVENTS:,} earlier ones are left out.").classes("gy-soft")
@@ -196,7 +198,6 @@ def attempts(found: Sequence[job_facts.Attempt], visit: Visit) -> None:
 
 
 def timeline(events: Sequence[Facts], visit: Visit) -> None:
-    """What happened, the latest last."""
     heading("What happened")
     told = [event for event in events if event["kind"] not in job_facts.SILENT]
     if len(told) > MAX_EVENTS:
@@ -211,13 +212,11 @@ def timeline(events: Sequence[Facts], visit: Visit) -> None:
 
 
 def tasks(found: Facts, id: str, visit: Visit) -> None:
-    """Some tasks of an array."""
     columns = found["columns"]
     with ui.element("table").classes("gy-job-table"):
         with ui.element("thead"), ui.element("tr"):
             for head in ("Task", "State", "GPUs", "Began", "Ran", "Why"):
-                with ui.element("th").props("scope=col"):
-                    ui.label(head)
+                tagged("th", head).props("scope=col")
         with ui.element("tbody"):
             for n, task in enumerate(columns["id"]):
                 _task(task, {name: values[n] for name, values in columns.items()}, visit)
@@ -233,18 +232,15 @@ def _task(id: str, row: Facts, visit: Visit) -> None:
             chip(row["state"])
         ran = span(end - begin) if begin and end else ""
         why = visit.words(row["reason"])
-        for text in (gpus, visit.when(begin), ran, why[:1].upper() + why[1:]):
-            with ui.element("td"):
-                ui.label(text)
+        for text in (gpus, visit.when(begin), ran, capitalized(why)):
+            tagged("td", text)
 
 
 _AdaptationTime = Callable[[float | None], str]
-_ADAPTATION_LISTED = 50
-"""Grants and decisions that are listed, the latest; the command line has them all."""
+_ADAPTATION_LISTED = 50  # latest grants and decisions that are listed; the command line has them all
 
 
 def adaptation_facts(found: Facts, when: _AdaptationTime) -> Iterator[tuple[str, str]]:
-    """Budget, deadline and what it told last."""
     yield "Budget", span(found["budget"]) or "as long as it likes"
     yield "To be done by", when(found["deadline"]) if found["deadline"] else ""
     yield "On loan", ", ".join(f"GPU {gpu}" for gpu in found["granted"])
@@ -252,7 +248,8 @@ def adaptation_facts(found: Facts, when: _AdaptationTime) -> Iterator[tuple[str,
     if report.get("gain_per_second") is not None:
         yield "One more GPU brings", f"{gain_points(report['gain_per_second'])} points per minute"
     if report.get("step_seconds"):
-        yield "A step takes", _short(report["step_seconds"])
+        step = report["step_seconds"]
+        yield "A step takes", f"{1000 * step:.3g} ms" if step < 1 else span(step)
     if report.get("parameters") is not None:
         yield "Parameters", f"{report['parameters']:,}"
 
@@ -262,26 +259,20 @@ def gain_points(gain: float) -> str:
     return f"{gain * 6000:.3g}"
 
 
-def _short(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else span(seconds)
-
-
 def loan_text(lent: Facts, when: _AdaptationTime) -> tuple[str, str, str]:
-    """What it was lent and for how long, why, and how that ended."""
     began, ended = when(lent["since"]), lent["until"]
     times = f"from {began} to {when(ended)} ({span(ended - lent['since'])})" if ended else f"since {began}"
     if not ended and lent.get("told"):
         times += f", told to leave at {when(lent['told'])}"
-    return f"GPU {lent['gpu']} {times}", _sentence(f"Given since {lent['why']}"), _ended(lent)
+    return f"GPU {lent['gpu']} {times}", sentence(f"Given since {lent['why']}"), _ended(lent)
 
 
 def _ended(lent: Facts) -> str:
     said = lent.get("ended") or ""
-    return _sentence(f"Taken back: {said}" if lent.get("told") else said) if said else ""
+    return sentence(f"Taken back: {said}" if lent.get("told") else said) if said else ""
 
 
 def decision_text(decided: Facts) -> tuple[str, str, str]:
-    """What it decided, why, and what that changed."""
     before, after, ratio = decided["parameters_before"], decided["parameters"], decided["cost_ratio"]
     changed = []
     if after is not None:
@@ -291,45 +282,36 @@ def decision_text(decided: Facts) -> tuple[str, str, str]:
     if decided["predicted_gain"] is not None:
         changed.append(f"{100 * decided['predicted_gain']:+.3g} points expected")
     answer = {True: "Accepted", False: "Declined", None: "Decided"}[decided["accepted"]]
-    return f"{answer}: {decided['decision']}", _sentence(decided["reason"]), _sentence(", ".join(changed))
-
-
-def _sentence(text: str) -> str:
-    text = text.strip().rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{answer}: {decided['decision']}", sentence(decided["reason"]), sentence(", ".join(changed))
 
 
 def adaptation(found: Facts, visit: Visit) -> None:
-    """All of it."""
-
     def when(at: float | None) -> str:
         return visit.when(at, seconds=True) if at else ""
 
     heading("Adaptation")
     if found["standing"]:
-        ui.label(_sentence(f"It {found['standing']}"))
+        ui.label(sentence(f"It {found['standing']}"))
     with ui.element("dl").classes("gy-job-facts"):
         for label, value in adaptation_facts(found, when):
             if value:
-                with ui.element("dt"):
-                    ui.label(label)
-                with ui.element("dd"):
-                    ui.label(value)
+                fact(label, value)
     _list("What it decided", [(when(one["at"]), *decision_text(one)) for one in found["decisions"]])
     _list("GPUs that it was lent", [("", *loan_text(one, when)) for one in found["grants"]])
-    changes = [(when(one["at"]), f"{_span(one['before'])} to {_span(one['after'])}", "", "") for one in found["times"]]
+    changes = [
+        (when(one["at"]), f"{_budget(one['before'])} to {_budget(one['after'])}", "", "") for one in found["times"]
+    ]
     _list("Its time was changed", changes)
 
 
-def _span(seconds: float | None) -> str:
+def _budget(seconds: float | None) -> str:
     return span(seconds) if seconds else "no limit"
 
 
 def _list(title: str, entries: list[tuple[str, str, str, str]]) -> None:
     if not entries:
         return
-    with ui.element("h3").classes("gy-h3"):
-        ui.label(title)
+    heading(title, 3)
     if len(entries) > _ADAPTATION_LISTED:
         ui.label(f"{len(entries) - _ADAPTATION_LISTED:,} earlier ones are left out.").classes("gy-soft")
     with ui.element("ol").classes("gy-job-adapted"):

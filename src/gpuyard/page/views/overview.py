@@ -10,24 +10,23 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
 from nicegui.element import Element
 
-from gpuyard.page.api import Refused, Unavailable
-from gpuyard.page.feed import Drain, DrainReasons, Feed, Samples
+from gpuyard.page.api import Facts, Refused, Unavailable
+from gpuyard.page.feed import Drain, DrainReasons, Feed, Samples, SharedState
+from gpuyard.page.parts import brief_epoch
 from gpuyard.page.visit import Visit
 
-Facts = Mapping[str, Any]
-_GRAIN = 2**24  # bytes; what a process takes changes by less all the time
-_TOLERANCE = 2**26  # bytes beyond its promise that a job may use, as the daemon has it
+_GRAIN = 2**24  # bytes; smaller changes of memory use are not sent
+_TOLERANCE = 2**26  # bytes beyond its share that a job may use, as in the daemon
 _FAILED = ("failed", "timeout", "oom", "interrupted")
 
 
 def tile(gpu: Facts, jobs: Mapping[str, Facts], now: float, drain: Drain | None = None) -> dict[str, Any]:
-    """A GPU, but for what its samples tell."""
+    """A GPU without its samples."""
     tenants = [_tenant(id, gpu, jobs.get(id), now) for id in _on(gpu)]
-    begin, end = _seconds(gpu["reserved_from"]), _seconds(gpu["reserved_until"])
+    begin, end = brief_epoch(gpu["reserved_from"]), brief_epoch(gpu["reserved_until"])
     booked = None if begin is None else {"name": gpu["reservation"], "begin": begin, "end": end, "now": begin <= now}
     return {
         "index": gpu["index"], "name": gpu["name"], "simulated": gpu["simulated"], "memory": gpu["memory_total"],
@@ -39,13 +38,12 @@ def tile(gpu: Facts, jobs: Mapping[str, Facts], now: float, drain: Drain | None 
 
 
 def _reason(drain: Drain) -> str:
-    """Why a GPU is drained, if somebody said so, and who that is."""
     why = drain.why.strip().rstrip(".")
     return f"{why} ({drain.by})" if why and drain.by else why
 
 
 def _shares(gpu: Facts, tenants: list[dict[str, Any]]) -> dict[str, int] | None:
-    """What is promised in all, and left, of a GPU that jobs share; None if one has it for itself."""
+    """Promised and free memory of a shared GPU; None if one job has all of it."""
     if not tenants or not all(one["promised"] for one in tenants) or gpu["state"] == "unknown":
         return None
     left = int(gpu["memory_left"] // _GRAIN * _GRAIN)
@@ -53,7 +51,7 @@ def _shares(gpu: Facts, tenants: list[dict[str, Any]]) -> dict[str, int] | None:
 
 
 def kind(gpu: Facts, now: float) -> str:
-    """How a GPU stands, in the word that its tile has: what somebody must know first comes first."""
+    """State of a GPU for its tile; the most important comes first."""
     if gpu["state"] == "unknown":
         return "lost"
     if gpu["state"] == "foreign":
@@ -62,22 +60,20 @@ def kind(gpu: Facts, now: float) -> str:
         return "busy"
     if gpu["drained"]:
         return "drained"
-    begin = _seconds(gpu["reserved_from"])
+    begin = brief_epoch(gpu["reserved_from"])
     return "reserved" if begin is not None and begin <= now else "free"
 
 
 def waiting(job: Facts) -> dict[str, Any]:
-    """A job of the queue's head."""
     tasks = job.get("tasks")
     return {
-        **_named(job), "since": _seconds(job["submitted_at"]), "reason": job["reason"] or "",
+        **_named(job), "since": brief_epoch(job["submitted_at"]), "reason": job["reason"] or "",
         "gpus": job["gpu_count"], "memory": job["gpu_memory"], "tasks": tasks.get("queued", 0) if tasks else 0,
     }  # fmt: skip
 
 
 def finished(job: Facts) -> dict[str, Any]:
-    """A job that is over."""
-    begin, end = _seconds(job["started_at"]), _seconds(job["ended_at"])
+    begin, end = brief_epoch(job["started_at"]), brief_epoch(job["ended_at"])
     return {
         **_named(job), "state": job["state"], "ended": end, "code": job["exit_code"],
         "ran": None if begin is None or end is None else round(end - begin, 1),
@@ -85,7 +81,7 @@ def finished(job: Facts) -> dict[str, Any]:
 
 
 def day(stats: Facts) -> dict[str, Any]:
-    """What happened since midnight."""
+    """Totals since midnight."""
     outcomes = stats["outcomes"]
     return {
         "hours": round(stats["gpu_hours"], 2), "wait": stats["wait_seconds"]["mean"],
@@ -95,7 +91,6 @@ def day(stats: Facts) -> dict[str, Any]:
 
 
 def midnight(now: datetime) -> str:
-    """When the day began, as the API reads it; the same text for everybody in a zone."""
     begin = now.replace(hour=0, minute=0, second=0, microsecond=0)
     return begin.isoformat()
 
@@ -105,24 +100,24 @@ def _named(job: Facts) -> dict[str, Any]:
 
 
 def _on(gpu: Facts) -> Iterable[str]:
-    """Jobs that are on a GPU: those that were put there, then those that are still there though they are over."""
+    """Jobs on a GPU: placed ones, then ended ones that still have processes there."""
     there = (process["job"] for process in _processes(gpu) if process["job"] is not None)
     return dict.fromkeys((*gpu["jobs"], *there))
 
 
 def _tenant(id: str, gpu: Facts, job: Facts | None, now: float) -> dict[str, Any]:
     own = [process for process in _processes(gpu) if process["job"] == id]
-    told = _named(job) if job else {"id": id, "name": "", "user": own[0]["user"] if own else None, "lease": False}
+    named = _named(job) if job else {"id": id, "name": "", "user": own[0]["user"] if own else None, "lease": False}
     memory = _rounded(sum(process["memory"] for process in own))
     progress, promised = (job["progress"], job["gpu_memory"]) if job else (None, 0)
     return {
-        **told, "memory": memory, "promised": promised or None, "loan": gpu.get("granted") == id,
+        **named, "memory": memory, "promised": promised or None, "loan": gpu.get("granted") == id,
         "note": (job["reason"] or "") if job and job["adaptive"] else "",
         "over": bool(promised) and memory > promised + _TOLERANCE,
-        "started": _seconds(job["started_at"]) if job else None,
+        "started": brief_epoch(job["started_at"]) if job else None,
         "wide": len(job["gpus"]) if job else 1,
         "progress": progress and {"share": round(progress["fraction"], 3), "end": _end(progress["remaining"], now)},
-        "end": _seconds(job["expected_end_at"]) if job and not progress else None,
+        "end": brief_epoch(job["expected_end_at"]) if job and not progress else None,
     }  # fmt: skip
 
 
@@ -142,19 +137,14 @@ def _rounded(size: float) -> int:
 
 
 def _end(remaining: float | None, now: float) -> float | None:
-    """When a job will have ended, as roughly as it is known: else this would change at every look."""
+    """When a job will end, rounded to its precision, so that it does not change at every update."""
     if remaining is None:
         return None
     grain = max(2.0, 10.0 ** len(str(int(remaining))) / 50)
     return round((now + remaining) / grain) * grain
 
 
-def _seconds(iso: str | None) -> float | None:
-    return None if iso is None else round(datetime.fromisoformat(iso).timestamp(), 1)
-
-
-HEAD = 10
-"""Jobs of the queue, and of those that have ended, that are shown."""
+HEAD = 10  # jobs of the queue, and of the finished ones, that are shown
 _PATHS = {
     "/gpus": 2.0,
     "/jobs?state=running&limit=1000": 2.0,
@@ -162,60 +152,30 @@ _PATHS = {
     "/jobs?state=held&columns=true&limit=1": 5.0,
     f"/history?limit={HEAD}": 30.0,
 }
-"""What is asked for, and for how many seconds an answer will do if nothing happens."""
+"""What is requested, and for how many seconds an answer is used if nothing happens."""
 _WHOLE = {"utilization": 1.0, "temperature": 1.0, "power": 1.0, "memory_used": 2.0**20}
-"""What the numbers of samples are sent as: so many percent, degrees, watts and mebibytes."""
-
-
-class VersionedParts:
-    """Parts of something that is shown, by their names, and when each was last another one."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        self._parts: dict[str, Any] = {}
-        self._since: dict[str, int] = {}
-        self._told: dict[int, str] = {}
-
-    def take(self, parts: Mapping[str, Any]) -> None:
-        """These are the parts now."""
-        gone = {name: None for name, part in self._parts.items() if part is not None and name not in parts}
-        changed = {name: part for name, part in {**parts, **gone}.items() if self._parts.get(name) != part}
-        if not changed:
-            return
-        self.version += 1
-        self._parts |= changed
-        self._since |= dict.fromkeys(changed, self.version)
-        self._told.clear()
-
-    def after(self, version: int) -> str:
-        """What is new since a version, as JSON; empty if nothing is."""
-        if version >= self.version:
-            return ""
-        if version not in self._told:
-            new = {name: part for name, part in self._parts.items() if self._since[name] > version}
-            self._told[version] = json.dumps(new, separators=(",", ":"))
-        return self._told[version]
+"""Samples are sent as whole percent, degrees, watts and mebibytes."""
 
 
 class EncodedSamples:
-    """The samples, in the way that they are sent."""
+    """Samples as JSON, encoded once for all viewers."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
         self._last: float | None = None
-        self._told: dict[float, str] = {}
+        self._cache: dict[float, str] = {}
 
     def after(self, at: float, gpus: list[int]) -> tuple[float, str]:
-        """The samples since an instant, as JSON, and when the last of them is of."""
+        """Samples after an instant as JSON, and the time of the last one."""
         last = self._samples.last
         if last is None or last <= at:
             return at, ""
         if last != self._last:
-            self._told.clear()
+            self._cache.clear()
             self._last = last
-        if at not in self._told:
-            self._told[at] = self._encoded(at, gpus)
-        return last, self._told[at]
+        if at not in self._cache:
+            self._cache[at] = self._encoded(at, gpus)
+        return last, self._cache[at]
 
     def _encoded(self, at: float, gpus: list[int]) -> str:
         new = sum(1 for sample in self._samples.at if sample > at)
@@ -231,28 +191,23 @@ class EncodedSamples:
         return [None] * (count - len(known)) + known
 
 
-class OverviewState:
-    """The overview of one daemon."""
-
+class OverviewState(SharedState):
     def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-        self._seen: list[Any] = []
+        super().__init__(feed)
         self._drains = DrainReasons(feed)
         self._drained: dict[int, Drain] = {}
-        self.ledger = VersionedParts()
         self.curves = EncodedSamples(feed.samples)
         self.gpus: list[int] = []
 
     async def refresh(self) -> None:
-        """Ask for what there is, and work it out if nobody else has."""
         answers = await asyncio.gather(*(self._feed.ask(path, keep) for path, keep in _PATHS.items()))
-        if len(answers) == len(self._seen) and all(map(_same, answers, self._seen)):
+        if not self.differs(answers):
             return
         self._drained = await self._drains.of(answers[0]["gpus"])
-        self._seen = answers
-        self.ledger.take(self._parts(*answers))
+        self.seen = answers
+        self.take(self._compute(*answers))
 
-    def _parts(self, machine: Any, running: Any, queued: Any, held: Any, ended: Any) -> dict[str, Any]:
+    def _compute(self, machine: Any, running: Any, queued: Any, held: Any, ended: Any) -> dict[str, Any]:
         now = time.time()
         jobs = {job["id"]: job for job in running["jobs"]}
         self.gpus = [gpu["index"] for gpu in machine["gpus"]]
@@ -268,63 +223,50 @@ class OverviewState:
         }
 
 
-_STATES: WeakKeyDictionary[Feed, OverviewState] = WeakKeyDictionary()
-
-
-def overview_of(feed: Feed) -> OverviewState:
-    """The board that everybody shares."""
-    return _STATES.setdefault(feed, OverviewState(feed))
-
-
-def _same(answer: Any, other: Any) -> bool:
-    return answer is other
-
-
 def _whole(value: float | None, unit: float) -> int | None:
     return None if value is None else round(value / unit)
 
 
-_STATS_TIMEOUT = 0.1  # seconds that the tiles wait for the day's numbers, which may take long to add up
+_STATS_TIMEOUT = 0.1  # seconds that the tiles wait for the day's totals, which may be slow
 _FIRST_TIMEOUT = 1.0  # seconds that a new page waits for its content
-_DAY = 30.0  # seconds for which they will do
+_DAY = 30.0  # seconds for which these totals are used
 
 
 class OverviewElement(Element, component="../assets/overview.js"):
-    """Has all of it; what changes is sent to its component's `take`."""
+    """The whole overview; changes are sent to the component's `take`."""
 
     def __init__(self, visit: Visit) -> None:
         super().__init__()
         self._visit = visit
-        self._board = overview_of(visit.feed)
+        self._state = visit.feed.shared(OverviewState)
         self._version, self._at = 0, 0.0
         self._day: dict[str, Any] | None = None
         self._props["acts"] = visit.viewer.acts
 
     async def begin(self) -> None:
-        """Have the page come with what there is, if the daemon answers soon; else it follows."""
+        """Send the content with the page if the daemon answers soon; else it follows."""
         with suppress(Unavailable, Refused, TimeoutError):
             async with asyncio.timeout(_FIRST_TIMEOUT):
                 self._props["begin"] = await self._news()
 
     async def show(self) -> None:
-        """Send what is new."""
         if news := await self._news():
             self.run_method("take", news)
 
     async def _news(self) -> str:
         """What this viewer has not been sent yet, as JSON."""
-        board = self._board
+        state = self._state
         today = await self._today()
-        await board.refresh()
-        parts = board.ledger.after(self._version)
-        self._version = board.ledger.version
-        self._at, samples = board.curves.after(self._at, board.gpus)
+        await state.refresh()
+        parts = state.after(self._version)
+        self._version = state.version
+        self._at, samples = state.curves.after(self._at, state.gpus)
         if not (parts or samples or today):
             return ""
         return _joined(now=f"{time.time():.2f}", parts=parts, samples=samples, day=today)
 
     async def _today(self) -> str:
-        """The numbers of the day, if they are others than before; none before it is known whose day that is."""
+        """The day's totals if they changed; empty until the viewer's zone is known."""
         if self._visit.zone is None:
             return ""
         since = quote(midnight(datetime.now(self._visit.zone)), safe="")
@@ -339,12 +281,11 @@ class OverviewElement(Element, component="../assets/overview.js"):
 
 
 def _joined(**parts: str) -> str:
-    """JSON of several things that are encoded already."""
+    """A JSON object of values that are already encoded."""
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items() if text) + "}"
 
 
 async def build(visit: Visit) -> None:
-    """Make the view."""
     screen = OverviewElement(visit)
     await screen.begin()
     visit.live(screen.show)

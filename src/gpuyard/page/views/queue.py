@@ -13,50 +13,41 @@ from nicegui import ui
 
 from gpuyard.errors import GpuyardError
 from gpuyard.page.api import Unavailable
-from gpuyard.page.parts import button, empty
+from gpuyard.page.parts import button, capitalized, empty
 from gpuyard.page.table import Choices, Field, Fields, Filters, Pager, Table, page_number
 from gpuyard.page.views.queue_jobs import ACTIONS, COLUMNS, JobActions, ListedJob, listed, rows_of
 from gpuyard.page.visit import Visit
 from gpuyard.spec.notation import LEARNED
 
 _HOUR = 3600.0
-_LEAST = 1e-9  # what two ranks must differ by, so that something comes between them
+_LEAST = 1e-9  # least difference of two ranks with room for a priority in between
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityOrder:
-    """What the policy in force makes of priorities."""
-
     name: str
     doc: str
-    counts: bool
-    """Whether it looks at priorities at all."""
-    known: bool
-    """Whether it is one of those whose arithmetic is known here."""
+    counts: bool  # whether it uses priorities at all
+    known: bool  # whether its formula is known here
     ageing: float = 0.0
     fairness: float = 0.0
 
     def others(self, job: JobRank) -> float:
-        """What a job's rank is made of beside its priority; the smallest rank goes first."""
+        """A job's rank without its priority; the smallest rank goes first."""
         return job.submitted * self.ageing / _HOUR + job.usage * self.fairness
 
     def rank(self, job: JobRank) -> float:
-        """The number by which jobs are ordered."""
         return self.others(job) - job.priority
 
 
 @dataclass(frozen=True, slots=True)
 class JobRank:
-    """What a job's rank depends on."""
-
     priority: float
     submitted: float
-    usage: float = 0.0
-    """GPU-hours that count against its user."""
+    usage: float = 0.0  # GPU-hours that count against its user
 
 
 def order_of(policy: Mapping[str, Any], known: Mapping[str, Any]) -> PriorityOrder:
-    """What the API's answers say of the policy in force."""
     if str(policy["name"]).startswith(LEARNED):
         return PriorityOrder(str(policy["name"]), "A trained policy.", counts=False, known=False)
     name, _, given = str(policy["name"]).partition(":")
@@ -73,7 +64,7 @@ def order_of(policy: Mapping[str, Any], known: Mapping[str, Any]) -> PriorityOrd
 
 
 def priority_between(order: PriorityOrder, job: JobRank, above: JobRank | None, below: JobRank | None) -> float | None:
-    """The simplest priority that brings a job behind one and before the other; None if there is none."""
+    """The simplest priority that puts a job between two others; None if there is none."""
     if above is None and below is None:
         return job.priority
     own = order.others(job)
@@ -89,7 +80,7 @@ def priority_between(order: PriorityOrder, job: JobRank, above: JobRank | None, 
 
 
 def simplest(least: float, most: float) -> float:
-    """The number strictly between two with the fewest digits, the one in the middle of those."""
+    """The number strictly between two with the fewest digits, closest to the middle."""
     for digits in range(13):
         scale = 10.0**digits
         first, last = math.floor(least * scale) + 1, math.ceil(most * scale) - 1
@@ -98,18 +89,17 @@ def simplest(least: float, most: float) -> float:
     return (least + most) / 2
 
 
-_LOOKED = 2000  # waiting jobs among which it is looked for
-_SETTLED = 0.7  # seconds after which the daemon's order is surely of after the change
+_LOOKED = 2000  # waiting jobs among which the moved one is searched
+_SETTLED = 0.7  # seconds after which the daemon's order surely includes the change
 
 
 class QueueMoves:
-    """Moves jobs under the policy in force."""
+    """Moves jobs in the queue by changing their priorities."""
 
     def __init__(self, visit: Visit, acts: JobActions, order: PriorityOrder) -> None:
         self._visit, self._acts, self._order = visit, acts, order
 
     async def move(self, job: ListedJob, above: ListedJob | None, below: ListedJob | None, up: bool) -> None:
-        """Bring a job behind one and before another, up or down, as far as a priority can."""
         if not (self._order.known and self._order.counts):
             ui.notify(
                 f"The policy {self._order.name} does not order by priority, so nothing can be moved.", type="info"
@@ -117,12 +107,14 @@ class QueueMoves:
             return
         above, below = _waiting(above), _waiting(below)
         priority = await self._priority(job, above, below)
-        if priority is None:  # these two are ranked alike: as far as it can go is before both, or behind
+        if priority is None:  # the two have equal ranks: go before both, or behind
             above, below = (None, below) if up else (above, None)
             priority = await self._priority(job, above, below)
-            ui.notify(_alike(job, up), type="info", multi_line=True, timeout=8000)
+            text = "No priority comes between those two, which are ranked alike: "
+            text += f"{job.label} goes {'before' if up else 'behind'} all of their kind."
+            ui.notify(text, type="info", multi_line=True, timeout=8000)
         if priority is None or priority == job.priority:
-            ui.notify(f"{_begin(job.label)} keeps its priority.", type="info")
+            ui.notify(f"{capitalized(job.label)} keeps its priority.", type="info")
         elif await self._acts.set_priority(job, priority):
             await self._look(job, above, below)
 
@@ -133,30 +125,31 @@ class QueueMoves:
             had = {one["name"]: one["faded_gpu_hours"] for one in rules["users"]}
 
         def standing(one: ListedJob | None) -> JobRank | None:
-            # From the first on: seconds since the epoch are so many that their fractions would be lost.
+            # Relative times: fractions of seconds since the epoch would lose precision.
             return None if one is None else JobRank(one.priority, one.submitted - job.submitted, had.get(one.user, 0.0))
 
         own = JobRank(job.priority, 0.0, had.get(job.user, 0.0))
         return priority_between(self._order, own, standing(above), standing(below))
 
     async def _look(self, job: ListedJob, above: ListedJob | None, below: ListedJob | None) -> None:
-        """Say so if it did not come to where it was wanted."""
+        """Notify the viewer if the job did not get to its place."""
         await asyncio.sleep(_SETTLED)
         try:
             found = await self._visit.api.get("/jobs", columns=True, fold=True, state="queued", limit=_LOOKED)
         except GpuyardError:
-            return  # the banner tells
+            return  # the banner says so
         ids: list[str] = found["columns"]["id"]
         if job.id in ids and not _between(ids, job.id, above, below):
+            who = capitalized(job.label)
             ui.notify(
-                f"{_begin(job.label)} is number {ids.index(job.id) + 1} of those that wait now, not where it was put: "
+                f"{who} is number {ids.index(job.id) + 1} of those that wait now, not where it was put: "
                 f"the policy {self._order.name} also counts what goes on changing.",
                 type="warning", multi_line=True, timeout=8000,
             )  # fmt: skip
 
 
 def _waiting(job: ListedJob | None) -> ListedJob | None:
-    """A neighbour that says something about the order: those that run or are held do not."""
+    """The neighbour if it waits: running and held jobs do not matter for the order."""
     return job if job is not None and job.state == "queued" else None
 
 
@@ -166,17 +159,7 @@ def _between(ids: Sequence[str], job: str, above: ListedJob | None, below: Liste
     return behind and (below is None or below.id not in ids or place < ids.index(below.id))
 
 
-def _alike(job: ListedJob, up: bool) -> str:
-    where = "before" if up else "behind"
-    return f"No priority comes between those two, which are ranked alike: {job.label} goes {where} all of their kind."
-
-
-def _begin(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-SIZE = 50
-"""Rows on a page."""
+SIZE = 50  # rows on a page
 _NAMES = {"": "All", "running": "Running", "queued": "Waiting", "held": "Held"}
 _SEARCH = ("user", "tag", "text")
 _FIELDS = (Field("text", "Search", "search"), Field("user", "User", "person"), Field("tag", "Tag", "label"))
@@ -188,13 +171,9 @@ _KEYS = (
 
 
 class QueueView:
-    """One viewer's queue."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        request = visit.client.request
-        given = request.query_params if request is not None else {}
-        self._filters = Filters("/queue", given, ("state", *_SEARCH, "page"))
+        self._filters = Filters("/queue", visit.query, ("state", *_SEARCH, "page"))
         if self._filters["state"] not in _NAMES:
             self._filters.set(state="")
         self._seen: tuple[Any, Any, Any] = None, None, None
@@ -203,7 +182,6 @@ class QueueView:
         self._acts = JobActions(visit)
 
     async def build(self) -> None:
-        """Make the elements, with what there is to see already."""
         self._search()
         with ui.element("p").classes("gy-list-note"):
             self._note, self._drag = ui.label(), ui.label(_DRAG).classes("gy-list-drag")
@@ -218,20 +196,19 @@ class QueueView:
         self._keys()
         try:
             await self._show()
-        except Unavailable:  # the banner tells, and the next beat shows it
+        except Unavailable:  # the banner says so, and the next beat retries
             self._table.set_visibility(False)
         self._visit.live(self._show)
 
     def _search(self) -> None:
         with ui.element("search").classes("gy-list-filters"):
             self._states = Choices("State", _NAMES, self._choose)
-            self._fields = Fields(self._filters, _FIELDS, self._changed)
+            self._fields = Fields(self._filters, _FIELDS, self._change)
             self._fields.suggest("user", [self._visit.viewer.name])
             if self._visit.viewer.acts:
                 self._only_mine = button("Mine", self._mine, "person")
 
     def _nothing(self) -> None:
-        """What stands there instead of an empty table."""
         self._empty = empty("No job runs or waits. Queue one:", "gpuyard submit --gpus 1 -- python train.py")
         self._none = ui.element("div").classes("gy-empty")
         with self._none:
@@ -262,7 +239,7 @@ class QueueView:
         order = await self._order()
         page = page_number(self._filters["page"])
         found = await self._page(page)
-        if not found["columns"]["id"] and found["rows"]:  # it has become shorter
+        if not found["columns"]["id"] and found["rows"]:  # the list has become shorter
             page = -(-found["rows"] // SIZE)
             found = await self._page(page)
         counts = await self._counts(found)
@@ -281,7 +258,7 @@ class QueueView:
         return await self._visit.feed.ask(_path({**asked, "limit": SIZE, "offset": (page - 1) * SIZE}))
 
     async def _counts(self, found: Any) -> dict[str, int]:
-        """How many there are in each state, whichever of them are shown."""
+        """Number of jobs in each state, regardless of the chosen one."""
         states = found["states"]
         if self._filters["state"]:
             states = (await self._visit.feed.ask(_path({**self._filters.asked(*_SEARCH), "limit": 1})))["states"]
@@ -311,35 +288,25 @@ class QueueView:
             mine = self._filters["user"] == self._visit.viewer.name
             self._only_mine.props(f"aria-pressed={'true' if mine else 'false'}")
 
-    async def _changed(self) -> None:
-        self._filters.set(page="")
-        await self._anew()
-
-    async def _anew(self) -> None:
+    async def _change(self, page: str = "", **filters: str) -> None:
+        self._filters.set(page=page, **filters)
         self._filters.tell_address()
         self._fields.show()
-        try:
-            await self._show()
-        except Unavailable as error:
-            self._visit.tell(error)
+        await self._visit.show_now(self._show)
 
     async def _choose(self, state: str) -> None:
-        self._filters.set(state=state, page="")
-        await self._anew()
+        await self._change(state=state)
 
     async def _go(self, page: int) -> None:
-        self._filters.set(page="" if page <= 1 else str(page))
-        await self._anew()
+        await self._change("" if page <= 1 else str(page))
         ui.run_javascript("window.scrollTo({top: 0})")
 
     async def _mine(self) -> None:
         mine = self._visit.viewer.name
-        self._filters.set(user="" if self._filters["user"] == mine else mine, page="")
-        await self._anew()
+        await self._change(user="" if self._filters["user"] == mine else mine)
 
     async def _clear(self) -> None:
-        self._filters.set(**dict.fromkeys(("state", *_SEARCH, "page"), ""))
-        await self._anew()
+        await self._change(**dict.fromkeys(("state", *_SEARCH), ""))
 
     async def _act(self, name: str, key: str) -> None:
         job = self._jobs.get(key)
@@ -382,7 +349,6 @@ def _path(asked: dict[str, Any]) -> str:
 
 
 def _order_text(order: PriorityOrder) -> str:
-    """What decides the order, and what a priority does about it."""
     if not order.counts:
         return (
             f"The policy {order.name} decides who is next: {_low(order.doc)} It does not look at priorities, so "
@@ -393,8 +359,3 @@ def _order_text(order: PriorityOrder) -> str:
 
 def _low(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-async def build(visit: Visit) -> None:
-    """Make the view."""
-    await QueueView(visit).build()

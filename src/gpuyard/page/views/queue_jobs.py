@@ -13,9 +13,9 @@ from urllib.parse import quote
 from nicegui import ui
 
 from gpuyard.errors import GpuyardError
+from gpuyard.page import parts
 from gpuyard.page.api import Refused, Unavailable
-from gpuyard.page.parts import STATES, confirm, job_path, priority, size, span
-from gpuyard.page.parts import priority as written
+from gpuyard.page.parts import STATES, capitalized, confirm, job_path, size, span
 from gpuyard.page.table import Action, Column, Row
 from gpuyard.page.visit import Viewer, Visit
 from gpuyard.spec.notation import ranges, some_of
@@ -38,8 +38,7 @@ _SHORT = 40  # characters of an array's id
 class ListedJob:
     """A job, or the waiting tasks of an array, as the API lists it."""
 
-    key: str
-    """The same while tasks of an array start one after the other."""
+    key: str  # stays the same while tasks of an array start
     id: str
     name: str
     user: str
@@ -47,20 +46,17 @@ class ListedJob:
     kind: str
     priority: float
     submitted: float
-    array: str = ""
-    """The array whose waiting tasks it stands for."""
+    array: str = ""  # the array whose waiting tasks it stands for
     tasks: int = 1
 
     @property
     def label(self) -> str:
-        """What to call it in a sentence."""
         if self.tasks > 1:
             return f"the {self.tasks:,} {STATES[self.state]} tasks of job {self.array}"
         return f"job {self.id}"
 
 
 def listed(columns: Mapping[str, list[Any]]) -> list[ListedJob]:
-    """The jobs of an answer."""
     names = ("id", "name", "user", "state", "kind", "priority", "submitted")
     return [_one(*values) for values in zip(*(columns[name] for name in names), strict=True)]
 
@@ -74,7 +70,6 @@ def _one(id: str, name: str | None, user: str, state: str, kind: str, priority: 
 
 
 def rows_of(columns: Mapping[str, list[Any]], viewer: Viewer, movable: bool) -> list[Row]:
-    """The rows that show them to somebody."""
     return [_row(job, columns, place, viewer, movable) for place, job in enumerate(listed(columns))]
 
 
@@ -88,7 +83,7 @@ def _row(job: ListedJob, columns: Mapping[str, list[Any]], place: int, viewer: V
         job.user,
         gpus_of(cell["gpus"], cell["gpu_count"], cell["gpu_memory"]),
         since,
-        priority(job.priority),
+        parts.priority(job.priority),
         standing(cell["state"], cell["reason"], cell["progress"], cell["expected_end"]),
     )
     acts = actions_of(job, viewer)
@@ -96,12 +91,11 @@ def _row(job: ListedJob, columns: Mapping[str, list[Any]], place: int, viewer: V
 
 
 def short_id(job: ListedJob) -> str:
-    """Its id; of many tasks so much as there is room for."""
+    """Its id; that of many tasks is cut to the column's width."""
     return job.id if len(job.id) <= _SHORT else f"{job.id[:_SHORT]}…"
 
 
 def actions_of(job: ListedJob, viewer: Viewer) -> tuple[str, ...]:
-    """What this viewer may do to it now."""
     if not viewer.owns(job.user):
         return ()
     if job.state == "running":
@@ -111,7 +105,6 @@ def actions_of(job: ListedJob, viewer: Viewer) -> tuple[str, ...]:
 
 
 def gpus_of(gpus: list[int], count: int, memory: int | None) -> str:
-    """Which GPUs it has, or how many it asks for, and how much of each."""
     told = f"GPU{'s' * (len(gpus) > 1)} {ranges(gpus)}" if gpus else f"{count} GPU{'s' * (count != 1)}"
     return told if memory is None else f"{told}, {size(memory)}{' each' if count > 1 else ''}"
 
@@ -119,7 +112,6 @@ def gpus_of(gpus: list[int], count: int, memory: int | None) -> str:
 def standing(
     state: str, reason: str | None, progress: Mapping[str, Any] | None, end: float | None = None
 ) -> dict[str, Any]:
-    """How far it is, when it should end, or why it waits."""
     if state == "running" and progress is not None:
         left = span(progress["remaining"])
         text = f"{100 * progress['fraction']:.0f} %" + (f", {left} left" if left else "")
@@ -127,54 +119,51 @@ def standing(
     if state == "held":
         return {"fraction": None, "text": "Held until it is released."}
     if reason:
-        return {"fraction": None, "text": reason[:1].upper() + reason[1:]}
+        return {"fraction": None, "text": capitalized(reason)}
     return {"fraction": None, "text": "", **({} if end is None else {"end": end})}
 
 
 _AT_ONCE = 8
-_SHOWN = 5.0  # seconds after which a priority that was set is surely shown, or somebody else set another
+_SHOWN = 5.0  # seconds until a new priority is surely shown, or was changed again by others
 _DONE = {"cancel": "Cancelled", "hold": "Held", "release": "Released"}
 
 
 class JobActions:
-    """Does what the viewer wants, and says how it went."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._one_at_a_time = asyncio.Lock()
-        self._wished: dict[str, tuple[float, float]] = {}
-        """Priorities that the table does not show yet, and until when to go by them: two presses are two steps."""
+        self._requested: dict[str, tuple[float, float]] = {}
+        """Priorities that the table does not show yet, with expiry times: two quick presses are two steps."""
 
     async def do(self, name: str, jobs: Sequence[ListedJob]) -> None:
-        """Cancel, hold or release; whoever cancels is asked first."""
         if not jobs or (name == "cancel" and not await self._is_sure(jobs)):
             return
         await self._each(jobs, lambda job: self._visit.api.post(f"/jobs/{quote(job.id, safe='')}/{name}"), _DONE[name])
 
     async def step(self, job: ListedJob, by: float) -> None:
-        """Give a job so much more priority than it has, or is about to have."""
-        wished, until = self._wished.get(job.key, (job.priority, math.inf))
-        priority = by + (wished if time.monotonic() < until else job.priority)
-        wish = self._wished[job.key] = priority, time.monotonic() + _SHOWN
+        """Change a job's priority relative to the one it has or is about to have."""
+        requested, until = self._requested.get(job.key, (job.priority, math.inf))
+        priority = by + (requested if time.monotonic() < until else job.priority)
+        latest = self._requested[job.key] = priority, time.monotonic() + _SHOWN
         async with self._one_at_a_time:
-            if self._wished.get(job.key) != wish:
-                return  # there is a later step, which has this one in it
+            if self._requested.get(job.key) != latest:
+                return  # a later step includes this one
             if not await self.set_priority(job, priority):
-                self._wished.pop(job.key, None)
+                self._requested.pop(job.key, None)
 
     def shown(self, jobs: Iterable[ListedJob]) -> None:
-        """Forget wishes that have come true; not while one is on its way, since it may be the last but one."""
+        """Forget requested priorities that the table shows; not while a request is in flight."""
         for job in () if self._one_at_a_time.locked() else jobs:
-            if self._wished.get(job.key, (None, 0.0))[0] == job.priority:
-                del self._wished[job.key]
+            if self._requested.get(job.key, (None, 0.0))[0] == job.priority:
+                del self._requested[job.key]
 
     async def set_priority(self, job: ListedJob, priority: float, told: str = "") -> bool:
-        """Give a job another priority."""
-        done = told or f"{_begin(job.label)} {'have' if job.tasks > 1 else 'has'} priority {written(priority)} now."
-        return await self._visit.do(self._edit(job, priority), done)
-
-    async def _edit(self, job: ListedJob, priority: float) -> None:
-        await self._visit.api.ask("PATCH", f"/jobs/{quote(job.id, safe='')}", {"priority": priority})
+        done = (
+            told
+            or f"{capitalized(job.label)} {'have' if job.tasks > 1 else 'has'} priority {parts.priority(priority)} now."
+        )
+        edit = self._visit.api.ask("PATCH", f"/jobs/{quote(job.id, safe='')}", {"priority": priority})
+        return await self._visit.do(edit, done)
 
     async def _is_sure(self, jobs: Sequence[ListedJob]) -> bool:
         running = sum(job.state == "running" for job in jobs)
@@ -210,9 +199,5 @@ class JobActions:
 
 
 def _counted(jobs: Sequence[ListedJob]) -> str:
-    """`3 jobs`, where each task is one."""
+    """`3 jobs`; each task counts."""
     return f"{sum(job.tasks for job in jobs):,} jobs"
-
-
-def _begin(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 from nicegui import ui
 from nicegui.element import Element
 
-from gpuyard.page.api import Refused, Unavailable
-from gpuyard.page.parts import button, command, empty, heading, job_path, size, span
+from gpuyard.page.api import Facts, Refused, Unavailable
+from gpuyard.page.parts import button, command, empty, epoch, heading, job_path, size, span
 from gpuyard.page.table import Column, Field, Fields, Filters, Pager, Row, Table
 from gpuyard.page.views.sharing_batches import Batches
 from gpuyard.page.visit import Visit
 
 
 def section(name: str) -> Element:
-    """A part that `/sharing#NAME` leads to."""
+    """A section with the anchor `/sharing#NAME`."""
     return ui.element("section").props(f"id={name}").classes("gy-share-part")
 
 
 def note(text: str) -> ui.label:
-    """A line on what is seen below."""
     return ui.label(text).classes("gy-list-note")
 
 
-Facts = Mapping[str, Any]
 NEED_COLUMNS = (
     Column("Command", "code"), Column("User"), Column("Runs", right=True), Column("Memory", "stand"),
     Column("Run time"), Column("How right that was", "stand", grow=True), Column("Last run", "time", right=True),
@@ -41,7 +38,6 @@ ORDERS = {
     "off": "Furthest off",
     "runs": "Most runs",
 }
-"""How what is known can be ordered."""
 PAIR_COLUMNS = (
     Column("Jobs like", "link"), Column("Beside jobs like", "link"), Column("What that does", "stand", grow=True),
     Column("How it was seen", grow=True), Column("Placement considerate"), Column("Last seen", "time", right=True),
@@ -51,29 +47,29 @@ _VERDICTS = {"apart": "never together", "avoided": "only if there is no other ro
 
 
 def matching_estimates(estimates: Sequence[Facts], text: str, order: str) -> list[Facts]:
-    """Those that a text is in, in an order; they come with the latest first."""
+    """Estimates that contain a text, in an order; they come latest first."""
     wanted = text.casefold()
     some = [one for one in estimates if wanted in f"{one['command']}\n{one['name']}\n{one['user']}".casefold()]
+
+    def furthest(one: Facts) -> float:
+        return max((abs(error["worst"]) for error in (one["memory_error"], one["time_error"]) if error), default=-1.0)
+
     keys = {
         "memory": lambda one: one["memory"] or 0, "time": lambda one: one["seconds"] or 0,
-        "runs": lambda one: one["runs"], "off": _furthest,
+        "runs": lambda one: one["runs"], "off": furthest,
     }  # fmt: skip
     return sorted(some, key=keys[order], reverse=True) if order in keys else some
 
 
-def _furthest(one: Facts) -> float:
-    return max((abs(error["worst"]) for error in (one["memory_error"], one["time_error"]) if error), default=-1.0)
-
-
 def need_rows(estimates: Sequence[Facts]) -> list[Row]:
-    """What is known of jobs, one kind a row."""
     return [
         Row(
             one["signature"],
             f"jobs like {one['name'] or one['signature']}",
             (
                 one["command"], one["user"], f"{one['runs']:,}", {"fraction": None, "text": _memory(one)}, _time(one),
-                {"fraction": None, "text": accuracy_text(one["memory_error"], one["time_error"])}, _at(one["last_at"]),
+                {"fraction": None, "text": accuracy_text(one["memory_error"], one["time_error"])},
+                epoch(one["last_at"]),
             ),
         )
         for one in estimates
@@ -94,7 +90,6 @@ def _time(one: Facts) -> str:
 
 
 def accuracy_text(memory: Facts | None, time: Facts | None) -> str:
-    """How far predictions were off, for somebody who wonders whether to trust them."""
     told = [f"{what} {_off(error)}" for what, error in (("Memory", memory), ("Run time", time)) if error]
     return " ".join(told) if told else "No prediction was put to the test yet."
 
@@ -118,7 +113,7 @@ def _percent(part: float) -> str:
 
 
 def pair_rows(pairs: Sequence[Facts]) -> list[Row]:
-    """What jobs of one kind suffer beside those of another, the worst first."""
+    """Slowdown of one kind of jobs beside another, worst first."""
     return [
         Row(
             f"{pair['sufferer']['signature']} {pair['beside']['signature']}",
@@ -127,7 +122,7 @@ def pair_rows(pairs: Sequence[Facts]) -> list[Row]:
                 _kind(pair["sufferer"]), _kind(pair["beside"]), {"fraction": None,
                 "text": slowdown_text(pair["slowdown"])},
                 f"{_SEEN.get(pair['evidence'], pair['evidence'])}, for {span(pair['seconds'])}",
-                _VERDICTS.get(pair["verdict"], pair["verdict"]), _at(pair["at"]),
+                _VERDICTS.get(pair["verdict"], pair["verdict"]), epoch(pair["at"]),
             ),
         )
         for pair in pairs
@@ -135,7 +130,6 @@ def pair_rows(pairs: Sequence[Facts]) -> list[Row]:
 
 
 def slowdown_text(slowdown: float) -> str:
-    """A slowdown, for somebody who has never heard of one."""
     if slowdown < 1.01:
         return "Runs as fast as alone."
     return f"Runs at {100 / slowdown:.0f} % of its speed: takes {slowdown:.2g} times as long as alone."
@@ -147,27 +141,18 @@ def _kind(kind: Facts) -> dict[str, str]:
 
 
 def _called(kind: Facts) -> str:
-    """What people know jobs of a kind by."""
     return str(kind["name"] or (f"job {kind['job']}" if kind["job"] else kind["signature"][:8]))
 
 
-def _at(iso: str) -> float:
-    return datetime.fromisoformat(iso).timestamp()
-
-
-_MAX_ESTIMATES = 500  # kinds of jobs that are asked for: the daemon looks at fifty runs of each
-_KEEP = 8.0  # seconds for which an answer will do
-SIZE = 20
-"""Kinds of jobs on a page."""
+_MAX_ESTIMATES = 500  # kinds of jobs that are requested: the daemon reads fifty runs of each
+_KEEP = 8.0  # seconds for which an answer is used
+SIZE = 20  # kinds of jobs on a page
 
 
 class Needs:
-    """One viewer's table."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        request = visit.client.request
-        self._filters = Filters("/sharing", request.query_params if request is not None else {}, ("text", "order"))
+        self._filters = Filters("/sharing", visit.query, ("text", "order"))
         if self._filters["order"] not in ORDERS:
             self._filters.set(order="")
         self._page = 1
@@ -197,7 +182,6 @@ class Needs:
             part.set_visibility(False)
 
     async def show(self) -> None:
-        """Show what is known by now."""
         answer = await self._visit.feed.ask(f"/estimates?limit={_MAX_ESTIMATES}", _KEEP, until_event=False)
         drawn = (answer, self._page, *self._filters.values.values())
         if len(drawn) == len(self._drawn) and answer is self._drawn[0] and drawn[1:] == self._drawn[1:]:
@@ -224,13 +208,7 @@ class Needs:
         self._page = 1
         self._filters.tell_address()
         self._fields.show()
-        await self._again()
-
-    async def _again(self) -> None:
-        try:
-            await self.show()
-        except Unavailable as error:
-            self._visit.tell(error)
+        await self._visit.show_now(self.show)
 
     async def _reorder(self) -> None:
         if self._filters.set(order=self._order.value or ""):
@@ -238,14 +216,14 @@ class Needs:
 
     async def _turn(self, page: int) -> None:
         self._page = page
-        await self._again()
+        await self._visit.show_now(self.show)
 
     async def _clear(self) -> None:
         self._filters.set(text="")
         await self._changed()
 
 
-_MAX_PAIRS = 50  # pairs that are listed, the worst first
+_MAX_PAIRS = 50  # pairs that are listed, worst first
 _NOTHING = (
     "No two jobs have shared a GPU for long enough to tell. It is measured by itself: how fast a job goes on, as far "
     "as it tells, or how busy it keeps the GPU, beside one other and alone. "
@@ -255,8 +233,6 @@ _WOULD = "The placement considerate keeps those apart that hurt each other; now 
 
 
 class Pairs:
-    """The table, and what follows from it."""
-
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._seen: tuple[Any, Any] = (None, None)
@@ -266,7 +242,6 @@ class Pairs:
         self._more = ui.label().classes("gy-soft")
 
     async def show(self) -> None:
-        """Show what was seen until now."""
         answer = await self._visit.feed.ask("/interference", _KEEP, until_event=False)
         policy = await self._visit.feed.ask("/policy", _KEEP, until_event=False)
         if answer is self._seen[0] and policy is self._seen[1]:
@@ -281,7 +256,6 @@ class Pairs:
         )
 
     def _tell(self, any_pairs: bool, considered: bool, policy: str) -> None:
-        """What this is, and what follows from it."""
         self._words.clear()
         self._words.classes(remove="gy-share-says gy-empty", add="gy-share-says" if any_pairs else "gy-empty")
         with self._words:
@@ -293,7 +267,7 @@ class Pairs:
 
 
 def considerate_policy(policy: str) -> str:
-    """The same policy and discipline, with the placement that goes by this."""
+    """The same policy and discipline with the placement that avoids interference."""
     name, _, rest = policy.partition("@")
     return f"{name}@{rest.partition('@')[0] or 'easy'}@considerate"
 
@@ -302,7 +276,7 @@ _SOON = 1.0  # seconds that a new page waits for its content
 
 
 async def build(visit: Visit) -> None:
-    """Make the view, with what there is to see already: else what an address leads to would move away."""
+    """Build the view with its content, since anchors would move if it came later."""
     with section("batches"):
         heading("Batches")
         batches = Batches(visit)
@@ -312,7 +286,7 @@ async def build(visit: Visit) -> None:
     with section("interference"):
         heading("Who slows whom")
         pairs = Pairs(visit)
-    with suppress(Unavailable, Refused, TimeoutError):  # the banner tells, and what is late follows
+    with suppress(Unavailable, Refused, TimeoutError):  # the banner says so, and late content follows
         async with asyncio.timeout(_SOON):
             await batches.begin()
             await needs.show()

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
 from gpuyard.api.types import OVER
-from gpuyard.page.feed import Feed
-from gpuyard.page.parts import STATES, confirm, size, span
-from gpuyard.page.views.overview import VersionedParts
+from gpuyard.page.api import Facts
+from gpuyard.page.feed import Feed, SharedState
+from gpuyard.page.parts import STATES, brief_epoch, confirm, size, span
 from gpuyard.page.visit import Visit
 
-Facts = Mapping[str, Any]
-OPEN, CLOSED = 10, 5
-"""Batches that are shown: of those that are on, and of those that are over."""
-_RUNNING = 6  # rows that are named
+OPEN, CLOSED = 10, 5  # the most batches shown: open ones and closed ones
+_RUNNING = 6  # running rows that are listed
 _ORDER = (
     "succeeded", "running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "refused",
 )  # fmt: skip
 
 
 def shown_batches(heads: Sequence[Facts]) -> list[Facts]:
-    """Which of the batches are shown: those that are on, then the latest of the others."""
     on = [head for head in heads if head["state"] == "open"]
     over = [head for head in heads if head["state"] != "open"]
     return on[:OPEN] + over[:CLOSED]
 
 
 def card(head: Facts, standing: Facts | None, report: Facts | None, now: float) -> dict[str, Any]:
-    """A batch: how it stands if it is on, or what it achieved."""
     counts = [
         {"state": state, "count": count, "word": STATES.get(state, state)}
         for state, count in _counts(head)
@@ -47,14 +41,13 @@ def card(head: Facts, standing: Facts | None, report: Facts | None, now: float) 
         "id": head["batch"], "name": head["name"], "user": head["user"], "open": head["state"] == "open",
         "rows": head["rows"], "counts": counts, "told": counts_text(head), "wave": _wave(standing),
         "left": remaining_text(head, now),
-        "submitted": _seconds(head["submitted_at"]), "ended": _seconds(head["ended_at"]),
+        "submitted": brief_epoch(head["submitted_at"]), "ended": brief_epoch(head["ended_at"]),
         "running": [_row(job) for job in running[:_RUNNING]], "more": max(0, len(running) - _RUNNING),
         "achieved": list(batch_results(report)) if report else [],
     }  # fmt: skip
 
 
 def counts_text(head: Facts) -> str:
-    """How many rows stand how: what the bar shows, in words."""
     counted = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in _counts(head) if count)
     return f"{head['rows']:,} row{'s' * (head['rows'] != 1)}: {counted}"
 
@@ -71,17 +64,17 @@ def _wave(standing: Facts | None) -> str:
 
 
 def remaining_text(head: Facts, now: float) -> str:
-    """How long a batch will still take, if it goes on as it did; empty if nothing tells."""
+    """Time left at the present rate; empty if unknown."""
     over = sum(count for state, count in head["states"].items() if state in OVER)
     open_ones = sum(head["states"].values()) - over
     if not over or not open_ones:
         return ""
-    seconds = (now - (_seconds(head["submitted_at"]) or now)) / over * open_ones
+    seconds = (now - (brief_epoch(head["submitted_at"]) or now)) / over * open_ones
     return f"about {span(_rough(seconds))} left" if seconds >= 1 else ""
 
 
 def _rough(seconds: float) -> float:
-    """As much of it as is known, so that it does not change all the time."""
+    """Rounded, so that it does not change all the time."""
     grain = 60.0 if seconds >= 600 else 10.0 if seconds >= 60 else 1.0
     return max(1.0, round(seconds / grain) * grain)
 
@@ -98,7 +91,7 @@ def _row(job: Facts) -> dict[str, Any]:
 
 
 def batch_results(report: Facts) -> Iterator[str]:
-    """What a batch that is over achieved, beside running its rows one after another."""
+    """Speedup and GPU-hours against running the rows one after another."""
     if not report["makespan"]:
         return
     took, alone = span(report["makespan"]), span(report["sequential"])
@@ -119,48 +112,37 @@ def batch_results(report: Facts) -> Iterator[str]:
 
 
 def gpu_hours(number: float) -> str:
-    """GPU-hours, as people read them."""
     if 0 < number < 0.001:
         return "under 0.001"
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2g}"
 
 
-def _seconds(iso: str | None) -> float | None:
-    return None if iso is None else round(datetime.fromisoformat(iso).timestamp(), 1)
+_LOOKED_AT = 100  # latest batches among which open ones are looked for
+_KEEP = 2.0  # seconds for which an answer is used, regardless of events: rows may end by the dozen
+_FAR_FUTURE = 20_000_000_000  # far in the future: list the running rows only, no finished ones
 
 
-_LOOKED_AT = 100  # batches among which those that are on are found
-_KEEP = 2.0  # seconds for which an answer will do, whatever happens: rows may end by the dozen
-_NOBODY_ENDED_THEN = 20_000_000_000  # of what is on only the rows that run are wanted, not all that are over
-
-
-class BatchesState:
-    """The batches of one daemon."""
-
+class BatchesState(SharedState):
     def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-        self._seen: list[Any] = []
+        super().__init__(feed)
         self._reports: dict[str, Facts] = {}
-        self.ledger = VersionedParts()
-        self.owners: dict[str, str] = {}
-        """Whose each batch is."""
+        self.owners: dict[str, str] = {}  # user of each batch
 
     async def refresh(self) -> None:
-        """Ask for what there is, and work it out if nobody else has."""
         heads = (await self._ask(f"/batches?limit={_LOOKED_AT}"))["batches"]
         shown = shown_batches(heads)
         answers = await asyncio.gather(*map(self._detail, shown))
         seen = [heads, *answers]
-        if len(seen) == len(self._seen) and all(map(_same, seen, self._seen)):
+        if not self.differs(seen):
             return
-        self._seen = seen
+        self.seen = seen
         self._reports = {
             head["batch"]: self._reports[head["batch"]] for head in shown if head["batch"] in self._reports
         }
         self.owners = {head["batch"]: head["user"] for head in shown}
-        self.ledger.take(self._parts(shown, answers, len(heads) - len(shown)))
+        self.take(self._compute(shown, answers, len(heads) - len(shown)))
 
-    def _parts(self, heads: Sequence[Facts], details: Sequence[Any], more: int) -> dict[str, Any]:
+    def _compute(self, heads: Sequence[Facts], details: Sequence[Any], more: int) -> dict[str, Any]:
         now = time.time()
         cards = {
             f"batch {head['batch']}": card(
@@ -171,11 +153,11 @@ class BatchesState:
         return {"order": [head["batch"] for head in heads], "earlier": more, **cards}
 
     async def _detail(self, head: Facts) -> Any:
-        """How one stands; or what it achieved, which is asked for once: that may take long to add up."""
+        """Progress of an open batch, or the report of a closed one; reports are requested once, since they are slow."""
         id, path = head["batch"], f"/batches/{quote(head['batch'], safe='')}"
         if head["state"] == "open":
             self._reports.pop(id, None)
-            return await self._ask(f"{path}?since={_NOBODY_ENDED_THEN}")
+            return await self._ask(f"{path}?since={_FAR_FUTURE}")
         if id not in self._reports:
             self._reports[id] = await self._ask(f"{path}/report")
         return self._reports[id]
@@ -184,50 +166,36 @@ class BatchesState:
         return await self._feed.ask(path, _KEEP, until_event=False)
 
 
-_STATES: WeakKeyDictionary[Feed, BatchesState] = WeakKeyDictionary()
-
-
-def batches_of(feed: Feed) -> BatchesState:
-    """The board that everybody shares."""
-    return _STATES.setdefault(feed, BatchesState(feed))
-
-
-def _same(answer: Any, other: Any) -> bool:
-    return answer is other
-
-
 class Batches(Element, component="../assets/sharing.js"):
-    """Has a card for each; what changes is sent to its component's `take`."""
+    """A card for each batch; changes are sent to the component's `take`."""
 
     def __init__(self, visit: Visit) -> None:
         super().__init__()
         self._visit = visit
-        self._board = batches_of(visit.feed)
+        self._state = visit.feed.shared(BatchesState)
         self._version = 0
         viewer = visit.viewer
         self._props |= {"name": viewer.name, "acts": viewer.acts, "rules": viewer.rules}
         self.on("cancel", self._cancel)
 
     async def begin(self) -> None:
-        """Have the page come with what there is."""
         self._props["begin"] = await self._news()
 
     async def show(self) -> None:
-        """Send what is new."""
         if news := await self._news():
             self.run_method("take", news)
 
     async def _news(self) -> str:
-        await self._board.refresh()
-        parts = self._board.ledger.after(self._version)
-        self._version = self._board.ledger.version
+        await self._state.refresh()
+        parts = self._state.after(self._version)
+        self._version = self._state.version
         return f'{{"now":{time.time():.2f},"parts":{parts}}}' if parts else ""
 
     async def _cancel(self, event: GenericEventArguments) -> None:
         given: Any = event.args if isinstance(event.args, dict) else {}
         id, name = str(given.get("id", "")), str(given.get("name", ""))[:80]
-        if not self._visit.viewer.owns(self._board.owners.get(id, "")):
-            return  # there is no button for who may not; the daemon would refuse it, too
+        if not self._visit.viewer.owns(self._state.owners.get(id, "")):
+            return  # such viewers have no button, and the daemon would refuse it, too
         question = f"Cancel all that is left of batch {id} ({name})? Rows that run are stopped, and none is begun."
         if await confirm(question, "Cancel it"):
             await self._visit.do(

@@ -18,18 +18,15 @@ _SETTING = re.compile(r"[A-Za-z_]\w*=")
 
 
 class _Scan(NamedTuple):
-    """A text, character by character, with a mark in place of what is quoted."""
+    """A text, character by character, with quoted parts replaced by marks."""
 
-    bare: str
-    """Without anything in quotes."""
-    live: str
-    """The same, but with what stands in double quotes, where a shell replaces variables."""
-    unclosed: int
-    """Where a quote begins that does not end; -1 if there is none."""
+    bare: str  # without quoted parts
+    live: str  # with the parts in double quotes, in which a shell expands variables
+    unclosed: int  # where an unclosed quote begins; -1 if there is none
 
 
 def split(text: str) -> list[str]:
-    """The words, by the rules of a shell's quotes; an unbalanced quote is told with its place."""
+    """Words by the rules of shell quotes; raises with the position of an unbalanced quote."""
     joined = _joined(text)
     scan = _scan(joined)
     if scan.unclosed >= 0:
@@ -45,7 +42,7 @@ def split(text: str) -> list[str]:
 
 
 def shell_operator(text: str) -> str:
-    """The first sign that only a shell understands, as in `a | b`; empty if there is none."""
+    """The first operator that only a shell understands, as in `a | b`; else empty."""
     scan = _scan(_joined(text))
     found = _OPERATOR.search(scan.bare)
     if found is not None:
@@ -54,7 +51,7 @@ def shell_operator(text: str) -> str:
 
 
 def unexpanded(text: str) -> str:
-    """What a shell would have replaced, as in `$HOME` or `*.py`; empty if there is nothing of the kind."""
+    """What a shell would have expanded, as in `$HOME` or `*.py`; else empty."""
     joined = _joined(text)
     scan = _scan(joined)
     if found := _EXPANSION.search(scan.live):
@@ -66,22 +63,19 @@ def unexpanded(text: str) -> str:
 
 
 def is_shell(words: list[str]) -> bool:
-    """Whether a shell reads it after all."""
     return len(words) > 1 and words[0].rpartition("/")[2] in _SHELLS and any(_FLAG.fullmatch(word) for word in words)
 
 
 def leading_assignment(words: list[str]) -> str:
-    """The variable that is set before a command, as in `A=1 python`; empty if there is none."""
+    """The variable set before a command, as in `A=1 python`; else empty."""
     return words[0] if words and _SETTING.match(words[0]) else ""
 
 
 def shell_command(text: str) -> str:
-    """The same, read by a shell."""
     return f"bash -c {shlex.quote(_joined(text).strip())}"
 
 
 def _joined(text: str) -> str:
-    """Lines that end with a backslash go on in the next, as in a shell."""
     return _QUOTED_OR_JOINED.sub(lambda found: "" if found[0] == "\\\n" else found[0], text.replace("\r\n", "\n"))
 
 

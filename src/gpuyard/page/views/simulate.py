@@ -11,7 +11,7 @@ from nicegui import ui
 from nicegui.element import Element
 
 from gpuyard.errors import GpuyardError
-from gpuyard.page.parts import button, code, command, empty, heading, sentence
+from gpuyard.page.parts import button, code, command, doc_sentence, empty, heading
 from gpuyard.page.simulations.choices import FORMATS, KINDS, SOURCES, SPANS, Choices, split_policies
 from gpuyard.page.simulations.runs import Comparisons
 from gpuyard.page.views.simulate_results import Results
@@ -27,7 +27,7 @@ _ESTIMATES = {
 
 
 class UploadElement(Element, component="../assets/simulate_upload.js"):
-    """Sends a file; `uploaded` tells of it."""
+    """Emits `uploaded`."""
 
     def __init__(self, known: str, on_upload: Callable[[str], None]) -> None:
         super().__init__()
@@ -36,18 +36,16 @@ class UploadElement(Element, component="../assets/simulate_upload.js"):
 
 
 class SimulateForm:
-    """The fields, and what is chosen by them."""
-
     def __init__(
         self,
         visit: Visit,
-        bench: Comparisons,
+        comparisons: Comparisons,
         usual: Choices,
         chosen: Choices,
         known: dict[str, Any],
         now: dict[str, Any],
     ) -> None:
-        self.visit, self.bench, self.usual, self.known, self.now = visit, bench, usual, known, now
+        self.visit, self.comparisons, self.usual, self.known, self.now = visit, comparisons, usual, known, now
         self.choices = self._still_there(chosen)
         self._parts: dict[str, Element] = {}
         self._inputs: dict[str, ui.input] = {}
@@ -55,12 +53,11 @@ class SimulateForm:
         self._ready = False
 
     def _still_there(self, chosen: Choices) -> Choices:
-        """An address may name a file of somebody else's, or one that is gone."""
-        upload = self.bench.uploads.find(self.visit.viewer.name, chosen.upload)
+        """Drop files from a URL that belong to another viewer or are gone."""
+        upload = self.comparisons.uploads.find(self.visit.viewer.name, chosen.upload)
         return replace(chosen, upload=upload.id if upload else "", name=upload.name if upload else "")
 
     def build(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Make the elements."""
         with ui.element("div").classes("gy-sim"):
             with ui.element("section").classes("gy-card"):
                 heading("Jobs")
@@ -102,7 +99,7 @@ class SimulateForm:
             self._select("format", "Format", {"": "by what it looks like", **{name: name for name in FORMATS}})
 
     def _files(self) -> None:
-        names = self.bench.folder.names()
+        names = self.comparisons.folder.names()
         if not names:
             ui.label(
                 "There is none. The daemon's owner offers traces to all by putting them, readable for all, into"
@@ -151,18 +148,18 @@ class SimulateForm:
             self._boxes[name] = ui.checkbox(
                 name, value=name in self.choices.policies, on_change=lambda _: self._chosen()
             )
-            ui.label(sentence(doc)).classes("gy-sim-about")
+            ui.label(doc_sentence(doc)).classes("gy-sim-about")
             if name == self.now["name"]:
                 ui.label("decides in this yard now").classes("gy-sim-now")
 
     def _chosen(self) -> None:
-        """Take the boxes and the text; those that were chosen before keep their place."""
+        """Policies from boxes and text; earlier choices keep their order."""
         found = [name for name, box in self._boxes.items() if box.value]
         typed = split_policies(self._typed.value or "") if self._ready else ()
         self._set("policies", tuple(dict.fromkeys((*found, *typed))))
 
     def _uploaded(self, id: str) -> None:
-        upload = self.bench.uploads.find(self.visit.viewer.name, id)
+        upload = self.comparisons.uploads.find(self.visit.viewer.name, id)
         if upload is not None:
             self.choices = replace(self.choices, upload=upload.id, name=upload.name)
             self._show()
@@ -194,7 +191,6 @@ class SimulateForm:
         self._show()
 
     def _show(self) -> None:
-        """Show what is wrong, the command line, and the address of all that."""
         if not self._ready:
             return
         chosen = self.choices
@@ -206,7 +202,9 @@ class SimulateForm:
             field.validate()
         told = [self.known["disciplines"].get(chosen.discipline), self.known["placements"].get(chosen.placement)]
         names = (chosen.discipline, chosen.placement)
-        self._about.text = " ".join(f"{name}: {sentence(text)}" for name, text in zip(names, told, strict=True) if text)
+        self._about.text = " ".join(
+            f"{name}: {doc_sentence(text)}" for name, text in zip(names, told, strict=True) if text
+        )
         other = [problems[name] for name in ("upload", "file", "policies") if name in problems]
         self._wrong.text = other[0] if other else "Mend what is marked above." if problems else ""
         self._run.set_enabled(not problems)  # type: ignore[attr-defined]
@@ -219,28 +217,27 @@ class SimulateForm:
 
 
 _POLICIES = ("fcfs", "sjf", "srtf", "las", "fair")
-"""Beside the one that decides now: by arrival, by length, by what is left, by what they had, by user."""
+"""Compared by default with the one in force: by arrival, length, remaining time, attained service, user."""
 
 
 async def build(visit: Visit) -> None:
-    """Make the view."""
-    bench: Comparisons = pages.state.bench
+    comparisons: Comparisons = pages.state.comparisons
     known = await visit.feed.ask("/policies", 600.0, until_event=False)
     now = await visit.feed.ask("/policy", 5.0)
     usual = usual_choices(now, await visit.feed.ask("/gpus", 30.0, until_event=False))
-    chosen = Choices.of_query(visit.client.request.query_params, usual)
+    chosen = Choices.of_query(visit.query, usual)
     intro = "Run the same jobs under several policies, and see who waits how long. Nothing changes in the queue."
     ui.label(intro).classes("gy-sim-intro")
     if not visit.viewer.acts:
         empty("Your role lets you look at the queue, and not simulate. In a shell it is open to everybody:")
         command("gpuyard compare TRACE --gpus 8")
         return
-    form = SimulateForm(visit, bench, usual, chosen, known, now)
-    results = Results(visit, bench, now, known)
+    form = SimulateForm(visit, comparisons, usual, chosen, known, now)
+    results = Results(visit, comparisons, now, known)
 
     async def run() -> None:
         try:
-            results.look_at(bench.start(visit.viewer.name, form.choices, visit.api))
+            results.look_at(comparisons.start(visit.viewer.name, form.choices, visit.api))
         except GpuyardError as error:
             visit.tell(error)
         visit.beat()
@@ -251,7 +248,7 @@ async def build(visit: Visit) -> None:
 
 
 def usual_choices(now: dict[str, Any], gpus: dict[str, Any]) -> Choices:
-    """What is chosen unless somebody says otherwise: this yard, as it is."""
+    """Defaults: this daemon's history on its GPUs."""
     found = gpus["gpus"]
     memory = max((gpu["memory_total"] or 0 for gpu in found), default=0)
     own = () if ".py" in now["name"] else (now["name"],)

@@ -31,7 +31,7 @@ COLUMNS = (
     ("energy_kwh", "kWh", "50 W for each GPU, and 250 W more while it works", "number", "low"),
     ("preemptions", "Preemptions", "how often a running job was stopped", "count", ""),
 )  # fmt: skip
-"""Metric, heading, what it means, how it is written, and which end is better."""
+"""Metric, heading, meaning, format, and which end is better."""
 _NEAR = 1e-9
 
 
@@ -51,7 +51,7 @@ def cell(value: float | None, kind: str) -> str:
 
 
 def cells(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows for the table: what each cell shows, what it is sorted by, and whether it is the best of its column."""
+    """Table rows: text, sort value, and whether it is the best of its column."""
     best = {key: _best([row.get(key) for row in rows], better) for key, _, _, _, better in COLUMNS}
     return [
         {
@@ -68,7 +68,7 @@ def cells(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _best(values: Sequence[float | None], better: str) -> float | None:
-    """The best of a column; none where all are the same, or there is nothing to choose from."""
+    """None if all are the same, or there is only one."""
     known = [value for value in values if value is not None]
     if not better or len(known) < 2 or max(known) - min(known) <= _NEAR * max(map(abs, known)):
         return None
@@ -80,7 +80,7 @@ def _is(value: float | None, best: float | None) -> bool:
 
 
 def baseline(rows: Sequence[Row], now: Mapping[str, Any]) -> Row | None:
-    """What others are held against: what decides in this yard now, or else first come, first served."""
+    """The row to compare with: the policy in force, else first come, first served."""
     own = [row for row in rows if _is_now(row, now)]
     plain = [row for row in rows if row["policy"].split("@")[0] in ("fcfs", "fifo")]
     return next(iter([*own, *plain]), None)
@@ -92,7 +92,6 @@ def _is_now(row: Row, now: Mapping[str, Any]) -> bool:
 
 
 def summary_text(rows: Sequence[Row], now: Mapping[str, Any], source: str) -> str:
-    """What came of it, in a sentence or two."""
     best, other = rows[0], baseline(rows, now)
     on = {"history": "On your history", "workload": "On this workload"}.get(source, "On this trace")
     if best["wait_mean"] is None:
@@ -115,10 +114,10 @@ def summary_text(rows: Sequence[Row], now: Mapping[str, Any], source: str) -> st
 
 
 def _but(best: Row, other: Row) -> str:
-    """What that costs, where it costs something."""
     worse = []
     if best["wait_p99"] > 1.1 * other["wait_p99"] + 1:
-        worse.append(f"the longest waits grow (p99 {_pair(other, best, 'wait_p99')})")
+        before, after = format_duration(other["wait_p99"]), format_duration(best["wait_p99"])
+        worse.append(f"the longest waits grow (p99 {before} to {after})")
     if best["fairness"] is not None and other["fairness"] is not None and best["fairness"] < other["fairness"] - 0.02:
         worse.append(f"users are served less evenly (fairness {other['fairness']:.3f} to {best['fairness']:.3f})")
     if best["preemptions"] and not other["preemptions"]:
@@ -126,16 +125,12 @@ def _but(best: Row, other: Row) -> str:
     return f" But {'; '.join(worse)}." if worse else ""
 
 
-def _pair(first: Row, second: Row, key: str) -> str:
-    return f"{format_duration(first[key])} to {format_duration(second[key])}"
-
-
 def _short(row: Row) -> str:
     return f"{format_duration(row['jct_mean'])}, of which {format_duration(row['wait_mean'])} is waiting"
 
 
 class Ranking(Element, component="../assets/simulate_ranking.js"):
-    """The table; `choose` tells whose schedule is wanted."""
+    """The table; emits `choose` with the policy whose schedule to show."""
 
 
 class Curves(Element, component="../assets/simulate_curves.js"):
@@ -147,26 +142,21 @@ class Gantt(Element, component="../assets/simulate_gantt.js"):
 
 
 class Results:
-    """The lower half of the view."""
-
-    def __init__(self, visit: Visit, bench: Comparisons, now: dict[str, Any], known: dict[str, Any]) -> None:
-        self.visit, self.bench, self.now, self.known = visit, bench, now, known
+    def __init__(self, visit: Visit, comparisons: Comparisons, now: dict[str, Any], known: dict[str, Any]) -> None:
+        self.visit, self.comparisons, self.now, self.known = visit, comparisons, now, known
         self._run: Run | None = None
         self._shown: tuple[Any, ...] = ()
 
     def build(self) -> None:
-        """Make the place for it."""
         heading("Results")
         self._list = ui.element("div").classes("gy-sim-runs")
         self._place = ui.element("div").props("id=results")
 
     def look_at(self, run: Run) -> None:
-        """Show this one."""
         self._run = run
 
     async def show(self) -> None:
-        """Show how far it is; what is there already stays."""
-        runs = self.bench.line.of(self.visit.viewer.name)
+        runs = self.comparisons.queue.of(self.visit.viewer.name)
         if self._run is None or self._run not in runs:
             self._run = next(iter(runs), None)
         run = self._run
@@ -178,7 +168,8 @@ class Results:
             with self._place:
                 self._begin(run)
         if run is not None and not run.is_over:
-            self._tell_progress(run)
+            self._bar.value = run.done / run.total if run.total else 0.0
+            self._words.text = progress(run, self.comparisons.queue.ahead(run))
 
     def _list_runs(self, runs: list[Run]) -> None:
         self._list.clear()
@@ -215,11 +206,7 @@ class Results:
             ui.label(run.choices.title())
             self._bar = ui.linear_progress(0.0, show_value=False).props('aria-label="How far it is" instant-feedback')
             self._words = ui.label("").props("role=status")
-            button("Cancel", lambda: self.bench.line.cancel(run), icon="close", kind="danger")
-
-    def _tell_progress(self, run: Run) -> None:
-        self._bar.value = run.done / run.total if run.total else 0.0
-        self._words.text = progress(run, self.bench.line.ahead(run))
+            button("Cancel", lambda: self.comparisons.queue.cancel(run), icon="close", kind="danger")
 
     def _done(self, run: Run) -> None:
         rows, base = run.table["results"], f"/page/simulations/{run.id}"
@@ -263,7 +250,6 @@ class Results:
         ranking.on("choose", lambda event: choose(event.args))
 
     def _advise(self, best: dict[str, Any]) -> None:
-        """A way to the settings, for who may change them."""
         name = best["policy"].split("@")[0]
         name = self.known["aliases"].get(name, {"policy": name})["policy"].split("@")[0]
         same = (name, best["discipline"], best["placement"])
@@ -274,7 +260,6 @@ class Results:
 
 
 def progress(run: Run, ahead: int) -> str:
-    """How far it is, in words."""
     if run.state == "waiting":
         return f"Waits for its turn: {MAX_RUNNING} are simulated at a time, and {ahead} came before."
     if not run.total:
@@ -284,7 +269,6 @@ def progress(run: Run, ahead: int) -> str:
 
 
 def _about(run: Run) -> str:
-    """What was simulated, and what was left out."""
     found = run.table
     best = found["results"][0]
     jobs, gpus = (

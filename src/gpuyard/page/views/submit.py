@@ -152,13 +152,10 @@ _NOTIFICATIONS = Group(
 GROUPS = (_TIME, _WHERE, _ORDER, _REPEATS, _ENVIRONMENT, _NOTIFICATIONS)
 
 
-_LONGEST = 200_000
-"""Characters of a form; more than that is no command that anybody typed."""
+_LONGEST = 200_000  # characters of a form; no typed command is longer
 
 
 class SubmitForm(Element, component="../assets/submit_form.js"):
-    """The fields, the command line, and the buttons."""
-
     def __init__(self, user: str, start: Mapping[str, str | bool], copy: str = "", kept: bool = False) -> None:
         super().__init__()
         self._props |= {
@@ -173,11 +170,11 @@ class SubmitForm(Element, component="../assets/submit_form.js"):
         }
 
     def on_typed(self, read: Callable[[Form], Awaitable[None]]) -> None:
-        """Have a form read that somebody types in."""
+        """Call back with the form while the viewer types."""
         self.on("typed", lambda event: read(_form(event)))
 
     def on_send(self, send: Callable[[Form, str, bool], Awaitable[None]]) -> None:
-        """Have a form sent: with its key, and whether another is to follow."""
+        """Call back with the form, its key, and whether another job follows."""
 
         async def sent(event: GenericEventArguments) -> None:
             await send(_form(event), str(event.args.get("key", "")), event.args.get("another") is True)
@@ -185,45 +182,38 @@ class SubmitForm(Element, component="../assets/submit_form.js"):
         self.on("send", sent)
 
     def tell(self, told: dict[str, Any]) -> None:
-        """Say how the form stands."""
         if told != self._props["told"]:
             self._props["told"] = told
             self.update()
 
     def say(self, outlook: str) -> None:
-        """Say how the yard stands."""
         if outlook != self._props["outlook"]:
             self._props["outlook"] = outlook
             self.update()
 
     def refused(self, errors: Mapping[str, str]) -> None:
-        """Say what the daemon would not take."""
         self.run_method("refused", dict(errors))
 
     def done(self, id: str, path: str, another: bool) -> None:
-        """Say that it is queued."""
         self.run_method("done", id, path, another)
 
 
 def _form(event: GenericEventArguments) -> Form:
-    """Texts and ticks; whatever else a browser may send is left out."""
+    """Texts and ticks; anything else that a browser sends is dropped."""
     given = event.args.get("form", {}) if isinstance(event.args, dict) else {}
     form = {str(name): value for name, value in given.items() if isinstance(value, str | bool)}
     return form if sum(len(value) for value in form.values() if isinstance(value, str)) <= _LONGEST else {}
 
 
-_MOST = 20
-"""Jobs of a dependency that are looked up."""
+_MOST = 20  # jobs of a dependency that are looked up
 
 
 def machine_of(gpus: Sequence[Mapping[str, Any]]) -> Machine:
-    """The GPUs that there are."""
     memory = [gpu["memory_total"] for gpu in gpus if gpu["memory_total"]]
     return Machine(tuple(gpu["index"] for gpu in gpus), max(memory, default=float("inf")))
 
 
 def load_text(status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
-    """How busy the yard is."""
     free = sum(gpu["state"] == "free" for gpu in gpus)
     waiting = status["jobs"].get("queued", 0)
     if not gpus:
@@ -236,7 +226,7 @@ def load_text(status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> s
 
 
 def start_text(body: RequestBody, status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
-    """What would become of this job, where that is plain."""
+    """When this job would start, if that is plain."""
     if body.get("hold"):
         return "It would wait until it is released."
     if body.get("dependency") or "begin" in body:
@@ -252,7 +242,7 @@ def start_text(body: RequestBody, status: Mapping[str, Any], gpus: Sequence[Mapp
 
 
 async def dependency_text(text: str, user: str, feed: Feed) -> tuple[str, str]:
-    """Whom a dependency names, and what is wrong with that; a name is looked for among the user's own jobs."""
+    """Jobs that a dependency names, and errors; names are looked up among the user's own jobs."""
     told: list[str] = []
     for one in parse_dependency(text)[:_MOST]:
         if not one.who:
@@ -283,7 +273,6 @@ _UNAVAILABLE = "The daemon does not answer at the moment. What you typed is kept
 
 
 async def build(visit: Visit) -> None:
-    """Make the view."""
     if not visit.viewer.acts:
         empty(
             f"You look as {visit.viewer.name}, who may see everything and start nothing. Log in with a token of a "
@@ -292,15 +281,11 @@ async def build(visit: Visit) -> None:
         )
         link("/login", "Log in")
         return
-    former = await _former(visit)
-    desk = _SubmitView(visit, former)
-    visit.live(desk.look)
+    visit.live(_SubmitView(visit, await _former(visit)).look)
 
 
 async def _former(visit: Visit) -> dict[str, Any] | None:
-    """The job that the new one is to be like."""
-    request = visit.client.request
-    id = request.query_params.get("clone", "") if request is not None else ""
+    id = visit.query.get("clone", "")
     if not id:
         return None
     try:
@@ -317,8 +302,6 @@ async def _former(visit: Visit) -> dict[str, Any] | None:
 
 
 class _SubmitView:
-    """Reads a form as it is typed, and hands it in."""
-
     def __init__(self, visit: Visit, former: dict[str, Any] | None) -> None:
         self._visit = visit
         self._id = former["id"] if former else ""
@@ -333,7 +316,6 @@ class _SubmitView:
         self._element.on_send(self._send)
 
     async def look(self) -> None:
-        """See how the yard stands."""
         self._status = await self._visit.feed.ask("/status", 2.0)
         self._gpus = (await self._visit.feed.ask("/gpus", 2.0))["gpus"]
         self._machine = machine_of(self._gpus)
@@ -376,14 +358,14 @@ class _SubmitView:
         return command_line(form, moment, wrong)
 
     def _keeps(self, form: Form) -> bool:
-        """Whether the new job is to have the environment of the former."""
+        """Whether the new job keeps the environment of the cloned one."""
         return bool(self._id) and ticked(form, "kept")
 
     def _moment(self) -> Moment:
         return Moment(time.time(), self._visit.zone)
 
     async def _send(self, form: Form, key: str, another: bool) -> None:
-        """Hand it in; where that fails, what was typed stays."""
+        """Submit; on failure the form keeps its content."""
         moment = self._moment()
         reading = parse_form(form, moment, self._machine)
         await self._follow(form, reading)

@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from nicegui import ui
 
 from gpuyard.page.parts import heading, link
-from gpuyard.page.views.settings import (
-    access_settings,
-    daemon_settings,
-    gpu_settings,
-    notification_settings,
-    policy_settings,
-)
+from gpuyard.page.views.settings.access_settings import QuotasSection, TokensSection
+from gpuyard.page.views.settings.daemon_settings import AuditSection, DaemonSection
+from gpuyard.page.views.settings.gpu_settings import GpusSection, ReservationsSection
+from gpuyard.page.views.settings.notification_settings import NotificationsSection
+from gpuyard.page.views.settings.policy_settings import PolicySection
 from gpuyard.page.visit import Permission, Viewer, Visit, may
 
 
-class SettingsSection(NamedTuple):
-    """A part of the settings."""
+class _Part(Protocol):
+    async def build(self) -> None: ...
 
+
+class SettingsSection(NamedTuple):
     name: str
     title: str
-    build: Callable[[Visit], Awaitable[None]]
-    deed: Permission | None = None
-    """What one must be allowed to do to see it at all."""
+    parts: tuple[Callable[[Visit], _Part], ...]
+    permission: Permission | None = None  # needed to see it
 
 
 SECTIONS = (
-    SettingsSection("policy", "Policy", policy_settings.build),
-    SettingsSection("gpus", "GPUs and reservations", gpu_settings.build),
-    SettingsSection("shares", "Quotas and shares", access_settings.build_quotas),
-    SettingsSection("notifications", "Notifications", notification_settings.build),
-    SettingsSection("access", "Access and tokens", access_settings.build_tokens),
-    SettingsSection("audit", "Audit trail", daemon_settings.build_audit, Permission.READ_AUDIT),
-    SettingsSection("daemon", "This daemon", daemon_settings.build),
+    SettingsSection("policy", "Policy", (PolicySection,)),
+    SettingsSection("gpus", "GPUs and reservations", (GpusSection, ReservationsSection)),
+    SettingsSection("shares", "Quotas and shares", (QuotasSection,)),
+    SettingsSection("notifications", "Notifications", (NotificationsSection,)),
+    SettingsSection("access", "Access and tokens", (TokensSection,)),
+    SettingsSection("audit", "Audit trail", (AuditSection,), Permission.READ_AUDIT),
+    SettingsSection("daemon", "This daemon", (DaemonSection,)),
 )
 
 
 async def build(visit: Visit) -> None:
-    """Make the view."""
-    request = visit.client.request
     sections = sections_for(visit.viewer)
-    section = section_named(sections, request.query_params.get("section", "") if request is not None else "")
+    section = section_named(sections, visit.query.get("section", ""))
     with ui.element("div").classes("gy-set-settings"):
         with ui.element("nav").classes("gy-set-sections").props('aria-label="Settings"'):
             for one in sections:
@@ -52,14 +49,14 @@ async def build(visit: Visit) -> None:
                     entry.classes("gy-here").props('aria-current="page"')
         with ui.element("section").classes("gy-set-section").props("aria-labelledby=section"):
             heading(section.title).props("id=section")
-            await section.build(visit)
+            for part in section.parts:
+                await part(visit).build()
 
 
 def sections_for(viewer: Viewer) -> list[SettingsSection]:
-    """The sections that somebody may see."""
-    return [one for one in SECTIONS if one.deed is None or may(viewer, one.deed)]
+    return [one for one in SECTIONS if one.permission is None or may(viewer, one.permission)]
 
 
 def section_named(sections: list[SettingsSection], name: str) -> SettingsSection:
-    """The section that a link names; the first for any other name."""
+    """The section that a link names, else the first."""
     return next((one for one in sections if one.name == name), sections[0])

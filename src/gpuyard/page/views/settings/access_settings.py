@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from nicegui import ui
 
-from gpuyard.page.parts import button, command, confirm, empty, heading, span
+from gpuyard.page.api import Facts
+from gpuyard.page.parts import button, command, confirm, empty, heading, span, tagged
 from gpuyard.page.views.settings.controls import (
     Cell,
     Row,
@@ -37,46 +38,32 @@ _VIA = {
 }  # fmt: skip
 _STATE_CLASSES = {"active": "gy-succeeded", "expired": "gy-held", "revoked": "gy-failed"}
 _TOKEN_HEADS = ("Token", "For", "User", "Role", "State", "Made", "Good until", "Last used", "Open pages")
-_EVERY = 10  # beats between looks
+_EVERY = 10  # beats between updates
 _BY_NAME = "This machine's name stands in place of {}."
 _LOCAL = "The daemon listens on this machine only. Where no proxy leads to it, this brings it to another computer:"
 _NOT_BY_TOKEN = "With a token no token can be made, unless it is an admin's. On the daemon's machine, this makes one:"
 
 
-async def build_tokens(visit: Visit) -> None:
-    """Make the section."""
-    _who(visit)
-    _Tokens(visit).build()
-
-
-def _who(visit: Visit) -> None:
-    viewer = visit.viewer
-    with ui.element("div").classes("gy-card"), ui.element("p").classes("gy-set-lead"):
-        ui.label(who_am_i(viewer.name, viewer.role, viewer.via))
-
-
 def who_am_i(name: str, role: str, via: str) -> str:
-    """Who looks, as a sentence."""
     if role == "anonymous":
         return "You are not known here: you may look. To do more, log in with a token."
     means = ROLES.get(role, role).partition(": ")[2]
     return f"You are {name}, known {_VIA.get(via, via)}. Your role is {role}: who has it {means}."
 
 
-class _Tokens:
-    """The tokens as one viewer sees them."""
-
+class TokensSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.makes, self.makes_any = (
-            may(visit.viewer, deed) for deed in (Permission.MAKE_TOKEN, Permission.MAKE_ANY_TOKEN)
+            may(visit.viewer, permission) for permission in (Permission.MAKE_TOKEN, Permission.MAKE_ANY_TOKEN)
         )
         self.revokes = may(visit.viewer, Permission.REVOKE_TOKEN)
-        self._beats = 0
-        self._tokens: list[Mapping[str, Any]] = []
+        self._tokens: list[Facts] = []
 
-    def build(self) -> None:
-        """Make the elements."""
+    async def build(self) -> None:
+        viewer = self.visit.viewer
+        with ui.element("div").classes("gy-card"):
+            tagged("p", who_am_i(viewer.name, viewer.role, viewer.via)).classes("gy-set-lead")
         heading("Tokens")
         whose = "Everybody's tokens" if self.makes_any else "Your tokens"
         ui.label(f"{whose}: by these the queue is used from elsewhere. None can be shown again.").classes("gy-soft")
@@ -88,7 +75,7 @@ class _Tokens:
             self._form()
         elif self.revokes:
             empty(_NOT_BY_TOKEN, "gpuyard token create")
-        self.visit.live(self.show)
+        self.visit.live(self._load, _EVERY)
 
     def _form(self) -> None:
         roles = {name: text for name, text in ROLES.items() if self.makes_any or name != "admin"}
@@ -101,12 +88,6 @@ class _Tokens:
             with ui.element("div").classes("gy-buttons gy-set-left"):
                 button("Make a token", self._make, kind="primary")
 
-    async def show(self) -> None:
-        """Show them anew, now and then."""
-        self._beats += 1
-        if self._beats % _EVERY == 1:
-            await self._load()
-
     async def _load(self) -> None:
         self._tokens = (await self.visit.api.get("/tokens"))["tokens"]
         self._put()
@@ -116,7 +97,7 @@ class _Tokens:
         self._rows.put([self._row(token) for token in shown])
         self._none.set_visibility(not shown)
 
-    def _row(self, token: Mapping[str, Any]) -> Row:
+    def _row(self, token: Facts) -> Row:
         when, active = self.visit.when, token["state"] == "active"
         return row(
             token["id"], {"text": token["id"], "code": True}, token["label"], token["user"], token["role"],
@@ -126,15 +107,15 @@ class _Tokens:
         )  # fmt: skip
 
     async def _make(self) -> None:
-        wish: dict[str, Any] = {"label": str(self._label.value or "").strip(), "role": self._role.value}
+        request: dict[str, Any] = {"label": str(self._label.value or "").strip(), "role": self._role.value}
         if days := self._days.value:
-            wish["expires"] = days * 86400.0
+            request["expires"] = days * 86400.0
         if self._user is not None and (user := str(self._user.value or "").strip()):
-            wish["user"] = user
+            request["user"] = user
         made: dict[str, Any] = {}
 
         async def make() -> None:
-            made.update(await self.visit.api.post("/tokens", wish))
+            made.update(await self.visit.api.post("/tokens", request))
 
         if await self.visit.do(make()):
             self._label.value = ""
@@ -150,8 +131,8 @@ class _Tokens:
                 await self.visit.do(self._load())
 
 
-async def _show_once(visit: Visit, made: Mapping[str, Any]) -> None:
-    """Show a new token, and how it is used. It is not kept here either."""
+async def _show_once(visit: Visit, made: Facts) -> None:
+    """Show a new token and how to use it; it is not kept here either."""
     url = (await visit.feed.ask("/status", 30.0, until_event=False))["url"]
     with ui.dialog().props("persistent") as dialog, ui.card().classes("gy-card gy-set-ask"):
         heading("Your new token", 2)
@@ -175,7 +156,7 @@ async def _show_once(visit: Visit, made: Mapping[str, Any]) -> None:
 
 
 def tunnel(url: str, machine: str) -> str:
-    """What brings a daemon to another computer that listens on this one only; empty if it listens elsewhere."""
+    """The command that forwards a loopback-only daemon to another computer; else empty."""
     place = urlsplit(url)
     host = place.hostname or ""
     if host != "::1" and not host.startswith("127."):
@@ -185,13 +166,12 @@ def tunnel(url: str, machine: str) -> str:
 
 
 def by_name(url: str) -> str:
-    """That a daemon which listens at all addresses is not reached by the one that it tells."""
+    """A hint for daemons that listen at all addresses: the URL is not usable elsewhere."""
     host = urlsplit(url).hostname
     return _BY_NAME.format(host) if host in ("0.0.0.0", "::") else ""
 
 
-def token_text(made: Mapping[str, Any], until: str) -> str:
-    """What a new token is good for."""
+def token_text(made: Facts, until: str) -> str:
     good = f"until {until}" if until else "until it is revoked"
     said = f"It is {made['user']}'s, with the role {made['role']}, good {good}."
     runs_as = made.get("runs_as")
@@ -202,21 +182,13 @@ _QUOTA_HEADS = ("Who", "Group", "GPUs now", "GPU-hours in 7 days", "Share", "Lat
 RuleFields = dict[str, Any]
 
 
-async def build_quotas(visit: Visit) -> None:
-    """Make the section."""
-    _Quotas(visit).build()
-
-
-class _Quotas:
-    """The table as one viewer sees it."""
-
+class QuotasSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SET_RULES)
-        self._users: dict[str, Mapping[str, Any]] = {}
+        self._users: dict[str, Facts] = {}
 
-    def build(self) -> None:
-        """Make the elements."""
+    async def build(self) -> None:
         self._says = ui.label("").classes("gy-soft")
         self._rows = Rows("Quotas, shares and use", _QUOTA_HEADS, self._act if self.free else None)
         self._none = empty(
@@ -230,11 +202,10 @@ class _Quotas:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        """Show how everybody stands."""
-        told = await self.visit.feed.ask("/rules", 10.0)
-        users = told["users"]
+        answer = await self.visit.feed.ask("/rules", 10.0)
+        users = answer["users"]
         self._users = {one["name"]: one for one in users}
-        self._says.set_text(numbers_text(told))
+        self._says.set_text(numbers_text(answer))
         self._rows.put([rule_row(one, users, acts=_ACTS if self.free else ()) for one in users])
         self._none.set_visibility(not users)
 
@@ -244,16 +215,16 @@ class _Quotas:
     async def _change(self, name: str) -> None:
         known = self._users.get(name)
         title = f"What may {subject_text(name)} have?" if name else "Set a quota or a share"
-        wish = await ask(title, lambda: _fields(name, known), "Set it")
-        if not wish:
+        request = await ask(title, lambda: _fields(name, known), "Set it")
+        if not request:
             return
-        if not (who := wish["name"]):
+        if not (who := request["name"]):
             ui.notify("Say whom it is for: a user, a group as @name, or * for everybody else.", type="negative")
             return
-        await self.visit.do(self._put(who, wish), f"That holds for {subject_text(who)} from now on.")
+        await self.visit.do(self._put(who, request), f"That holds for {subject_text(who)} from now on.")
 
-    async def _put(self, who: str, wish: RuleFields) -> None:
-        path, changed = quote(who, safe=""), changes(self._users.get(who), wish)
+    async def _put(self, who: str, request: RuleFields) -> None:
+        path, changed = quote(who, safe=""), changes(self._users.get(who), request)
         if quota := {key: changed[key] for key in ("gpus", "gpu_hours") if key in changed}:
             await self.visit.api.ask("PUT", f"/rules/quotas/{path}", quota)
         if "weight" in changed:
@@ -263,8 +234,7 @@ class _Quotas:
 _ACTS = (act("change", "Change"),)
 
 
-def _fields(name: str, known: Mapping[str, Any] | None) -> Callable[[], RuleFields]:
-    """The fields of a rule, and what reads them."""
+def _fields(name: str, known: Facts | None) -> Callable[[], RuleFields]:
     known = known or {"quota_gpus": None, "quota_gpu_hours": None, "weight": 1.0}
     with fields():
         who = text_field("For whom", "a user, a group as @name, or * for everybody else") if not name else None
@@ -279,33 +249,30 @@ def _fields(name: str, known: Mapping[str, Any] | None) -> Callable[[], RuleFiel
     }
 
 
-def changes(known: Mapping[str, Any] | None, wish: RuleFields) -> RuleFields:
-    """What differs from how it stands: what comes from a rule for everybody is not made somebody's own by a look."""
+def changes(known: Facts | None, request: RuleFields) -> RuleFields:
+    """What differs: a rule for everybody does not become a user's own by opening the dialog."""
     before = {
         "gpus": (known or {}).get("quota_gpus") or 0,
         "gpu_hours": (known or {}).get("quota_gpu_hours") or 0,
         "weight": (known or {}).get("weight", 1.0),
     }
-    return {key: wish[key] for key, value in before.items() if wish[key] != value}
+    return {key: request[key] for key, value in before.items() if request[key] != value}
 
 
 def subject_text(name: str) -> str:
-    """Whom a rule is for, in words."""
     if name == "*":
         return "everybody else"
     return f"the group {name[1:]}" if name.startswith("@") else name
 
 
-def numbers_text(told: Mapping[str, Any]) -> str:
-    """What the numbers are."""
-    half = told["half_life"]
+def numbers_text(answer: Facts) -> str:
+    half = answer["half_life"]
     fades = f"count half after {span(half)}" if half else "never fade"
-    stops = "Preemptible jobs are stopped" if told["preempts"] else "No job is stopped"
+    stops = "Preemptible jobs are stopped" if answer["preempts"] else "No job is stopped"
     return f"Lately is what fair shares go by: GPU-hours, which {fades}. {stops} for others."
 
 
-def rule_row(one: Mapping[str, Any], everybody: list[Mapping[str, Any]], acts: Any = ()) -> Row:
-    """What somebody deserves, may have and has had."""
+def rule_row(one: Facts, everybody: list[Facts], acts: Any = ()) -> Row:
     most_gpus, most_hours, week = one["quota_gpus"], one["quota_gpu_hours"], one["week_gpu_hours"]
     gpus = f"{one['gpus']} of {most_gpus}" if most_gpus else f"{one['gpus']}, no quota"
     hours = f"{week:,.1f} of {most_hours:,.0f}" if most_hours else f"{week:,.1f}, no quota"
@@ -316,8 +283,8 @@ def rule_row(one: Mapping[str, Any], everybody: list[Mapping[str, Any]], acts: A
     )  # fmt: skip
 
 
-def usage_text(one: Mapping[str, Any], everybody: list[Mapping[str, Any]]) -> Cell:
-    """What somebody had lately, and how that is to what they deserve among those who had something."""
+def usage_text(one: Facts, everybody: list[Facts]) -> Cell:
+    """A user's recent usage, relative to the share among those who used something."""
     used = [other for other in everybody if other["faded_gpu_hours"] > 0]
     hours = one["faded_gpu_hours"]
     if one not in used:

@@ -10,32 +10,29 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
-from gpuyard.page.parts import heading, job_path
+from gpuyard.page.parts import heading, job_path, tagged
 
 
 def text_field(label: str, hint: str = "", value: str = "", kind: str = "text") -> ui.input:
-    """A field for a line of text."""
     field = ui.input(label, value=value).props("outlined dense")
     field._props |= {"hint": hint, "type": kind, "autocomplete": "off", "stack-label": True}
     return field
 
 
 def number_field(label: str, hint: str = "", value: float | None = None, least: float = 0) -> ui.number:
-    """A field for a number."""
     field = ui.number(label, value=value, min=least).props("outlined dense")
     field._props |= {"hint": hint, "stack-label": True}
     return field
 
 
 def choice_field(label: str, options: dict[Any, str], value: Any, hint: str = "") -> ui.select:
-    """One of several."""
     field = ui.select(options, label=label, value=value).props("outlined dense options-dense")
     field._props["hint"] = hint
     return field
 
 
 def mark(field: Any, wrong: str | None) -> None:
-    """Say what is wrong with a field, or that nothing is."""
+    """Show an error at a field, or clear it."""
     if bool(field._props.get("error")) != (wrong is not None) or field._props.get("error-message", "") != (wrong or ""):
         field._props |= {"error": wrong is not None, "error-message": wrong or ""}
         field.update()
@@ -43,7 +40,6 @@ def mark(field: Any, wrong: str | None) -> None:
 
 @contextmanager
 def form(title: str, *, level: int = 3) -> Iterator[None]:
-    """A form of its own, with a heading."""
     with ui.element("div").classes("gy-card gy-form"):
         heading(title, level)
         yield
@@ -51,13 +47,13 @@ def form(title: str, *, level: int = 3) -> Iterator[None]:
 
 @contextmanager
 def fields() -> Iterator[None]:
-    """Fields side by side, where there is room."""
+    """Fields side by side if there is room."""
     with ui.element("div").classes("gy-set-fields"):
         yield
 
 
 async def ask(title: str, make: Callable[[], Callable[[], Any]], yes: str, text: str = "") -> Any:
-    """Ask something with fields: `make` makes them, and returns what reads them. None if it is called off."""
+    """A dialog: `make` makes its fields and returns a function that reads them. None if cancelled."""
     with ui.dialog() as dialog, ui.card().classes("gy-card gy-set-ask"):
         heading(title, 2)
         if text:
@@ -73,10 +69,8 @@ async def ask(title: str, make: Callable[[], Callable[[], Any]], yes: str, text:
 
 
 def tick_boxes(title: str, options: Sequence[tuple[str, str]], ticked: Sequence[str]) -> dict[str, ui.checkbox]:
-    """Several of some, by name."""
     with ui.element("fieldset").classes("gy-set-ticks"):
-        with ui.element("legend"):
-            ui.label(title)
+        tagged("legend", title)
         return {name: ui.checkbox(text, value=name in ticked) for name, text in options}
 
 
@@ -89,8 +83,6 @@ Acting = Callable[[str, str], Awaitable[None]]
 
 
 class Rows(Element, component="../../assets/settings_rows.js"):
-    """A table of texts, with buttons at the end of its rows."""
-
     def __init__(self, caption: str, heads: Sequence[str], act: Acting | None = None, *, cards: bool = True) -> None:
         super().__init__()
         self._props |= {"caption": caption, "heads": list(heads), "rows": [], "cards": cards}
@@ -99,7 +91,6 @@ class Rows(Element, component="../../assets/settings_rows.js"):
             self.on("act", self._acted)
 
     def put(self, rows: list[Row]) -> None:
-        """Show these rows, if they are not shown already."""
         if rows != self._props["rows"]:
             self._props["rows"] = rows
             self.update()
@@ -107,11 +98,11 @@ class Rows(Element, component="../../assets/settings_rows.js"):
     async def _acted(self, event: GenericEventArguments) -> None:
         key, name = event.args
         if any(act["name"] == name for row in self._props["rows"] if row["key"] == key for act in row["acts"]):
-            await self._act(key, name)  # of what is not shown nothing can be pressed
+            await self._act(key, name)  # only buttons that are shown count
 
 
 class Choices(Element, component="../../assets/settings_choices.js"):
-    """One of several, each with a line on what it does."""
+    """Radio buttons, each with a line on what it does."""
 
     def __init__(
         self, title: str, options: Sequence[Mapping[str, str]], choose: Callable[[str], Awaitable[None]] | None
@@ -125,7 +116,6 @@ class Choices(Element, component="../../assets/settings_choices.js"):
             self.on("choose", lambda event: choose(str(event.args)))
 
     def put(self, chosen: str, present: str, barred: Sequence[str] = ()) -> None:
-        """Mark what is chosen, what is in force, and what cannot be chosen beside the rest."""
         marks = {"chosen": chosen, "present": present, "barred": list(barred)}
         if any(self._props[name] != mark for name, mark in marks.items()):
             self._props |= marks
@@ -133,20 +123,17 @@ class Choices(Element, component="../../assets/settings_choices.js"):
 
 
 def row(key: str, *cells: Cell, acts: Sequence[Mapping[str, Any]] = (), over: bool = False) -> Row:
-    """A row: what it is called in events, its cells and its buttons."""
     return {"key": key, "cells": list(cells), "acts": list(acts), "over": over}
 
 
 def act(name: str, text: str, *, danger: bool = False, busy: bool = False) -> dict[str, Any]:
-    """A button of a row."""
     return {"name": name, "text": text, "danger": danger, "busy": busy}
 
 
 def job_cell(id: str | None) -> Cell:
-    """A job, by which one gets to it."""
     return {"text": id, "href": job_path(id.partition("-")[0])} if id else ""
 
 
 def bar_cell(used: float, most: float | None, text: str) -> Cell:
-    """How much of something is used, in words and as a bar; no bar where there is no end to it."""
+    """Usage in words and as a bar; no bar without a limit."""
     return {"text": text, "bar": round(used / most, 3), "full": used >= most} if most else text

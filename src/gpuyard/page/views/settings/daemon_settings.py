@@ -7,33 +7,23 @@ from typing import Any
 
 from nicegui import ui
 
-from gpuyard.page.parts import STATES, button, command, heading
+from gpuyard.page.parts import STATES, button, capitalized, command, fact, heading, tagged
 from gpuyard.page.views.settings.controls import Row, Rows, job_cell, row, text_field
 from gpuyard.page.visit import Visit
 from gpuyard.spec.notation import describe_learned
 
 _PAGE = 50
-_EVERY = 10  # beats between looks, while the latest are shown
+_EVERY = 10  # beats between updates, while the latest are shown
 _ENDS = {401: "refused: not known", 403: "refused: may not", 421: "refused: wrong name", 429: "refused: too often"}
 
 
-async def build_audit(visit: Visit) -> None:
-    """Make the section."""
-    _Audit(visit).build()
-
-
-class _Audit:
-    """The trail as an admin sees it."""
-
+class AuditSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
-        self._before: list[int] = []
-        """Where the pages begin that lie before this one; empty: the latest are shown."""
+        self._before: list[int] = []  # where the newer pages begin; empty while the latest are shown
         self._last: int | None = None
-        self._beats = 0
 
-    def build(self) -> None:
-        """Make the elements."""
+    async def build(self) -> None:
         ui.label("Who changed what, and who was refused, the latest first.").classes("gy-soft")
         self._user = text_field("User", "only what this user did")
         self._user.classes("gy-set-narrow").props("debounce=400 clearable").on_value_change(self._latest)
@@ -44,12 +34,10 @@ class _Audit:
             self._older = button("Older", self._go_on)
         for element in (self._none, self._newer, self._older):
             element.set_visibility(False)
-        self.visit.live(self.show)
+        self.visit.live(self.show, _EVERY)
 
     async def show(self) -> None:
-        """Show the latest anew, now and then."""
-        self._beats += 1
-        if not self._before and self._beats % _EVERY == 1:
+        if not self._before:
             await self._load()
 
     async def _latest(self) -> None:
@@ -82,7 +70,6 @@ class _Audit:
 
 
 def status_text(status: int, times: int) -> dict[str, str]:
-    """How a request went, in words."""
     if status < 400:
         text, look = "done", "gy-succeeded"
     else:
@@ -98,21 +85,13 @@ _CARE = (
 )
 
 
-async def build(visit: Visit) -> None:
-    """Make the section."""
-    _Daemon(visit).build()
-
-
-class _Daemon:
-    """The facts as one viewer sees them."""
-
+class DaemonSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self._shown: list[tuple[str, str]] = []
         self._warned: list[str] | None = None
 
-    def build(self) -> None:
-        """Make the elements."""
+    async def build(self) -> None:
         self._warnings = ui.element("div").classes("gy-set-warning").props("role=status")
         self._facts = ui.element("dl").classes("gy-card gy-set-facts")
         heading("How to end it", 3)
@@ -125,7 +104,6 @@ class _Daemon:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        """Show how it does."""
         status = await self.visit.feed.ask("/status", 5.0)
         self._warn(warnings(status))
         found = facts(status, self.visit.when(status["since"]))
@@ -134,10 +112,7 @@ class _Daemon:
             self._facts.clear()
             with self._facts:
                 for name, value in found:
-                    with ui.element("dt"):
-                        ui.label(name)
-                    with ui.element("dd"):
-                        ui.label(value)
+                    fact(name, value)
 
     def _warn(self, found: list[str]) -> None:
         if found == self._warned:
@@ -147,19 +122,16 @@ class _Daemon:
         self._warnings.clear()
         with self._warnings, ui.element("ul"):
             for text in found:
-                with ui.element("li"):
-                    ui.label(text)
+                tagged("li", text)
 
 
 def warnings(status: Mapping[str, Any]) -> list[str]:
-    """What is not as it should be."""
     store = status["store"]
     wrong = [] if store["state"] == "ok" else [f"What happens cannot be written down: {store['problem']}"]
-    return [*wrong, *(f"{text[:1].upper()}{text[1:]}" for text in status["warnings"])]
+    return [*wrong, *map(capitalized, status["warnings"])]
 
 
 def facts(status: Mapping[str, Any], since: str) -> list[tuple[str, str]]:
-    """What there is to say of it, in order."""
     page = status.get("page") or {}
     found = [
         ("Version", f"gpuyard {status['version']}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from urllib.parse import quote
@@ -11,8 +11,9 @@ from urllib.parse import quote
 from nicegui import ui
 
 from gpuyard.errors import UserError
+from gpuyard.page.api import Facts
 from gpuyard.page.feed import Drain, DrainReasons
-from gpuyard.page.parts import button, confirm, empty, heading, job_path, link
+from gpuyard.page.parts import button, confirm, empty, epoch, heading, job_path, link
 from gpuyard.page.views.settings.controls import (
     Cell,
     Row,
@@ -32,7 +33,6 @@ from gpuyard.units import parse_indices
 
 
 def parse_gpus(text: str, count: int) -> list[int]:
-    """`0,2-4` as numbers; UserError says what is wrong."""
     found = sorted(parse_indices(text))
     if found[-1] >= count:
         raise UserError(f"there is no GPU {found[-1]}; this machine has GPUs 0 to {count - 1}")
@@ -45,7 +45,7 @@ def reserved_text(gpus: Sequence[int]) -> str:
 
 
 def parse_local(text: str, zone: tzinfo) -> float:
-    """What a field for a date and a time holds, in seconds since the epoch."""
+    """Seconds since the epoch of a `datetime-local` field's value."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
     except ValueError:
@@ -53,27 +53,26 @@ def parse_local(text: str, zone: tzinfo) -> float:
 
 
 def format_local(at: datetime, zone: tzinfo) -> str:
-    """An instant, as such a field takes it."""
     return at.astimezone(zone).strftime("%Y-%m-%dT%H:%M")
 
 
 def usual_span(now: datetime) -> tuple[datetime, datetime]:
-    """What is offered first: four hours from the next full one."""
+    """Default of a reservation: four hours from the next full one."""
     begin = (now.astimezone(UTC) + timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
     return begin, begin + timedelta(hours=4)
 
 
 def parse_users(text: str) -> list[str] | None:
-    """Names, with commas or blanks between them; None if there are none."""
+    """Names separated by commas or blanks; None if there are none."""
     return text.replace(",", " ").split() or None
 
 
-def blocking_jobs(jobs: Sequence[Mapping[str, Any]], gpus: Sequence[int], begin: float) -> list[str]:
-    """Running jobs that may still be on these GPUs at that time, and that nobody will stop."""
+def blocking_jobs(jobs: Sequence[Facts], gpus: Sequence[int], begin: float) -> list[str]:
+    """Running jobs that may still use these GPUs at that time, and are not preemptible."""
     found = []
     for job in jobs:
         started, limit = job["started_at"], job["time_limit"]
-        ends = datetime.fromisoformat(started).timestamp() + limit if started and limit else float("inf")
+        ends = epoch(started) + limit if started and limit else float("inf")
         if set(gpus) & set(job["gpus"]) and ends > begin and not job["preemptible"]:
             found.append(str(job["id"]))
     return found
@@ -82,23 +81,15 @@ def blocking_jobs(jobs: Sequence[Mapping[str, Any]], gpus: Sequence[int], begin:
 _WARN = "These jobs may still be on those GPUs when it begins, and nobody will stop them:"
 
 
-async def build_reservations(visit: Visit) -> None:
-    """Make the part."""
-    _Reservations(visit).build()
-
-
-class _Reservations:
-    """The list and the form as one viewer sees them."""
-
+class ReservationsSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.RESERVE)
         self._count = 0
-        self._running: list[Mapping[str, Any]] = []
+        self._running: list[Facts] = []
         self._warned: list[str] = []
 
-    def build(self) -> None:
-        """Make the elements."""
+    async def build(self) -> None:
         heading("Reservations")
         heads = ("Name", "GPUs", "From", "To", "For")
         self._rows = Rows("Reservations", heads, self._give_up if self.free else None)
@@ -128,7 +119,6 @@ class _Reservations:
                 button("Reserve", self._reserve, kind="primary")
 
     async def show(self) -> None:
-        """Show those that are not over."""
         found = (await self.visit.feed.ask("/reservations"))["reservations"]
         self._rows.put([self._row(one) for one in found])
         self._none.set_visibility(not found)
@@ -144,8 +134,8 @@ class _Reservations:
     def _zone(self) -> Any:
         return self.visit.zone or UTC
 
-    def _row(self, one: Mapping[str, Any]) -> Row:
-        now = datetime.fromisoformat(one["begin_at"]).timestamp() <= time.time()
+    def _row(self, one: Facts) -> Row:
+        now = epoch(one["begin_at"]) <= time.time()
         begin = f"{self.visit.when(one['begin_at'])}{' (it is on)' if now else ''}"
         return row(
             one["name"], one["name"], ranges(one["gpus"]), begin, self.visit.when(one["end_at"]),
@@ -153,7 +143,7 @@ class _Reservations:
         )  # fmt: skip
 
     def _read(self) -> dict[str, Any] | None:
-        """What is asked for; None if something is wrong, which is marked."""
+        """The request, or None if a field is wrong, which is marked."""
         found: dict[str, Any] = {}
         for name, field, read in (
             ("gpus", self._gpus, lambda text: parse_gpus(text, self._count)),
@@ -171,9 +161,8 @@ class _Reservations:
         return found if len(found) == 3 else None
 
     def _check(self) -> None:
-        """Mark what is wrong, and warn of jobs that are in the way."""
-        wish = self._read()
-        self._warn(blocking_jobs(self._running, wish["gpus"], wish["begin"]) if wish else [])
+        request = self._read()
+        self._warn(blocking_jobs(self._running, request["gpus"], request["begin"]) if request else [])
 
     def _warn(self, jobs: list[str]) -> None:
         if jobs == self._warned:
@@ -189,16 +178,16 @@ class _Reservations:
                 ui.label(f"and {len(jobs) - 20} more")
 
     async def _reserve(self) -> None:
-        wish = self._read()
-        if wish is None:
+        request = self._read()
+        if request is None:
             if not self._gpus.value:
                 mark(self._gpus, "say which GPUs, as in 0,2-4")
             return
-        wish |= {"name": str(self._name.value or "").strip(), "users": self._for()}
+        request |= {"name": str(self._name.value or "").strip(), "users": self._for()}
         made: dict[str, Any] = {}
 
         async def make() -> None:
-            made.update(await self.visit.api.post("/reservations", wish))
+            made.update(await self.visit.api.post("/reservations", request))
 
         if await self.visit.do(make()):
             span = f"from {self.visit.when(made['begin_at'])} to {self.visit.when(made['end_at'])}"
@@ -221,23 +210,14 @@ _STATES = {
 }  # fmt: skip
 
 
-async def build(visit: Visit) -> None:
-    """Make the section."""
-    _Gpus(visit).build()
-    await build_reservations(visit)
-
-
-class _Gpus:
-    """The list as one viewer sees it."""
-
+class GpusSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.DRAIN)
         self._drains = DrainReasons(visit.feed)
         self._reasons: dict[int, str] = {}
 
-    def build(self) -> None:
-        """Make its elements."""
+    async def build(self) -> None:
         ui.label("On a drained GPU nothing new starts; what runs there goes on.").classes("gy-soft")
         heads = ("GPU", "Name", "State", "Jobs", "Drained")
         self._rows = Rows("GPUs", heads, self._act if self.free else None)
@@ -250,7 +230,6 @@ class _Gpus:
         self.visit.live(self.show)
 
     async def show(self) -> None:
-        """Show how they stand."""
         gpus = (await self.visit.feed.ask("/gpus"))["gpus"]
         drained = [gpu["index"] for gpu in gpus if gpu["drained"]]
         self._reasons = {index: drain_text(drain) for index, drain in (await self._drains.of(gpus)).items()}
@@ -260,14 +239,13 @@ class _Gpus:
             self._drain_all.set_visibility(len(drained) < len(gpus))
             self._resume_all.set_visibility(bool(drained))
 
-    def _row(self, gpu: Mapping[str, Any]) -> Row:
+    def _row(self, gpu: Facts) -> Row:
         text, look = _STATES.get(gpu["state"], (gpu["state"], ""))
         index, drained = gpu["index"], gpu["drained"]
         acts = [act("resume", "Resume") if drained else act("drain", "Drain")] if self.free else []
         why: Cell = (self._reasons.get(index) or "yes") if drained else {"text": "no", "soft": True}
-        return row(
-            str(index), f"GPU {index}", gpu["name"], {"text": text, "chip": look}, _jobs(gpu["jobs"]), why, acts=acts
-        )
+        jobs: Cell = {"links": list(map(job_cell, gpu["jobs"]))} if gpu["jobs"] else {"text": "none", "soft": True}
+        return row(str(index), f"GPU {index}", gpu["name"], {"text": text, "chip": look}, jobs, why, acts=acts)
 
     async def _act(self, key: str, name: str) -> None:
         await (self._drain([int(key)]) if name == "drain" else self._resume([int(key)]))
@@ -280,7 +258,8 @@ class _Gpus:
         )  # fmt: skip
         if why is not None:
             body = {"gpus": gpus, "reason": why}
-            await self.visit.do(self.visit.api.post("/gpus/drain", body), f"{_first_up(which)} drained.")
+            done = "All GPUs are drained." if gpus is None else f"GPU {gpus[0]} is drained."
+            await self.visit.do(self.visit.api.post("/gpus/drain", body), done)
 
     async def _resume(self, gpus: list[int] | None) -> None:
         if gpus is None and not await confirm("Let jobs on all GPUs again?", "Resume all"):
@@ -290,18 +269,9 @@ class _Gpus:
 
 
 def drain_text(drain: Drain) -> str:
-    """Why a GPU was drained, and by whom, in a few words."""
     why, by = drain
     return f"{why} ({by})" if why and by else why or (f"by {by}" if by else "")
 
 
-def _jobs(ids: Sequence[str]) -> Cell:
-    return {"links": [job_cell(id) for id in ids]} if ids else {"text": "none", "soft": True}
-
-
 def _reader(field: ui.input) -> Any:
     return lambda: str(field.value or "").strip()
-
-
-def _first_up(text: str) -> str:
-    return text[:1].upper() + text[1:] + (" are" if text.startswith("all") else " is")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from nicegui import ui
 
 from gpuyard.errors import UserError
-from gpuyard.page.api import Refused
-from gpuyard.page.parts import button, confirm, empty, heading
+from gpuyard.page.api import Facts, Refused
+from gpuyard.page.parts import button, confirm, empty, heading, sentence
 from gpuyard.page.views.settings.controls import (
     Row,
     Rows,
@@ -27,19 +26,15 @@ from gpuyard.page.visit import Permission, Visit, may
 from gpuyard.units import format_duration, parse_duration
 
 _MOST = 50
-_EVERY = 6  # beats between looks
+_EVERY = 6  # beats between updates
 _STATES = {"waiting": ("waits", ""), "delivered": ("sent", "gy-succeeded"), "given-up": ("given up", "gy-failed")}
 
 
 class DeliveryLog:
-    """The latest notifications."""
-
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
-        self._beats = 0
 
     def build(self) -> None:
-        """Make the elements."""
         heading("What was sent")
         with ui.element("div").classes("gy-buttons gy-set-left"):
             self._failed = ui.checkbox("Only what failed", on_change=self._load)
@@ -47,21 +42,15 @@ class DeliveryLog:
             self._all.set_visibility(may(self.visit.viewer, Permission.READ_DELIVERIES))
         self._rows = Rows("What was sent", ("When", "Job", "Of what", "To", "How it went", "Why"))
         self._none = ui.label("Nothing was sent in the last days.").classes("gy-soft")
-        self.visit.live(self.show)
-
-    async def show(self) -> None:
-        """Show it anew, now and then."""
-        self._beats += 1
-        if self._beats % _EVERY == 1:
-            await self._load()
+        self.visit.live(self._load, _EVERY)
 
     async def _load(self) -> None:
         asked = {"limit": _MOST, "failed": bool(self._failed.value), "all": bool(self._all.value)}
-        told = (await self.visit.api.get("/notifications", **asked))["notifications"]
-        self._rows.put([self._row(one) for one in told])
-        self._none.set_visibility(not told)
+        answer = (await self.visit.api.get("/notifications", **asked))["notifications"]
+        self._rows.put([self._row(one) for one in answer])
+        self._none.set_visibility(not answer)
 
-    def _row(self, one: Mapping[str, Any]) -> Row:
+    def _row(self, one: Facts) -> Row:
         text, look = _STATES.get(one["state"], (one["state"], ""))
         to = one["subscription"] or one["target"] or f"{one['user']}'s"
         again = f"; again at {self.visit.when(one['next_at'])}" if one["next_at"] and one["error"] else ""
@@ -82,36 +71,27 @@ _TESTING = (act("test", "Testing", busy=True), act("remove", "Remove", danger=Tr
 _ROUTE = "/notifications/subscriptions"
 
 
-async def build(visit: Visit) -> None:
-    """Make the section."""
-    try:
-        told = await visit.api.get(_ROUTE)
-    except Refused as error:
-        text = str(error)
-        ui.label(f"{text[:1].upper()}{text[1:]}.").classes("gy-empty")
-        return
-    _Notifications(visit).build(told)
-    DeliveryLog(visit).build()
-
-
-class _Notifications:
-    """One's subscriptions."""
-
+class NotificationsSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SUBSCRIBE)
-        self._told: list[Mapping[str, Any]] = []
+        self._subscriptions: list[Facts] = []
         self._testing: set[str] = set()
 
-    def build(self, told: Mapping[str, Any]) -> None:
-        """Make the elements."""
+    async def build(self) -> None:
+        try:
+            answer = await self.visit.api.get(_ROUTE)
+        except Refused as error:
+            ui.label(sentence(str(error))).classes("gy-empty")
+            return
         ui.label("Where you are told of your jobs. What is secret in an address is not shown again.").classes("gy-soft")
         self._rows = Rows("Your subscriptions", ("Name", "To", "When"), self._act if self.free else None)
         self._none = empty("You are told of nothing yet. Add an address below, or like this:", "gpuyard notify add URL")
         self._result = ui.element("div").classes("gy-set-result").props("role=status")
         if self.free:
-            self._form(bool(told["mail"]))
-        self._put(told["subscriptions"])
+            self._form(bool(answer["mail"]))
+        self._put(answer["subscriptions"])
+        DeliveryLog(self.visit).build()
 
     def _form(self, mail: bool) -> None:
         with form("Be told of your jobs"):
@@ -127,12 +107,12 @@ class _Notifications:
             with ui.element("div").classes("gy-buttons gy-set-left"):
                 button("Add", self._add, kind="primary")
 
-    def _put(self, told: list[Mapping[str, Any]]) -> None:
-        self._told = told
-        self._rows.put([self._row(one) for one in told])
-        self._none.set_visibility(not told)
+    def _put(self, answer: list[Facts]) -> None:
+        self._subscriptions = answer
+        self._rows.put([self._row(one) for one in answer])
+        self._none.set_visibility(not answer)
 
-    def _row(self, one: Mapping[str, Any]) -> Row:
+    def _row(self, one: Facts) -> Row:
         acts = (_TESTING if one["id"] in self._testing else _ACTS) if self.free else ()
         return row(one["id"], one["name"], {"text": one["target"], "code": True}, events_text(one), acts=acts)
 
@@ -140,22 +120,21 @@ class _Notifications:
         self._put((await self.visit.api.get(_ROUTE))["subscriptions"])
 
     async def _act(self, key: str, name: str) -> None:
-        one = next(one for one in self._told if one["id"] == key)
+        one = next(one for one in self._subscriptions if one["id"] == key)
         await (self._test(one) if name == "test" else self._remove(one))
 
-    async def _test(self, one: Mapping[str, Any]) -> None:
-        """Send something there, and tell in a sentence how that went."""
+    async def _test(self, one: Facts) -> None:
         self._testing.add(one["id"])
-        self._put(self._told)
+        self._put(self._subscriptions)
         self._say(f"Something is being sent to {one['name']}; that may take a minute.")
         try:
-            told = await self.visit.api.post(f"{_ROUTE}/{quote(one['id'], safe='')}/test")
-            self._say(*delivery_test_text(one["name"], told))
+            answer = await self.visit.api.post(f"{_ROUTE}/{quote(one['id'], safe='')}/test")
+            self._say(*delivery_test_text(one["name"], answer))
         except Refused as error:
             self._say(f"{one['name']} could not be tried: {error}.", False)
         finally:
             self._testing.discard(one["id"])
-            self._put(self._told)
+            self._put(self._subscriptions)
 
     def _say(self, text: str, good: bool | None = None) -> None:
         self._result.clear()
@@ -163,7 +142,7 @@ class _Notifications:
         with self._result:
             ui.label(text)
 
-    async def _remove(self, one: Mapping[str, Any]) -> None:
+    async def _remove(self, one: Facts) -> None:
         if await confirm(f"Be told no more at {one['name']} ({one['target']})?", "Remove it"):
             path = f"{_ROUTE}/{quote(one['id'], safe='')}"
             if await self.visit.do(self.visit.api.ask("DELETE", path, {}), f"{one['name']} is told no more."):
@@ -171,16 +150,16 @@ class _Notifications:
 
     async def _add(self) -> None:
         try:
-            wish = self._wish()
+            request = self._request()
         except UserError as error:
             self.visit.tell(error)
             return
-        if not wish["url"]:
+        if not request["url"]:
             mark(self._url, "say where to")
             return
         mark(self._url, None)
         try:
-            made = await self.visit.api.post(_ROUTE, wish)
+            made = await self.visit.api.post(_ROUTE, request)
         except Refused as error:
             self._say(f"That was not taken: {error}.", False)
             return
@@ -188,7 +167,7 @@ class _Notifications:
         self._say(f"{made['target']} is told of your jobs from now on, as {made['name']}. Try it with Test.", True)
         await self.visit.do(self._load())
 
-    def _wish(self) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         wait = str(self._wait.value or "").strip()
         texts = {"url": self._url, "name": self._name, "title": self._title, "body": self._body}
         found: dict[str, Any] = {name: str(field.value or "").strip() for name, field in texts.items()}
@@ -196,8 +175,7 @@ class _Notifications:
         return found | ({"long_wait": parse_duration(wait)} if wait else {})
 
 
-def events_text(one: Mapping[str, Any]) -> str:
-    """When a subscription tells of a job, in words."""
+def events_text(one: Facts) -> str:
     words = dict(EVENTS)
     said = [
         f"{words[name]} (over {format_duration(one['long_wait'])})" if name == "long-wait" else words.get(name, name)
@@ -206,8 +184,8 @@ def events_text(one: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
-def delivery_test_text(name: str, told: Mapping[str, Any]) -> tuple[str, bool]:
-    """How a test went, as a sentence, and whether it went well."""
-    if told["error"]:
-        return f"{name} could not be reached: {str(told['error']).rstrip('.')}.", False
-    return f"{name} was told ({told['target']}). Look whether it arrived.", True
+def delivery_test_text(name: str, answer: Facts) -> tuple[str, bool]:
+    """The outcome as a sentence, and whether it went well."""
+    if answer["error"]:
+        return f"{name} could not be reached: {str(answer['error']).rstrip('.')}.", False
+    return f"{name} was told ({answer['target']}). Look whether it arrived.", True

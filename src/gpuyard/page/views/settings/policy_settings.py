@@ -1,11 +1,8 @@
-"""The policy: the one in force, what each choice does, and a preview of the effect of another."""
+"""The policy section: the one in force, what each choice does, and a preview of the effect of another."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nicegui import ui
@@ -13,249 +10,82 @@ from nicegui.element import Element
 
 from gpuyard.errors import UserError
 from gpuyard.page.api import Refused, Unavailable
-from gpuyard.page.parts import button, command, heading, sentence
-from gpuyard.page.views.settings.controls import Cell, Choices, Row, Rows, job_cell, row
+from gpuyard.page.parts import button, command, doc_sentence, fact, heading, tagged
+from gpuyard.page.views.settings.controls import Choices, Rows, mark
+from gpuyard.page.views.settings.policy_draft import (
+    CHOICES,
+    HINTS,
+    Draft,
+    KnownPolicies,
+    barred_disciplines,
+    discipline_note,
+    order_rows,
+    parse_policy,
+    preview_sentences,
+    setting_text,
+    with_valid_discipline,
+)
 from gpuyard.page.visit import Permission, Visit, may
-from gpuyard.spec.notation import LEARNED, describe_learned
-from gpuyard.units import parse_duration
+from gpuyard.spec.notation import describe_learned
 
-KnownPolicies = Mapping[str, Mapping[str, Any]]
-"""Policies by name, as the API lists them."""
-CHOICES = {"arrivals": ("last", "first")}
-"""Settings that take one of some words."""
-PREEMPTIVE = ("skip", "strict")
-"""The disciplines that policies which may stop jobs can have."""
-HINTS = {
-    "ageing": "what an hour of waiting adds to the priority",
-    "fairness": "what a GPU-hour that the user had takes from it",
-    "power": "how much more long waits count",
-    "quantum": "seconds that a job runs before it can be stopped for another",
-    "queues": "GPU-seconds at which a job drops to the next queue, ascending, with / in between",
-    "arrivals": "where a new job joins the round",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A policy as somebody is about to choose it."""
-
-    name: str
-    discipline: str
-    placement: str
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """As they are written; those that are as usual are left out."""
-
-    @property
-    def text(self) -> str:
-        """All of it, as the command line and the API take it."""
-        written = ",".join(f"{key}={value}" for key, value in self.settings.items())
-        return f"{self.name}{':' if written else ''}{written}@{self.discipline}@{self.placement}"
-
-    def with_part(self, part: str, name: str) -> Draft:
-        """Another `discipline` or `placement`, or another policy (`name`), with its usual settings."""
-        if part == "discipline":
-            return replace(self, discipline=name)
-        if part == "placement":
-            return replace(self, placement=name)
-        return self if name == self.name else replace(self, name=name, settings={})
-
-    def with_setting(self, key: str, value: str, usual: Any) -> Draft:
-        """A setting changed; UserError says what is wrong with it."""
-        text = checked_setting(key, value, usual)
-        settings = {name: old for name, old in self.settings.items() if name != key}
-        return replace(self, settings=settings if text == setting_text(usual) else {**settings, key: text})
-
-
-def parse_policy(text: str, discipline: str = "", placement: str = "") -> Draft:
-    """A policy's text, taken apart; what it does not say is as given."""
-    main, *rest = text.split("@")
-    if main.startswith(LEARNED):
-        discipline, placement = (*(part for part in rest), *(discipline, placement)[len(rest) :])[:2]
-        return Draft(main, discipline, placement)
-    head, is_file, tail = main.partition(".py:")
-    name, _, settings = tail.partition(":") if is_file else main.partition(":")
-    pairs = (part.partition("=") for part in settings.split(",") if part)
-    found = {key.strip(): value.strip() for key, _, value in pairs}
-    discipline, placement = (*(part for part in rest), *(discipline, placement)[len(rest) :])[:2]
-    return Draft(f"{head}.py:{name}" if is_file else name, discipline, placement, found)
-
-
-def with_valid_discipline(draft: Draft, known: KnownPolicies) -> Draft:
-    """The same, with a discipline that the policy can have: those that may stop jobs cannot keep places free."""
-    preemptive = known.get(draft.name, {}).get("preemptive", False)
-    return replace(draft, discipline="skip") if preemptive and draft.discipline not in PREEMPTIVE else draft
-
-
-def barred_disciplines(name: str, known: KnownPolicies, disciplines: Iterable[str]) -> list[str]:
-    """The disciplines that a policy cannot have."""
-    return [one for one in disciplines if with_valid_discipline(Draft(name, one, ""), known).discipline != one]
-
-
-def discipline_note(draft: Draft, wanted: str) -> str:
-    """A line that says why a draft has another discipline than is wanted; empty if it has that."""
-    if draft.discipline == wanted:
-        return ""
-    return (
-        f"{draft.name} may stop jobs, and cannot keep places free as {wanted} does: with it, it is {draft.discipline}."
-    )
-
-
-def setting_text(value: Any) -> str:
-    """A setting's value, as it is written."""
-    if isinstance(value, list | tuple):
-        return "/".join(map(setting_text, value))
-    return f"{value:g}" if isinstance(value, float | int) else str(value)
-
-
-def checked_setting(key: str, text: str, usual: Any) -> str:
-    """A setting as it is to be written; UserError says what is wrong with it."""
-    text = text.strip()
-    if not text:
-        return setting_text(usual)
-    if key in CHOICES:
-        return _one_of(key, text)
-    if isinstance(usual, list | tuple):
-        numbers = [_number_setting(key, part) for part in text.replace(",", "/").replace(" ", "/").split("/") if part]
-        if numbers != sorted(numbers):
-            raise UserError(f"{key} takes ascending numbers, as in {setting_text(usual)}")
-        return setting_text(numbers)
-    if key == "quantum":
-        return setting_text(parse_duration(text))
-    return setting_text(_number_setting(key, text)) if isinstance(usual, float | int) else text
-
-
-def _one_of(key: str, text: str) -> str:
-    if text not in CHOICES[key]:
-        raise UserError(f"{key} takes {' or '.join(CHOICES[key])}, not '{text}'")
-    return text
-
-
-def _number_setting(key: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UserError(f"{key} takes a number, not '{text}'")
-    return number
-
-
-MOST_NAMED = 8
-"""Jobs that a sentence names."""
-
-
-def preview_sentences(told: Mapping[str, Any]) -> list[str]:
-    """What `POST /policy/preview` answers, as one would say it."""
-    starts, stops = told["starts"], told["stops"]
-    waiting, moved = told["waiting"], told["moved"]
-    found = [
-        f"{_jobs(starts)} would start at once: {_named(starts)}." if starts else "Nothing would start at once.",
-        f"{_jobs(stops)} would be stopped, and wait again: {_named(stops)}." if stops else "Nobody would be stopped.",
-    ]
-    if not waiting:
-        found.append("No job waits, so there is no order to change.")
-    elif not moved:
-        found.append(f"The order of the {waiting:,} waiting jobs would stay as it is." if waiting > 1 else
-                     "The one job that waits would stay where it is.")  # fmt: skip
-    else:
-        found.append(f"{moved:,} of {waiting:,} waiting jobs would change places.")
-    note = told.get("note")
-    return [*found, f"{note[:1].upper()}{note[1:].rstrip('.')}."] if note else found
-
-
-def order_rows(told: Mapping[str, Any]) -> list[Row]:
-    """The first of the queue in their new order, against the present one; nothing where they are the same."""
-    if not told["moved"]:
-        return []
-    return [
-        row(one["id"], str(one["place"]), _moved(one["place"], one.get("was")), job_cell(one["id"]), one["name"],
-            one["user"])
-        for one in told["order"]
-    ]  # fmt: skip
-
-
-def _moved(place: int, was: int | None) -> Cell:
-    if was is None:
-        return "new here"
-    if place == was:
-        return {"text": "as now", "soft": True}
-    return {"text": f"↑ up from {was}" if place < was else f"↓ down from {was}", "chip": _LOOK[place < was]}
-
-
-_LOOK = {True: "gy-succeeded", False: "gy-held"}
-
-
-def _jobs(ids: Sequence[str]) -> str:
-    return "1 job" if len(ids) == 1 else f"{len(ids):,} jobs"
-
-
-def _named(ids: Sequence[str]) -> str:
-    named = ", ".join(ids[:MOST_NAMED])
-    return named if len(ids) <= MOST_NAMED else f"{named} and {len(ids) - MOST_NAMED:,} more"
-
-
-_AGAIN = 5.0  # seconds after which what would change is asked for again, if something happened
+_AGAIN = 5.0  # seconds after which the preview is requested again, if something happened
 _PARTS = {"name": "Policy", "discipline": "Discipline", "placement": "Placement"}
 _OWN = "A policy of one's own is set on the daemon's machine: gpuyard policy set ./mine.py:my_policy"
 
 
-async def build(visit: Visit) -> None:
-    """Make the section."""
-    await _Policy(visit).build()
-
-
-class _Policy:
-    """The section as one viewer sees it."""
-
+class PolicySection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SET_POLICY)
         self.present: Draft | None = None
         self._since = ""
-        self._trained = ""
-        """What there is to tell of it, if it is a trained one."""
+        self._trained = ""  # description of a trained policy
         self.draft: Draft | None = None
-        self.discipline = ""
-        """The one in force, or chosen since: a policy that cannot have it does not make it forgotten."""
+        self.discipline = ""  # the one in force, or chosen since; remembered while a policy cannot have it
         self.wrong: dict[str, str] = {}
         self._asked: tuple[str, int, float] = ("", -1, 0.0)
 
     async def build(self) -> None:
-        """Make its elements."""
-        told = await self.visit.feed.ask("/policies", 300.0, until_event=False)
-        self.known: KnownPolicies = {one["name"]: one for one in told["policies"]}
+        answer = await self.visit.feed.ask("/policies", 300.0, until_event=False)
+        self.known: KnownPolicies = {one["name"]: one for one in answer["policies"]}
         self.docs = {
             "name": {name: one["doc"].replace("`", "") for name, one in self.known.items()},
-            "discipline": told["disciplines"],
-            "placement": told["placements"],
+            "discipline": answer["disciplines"],
+            "placement": answer["placements"],
         }
         self.draft = self._wanted()
         self.discipline = self.draft.discipline if self.draft else ""
         self._in_force = ui.element("div").classes("gy-card gy-in-force")
         with ui.element("div").classes("gy-set-policy"):
             with ui.element("div").classes("gy-set-policy-choices"):
-                self._choices(told)
+                self._choices(answer)
             if self.free:
                 self._changes()
-        self._others(told["aliases"])
-        await self.show()  # what is in force has to be known before somebody chooses
+        self._others(answer["aliases"])
+        await self.show()  # the policy in force must be known before the viewer chooses
         self.visit.live(self.show)
 
     def _wanted(self) -> Draft | None:
-        """What a link asks to be looked at, if there is such a policy."""
-        request = self.visit.client.request
-        if not self.free or request is None:
+        if not self.free:
             return None
-        draft = parse_policy(request.query_params.get("policy", "")[:200])
+        draft = parse_policy(self.visit.query.get("policy", "")[:200])
         known = all(getattr(draft, part) in docs for part, docs in self.docs.items())
         return draft if known and set(draft.settings) <= set(self.known[draft.name]["settings"]) else None
 
-    def _choices(self, told: dict[str, Any]) -> None:
+    def _choices(self, answer: dict[str, Any]) -> None:
         policies = [
-            {"name": name, "doc": sentence(self.docs["name"][name]), "mark": _warning(one)}
+            {
+                "name": name,
+                "doc": doc_sentence(self.docs["name"][name]),
+                "mark": "may stop jobs" if one["preemptive"] else "",
+            }
             for name, one in self.known.items()
         ]
-        lists = {"name": policies, "discipline": _listed(told["disciplines"]), "placement": _listed(told["placements"])}
+        lists = {
+            "name": policies,
+            "discipline": _listed(answer["disciplines"]),
+            "placement": _listed(answer["placements"]),
+        }
         titles = {
             "name": "Policy: who is next", "discipline": "Discipline: who may go ahead",
             "placement": "Placement: on which GPUs",
@@ -277,7 +107,6 @@ class _Policy:
         return choose
 
     def _changes(self) -> None:
-        """What is chosen, its settings, and what it would change."""
         with (
             ui.element("div")
             .classes("gy-card gy-set-change")
@@ -288,7 +117,7 @@ class _Policy:
             self._settings = ui.element("div").classes("gy-set-fields")
             self._command = ui.element("div")
             heading("What it would change", 3)
-            self._told = ui.element("ul").classes("gy-set-told").props("aria-live=polite")
+            self._effects = ui.element("ul").classes("gy-set-told").props("aria-live=polite")
             self._order = Rows(
                 "The first of the queue in the new order", ("Place", "Now", "Job", "Name", "User"), cards=False
             )
@@ -300,16 +129,14 @@ class _Policy:
         heading("Known by other names", 3)
         with ui.element("ul").classes("gy-set-told"):
             for name, one in aliases.items():
-                with ui.element("li"):
-                    ui.label(f"{name} ({one['policy']}): {sentence(one['doc'])}")
+                tagged("li", f"{name} ({one['policy']}): {doc_sentence(one['doc'])}")
         ui.label(_OWN).classes("gy-soft")
 
     async def show(self) -> None:
-        """Show what is in force, and what another would change by now."""
-        told = await self.visit.feed.ask("/policy")
-        present = parse_policy(told["policy"])
-        since = self.visit.when(told["since"])
-        trained = describe_learned(told["learned"]) if told.get("learned") else ""
+        answer = await self.visit.feed.ask("/policy")
+        present = parse_policy(answer["policy"])
+        since = self.visit.when(answer["since"])
+        trained = describe_learned(answer["learned"]) if answer.get("learned") else ""
         if self.draft is None or (present, since, trained) != (self.present, self._since, self._trained):
             if self.draft in (None, self.present):
                 self.draft, self.discipline = present, present.discipline
@@ -322,15 +149,12 @@ class _Policy:
     def _show_in_force(self, present: Draft, since: str) -> None:
         self._in_force.clear()
         with self._in_force:
-            with ui.element("p").classes("gy-set-lead"):
-                ui.label(f"{present.text} decides since {since}.")
+            tagged("p", f"{present.text} decides since {since}.").classes("gy-set-lead")
             with ui.element("dl").classes("gy-set-facts"):
                 for part, docs in self.docs.items():
                     name = getattr(present, part)
-                    with ui.element("dt"):
-                        ui.label(f"{_PARTS[part]} {name}")
-                    with ui.element("dd"):
-                        ui.label(sentence(docs.get(name, self._trained or "A policy of this yard's own.")))
+                    doc = docs.get(name, self._trained or "A policy of this yard's own.")
+                    fact(f"{_PARTS[part]} {name}", doc_sentence(doc))
 
     async def _drafted(self, draft: Draft) -> None:
         self.draft, self.wrong = draft, {}
@@ -343,7 +167,6 @@ class _Policy:
             await self._drafted(self.present)
 
     def _show_draft(self) -> None:
-        """Mark what is chosen, and offer its settings."""
         draft, present = self.draft, self.present
         if draft is None or present is None:
             return
@@ -351,13 +174,11 @@ class _Policy:
             barred = barred_disciplines(draft.name, self.known, self.docs[part]) if part == "discipline" else []
             choices.put(getattr(draft, part), getattr(present, part), barred)
         if self.free:
-            self._show_forced(discipline_note(draft, self.discipline))
+            note = discipline_note(draft, self.discipline)
+            self._forced.set_text(note)
+            self._forced.set_visibility(bool(note))
             self._show_settings(draft)
             self._show_command(draft)
-
-    def _show_forced(self, line: str) -> None:
-        self._forced.set_text(line)
-        self._forced.set_visibility(bool(line))
 
     def _show_command(self, draft: Draft) -> None:
         self._command.clear()
@@ -395,12 +216,12 @@ class _Policy:
             self.wrong[key] = str(error)
         else:
             self.wrong.pop(key, None)
-        _mark(field, self.wrong.get(key))
+        mark(field, self.wrong.get(key))
         self._show_command(self.draft)
         await self._preview()
 
     async def _preview(self) -> None:
-        """Ask what would change, where that is not known already."""
+        """Request the effect of the draft, if it is not known already."""
         if not self.free or self.draft is None:
             return
         changed = self.draft != self.present and not self.wrong
@@ -419,42 +240,31 @@ class _Policy:
 
     async def _ask(self, text: str) -> None:
         try:
-            told = await self.visit.api.post("/policy/preview", {"policy": text})
+            answer = await self.visit.api.post("/policy/preview", {"policy": text})
         except Refused as error:
             self._use.set_visibility(False)
             self._tell([f"This cannot be used: {error}"])
             return
         except Unavailable:
-            return  # the banner tells
+            return  # the banner says so
         if self.draft is not None and self.draft.text == text:
-            self._tell(preview_sentences(told))
-            self._order.put(order_rows(told))
+            self._tell(preview_sentences(answer))
+            self._order.put(order_rows(answer))
 
     def _tell(self, lines: list[str]) -> None:
         self._order.put([])
-        self._told.clear()
-        with self._told:
+        self._effects.clear()
+        with self._effects:
             for line in lines:
-                with ui.element("li"):
-                    ui.label(line)
+                tagged("li", line)
 
     async def _apply(self) -> None:
         if self.draft is not None and not self.wrong:
             text = self.draft.text
             setting = self.visit.api.ask("PUT", "/policy", {"policy": text})
             if await self.visit.do(setting, f"{text} decides from now on."):
-                self.draft = None  # as the daemon writes it
-
-
-def _warning(policy: Mapping[str, Any]) -> str:
-    return "may stop jobs" if policy["preemptive"] else ""
+                self.draft = None  # will be read again, as the daemon writes it
 
 
 def _listed(docs: dict[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "doc": sentence(doc)} for name, doc in docs.items()]
-
-
-def _mark(field: Any, wrong: str | None) -> None:
-    field._props["error"] = wrong is not None
-    field._props["error-message"] = wrong or ""
-    field.update()
+    return [{"name": name, "doc": doc_sentence(doc)} for name, doc in docs.items()]
