@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,29 +14,53 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard import __version__
+from gpuyard.config import Settings
+from gpuyard.daemon.background.interference import Interference
+from gpuyard.daemon.background.recorder import Recorder
 from gpuyard.daemon.background.retention import Removed
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.limits import NoSuchReservation
+from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.log import NoSuchJob, StoreFailing
 from gpuyard.engines.base import EngineError
+from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.notify.outbox import NoSuchSubscription
 from gpuyard.notify.sender import Stopped
-from gpuyard.server.api import Api
 from gpuyard.server.auth.authentication import TooManyFailures, Unauthenticated
-from gpuyard.server.auth.credentials import NoSuchToken
-from gpuyard.server.auth.middleware import AuthMiddleware
+from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken
+from gpuyard.server.auth.middleware import Auth, AuthMiddleware
 from gpuyard.server.auth.permissions import Forbidden
-from gpuyard.server.contract import ROUTES
+from gpuyard.server.context import Context
+from gpuyard.server.intake import JobIntake
+from gpuyard.server.lookup import JobLookup
 from gpuyard.server.openapi import openapi_document
 from gpuyard.server.paths import API
 from gpuyard.server.problems import error_location, error_message, refusal
 from gpuyard.server.proxy.http_proxy import HttpProxy
+from gpuyard.server.proxy.supervisor import PageSupervisor
 from gpuyard.server.requests import NotJson
 from gpuyard.server.responses import reply
-from gpuyard.server.routes.gpus import NoSuchGpu
+from gpuyard.server.routes.batches import BatchRoutes
+from gpuyard.server.routes.estimates import EstimateRoutes
+from gpuyard.server.routes.gpus import GpuRoutes, NoSuchGpu
+from gpuyard.server.routes.grants import GrantRoutes
 from gpuyard.server.routes.health import HealthRoutes
+from gpuyard.server.routes.job_lists import JobListing, ListRoutes
+from gpuyard.server.routes.jobs import JobRoutes
+from gpuyard.server.routes.leases import Holders, LeaseRoutes, RecentReasons
+from gpuyard.server.routes.limits import LimitRoutes
+from gpuyard.server.routes.notifications import NotificationRoutes, Notifications
+from gpuyard.server.routes.policies import PolicyRoutes
+from gpuyard.server.routes.recordings import RecordingRoutes
+from gpuyard.server.routes.sessions import SessionRoutes
+from gpuyard.server.routes.statistics import StatisticsRoutes
+from gpuyard.server.routes.tokens import TokenRoutes
+from gpuyard.server.routing import add_routes, declaration_of, job_guard
+from gpuyard.server.stream.event_stream import EventHub, EventRoutes
+from gpuyard.server.stream.job_logs import LogRoutes
 from gpuyard.server.stream.streams import TooManyStreams
+from gpuyard.server.watchmen.routes import WatchmenRoutes
 
 
 class HeadSent(Exception):
@@ -74,33 +99,86 @@ _STATUS_OF_ERROR = {
 }  # fmt: skip
 _BUG_TEXT = "the daemon made a mistake, which its log tells of (gpuyard status says where that is); please report it"
 _MOST_PROBLEMS = 20
-_SPEC = "/api/v1/openapi.json"
+_SPEC = f"{API}/openapi.json"
 
 
-def make_app(api: Api) -> FastAPI:
-    """The application."""
-    # FastAPI's pages of documentation would be fetched from elsewhere, in part; so there are none.
+class Server:
+    """The parts of the server that its routes use; `serve` starts and stops those that run beside it."""
+
+    def __init__(
+        self,
+        daemon: Yard,
+        settings: Settings,
+        shutdown: Callable[[], None],
+        credentials: CredentialStore | None = None,
+        heartbeats: Heartbeats | None = None,
+    ) -> None:
+        self.settings, self.shutdown = settings, shutdown
+        self.context = context = Context.of(daemon, settings)
+        self.auth = Auth(settings, context.permissions, credentials)
+        self.heartbeats = heartbeats or Heartbeats()
+        self.hub = EventHub(lambda: daemon.store.last, lambda: context.reader, context.watch)
+        self.interference = Interference(daemon, context.progress, settings.interference_after)
+        self.recorder = Recorder(daemon, settings)
+        self.notifications = Notifications(context)
+        self.page = PageSupervisor(settings)
+        self.url = ""
+        """The URL of the API on TCP; empty: there is none."""
+        daemon.listeners.append(context.watch.committed)
+
+
+def make_app(server: Server) -> FastAPI:
+    # FastAPI's pages of documentation would load parts from a CDN, so there are none.
     app = FastAPI(title="gpuyard", version=__version__, openapi_url=None, redirect_slashes=False)
-    api.add_to(app)
-    HealthRoutes(api).add_to(app)
-    app.add_middleware(HttpProxy, page=api.page, doors=api.doors)
+    _add_handlers(app, server)
+    app.add_middleware(HttpProxy, page=server.page, auth=server.auth)
     app.add_middleware(HeadMiddleware)
-    app.add_middleware(AuthMiddleware, doors=api.doors)
+    app.add_middleware(AuthMiddleware, auth=server.auth)
     app.add_exception_handler(GpuyardError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
-    _add_openapi(app, api)
+    _add_openapi(app, server.settings)
     return app
 
 
-def _add_openapi(app: FastAPI, api: Api) -> None:
-    """Let the application tell what its routes take and give."""
+def _add_handlers(app: FastAPI, server: Server) -> None:
+    """Make the handlers of all routes, each with the parts that it needs, and register them."""
+    context, auth, notifications, heartbeats = server.context, server.auth, server.notifications, server.heartbeats
+    lookup, intake, listing = JobLookup(context), JobIntake(context, auth.submitters), JobListing(context)
+    reasons, holders = RecentReasons(context), Holders()
+    handlers: list[object] = [
+        JobRoutes(context, lookup, intake, notifications),
+        ListRoutes(context, listing),
+        LogRoutes(context),
+        BatchRoutes(context, intake, notifications),
+        GrantRoutes(context),
+        LeaseRoutes(context, lookup, intake, listing, reasons, holders, heartbeats),
+        EventRoutes(context, server.hub),
+        StatisticsRoutes(context, server.interference),
+        EstimateRoutes(context, intake),
+        RecordingRoutes(context, server.recorder),
+        GpuRoutes(context),
+        LimitRoutes(context),
+        PolicyRoutes(context),
+        TokenRoutes(auth, context.permissions),
+        SessionRoutes(auth, context.permissions),
+        NotificationRoutes(context, notifications),
+        HealthRoutes(context, server.hub, server.page, lambda: server.url, server.shutdown),
+    ]
+    guard = job_guard(context)
+    for one in handlers:
+        add_routes(app, one, guard)
+    watchmen = WatchmenRoutes(context, intake, reasons, holders, heartbeats)
+    add_routes(app, watchmen, watchmen.guard)
+
+
+def _add_openapi(app: FastAPI, settings: Settings) -> None:
     kept: list[Response] = []
 
     async def openapi(request: Request) -> Response:
         if not kept:
-            kept.append(reply(openapi_document(app, api.settings)))
+            kept.append(reply(openapi_document(app, settings)))
         return kept[0]
 
     for path in (_SPEC, "/openapi.json"):
@@ -166,7 +244,7 @@ def _body_type(request: Request) -> Any:
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return None
-    told = ROUTES.get(f"{request.method} {route.path.removeprefix(API)}")
-    if told is not None and told.model is not None:
-        return told.model
+    declared = declaration_of(route.endpoint)
+    if declared is not None and declared.model is not None:
+        return declared.model
     return route.body_field.field_info.annotation if route.body_field is not None else None

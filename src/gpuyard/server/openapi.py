@@ -7,18 +7,20 @@ import inspect
 import textwrap
 import types
 import typing
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, NotRequired, Required, Union
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from gpuyard.api.replies import Problem
 from gpuyard.config import Settings
-from gpuyard.server.contract import PROBES, ROUTES, TAGS, ResponseDescription, RouteDescription
+from gpuyard.server.auth.authentication import COOKIE
 from gpuyard.server.requests import KEY_HEADER, REPLAYED_HEADER
+from gpuyard.server.routing import Answer, Route, declaration_of
 
 Schema = dict[str, Any]
 
@@ -77,13 +79,25 @@ def _field_docs(kind: Any) -> dict[str, str]:
     return found
 
 
-ROOT = "/api/v1"
-COOKIE = "gpuyard_session"
 _REF = "#/components/schemas/{model}"
 _ABOUT = """Queue GPU jobs, look at the queue, and decide who is next.
 
 Times are ISO-8601 with a zone, durations seconds, sizes bytes. A refusal is a problem object (RFC 9457) whose `detail`
 says what to do. See docs/reference/api.md."""
+_TAGS = {
+    "Jobs": "Commands, queued until GPUs are free.",
+    "Batches": "Jobs that came out of one file.",
+    "Leases": "GPUs for processes that run already.",
+    "Events": "What happened, in order.",
+    "GPUs": "The GPUs, and who is on them.",
+    "Reservations": "GPUs that are kept for somebody.",
+    "Rules": "Who may have what, and has had it.",
+    "Policy": "What decides who is next.",
+    "Notifications": "Being told of one's jobs.",
+    "Access": "Tokens, sessions, and who did what.",
+    "Daemon": "The daemon itself.",
+}
+"""The groups of routes, in order."""
 _PARAMETERS = {
     "job": "A job's id; `12` may be an array, `12_3` is one of its tasks, and `12_[3-5]` are some.",
     "name": "The name.",
@@ -133,21 +147,18 @@ def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
     schemas: dict[str, Schema] = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI tells of these, and nobody gets them
         schemas.pop(name, None)
-    read = [(told.model, "validation") for told in ROUTES.values() if told.model is not None]
+    declared = list(_declared(app))
+    read = [(one.model, "validation") for _, one in declared if one.model is not None]
     schemas |= models_json_schema(read, ref_template=_REF)[1].get("$defs", {})  # type: ignore[arg-type]
-    for path, operations in found["paths"].items():
-        for method, operation in operations.items():
-            known = ROUTES if path.startswith(ROOT) else PROBES
-            if (told := known.get(f"{method.upper()} {path.removeprefix(ROOT)}")) is not None:
-                queried = (422,) if method == "get" and known is ROUTES else ()  # there is no such parameter
-                _describe(operation, replace(told, bad=(*told.bad, *queried)), schemas)
+    for path, one in declared:
+        _describe(found["paths"][path][one.method.lower()], one, schemas)
     components["responses"] = {str(status): _refusal(status, schemas) for status in REFUSAL_TEXTS}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token, as gpuyard token makes them."},
         "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "As the page has it."},
     }
     found["security"] = security_requirements(settings)
-    found["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+    found["tags"] = [{"name": name, "description": text} for name, text in _TAGS.items()]
     found["servers"] = [{"url": "/"}]
     return found
 
@@ -159,26 +170,33 @@ def security_requirements(settings: Settings) -> list[dict[str, list[str]]]:
     return known if wanted and settings.tokens != "none" else [{}, *known]
 
 
-def _describe(operation: dict[str, Any], told: RouteDescription, schemas: dict[str, Schema]) -> None:
-    operation |= {"operationId": told.id, "summary": told.summary, "tags": [told.tag]}
+def _declared(app: FastAPI) -> Iterator[tuple[str, Route]]:
+    """The routes of the document, each with its path."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and (declared := declaration_of(route.endpoint)) is not None and declared.id:
+            yield route.path_format, declared
+
+
+def _describe(operation: dict[str, Any], route: Route, schemas: dict[str, Schema]) -> None:
+    operation |= {"operationId": route.id, "summary": route.summary, "tags": [route.tag]}
     for parameter in operation.get("parameters", []):
         parameter.setdefault("description", _PARAMETERS.get(parameter["name"], ""))
-    if told.anybody:
+    if route.public:
         operation["security"] = []
-    if told.once:
+    if route.once:
         operation.setdefault("parameters", []).append(_KEY_PARAMETER)
-    if told.model is not None:
-        schema = {"$ref": _REF.format(model=told.model.__name__)}
+    if route.model is not None:
+        schema = {"$ref": _REF.format(model=route.model.__name__)}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     if (body := operation.get("requestBody")) is not None:
         content = body["content"]["application/json"]
-        content["examples"] = {name: {"value": value} for name, value in told.bodies.items()}
-    bad = {*told.bad, *_EVERYBODY, *(_WITH_BODY if body is not None else ())}
-    good = {str(status): _response(one, schemas, told.once) for status, one in told.good.items()}
+        content["examples"] = {name: {"value": value} for name, value in route.examples.items()}
+    bad = {*route.refusals, *_EVERYBODY, *(_WITH_BODY if body is not None else ()), *((422,) if route.strict else ())}
+    good = {str(status): _response(one, schemas, route.once) for status, one in route.answers.items()}
     operation["responses"] = good | {str(code): {"$ref": f"#/components/responses/{code}"} for code in sorted(bad)}
 
 
-def _response(one: ResponseDescription, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
+def _response(one: Answer, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
     content = _content(one, schemas)
     headers = {**one.headers, **({REPLAYED_HEADER: _REPLAYED_HEADER} if once else {})}
     links = {
@@ -189,7 +207,7 @@ def _response(one: ResponseDescription, schemas: dict[str, Schema], once: bool) 
     return {"description": one.what, **{name: part for name, part in parts.items() if part}}
 
 
-def _content(one: ResponseDescription, schemas: dict[str, Schema]) -> dict[str, Any]:
+def _content(one: Answer, schemas: dict[str, Schema]) -> dict[str, Any]:
     others = {kind: {"schema": {"type": "string"}, "example": example} for kind, example in one.also.items()}
     if one.kind is None:
         return others

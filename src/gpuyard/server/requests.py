@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from fastapi import Request, Response
-from fastapi.routing import APIRoute
 
 from gpuyard.daemon.idempotency import Idempotency, KeyedRequest, known_answer
 from gpuyard.errors import UserError, suggest
+from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.responses import reply
 from gpuyard.server.tasks import STATES
-
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
 
 
 class NotJson(UserError):
@@ -36,21 +33,6 @@ def read_json(body: bytes) -> Any:
 
 
 _LONGEST = 80  # characters of what is not known, told back
-
-
-class StrictRoute(APIRoute):
-    """A route that takes no parameters but its own."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, behind a look at the query."""
-        handle = super().get_route_handler()
-        known = sorted(field.alias for field in self.dependant.query_params)
-
-        async def look(request: Request) -> Response:
-            check_parameters(request.query_params, known)
-            return await handle(request)
-
-        return look
 
 
 def check_parameters(given: Iterable[str], known: list[str]) -> None:
@@ -80,20 +62,20 @@ Command = Callable[[], dict[str, Any]]
 class IdempotentRequests:
     """Answers requests that make something new."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._repeats = Idempotency(api.yard)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._repeats = Idempotency(context.daemon)
 
     async def __call__(self, request: Request, prepare: Callable[[], Awaitable[Command]], more: str = "") -> Response:
         """Do what is prepared, or answer as before. `prepare` refuses what makes no sense; `more` is asked for, too."""
         if KEY_HEADER not in request.headers:
-            return _answer(request, await self._api.ask(await prepare()))
+            return _answer(request, await self._context.ask(await prepare()))
         sent = await self._sent(request, more)
-        before = self._api.reader.answer(sent.user, sent.key)
+        before = self._context.reader.answer(sent.user, sent.key)
         if before is not None:  # also where it could not be done now
             return _answer(request, known_answer(sent, before), replayed=True)
         act = await prepare()
-        return _answer(request, *await self._api.ask(lambda: self._repeats.once(sent, act)))
+        return _answer(request, *await self._context.ask(lambda: self._repeats.once(sent, act)))
 
     async def _sent(self, request: Request, more: str) -> KeyedRequest:
         key = request.headers[KEY_HEADER]
@@ -103,7 +85,7 @@ class IdempotentRequests:
             )
         asked = [request.method, request.url.path, read_json(await request.body() or b"{}"), more]
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        return KeyedRequest(self._api.permissions.name(request), key, digest)
+        return KeyedRequest(self._context.permissions.name(request), key, digest)
 
 
 def _answer(request: Request, answer: Any, replayed: bool = False) -> Response:

@@ -38,8 +38,7 @@ from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
 from gpuyard.server import security
-from gpuyard.server.api import Api
-from gpuyard.server.app import make_app
+from gpuyard.server.app import Server, make_app
 from gpuyard.server.auth.audit import RedactingFormatter
 from gpuyard.server.auth.credentials import CredentialStore
 from gpuyard.server.proxy.websocket_proxy import WebSocketProxy
@@ -90,9 +89,9 @@ def serve(settings: Settings) -> None:
         log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
                  yard.planner.text, settings.data_dir)  # fmt: skip
         with _usable(settings.data_dir):
-            access = CredentialStore(settings.data_dir / "access.db")
-        stack.callback(access.close)
-        asyncio.run(_serve(yard, settings, access, leases.signs))
+            credentials = CredentialStore(settings.data_dir / "access.db")
+        stack.callback(credentials.close)
+        asyncio.run(_serve(yard, settings, credentials, leases.signs))
 
 
 def _write_log() -> None:
@@ -133,41 +132,40 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
-async def _serve(yard: Yard, settings: Settings, access: CredentialStore, signs: Heartbeats) -> None:
+async def _serve(daemon: Yard, settings: Settings, credentials: CredentialStore, heartbeats: Heartbeats) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
         check_root_only(settings.socket.parent, "socket")
 
     def end() -> None:
-        for server, _ in servers:
-            server.should_exit = True
-        api.watch.end()
-        api.page.end()
+        for one, _ in listeners:
+            one.should_exit = True
+        server.context.watch.end()
+        server.page.end()
 
-    api = Api(yard, settings, end, access)
-    api.signs = signs
-    yard.machine.samples.listeners.append(lambda: api.watch.tell(SAMPLES))
-    servers = _servers(api, listener)
-    for sentence in exposure_warnings(settings, api.url):
+    server = Server(daemon, settings, end, credentials, heartbeats)
+    daemon.machine.samples.listeners.append(lambda: server.context.watch.tell(SAMPLES))
+    listeners = _listeners(server, listener)
+    for sentence in exposure_warnings(settings, server.url):
         log.warning("BEWARE: %s", sentence)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     failed: list[BaseException] = []
-    thread = threading.Thread(target=_run, args=(yard, failed, lambda: loop.call_soon_threadsafe(end)))
+    thread = threading.Thread(target=_run, args=(daemon, failed, lambda: loop.call_soon_threadsafe(end)))
     thread.start()
-    companions = _background_threads(yard, api)
-    for one in companions:
+    background = _background_threads(daemon, server)
+    for one in background:
         one.start()
-    api.page.start(lambda: all(server.started for server, _ in servers))
+    server.page.start(lambda: all(one.started for one, _ in listeners))
     try:
-        await asyncio.gather(*(server.serve(sockets=[socket]) for server, socket in servers))
+        await asyncio.gather(*(one.serve(sockets=[socket]) for one, socket in listeners))
     finally:
-        for one in companions:
+        for one in background:
             await asyncio.to_thread(one.stop)
-        yard.stop()
+        daemon.stop()
         await asyncio.to_thread(thread.join)
-        await api.page.close()
+        await server.page.close()
         settings.socket.unlink(missing_ok=True)
     if failed:
         raise failed[0]
@@ -175,55 +173,56 @@ async def _serve(yard: Yard, settings: Settings, access: CredentialStore, signs:
 
 
 class BackgroundThread(Protocol):
-    """What works beside the yard, in a thread of its own."""
+    """A part that works beside the daemon, in a thread of its own."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
-def _background_threads(yard: Yard, api: Api) -> list[BackgroundThread]:
-    """The audit trail, what removes old output, what looks at GPUs and those who share them, and what tells people."""
+def _background_threads(daemon: Yard, server: Server) -> list[BackgroundThread]:
+    settings = server.settings
     found: list[BackgroundThread] = [
-        api.doors.trail,
-        Retention(yard, api.settings),
-        SimulatedLoad(yard),
-        api.interference,
+        server.auth.audit,
+        Retention(daemon, settings),
+        SimulatedLoad(daemon),
+        server.interference,
+        server.recorder,
+        JobMapping(daemon, settings.dcgm_job_mapping),
     ]
-    found += [api.recorder, JobMapping(yard, api.settings.dcgm_job_mapping)]
-    office = api.notifications.open()
-    if office is None:
-        log.error("nobody is told of their jobs: %s", api.notifications.problem)
+    notifications = server.notifications.open()
+    if notifications is None:
+        log.error("nobody is told of their jobs: %s", server.notifications.problem)
         return found
-    yard.listeners.append(office.clerk.committed)
-    return [*found, office]
+    daemon.listeners.append(notifications.clerk.committed)
+    return [*found, notifications]
 
 
-def _servers(api: Api, listener: socket.socket) -> list[tuple[uvicorn.Server, socket.socket]]:
-    """What answers on the Unix socket, and on TCP if that is wanted; there the page is, too."""
-    settings, app = api.settings, make_app(api)
+def _listeners(server: Server, listener: socket.socket) -> list[tuple[uvicorn.Server, socket.socket]]:
+    """The servers on the Unix socket, and on TCP if that is set, where the web page is, too."""
+    settings, app = server.settings, make_app(server)
     PeerProtocol.proxied = bool(settings.allowed_hosts)
-    PeerProtocol.is_page = api.page.is_page
+    PeerProtocol.is_page = server.page.is_page
     gc.collect()
-    gc.freeze()  # what is there now stays: looking through it again and again would stop everything for tens of ms
+    gc.freeze()  # these objects stay: to search them again and again would stop everything for tens of ms
     gc.set_threshold(*_CYCLES)
-    switchboard = WebSocketProxy(api.page, api.doors)
-    servers = [(_server(app, switchboard), listener)]
+    websockets = WebSocketProxy(server.page, server.auth)
+    listeners = [(_server(app, websockets), listener)]
     if (network := _network(settings)) is not None:
-        servers.append((_server(app, switchboard, settings), network))
-        api.url = url_of(settings, network)
-        log.info("the API is at %s", api.url)
+        listeners.append((_server(app, websockets, settings), network))
+        server.url = url_of(settings, network)
+        log.info("the API is at %s", server.url)
         if settings.page:
-            api.page.open(api.url)
-    return servers
+            server.page.open(server.url)
+    return listeners
 
 
-def _server(app: FastAPI, switchboard: WebSocketProxy | None, network: Settings | None = None) -> uvicorn.Server:
+def _server(app: FastAPI, websockets: WebSocketProxy | None, network: Settings | None = None) -> uvicorn.Server:
     """What answers on one socket; TLS is for the network alone."""
     options: dict[str, Any] = {}
     if network is not None and network.tls_cert:
         options = {"ssl_certfile": network.tls_cert, "ssl_keyfile": network.tls_key or None}
     config = uvicorn.Config(
-        app, http=PeerProtocol, ws=switchboard or "none",  # type: ignore[arg-type]
+        app, http=PeerProtocol, ws=websockets or "none",  # type: ignore[arg-type]
         lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
         proxy_headers=False, server_header=False, date_header=False, **options,

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpuyard.api.types import OVER
-from gpuyard.daemon.commands import NotNow
+from gpuyard.daemon.commands import NotNow, over
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
+from gpuyard.errors import UserError
 from gpuyard.spec.notation import folded, some_of, task_id
 
 STATES = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
@@ -34,6 +35,20 @@ def chosen(reader: Reader, job: str) -> list[JobView]:
     if not views:
         raise unknown(job)
     return views
+
+
+def alone(reader: Reader, job: str) -> JobView:
+    """The job with an id; an array is refused."""
+    if len(views := chosen(reader, job)) > 1:
+        raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
+    return views[0]
+
+
+def running(reader: Reader, job: str) -> JobView:
+    """The job with an id, which must run."""
+    if (view := alone(reader, job)).state != "running":
+        raise over(view.id, view.state) if view.over else NotNow(f"job {view.id} does not run: it is {view.state}")
+    return view
 
 
 def owner(reader: Reader, job: str) -> str:

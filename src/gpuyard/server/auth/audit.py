@@ -62,8 +62,8 @@ class AuditEntry(NamedTuple):
 class AuditLog:
     """Takes entries from any thread, and writes them down soon."""
 
-    def __init__(self, access: CredentialStore) -> None:
-        self._access = access
+    def __init__(self, credentials: CredentialStore) -> None:
+        self._credentials = credentials
         self._waiting: deque[tuple[AuditEntry, bytes]] = deque(maxlen=_MOST_WAITING)
         self._there, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="trail", daemon=True)
@@ -90,13 +90,13 @@ class AuditLog:
 
     def flush(self) -> None:
         """Write all that waits."""
-        with self._access.lock:
+        with self._credentials.lock:
             taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
             rows = self._rows([_complete(entry, answer) for entry, answer in taken])
             marks = ", ".join("?" for _ in _NAMES)
             try:
-                self._access.flush()
-                with self._access.connection as connection:
+                self._credentials.flush()
+                with self._credentials.connection as connection:
                     statement = f"INSERT INTO audit ({', '.join(_NAMES)}) VALUES ({marks})"
                     connection.executemany(statement, rows)
             except (sqlite3.Error, GpuyardError) as error:
@@ -112,8 +112,8 @@ class AuditLog:
         if before is not None:
             where, values = [*where, "seq < ?"], [*values, before]
         chosen = f"SELECT seq, {', '.join(_NAMES)} FROM audit WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"
-        with self._access.lock:
-            found = self._access.connection.execute(chosen, (*values, limit)).fetchall()
+        with self._credentials.lock:
+            found = self._credentials.connection.execute(chosen, (*values, limit)).fetchall()
         return [(seq, AuditEntry(*row)) for seq, *row in found]
 
     def _run(self) -> None:
@@ -131,12 +131,12 @@ class AuditLog:
         """Remove what is old, or more than is kept: refusals do not push out changes."""
         marks = ", ".join("?" for _ in REFUSALS)
         try:
-            with self._access.lock, self._access.connection as connection:
+            with self._credentials.lock, self._credentials.connection as connection:
                 connection.execute("DELETE FROM audit WHERE at < ?", (time.time() - _KEPT,))
                 for which, most in (("IN", _MOST_REFUSALS), ("NOT IN", _MOST_CHANGES)):
                     some = f"SELECT seq FROM audit WHERE status {which} ({marks}) ORDER BY seq DESC LIMIT -1 OFFSET ?"
                     connection.execute(f"DELETE FROM audit WHERE seq IN ({some})", (*REFUSALS, most))
-            self._access.tidy(time.time())
+            self._credentials.tidy(time.time())
         except (sqlite3.Error, GpuyardError) as error:
             log.warning("the audit trail cannot be tidied: %s", error)
 

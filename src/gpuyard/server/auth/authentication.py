@@ -157,8 +157,8 @@ class TooManyFailures(GpuyardError):
 class Authenticator:
     """Finds out who asks, and turns away whom the daemon does not serve."""
 
-    def __init__(self, settings: Settings, permissions: Permissions, access: CredentialStore) -> None:
-        self.access, self.failures = access, FailureLimiter()
+    def __init__(self, settings: Settings, permissions: Permissions, credentials: CredentialStore) -> None:
+        self.credentials, self.failures = credentials, FailureLimiter()
         self.tickets = Tickets()
         self._settings, self._permissions = settings, permissions
         self._accounts: dict[str, tuple[float, int, tuple[str, ...]]] = {}
@@ -172,7 +172,7 @@ class Authenticator:
             token = self.checked(text, source_of(scope, self._settings))
             return self.holder(token, f"token {token.id}")
         secret = session_secret(headers)
-        if secret and (found := self.access.session(secret, source_of(scope, self._settings))) is not None:
+        if secret and (found := self.credentials.session(secret, source_of(scope, self._settings))) is not None:
             session, token = found
             return self.holder(token, f"session {session.id}")
         return PAGE if by_page else self._ambient(scope)
@@ -188,13 +188,13 @@ class Authenticator:
         """Who a ticket is of, as things are now."""
         kind, _, id = claim.via.partition(" ")
         if kind == "session":
-            found = self.access.session_with(id)
+            found = self.credentials.session_with(id)
             if found is None:
                 raise LoggedOut
             return replace(self.holder(found[1], claim.via), by_page=True)
         if kind == "token":
             try:
-                token = self.access.use(self.access.token(id))
+                token = self.credentials.use(self.credentials.token(id))
             except NoSuchToken:
                 token = None
             if token is None:
@@ -206,13 +206,13 @@ class Authenticator:
 
     def checked(self, text: str, place: str) -> Token:
         """The token that somebody shows, if it is good."""
-        token = self.access.with_text(text)
+        token = self.credentials.with_text(text)
         if token is None:
             if wait := self.failures.wait(place):
                 raise TooManyFailures(wait)
             self.failures.add(place)
             raise Unauthenticated("there is no such token")
-        if (used := self.access.use(token)) is None:
+        if (used := self.credentials.use(token)) is None:
             state = token.state(time.time())
             raise Unauthenticated(f"token {token.id} {'has expired' if state == 'expired' else 'was revoked'}")
         return used

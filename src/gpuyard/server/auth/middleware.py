@@ -46,13 +46,15 @@ from gpuyard.server.responses import set_time_format
 class Auth:
     """Who may come in, by which name, and what is written down of them."""
 
-    def __init__(self, settings: Settings, permissions: Permissions, access: CredentialStore | None = None) -> None:
+    def __init__(
+        self, settings: Settings, permissions: Permissions, credentials: CredentialStore | None = None
+    ) -> None:
         self.settings = settings
-        self.access = access or CredentialStore()
-        self.admission = Authenticator(settings, permissions, self.access)
+        self.credentials = credentials or CredentialStore()
+        self.authenticator = Authenticator(settings, permissions, self.credentials)
         self.hosts = Hosts(settings)
         self.submitters = SubmitterLimits(settings)
-        self.trail = AuditLog(self.access)
+        self.audit = AuditLog(self.credentials)
 
 
 _OWN = (b"same-origin", b"none")  # none: whoever typed the address
@@ -111,8 +113,8 @@ _MOST_READ = 2**16  # bytes of an answer in which the id of a new job is looked 
 class OutgoingResponse:
     """One answer on its way."""
 
-    def __init__(self, scope: Scope, send: Send, doors: Auth) -> None:
-        self._scope, self._send, self._doors = scope, send, doors
+    def __init__(self, scope: Scope, send: Send, auth: Auth) -> None:
+        self._scope, self._send, self._auth = scope, send, auth
         self._status = 0
         self._body = b""
         self.cut = False
@@ -164,7 +166,7 @@ class OutgoingResponse:
 
     def _holds(self) -> bool:
         """Whether what they came in by is still good: an answer may go on for hours."""
-        return self._doors.access.holds(self._via)
+        return self._auth.credentials.holds(self._via)
 
     def note(self) -> None:
         """Write down who changed what, and who was refused."""
@@ -176,10 +178,10 @@ class OutgoingResponse:
             return
         caller = self._caller
         user, way = (caller.name, caller.way) if caller is not None else ("", "nobody")
-        address = scope.get("state", {}).get("address") or address_of(scope, self._doors.settings)
+        address = scope.get("state", {}).get("address") or address_of(scope, self._auth.settings)
         entry = AuditEntry(time.time(), user, way, address, scope["method"], scope["path"], status,
                       scope.get("state", {}).get("about", ""))  # fmt: skip
-        self._doors.trail.add(entry, self._body)
+        self._auth.audit.add(entry, self._body)
 
 
 _MOST_BODY = 2**23
@@ -199,12 +201,12 @@ class RequestRefused(GpuyardError):
 class AuthMiddleware:
     """Whoever is not served, or sends more than anybody needs to, comes no further."""
 
-    def __init__(self, app: ASGIApp, doors: Auth) -> None:
-        self._app, self._doors = app, doors
+    def __init__(self, app: ASGIApp, auth: Auth) -> None:
+        self._app, self._auth = app, auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Look at who asks, at how, and at how much is to come."""
-        outgoing = OutgoingResponse(scope, send, self._doors)
+        outgoing = OutgoingResponse(scope, send, self._auth)
         set_time_format(scope["headers"])
         answer = self._at_once(scope)
         if answer is not None and answer.status_code == 413 and "caller" in scope["state"]:
@@ -238,7 +240,7 @@ class AuthMiddleware:
         if foreign and method == "OPTIONS":
             return Response(status_code=204, headers=_PREFLIGHT)
         try:
-            caller = self._doors.admission.caller(scope)
+            caller = self._auth.authenticator.caller(scope)
         except (Unauthenticated, Forbidden):
             if foreign or not is_open(method, path) or shown_token(scope, headers):
                 raise
@@ -256,7 +258,7 @@ class AuthMiddleware:
 
     def _is_foreign(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a page of another origin asks, where it may; elsewhere it is refused."""
-        hosts, on_tcp = self._doors.hosts, "peer" not in scope["state"]
+        hosts, on_tcp = self._auth.hosts, "peer" not in scope["state"]
         host, port = headers.get(b"host", b"").decode("latin-1"), (scope.get("server") or (None, None))[1]
         names = sum(name == b"host" for name, _ in scope["headers"])
         if on_tcp and (names != 1 or not hosts.serves(host, port)):

@@ -80,15 +80,17 @@ def _cookies(value: bytes) -> bytes:
     return b"; ".join(part for part in parts if part and not part.startswith(_OWN_COOKIE))
 
 
-async def ticket_for(scope: Scope, doors: Auth) -> str:
+async def ticket_for(scope: Scope, auth: Auth) -> str:
     """A ticket for whoever the gate found out; empty if that is nobody."""
     caller = scope["state"].get("caller")
     if not isinstance(caller, Caller) or caller.by_page or caller is PAGE:
         return ""
     limits = caller.limits
-    if doors.settings.shared and caller.via in ("socket", "loopback"):  # they are looked for in all of /proc
-        limits = await asyncio.to_thread(doors.submitters.of_viewer, State(scope["state"]), caller.via)
-    return doors.admission.tickets.issue(TicketClaim(caller.via, caller.uid, address_of(scope, doors.settings), limits))
+    if auth.settings.shared and caller.via in ("socket", "loopback"):  # they are looked for in all of /proc
+        limits = await asyncio.to_thread(auth.submitters.of_viewer, State(scope["state"]), caller.via)
+    return auth.authenticator.tickets.issue(
+        TicketClaim(caller.via, caller.uid, address_of(scope, auth.settings), limits)
+    )
 
 
 _PIECE = 2**16
@@ -114,8 +116,8 @@ class PageUnavailable(Exception):
 class HttpProxy:
     """Takes what is the page's to its process; the rest goes on to the routes."""
 
-    def __init__(self, app: ASGIApp, page: PageSupervisor, doors: Auth) -> None:
-        self._app, self._page, self._doors = app, page, doors
+    def __init__(self, app: ASGIApp, page: PageSupervisor, auth: Auth) -> None:
+        self._app, self._page, self._auth = app, page, auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -124,7 +126,7 @@ class HttpProxy:
         if not self._page.is_on:
             told = "this daemon has no page; it has one where it listens on TCP, unless the setting page is off"
             return await problem(404, told)(scope, receive, send)
-        ticket = "" if is_asset(scope["path"]) else await ticket_for(scope, self._doors)
+        ticket = "" if is_asset(scope["path"]) else await ticket_for(scope, self._auth)
         visits = b"text/html" in dict(scope["headers"]).get(b"accept", b"")
         exchange = ProxiedRequest(scope, receive, send)
         try:

@@ -32,8 +32,8 @@ _GOING_AWAY, _MAY_NOT = b"\x88\x02\x03\xe9", b"\x88\x02\x03\xf0"  # frames of we
 class WebSocketProxy:
     """Takes connections that ask to become websockets."""
 
-    def __init__(self, page: PageSupervisor, doors: Auth) -> None:
-        self.page, self._doors = page, doors
+    def __init__(self, page: PageSupervisor, auth: Auth) -> None:
+        self.page, self._auth = page, auth
 
     def take(
         self, scope: Scope, url: bytes, transport: asyncio.Transport, lost: Callable[[Any], None]
@@ -52,7 +52,7 @@ class WebSocketProxy:
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
         """Why not; None if nothing speaks against it."""
-        hosts, headers = self._doors.hosts, dict(scope["headers"])
+        hosts, headers = self._auth.hosts, dict(scope["headers"])
         host, port = headers.get(b"host", b"").decode("latin-1"), (scope.get("server") or (None, None))[1]
         names = sum(name == b"host" for name, _ in scope["headers"])
         if "peer" not in scope["state"] and (names != 1 or not hosts.serves(host, port)):
@@ -70,18 +70,16 @@ class WebSocketProxy:
     def _note(self, scope: Scope, status: int) -> None:
         """Write a refusal down, as of any other request."""
         if status in REFUSALS:
-            address = address_of(scope, self._doors.settings)
-            self._doors.trail.add(
-                AuditEntry(time.time(), "", "nobody", address, scope["method"], scope["path"], status)
-            )
+            address = address_of(scope, self._auth.settings)
+            self._auth.audit.add(AuditEntry(time.time(), "", "nobody", address, scope["method"], scope["path"], status))
 
     async def _connected(self, pump: BrowserConnection, scope: Scope) -> None:
         """Find out who it is, and connect them."""
         try:
-            scope["state"]["caller"] = self._doors.admission.caller(scope)
+            scope["state"]["caller"] = self._auth.authenticator.caller(scope)
         except GpuyardError:  # whoever is not known can see the door only, which the page's process sees to
             scope["state"].pop("caller", None)
-        ticket = await ticket_for(scope, self._doors)
+        ticket = await ticket_for(scope, self._auth)
         more = [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
         head = request_head(target_of(scope), b"GET", scope["headers"], ticket, more)
         try:
@@ -90,13 +88,13 @@ class WebSocketProxy:
         except OSError:
             pump.refuse(503, "the page is being started; try again")
             return
-        if (claim := self._doors.admission.tickets.read(ticket)) is not None:
+        if (claim := self._auth.authenticator.tickets.read(ticket)) is not None:
             pump.watch(lambda: self._holds(claim))
 
     def _holds(self, claim: TicketClaim) -> bool:
         """Whether somebody may still look; who has a page open uses their session."""
         try:
-            self._doors.admission.claimed(claim)
+            self._auth.authenticator.claimed(claim)
         except GpuyardError:
             return False
         return True

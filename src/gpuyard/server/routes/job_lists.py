@@ -1,4 +1,4 @@
-"""Routes that list jobs, leases and the history: filter, order and pages."""
+"""Routes that list jobs and the history: filter, order and pages."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
 
+from gpuyard.api import replies
 from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
 from gpuyard.core.reasons import Reason
-from gpuyard.daemon.jobs.progress_reader import ProgressReader
-from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.reader import Cursor, Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
+from gpuyard.server.context import Context
 from gpuyard.server.request_fields import Since
 from gpuyard.server.requests import check_states
 from gpuyard.server.responses import ReasonTexts, columns_json, job_json, reply, times_are_known
+from gpuyard.server.routes.jobs import JOB
+from gpuyard.server.routing import AT, LATER, PAGED, Route, links_to, ok
 from gpuyard.spec.notation import task_id
-
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +81,47 @@ class JobPage(NamedTuple):
 
 
 class JobListing:
-    """Answers for many jobs at once."""
+    """Pages of open jobs."""
 
-    def __init__(self, yard: Yard, progress: ProgressReader) -> None:
-        self._yard, self._progress = yard, progress
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
-    def of(self, choice: JobFilter, reader: Reader, reasons: Mapping[str, Reason], columns: bool) -> JobPage:
-        """Who runs first, then who waits, in the order of the policy; column by column, or job by job."""
-        yard = self._yard
-        opened = list(yard.store.open.values())
+    async def page(self, request: Request, choice: JobFilter, columns: bool = False) -> Response:
+        listed = await self._listed(choice, columns)
+        following = {"offset": choice.page.stop} if listed.more else None
+        return await asyncio.to_thread(lambda: paged(request, listed.answer, following))
+
+    async def _listed(self, choice: JobFilter, columns: bool) -> JobPage:
+        """The page with the latest reasons if they will do: to rank a long queue for each request takes long."""
+        context = self._context
+        if (recent := context.commands.recent_reasons()) is not None:
+            found = await asyncio.to_thread(self._read, choice, recent, columns)
+            if found.known:
+                return found
+        reasons = await context.look(context.commands.reasons)
+        return await asyncio.to_thread(self._read, choice, reasons, columns)
+
+    def _read(self, choice: JobFilter, reasons: Mapping[str, Reason], columns: bool) -> JobPage:
+        """Running jobs first, then waiting jobs in the order of the policy; column by column, or job by job."""
+        daemon, reader = self._context.daemon, self._context.reader
+        opened = list(daemon.store.open.values())
         found = _in_order(choice.found(opened, reader), reasons)
         say = ReasonTexts(times=times_are_known(opened))
         rows = tasks.fold(found) if choice.fold else found
-        shown, now = rows[choice.page], yard.clock.now()
+        shown, now = rows[choice.page], daemon.clock.now()
         whys = [reasons.get(_first_id(view)) if view.state == "queued" else None for view in shown]
         known = all(why or view.state != "queued" for view, why in zip(shown, whys, strict=True))
-        said = [say(why, view) for view, why in zip(shown, whys, strict=True)]
-        far = [self._progress.of(view, now) for view in shown]
+        texts = [say(why, view) for view, why in zip(shown, whys, strict=True)]
+        progress = [self._context.progress.of(view, now) for view in shown]
         more = len(rows) > choice.page.stop
         counts: dict[str, Any] = {"total": len(found), "rows": len(rows), "states": tasks.counts_of(found)}
         if columns:
-            answer = {"now": now, **counts, "last": yard.store.last}
-            return JobPage({**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}, more, known)
-        node = yard.machine.node
-        live = yard.measures.live
-        state = yard.state
+            table = columns_json(shown, texts, progress, _since(shown, reader))
+            return JobPage({"now": now, **counts, "last": daemon.store.last, "columns": table}, more, known)
+        node, live, state = daemon.machine.node, daemon.measures.live, daemon.state
         jobs = [
-            job_json(*one, node, live(one[0]), loans(state, one[0].id)) for one in zip(shown, said, far, strict=True)
+            job_json(*one, node, live(one[0]), loans(state, one[0].id))
+            for one in zip(shown, texts, progress, strict=True)
         ]
         return JobPage({**counts, "jobs": jobs}, more, known)
 
@@ -157,14 +170,27 @@ Of = Annotated[str, Query(description="Only those of this user.")]
 Name = Annotated[str, Query(description="Only those of this name.")]
 Tag = Annotated[str, Query(description="Only those with this tag.")]
 
+_OVER = {**JOB, "state": "succeeded", "reason": None, "attempt": 1, "gpus": [0, 1], "exit_code": 0,
+         "started_at": AT, "ended_at": LATER, "measured": {
+             "peak": 2041577472, "mean": 1907359744.0, "samples": 5400, "period": 1.0, "seconds": 5400.0,
+             "utilization": 87.5, "alone": True, "settled": 5310.0, "energy_wh": 712.4, "gpu_seconds": 10800.0},
+         "energy_wh": 712.4, "gpu_hours": 3.0}  # fmt: skip
+_COUNTS: dict[str, Any] = {"total": 1234, "rows": 1234, "states": {"running": 8, "queued": 1226}}
+_JOBS_EXAMPLE: dict[str, Any] = {**_COUNTS, "jobs": [JOB], "next": "/api/v1/jobs?limit=1&offset=1"}
+_ENDED_EXAMPLE: dict[str, Any] = {"jobs": [_OVER], "next": "/api/v1/history?limit=1&cursor=0x1.abcp%2B30_17"}
+_JOBS = ok(
+    "A page of jobs.", (replies.Jobs, replies.Table), _JOBS_EXAMPLE, headers=PAGED,
+    links=links_to(("getJob",), "jobs/0/id"),
+)  # fmt: skip
+_ENDED = ok("A page.", replies.Ended, _ENDED_EXAMPLE, headers=PAGED, links=links_to(("getJob",), "jobs/0/id"))
+
 
 class ListRoutes:
-    """Handlers; the API adds them to its routes."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, context: Context, listing: JobListing) -> None:
+        self._context, self._listing = context, listing
         self._searching = asyncio.Lock()
 
+    @Route("GET /jobs", "listJobs", "List jobs", "Jobs", _JOBS, (422,))
     async def jobs(
         self,
         request: Request,
@@ -199,37 +225,10 @@ class ListRoutes:
             wanted["state"] = state
         over = None if all or states & OVER else False
         page = slice(offset, offset + (limit or (MOST_ROWS if columns else PAGE)))
-        return await self._page(request, JobFilter(over, wanted, states, text.casefold(), tag, page, fold), columns)
+        choice = JobFilter(over, wanted, states, text.casefold(), tag, page, fold)
+        return await self._listing.page(request, choice, columns)
 
-    async def leases(self, request: Request, user: Of = "", offset: Offset = 0, limit: Limit = PAGE) -> Response:
-        """Leases that are not over, those that have their GPUs first."""
-        wanted = {"kind": "lease", **({"user": user} if user else {})}
-        choice = JobFilter(False, wanted, frozenset(), "", "", slice(offset, offset + limit), False)
-        return await self._page(request, choice, columns=False)
-
-    async def lease(self, job: str) -> Response:
-        """One lease, also if it is over."""
-        api = self._api
-        view = api.reader.job(job)
-        if view is None or view.kind != "lease":
-            raise tasks.unknown(job, "lease")
-        return await api.one(job)
-
-    async def _page(self, request: Request, choice: JobFilter, columns: bool) -> Response:
-        listed = await self._listed(choice, columns)
-        following = {"offset": choice.page.stop} if listed.more else None
-        return await asyncio.to_thread(lambda: paged(request, listed.answer, following))
-
-    async def _listed(self, choice: JobFilter, columns: bool) -> JobPage:
-        """The page, with the latest reasons if they will do: to rank a long queue for everybody who asks takes long."""
-        api = self._api
-        if (recent := api.desk.recent_reasons()) is not None:
-            found = await asyncio.to_thread(lambda: api.listing.of(choice, api.reader, recent, columns))
-            if found.known:
-                return found
-        reasons = await api.look(api.desk.reasons)
-        return await asyncio.to_thread(lambda: api.listing.of(choice, api.reader, reasons, columns))
-
+    @Route("GET /history", "listHistory", "List jobs that are over", "Jobs", _ENDED, (422,))
     async def history(
         self,
         request: Request,
@@ -250,13 +249,14 @@ class ListRoutes:
         check_states({state} - {""})
         after, before, where = _instant(since), _instant(until), _cursor(cursor)
 
+        node = self._context.daemon.machine.node
+
         def found() -> Response:
-            api = self._api
-            views = api.reader.jobs(
+            views = self._context.reader.jobs(
                 over=True, wanted=wanted, limit=limit + 1, ended_after=after, ended_before=before, tag=tag, text=text,
                 behind=where,
             )  # fmt: skip
-            jobs = [job_json(view, node=api.yard.machine.node) for view in views[:limit]]
+            jobs = [job_json(view, node=node) for view in views[:limit]]
             there_is_more = len(views) > limit
             return paged(request, {"jobs": jobs}, {"cursor": _behind(views[limit - 1])} if there_is_more else None)
 

@@ -6,12 +6,12 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpuyard.api import access_types
 from gpuyard.engines.local.accounts import name_of, uid_of
 from gpuyard.errors import UserError
 from gpuyard.server.auth.audit import AuditEntry
@@ -21,10 +21,27 @@ from gpuyard.server.auth.middleware import Auth
 from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permissions, Role
 from gpuyard.server.request_fields import Since
 from gpuyard.server.responses import iso, reply
+from gpuyard.server.routing import AT, LATER, Route, created, links_to, ok
 
 _NAME = re.compile(r"[^\W_-][\w.@\\+-]{0,63}|_[\w.@\\+-]{1,63}")
 _MOST = 200  # tokens of one user that are not over
 _LONGEST = 100 * 365 * 86400.0
+
+
+TOKEN: dict[str, Any] = {
+    "id": "k3x9", "user": "ann", "role": "user", "label": "laptop", "made_by": "ann", "state": "active", "sessions": 0,
+    "created_at": AT, "expires_at": None, "last_used_at": LATER, "revoked_at": None,
+}  # fmt: skip
+NEW_TOKEN: dict[str, Any] = {**TOKEN, "last_used_at": None, "token": "gy_k3x9_...", "runs_as": "ann"}
+TOKEN_WISHES: dict[str, Any] = {"for a laptop": {"label": "laptop", "expires": 7776000}, "to look": {"role": "viewer"}}
+AUDIT: dict[str, Any] = {
+    "entries": [
+        {
+            "id": 812, "at": AT, "user": "ann", "via": "token k3x9", "address": "192.0.2.7", "method": "POST",
+            "path": "/api/v1/jobs/17/cancel", "status": 200, "job": "17", "times": 1,
+        }
+    ]
+}  # fmt: skip
 
 
 class TokenWish(BaseModel):
@@ -41,53 +58,59 @@ class TokenWish(BaseModel):
 
 
 class TokenRoutes:
-    """Handlers; `add_to` makes them known."""
+    def __init__(self, auth: Auth, permissions: Permissions) -> None:
+        self._auth, self._permissions = auth, permissions
 
-    def __init__(self, doors: Auth, permissions: Permissions) -> None:
-        self._doors, self._permissions = doors, permissions
-
-    def add_to(self, add: Callable[..., None]) -> None:
-        """Make the routes known."""
-        add("/tokens", self.tokens, "GET", Permission.EVERYBODY)
-        add("/tokens", self.make, "POST", Permission.EVERYBODY, status_code=201)
-        add("/tokens/{id}", self.revoke, "DELETE", Permission.EVERYBODY)
-        add("/audit", self.audit, "GET", Permission.ADMIN, "read the audit trail")
-
+    @Route(
+        "GET /tokens", "listTokens", "List tokens", "Access", ok("Tokens.", access_types.Tokens, {"tokens": [TOKEN]})
+    )
     async def tokens(self, request: Request, user: str = "") -> Response:
         """Tokens, the newest first: one's own, or everybody's for admins. Their secrets are nowhere."""
         caller = self._permissions.caller(request)
         found = [
             self._json(token)
-            for token in self._doors.access.tokens()
+            for token in self._auth.credentials.tokens()
             if (caller.admin or _is_theirs(caller, token)) and user in ("", token.user)
         ]
         return reply({"tokens": found})
 
+    @Route(
+        "POST /tokens", "makeToken", "Make a token", "Access",
+        created(access_types.Token, NEW_TOKEN, links_to(("revokeToken",), "id", "id")), (422, 503), TOKEN_WISHES,
+    )  # fmt: skip
     async def make(self, request: Request, given: TokenWish) -> Response:
         """Make a token. This answer is the only place where it can be seen."""
         caller = self._permissions.caller(request)
         user = caller.name if given.user is None else given.user
         self._check(caller, user, given.role)
         uid = self._uid(user, given.role)
-        access = self._doors.access
-        if sum(token.user == user and token.state(time.time()) == "active" for token in access.tokens()) >= _MOST:
+        credentials = self._auth.credentials
+        if sum(token.user == user and token.state(time.time()) == "active" for token in credentials.tokens()) >= _MOST:
             raise UserError(f"{user} has {_MOST} tokens already; revoke some with gpuyard token revoke")
         expires = None if given.expires is None else time.time() + given.expires
-        limits = self._doors.submitters.limits(request, caller) if uid is not None and user == caller.name else ()
+        limits = self._auth.submitters.limits(request, caller) if uid is not None and user == caller.name else ()
         token, text = await asyncio.to_thread(
-            access.make, user, given.role.value, uid=uid, label=given.label, made_by=caller.name,
+            credentials.make, user, given.role.value, uid=uid, label=given.label, made_by=caller.name,
             limits=" ".join(limits), expires=expires,
         )  # fmt: skip
         return reply({**self._json(token), "token": text, "runs_as": self._runs_as(token)}, 201)
 
+    @Route(
+        "DELETE /tokens/{id}", "revokeToken", "Revoke a token", "Access", ok("What it was.", access_types.Token, TOKEN),
+        (404, 503),
+    )  # fmt: skip
     async def revoke(self, request: Request, id: str) -> Response:
         """Let a token be good for nothing from now on, and what was opened with it neither."""
-        caller, access = self._permissions.caller(request), self._doors.access
-        token = access.token(id)
+        caller, credentials = self._permissions.caller(request), self._auth.credentials
+        token = credentials.token(id)
         if not caller.admin and not _is_theirs(caller, token):
             raise NoSuchToken
-        return reply(self._json(await asyncio.to_thread(access.revoke, id)))
+        return reply(self._json(await asyncio.to_thread(credentials.revoke, id)))
 
+    @Route(
+        "GET /audit", "listAudit", "Read the audit trail", "Access", ok("Entries.", access_types.Audit, AUDIT), (422,),
+        permission=Permission.ADMIN, action="read the audit trail",
+    )  # fmt: skip
     async def audit(
         self,
         user: str = "",
@@ -99,7 +122,7 @@ class TokenRoutes:
     ) -> Response:
         """Who changed what, and who was refused, the latest first."""
         after = since.timestamp() if since else 0.0
-        found = await asyncio.to_thread(self._doors.trail.find, user, after, limit, before)
+        found = await asyncio.to_thread(self._auth.audit.find, user, after, limit, before)
         return reply({"entries": [entry_json(seq, entry) for seq, entry in found]})
 
     def _check(self, caller: Caller, user: str, role: Role) -> None:
@@ -111,7 +134,7 @@ class TokenRoutes:
         if not caller.admin and (user != caller.name or role is Role.ADMIN):
             what = f"{_an(role)} token" if user == caller.name else f"a token for {user}"
             raise Forbidden(f"only an admin may make {what}; you may make viewer and user tokens for yourself")
-        runs_jobs = self._doors.settings.shared and role is not Role.VIEWER
+        runs_jobs = self._auth.settings.shared and role is not Role.VIEWER
         if runs_jobs and user != caller.name and caller.uid not in (0, os.geteuid()):
             root = name_of(os.geteuid())
             raise Forbidden(
@@ -120,7 +143,7 @@ class TokenRoutes:
 
     def _uid(self, user: str, role: Role) -> int | None:
         """The account whose jobs a token runs; None where they all run as the daemon."""
-        if not self._doors.settings.shared or role is Role.VIEWER:
+        if not self._auth.settings.shared or role is Role.VIEWER:
             return None
         if (uid := uid_of(user)) is None:
             raise UserError(
@@ -133,14 +156,14 @@ class TokenRoutes:
         """The account that jobs of a token run as; None if it runs none."""
         if token.role == Role.VIEWER.value:
             return None
-        return token.user if self._doors.settings.shared else name_of(os.geteuid())
+        return token.user if self._auth.settings.shared else name_of(os.geteuid())
 
     def _json(self, token: Token) -> dict[str, Any]:
         return {
             "id": token.id, "user": token.user, "role": token.role, "label": token.label, "made_by": token.made_by,
-            "state": token.state(time.time()), "sessions": len(self._doors.access.sessions_of(token.id)),
-            "created_at": iso(token.created), "expires_at": _iso(token.expires), "last_used_at": _iso(token.used),
-            "revoked_at": _iso(token.revoked),
+            "state": token.state(time.time()), "sessions": len(self._auth.credentials.sessions_of(token.id)),
+            "created_at": iso(token.created), "expires_at": iso(token.expires), "last_used_at": iso(token.used),
+            "revoked_at": iso(token.revoked),
         }  # fmt: skip
 
 
@@ -156,10 +179,6 @@ def entry_json(seq: int, entry: AuditEntry) -> dict[str, Any]:
 def _is_theirs(caller: Caller, token: Token) -> bool:
     """Whether a token is of whoever asks, who is known."""
     return token.user == caller.name and caller.via != "nobody"
-
-
-def _iso(at: float | None) -> str | None:
-    return None if at is None else iso(at)
 
 
 def _an(role: Role) -> str:

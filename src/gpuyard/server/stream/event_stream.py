@@ -11,21 +11,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Header, Query, Request, Response
 
+from gpuyard.api import replies
 from gpuyard.daemon.store.reader import EventFilter, Reader
 from gpuyard.daemon.store.records import KINDS
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
+from gpuyard.server.context import Context
 from gpuyard.server.responses import encoded, event_json, reply
+from gpuyard.server.routing import AT, NO_JOB, Route, ok
 from gpuyard.server.stream.streams import Stream, StreamWriter, Wait, Watch
 from gpuyard.spec.notation import array_of
-
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
-
 
 log = logging.getLogger("gpuyard")
 _PAUSE = 0.05  # seconds between looks while much happens: many events cost little more than one
@@ -212,14 +211,20 @@ def _wants(wish: EventFilter, told: EncodedEvent) -> bool:
 _TYPE = "text/event-stream"
 _MOST = 2**63 - 1
 Number = Annotated[int | None, Query(ge=0, le=_MOST)]
+EVENTS: dict[str, Any] = {
+    "events": [{"seq": 41, "at": AT, "kind": "Placed", "job": "17", "attempt": 1, "gpus": [0, 1]}], "last": 41,
+}  # fmt: skip
+STREAM = 'id: 41\nevent: Placed\ndata: {"seq": 41, "kind": "Placed", "job": "17"}\n\n'
 
 
 class EventRoutes:
-    """What happened, and what happens."""
+    def __init__(self, context: Context, hub: EventHub) -> None:
+        self._context, self._hub = context, hub
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
+    @Route(
+        "GET /events", "listEvents", "Read the log of events, or follow it", "Events",
+        ok("Some of it.", replies.Events, EVENTS, also={"text/event-stream": STREAM}), NO_JOB,
+    )  # fmt: skip
     async def events(
         self,
         request: Request,
@@ -235,26 +240,25 @@ class EventRoutes:
     ) -> Response:
         """The log, from one event on; with `Accept: text/event-stream`, as a stream that goes on."""
         if job:
-            tasks.progress(self._api.reader, job)  # there must be such a job
+            tasks.progress(self._context.reader, job)  # there must be such a job
         wish = EventFilter(job, _kinds(kind), user)
         if _TYPE in request.headers.get("accept", ""):
             return self._stream(request, _resumed(last_event_id) if last_event_id else after, wish)
         return await self._part(after or 0, limit, wish, wait)
 
     def _stream(self, request: Request, after: int | None, wish: EventFilter) -> Response:
-        api = self._api
-        caller = api.permissions.caller(request)
-        api.streams.check(caller)
+        streams, caller = self._context.streams, self._context.permissions.caller(request)
+        streams.check(caller)
 
         async def feed(line: Any) -> None:
-            with api.streams.one(caller):
-                await api.hub.follow(line, after, wish)
+            with streams.one(caller):
+                await self._hub.follow(line, after, wish)
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would keep events back
         return Stream(request, feed, headers=headers, media_type=_TYPE)
 
     async def _part(self, after: int, limit: int, wish: EventFilter, wait: float) -> Response:
-        watch = self._api.watch
+        watch = self._context.watch
         end = time.monotonic() + wait
         while True:
             found = await asyncio.to_thread(self._read, after, limit, wish)
@@ -265,7 +269,7 @@ class EventRoutes:
         return reply({"events": found, "last": found[-1]["seq"] if found else after})
 
     def _read(self, after: int, limit: int, wish: EventFilter) -> list[dict[str, Any]]:
-        return [event_json(seq, row) for seq, row, _ in self._api.reader.happened(after, _MOST, wish, limit)]
+        return [event_json(seq, row) for seq, row, _ in self._context.reader.happened(after, _MOST, wish, limit)]
 
 
 def _kinds(text: str) -> frozenset[str]:
