@@ -68,13 +68,13 @@ class HeadSent(Exception):
 
 
 class HeadMiddleware:
-    """Lets every route that can be asked with GET be asked with HEAD."""
+    """Answers HEAD requests by the route for GET."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask as if by GET, until the head is there: what follows may go on for hours."""
+        """Run the GET route until its headers are sent: its body may be an endless stream."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             return await self._app(scope, receive, send)
 
@@ -228,19 +228,18 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    """What is nobody's fault but ours: its story is for the log (where uvicorn tells it), not for who asked."""
+    """The traceback goes to the log (uvicorn writes it), not to the client."""
     return refusal(request.url.path, 500, _BUG_TEXT)
 
 
 def _methods(request: Request) -> list[str]:
-    """All methods that a path can be asked with. It may be that of several routes; of one that names it, rather."""
+    """The methods of the routes that match a path; of those with exactly this path, if there are any."""
     routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     named = [route for route in routes if getattr(route, "path", "") == request.url.path]
     return sorted({method for route in named or routes for method in getattr(route, "methods", None) or ()})
 
 
 def _body_type(request: Request) -> Any:
-    """The type of what a request should hold."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return None

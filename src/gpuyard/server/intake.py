@@ -52,7 +52,7 @@ def with_login_defaults(job: Submission, caller: Caller, settings: Settings) -> 
 
 
 def _account(caller: Caller, settings: Settings) -> pwd.struct_passwd | None:
-    """Whom the job runs as; None if that is a mere number."""
+    """The account that the job runs as; None if the uid has none."""
     try:
         return pwd.getpwuid(caller.uid if settings.shared else os.geteuid())
     except (KeyError, OverflowError):
@@ -68,7 +68,7 @@ def _directory(wanted: str | None, account: pwd.struct_passwd | None) -> str:
 
 
 def _login_environment(account: pwd.struct_passwd | None, settings: Settings) -> dict[str, str]:
-    """What a login would give; a daemon of one's own gives its environment, but for what is about itself."""
+    """The environment of a login; a user's own daemon passes on its own, without variables about itself."""
     found = {"PATH": _PATH, "LANG": os.environ.get("LANG", "C.UTF-8")}
     if not settings.shared:
         found |= {
@@ -82,29 +82,25 @@ def _login_environment(account: pwd.struct_passwd | None, settings: Settings) ->
 
 
 class JobSignatures:
-    """Signs jobs."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings, self._prints = settings, Fingerprints()
 
     async def __call__(self, wanted: Sequence[JobRequest], caller: Caller) -> list[JobRequest]:
-        """Jobs of somebody, each with its signature."""
         return await asyncio.to_thread(lambda: [self.signed(one, self.content(one, caller)) for one in wanted])
 
     def content(self, one: JobRequest, caller: Caller) -> str:
-        """A hash of what a job's script holds; empty if that cannot be told. Not for the yard's thread."""
+        """The hash of a job's script; empty if it cannot be read. Not for the daemon's thread."""
         if one.script:
             return digest_of(one.script)
         return self.read(one.work.command, one.work.directory, caller)
 
     def read(self, command: Sequence[str], directory: str, caller: Caller) -> str:
-        """A hash of what the script of a command holds, as far as somebody may read it; not for the yard's thread."""
+        """The hash of a command's script, if the caller may read it, else empty. Not for the daemon's thread."""
         script = script_of(command)
         uid = caller.uid if self._settings.shared else None
         return self._prints.of(os.path.join(directory, script), uid) if script else ""
 
     def signed(self, one: JobRequest, content: str) -> JobRequest:
-        """A job with its signature."""
         work = one.work
         tags = [tag for tag in work.tags if tag != TAG]
         found = sign(

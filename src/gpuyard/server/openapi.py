@@ -31,7 +31,7 @@ _PLAIN: dict[Any, Schema] = {
 
 
 def schema_of(kind: Any, found: dict[str, Schema]) -> Schema:
-    """The schema of a type; those of the classes in it are put among what was found, and are referred to."""
+    """The schema of a type; those of classes inside are added to `found` and referred to."""
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     if typing.is_typeddict(kind):
@@ -67,7 +67,7 @@ def _object(kind: Any, found: dict[str, Schema]) -> Schema:
 
 @cache
 def _field_docs(kind: Any) -> dict[str, str]:
-    """What stands below the fields of a class."""
+    """The docstrings below the fields of a class."""
     [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
@@ -141,7 +141,6 @@ _DETAILS = {
 
 
 def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    """The document."""
     found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     components = found.setdefault("components", {})
     schemas: dict[str, Schema] = components.setdefault("schemas", {})
@@ -164,7 +163,7 @@ def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
 
 
 def security_requirements(settings: Settings) -> list[dict[str, list[str]]]:
-    """What a request has to prove; nothing where the kernel tells who asks."""
+    """What a request must prove; nothing where the kernel names the caller."""
     wanted = not settings.local or settings.tokens == "required" or bool(settings.allowed_hosts)
     known: list[dict[str, list[str]]] = [{"token": []}, {"session": []}]
     return known if wanted and settings.tokens != "none" else [{}, *known]

@@ -23,7 +23,6 @@ class NotJson(UserError):
 
 
 def read_json(body: bytes) -> Any:
-    """The value in a body."""
     try:
         return json.loads(body)
     except RecursionError:
@@ -36,7 +35,6 @@ _LONGEST = 80  # characters of what is not known, told back
 
 
 def check_parameters(given: Iterable[str], known: list[str]) -> None:
-    """Refuse what a route knows nothing of."""
     for name in given:
         if name not in known:
             there = f"there are {', '.join(known)}" if known else "there are none here"
@@ -44,7 +42,6 @@ def check_parameters(given: Iterable[str], known: list[str]) -> None:
 
 
 def check_states(given: Iterable[str]) -> None:
-    """Refuse states that no job can be in."""
     for state in given:
         if state not in STATES:
             near = suggest(state[:_LONGEST], STATES)
@@ -60,14 +57,14 @@ Command = Callable[[], dict[str, Any]]
 
 
 class IdempotentRequests:
-    """Answers requests that make something new."""
+    """Runs commands that create something; a repeated request with the same key gets the first answer."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._repeats = Idempotency(context.daemon)
 
     async def __call__(self, request: Request, prepare: Callable[[], Awaitable[Command]], more: str = "") -> Response:
-        """Do what is prepared, or answer as before. `prepare` refuses what makes no sense; `more` is asked for, too."""
+        """Run the prepared command, or answer as before. `more` is compared like the body."""
         if KEY_HEADER not in request.headers:
             return _answer(request, await self._context.ask(await prepare()))
         sent = await self._sent(request, more)

@@ -15,7 +15,7 @@ from gpuyard.errors import UserError
 
 
 def prepare_data_dir(data_dir: Path, shared: bool) -> None:
-    """Make the data directory if need be, with the modes that it needs."""
+    """Make the data directory if needed, and set its mode."""
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if shared:
         check_root_only(data_dir, "data")
@@ -24,7 +24,7 @@ def prepare_data_dir(data_dir: Path, shared: bool) -> None:
 
 
 def check_root_only(folder: Path, what: str) -> None:
-    """Refuse a place where somebody else could put other files than root's under the same names."""
+    """Refuse a directory in which another user than root could replace files."""
     place = folder.resolve()
     for path in (place, *place.parents, *folder.parents):
         found = path.stat()
@@ -44,14 +44,11 @@ class BadCertificate(UserError):
 
 
 class Certificate(NamedTuple):
-    """What a certificate says."""
-
     begins: float
     expires: float
 
 
 def check_certificate(settings: Settings) -> None:
-    """Refuse a certificate or a key that cannot be used."""
     if settings.tls_key and not settings.tls_cert:
         raise BadCertificate("there is a key, but no certificate; give --tls-cert as well")
     if settings.tls_cert:
@@ -59,7 +56,7 @@ def check_certificate(settings: Settings) -> None:
 
 
 def read_certificate(cert: str, key: str = "") -> Certificate:
-    """What a certificate says that goes with its key."""
+    """The validity of a certificate, checked against its key."""
     for path, what in ((cert, "certificate"), (key, "key")):
         if path:
             _check_readable(path, what)
@@ -94,7 +91,7 @@ def _problem(cert: str, key: str, error: Exception) -> str:
 
 
 def _certificate_of(server: ssl.SSLContext, cert: str) -> Certificate:
-    """What the certificate says, by shaking hands with ourselves: Python reads none that nobody has shown."""
+    """Read the certificate by a handshake with ourselves: `ssl` parses only what a peer has sent."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags = ssl.VerifyFlags(client.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN | _ANY_TIME)
@@ -108,7 +105,6 @@ def _certificate_of(server: ssl.SSLContext, cert: str) -> Certificate:
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, object]:
-    """The certificate that a client sees."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
     for _ in range(10):
@@ -154,7 +150,6 @@ def exposure_warnings(settings: Settings, url: str) -> list[str]:
 
 
 def key_warnings(settings: Settings) -> list[str]:
-    """Whether others may read the key."""
     key = settings.tls_key or settings.tls_cert
     try:
         others = os.stat(key).st_mode & 0o007
@@ -165,7 +160,6 @@ def key_warnings(settings: Settings) -> list[str]:
 
 @lru_cache(maxsize=4)
 def certificate_warnings(settings: Settings, now: float) -> list[str]:
-    """What is wrong with the certificate at a time."""
     try:
         found = read_certificate(settings.tls_cert, settings.tls_key)
     except BadCertificate as error:

@@ -53,7 +53,7 @@ _SWITCH = 0.0005  # seconds until a thread of this process lets the other go on;
 
 
 def serve(settings: Settings) -> None:
-    """Run the daemon until it is told to end. What it cannot begin with is a `UserError`."""
+    """Run the daemon until it is told to end. A condition that keeps it from starting is a `UserError`."""
     _write_log()
     os.umask(0o077)
     sys.setswitchinterval(_SWITCH)
@@ -103,7 +103,7 @@ def _write_log() -> None:
 
 @contextmanager
 def _usable(data_dir: Path) -> Iterator[None]:
-    """Where the data directory cannot be used, say what to do."""
+    """Turn an `OSError` into advice about the data directory."""
     try:
         yield
     except OSError as error:
@@ -115,7 +115,7 @@ def _usable(data_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(data_dir: Path) -> Iterator[None]:
-    """Be the only daemon on a data directory."""
+    """Hold the lock of a data directory."""
     with open(data_dir / "daemon.lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -217,7 +217,7 @@ def _listeners(server: Server, listener: socket.socket) -> list[tuple[uvicorn.Se
 
 
 def _server(app: FastAPI, websockets: WebSocketProxy | None, network: Settings | None = None) -> uvicorn.Server:
-    """What answers on one socket; TLS is for the network alone."""
+    """The server on one socket; TLS is for TCP only."""
     options: dict[str, Any] = {}
     if network is not None and network.tls_cert:
         options = {"ssl_certfile": network.tls_cert, "ssl_keyfile": network.tls_key or None}
@@ -236,7 +236,7 @@ def _server(app: FastAPI, websockets: WebSocketProxy | None, network: Settings |
 
 
 def _network(settings: Settings) -> socket.socket | None:
-    """The socket on TCP, if there is to be one; a port that nobody asked for may be somebody else's, which is told."""
+    """The socket on TCP, if one is set; None if the default port is taken, which `exposure_warnings` reports."""
     if settings.port == NO_PORT:
         return None
     port = PORT if settings.port is None else settings.port
@@ -251,14 +251,13 @@ def _network(settings: Settings) -> socket.socket | None:
 
 
 def url_of(settings: Settings, listener: socket.socket) -> str:
-    """How the API is reached on TCP."""
     address, port = listener.getsockname()[:2]
     host = f"[{address}]" if ":" in address else address
     return f"{'https' if settings.tls_cert else 'http'}://{host}:{port}"
 
 
 def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> None:
-    """The yard's thread. If it fails, the daemon must end: a daemon that plans nothing helps nobody."""
+    """The daemon's thread. If it fails, the process must end: a daemon that plans nothing is of no use."""
     try:
         yard.run()
     except BaseException as error:
@@ -269,5 +268,5 @@ def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> N
 
 @contextmanager
 def _without_signals() -> Iterator[None]:
-    """Signals are handled by the loop."""
+    """In place of uvicorn's handlers: the event loop handles signals."""
     yield

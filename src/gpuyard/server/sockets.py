@@ -35,14 +35,14 @@ _ID = 48  # bytes of the two ends, as the kernel writes them
 
 
 class RemoteSocket(NamedTuple):
-    """The socket at the other end."""
+    """The socket at the other end of a TCP connection within this machine."""
 
     uid: int
     inode: int
 
 
 def far_end(connection: socket.socket) -> RemoteSocket | None:
-    """Who owns the other end of a connection within this machine; None if that cannot be told."""
+    """The owner of the other end of a connection within this machine; None if the kernel does not tell."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
@@ -75,14 +75,14 @@ def _namespace(pid: int) -> str | None:
 
 
 def process_with(far: RemoteSocket) -> int | None:
-    """A process that has this socket open; None if there is none that we may see."""
+    """A process that has this socket open; None if we may see none."""
     target = f"socket:[{far.inode}]"
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
     return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: who asks often is
 
 
 def opener_of(far: RemoteSocket) -> int | None:
-    """The process that has this socket open, and not one that it forked meanwhile, which has it as well."""
+    """The process that opened this socket, and not a child that inherited it."""
     pid = process_with(far)
     while pid is not None and (process := look(pid)) is not None:
         if not _has_open(str(process.parent), f"socket:[{far.inode}]"):
@@ -108,7 +108,7 @@ def _link(path: str) -> str:
 
 
 def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int]) -> RemoteSocket | None:
-    """Look a socket up by its own end and the other."""
+    """Find a socket by its two ends (sock_diag)."""
     ends = _ENDS.pack(source[1], target[1])
     for address in (source[0], target[0]):
         ends += socket.inet_pton(family, address).ljust(16, b"\0")
@@ -134,7 +134,7 @@ _HEAD_TIME, _BODY_TIME = 30.0, 300.0  # seconds in which a request's head, and t
 
 
 class Peer(NamedTuple):
-    """The process at the other end, as the kernel says."""
+    """The process at the other end of a Unix socket, by the kernel's word."""
 
     pid: int
     uid: int
@@ -142,28 +142,26 @@ class Peer(NamedTuple):
 
 
 class AcceptedSocket(socket.socket):
-    """A connection that was taken, whose TLS may still have to be set up; nobody else counts it until then."""
+    """An accepted connection whose TLS handshake may not be over; uvicorn does not count it until then."""
 
     waiting: ClassVar[dict[int, str]] = {}
     """Where those come from that have not got that far, by their file descriptors."""
 
     def close(self) -> None:
-        """Let go of it."""
         self.waiting.pop(self.fileno(), None)
         super().close()
 
     @classmethod
     def is_too_much(cls, whose: str) -> bool:
-        """Whether an address has begun too many of them, or all together have."""
+        """Whether one network, or all together, have too many unfinished handshakes."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return len(cls.waiting) > most // 4 or sum(one == whose for one in cls.waiting.values()) > most // 8
 
 
 class TlsListener(socket.socket):
-    """A listening socket that hangs up on who connects again and again without going on to speak."""
+    """A listening socket that drops connections of clients with too many unfinished handshakes."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection."""
         taken, address = super().accept()
         connection = AcceptedSocket(self.family, self.type, self.proto, fileno=taken.detach())
         whose = network_of(str(address[0]))
@@ -195,7 +193,6 @@ class PeerProtocol(HttpToolsProtocol):
     """How much of a request's head has come; None when it is complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Ask the kernel who it is."""
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family == socket.AF_UNIX:
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -217,7 +214,7 @@ class PeerProtocol(HttpToolsProtocol):
             transport.abort()
 
     def _look_at(self, connection: socket.socket, peer: tuple[Any, ...] | None) -> None:
-        """Find out who is at the other end of TCP: somebody of this machine, or an address."""
+        """Find out who is at the other end of TCP: a user of this machine, or an address."""
         address = str(peer[0]) if peer else ""
         within = is_loopback(address)
         far = far_end(connection) if within else None
@@ -227,7 +224,6 @@ class PeerProtocol(HttpToolsProtocol):
             self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count it no longer."""
         super().connection_lost(exc)
         self._stop_timer()
         if self._whose is not None:
@@ -236,7 +232,7 @@ class PeerProtocol(HttpToolsProtocol):
                 del self._open[self._whose]
 
     def _hurry(self, seconds: float, transport: asyncio.Transport) -> None:
-        """Hang up if what is to come has not come by then; on TCP, since on the socket it is known who is so slow."""
+        """Close the connection after this time, on TCP; on the Unix socket slow clients are known users."""
         self._stop_timer()
         if "far" in self.app_state:
             self._timer = asyncio.get_running_loop().call_later(seconds, transport.abort)
@@ -247,24 +243,22 @@ class PeerProtocol(HttpToolsProtocol):
             self._timer = None
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._head = 0
         self._hurry(_HEAD_TIME, self.transport)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Its head is over."""
         self._head = None
         self._hurry(_BODY_TIME, self.transport)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """All of it has come; the answer may take its time."""
+        """The timer is for the request only: the response may take its time."""
         self._stop_timer()
         super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Go on, unless its head never ends: that would be kept in memory until it does."""
+        """Close the connection if the head is too long: all of it is kept in memory."""
         super().data_received(data)
         if self._head is not None:
             self._head += len(data)
@@ -272,7 +266,7 @@ class PeerProtocol(HttpToolsProtocol):
                 self.transport.abort()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over, for good; it is counted until it ends."""
+        """Hand the connection over for good; it is counted until it ends."""
         self._stop_timer()
         self.connections.discard(self)
         switchboard: Any = self.ws_protocol_class
@@ -296,7 +290,6 @@ class PeerProtocol(HttpToolsProtocol):
 
 
 def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
-    """A listening socket on TCP."""
     family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     kind = TlsListener if tls else socket.socket
     listener = kind(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
@@ -313,7 +306,7 @@ def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
 
 
 def listen(path: Path, mode: int) -> socket.socket:
-    """A listening socket at a path; one that a former daemon left behind is replaced."""
+    """A listening Unix socket; a stale one of an earlier daemon is replaced."""
     with _passable(mode):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o007 else 0o700)
     with reachable(str(path)) as address:
@@ -333,7 +326,7 @@ def listen(path: Path, mode: int) -> socket.socket:
 
 @contextmanager
 def _passable(mode: int) -> Iterator[None]:
-    """Where others may connect, they may also pass through the directories that are made for that."""
+    """Make directories that other users may pass, where other users may connect."""
     former = os.umask(0o022 if mode & 0o007 else 0o077)
     try:
         yield

@@ -19,12 +19,11 @@ STATES = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted"
 
 
 def unknown(job: str, kind: str = "job") -> NoSuchJob:
-    """Nothing has this id."""
     return NoSuchJob(f"there is no {kind} {job} (gpuyard ps --all lists them)")
 
 
 def chosen(reader: Reader, job: str) -> list[JobView]:
-    """The job with an id; or the tasks that `12` (an array) or `12_[3-5]` stands for."""
+    """The job with an id, or the tasks that `12` (an array) or `12_[3-5]` names."""
     if (found := reader.job(job)) is not None:
         return [found]
     some = some_of(job)
@@ -52,7 +51,7 @@ def running(reader: Reader, job: str) -> JobView:
 
 
 def owner(reader: Reader, job: str) -> str:
-    """Whose a job, or an array, is."""
+    """The owner of a job or an array."""
     if (found := reader.job(job)) is not None:
         return found.user
     some = some_of(job)
@@ -64,7 +63,7 @@ def owner(reader: Reader, job: str) -> str:
 
 
 def ids(reader: Reader, job: str) -> list[str]:
-    """Their ids only, which is quick for thousands."""
+    """The ids of the jobs that an id names, quick also for thousands."""
     if reader.job(job) is not None:
         return [job]
     if some_of(job) is None and (found := reader.ids(job)):
@@ -73,7 +72,7 @@ def ids(reader: Reader, job: str) -> list[str]:
 
 
 def progress(reader: Reader, job: str) -> tuple[bool, bool, str]:
-    """Whether a job is over, whether it has started, and the array if it stands for tasks of one."""
+    """Whether a job is over, whether it has started, and the array whose tasks the id names, if any."""
     if (view := reader.job(job)) is not None:
         return view.over, view.started is not None, ""
     if (some := some_of(job)) is not None:
@@ -85,7 +84,7 @@ def progress(reader: Reader, job: str) -> tuple[bool, bool, str]:
 
 
 def together(job: str, views: list[JobView]) -> JobView:
-    """Tasks of an array as if they were one job."""
+    """Tasks of an array as one job."""
     if len(views) == 1:
         return views[0]
     state = next(state for state in STATES if any(view.state == state for view in views))
@@ -106,7 +105,6 @@ def together(job: str, views: list[JobView]) -> JobView:
 
 
 def _all_took(views: Iterable[JobView]) -> dict[str, float | None]:
-    """What all tasks took, as far as their attempts are over."""
     known = [wh for view in views if (wh := view.measured.get("total_wh")) is not None]
     seconds = sum(view.measured.get("total_gpu_seconds", 0.0) for view in views)
     return {"total_wh": sum(known) if known else None, "total_gpu_seconds": seconds}
@@ -119,7 +117,7 @@ def counted(views: Iterable[JobView]) -> str:
 
 
 def counts_of(views: Iterable[JobView]) -> dict[str, int]:
-    """How many of them there are in each state."""
+    """The number of jobs in each state."""
     counts: dict[str, int] = {}
     for view in views:
         counts[view.state] = counts.get(view.state, 0) + 1
@@ -127,7 +125,7 @@ def counts_of(views: Iterable[JobView]) -> dict[str, int]:
 
 
 def each(ids: list[str], act: Callable[[str], Any]) -> Callable[[], None]:
-    """Something done to a job, or to those tasks of an array to which it can be done."""
+    """Apply a command to each job to which it can be applied; fails if it can be applied to none."""
 
     def do() -> None:
         refusals: list[NotNow] = []
@@ -143,7 +141,7 @@ def each(ids: list[str], act: Callable[[str], Any]) -> Callable[[], None]:
 
 
 def fold(views: list[JobView]) -> list[JobView]:
-    """The listing with one entry for all waiting tasks of an array, where the first of them stands."""
+    """The listing with one entry for all waiting tasks of an array, in the place of the first."""
     waiting: dict[tuple[str, str], list[int]] = {}
     for view in views:
         if view.array and view.state in ("queued", "held"):

@@ -19,15 +19,14 @@ _TICKET = re.compile(r"\bgt_[A-Za-z0-9_.-]{16,}")
 
 
 def redacted(text: str) -> str:
-    """The text with tokens of which only the id is left, and tickets of which nothing is."""
+    """The text with tokens cut down to their ids, and without tickets."""
     return _TICKET.sub("gt_...", _TOKEN.sub(r"\1_...", text))
 
 
 class RedactingFormatter(logging.Formatter):
-    """Writes lines of a log, tracebacks and all, without the secrets of tokens."""
+    """Formats log lines, tracebacks included, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         return redacted(super().format(record))
 
 
@@ -46,8 +45,6 @@ _NAMES = ("at", "user", "via", "address", "method", "path", "status", "job", "ti
 
 
 class AuditEntry(NamedTuple):
-    """What somebody did, or tried to."""
-
     at: float
     user: str
     via: str
@@ -60,7 +57,7 @@ class AuditEntry(NamedTuple):
 
 
 class AuditLog:
-    """Takes entries from any thread, and writes them down soon."""
+    """Takes entries from any thread; its own thread writes them."""
 
     def __init__(self, credentials: CredentialStore) -> None:
         self._credentials = credentials
@@ -72,11 +69,10 @@ class AuditLog:
         """Refusals, by status, that got no row yet."""
 
     def start(self) -> None:
-        """Begin; this returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, with all written."""
+        """Stop the thread, with all entries written."""
         self._over.set()
         self._there.set()
         if self._thread.is_alive():
@@ -84,12 +80,11 @@ class AuditLog:
         self.flush()
 
     def add(self, entry: AuditEntry, answer: bytes = b"") -> None:
-        """Take an entry; the answer may tell which job is new."""
+        """Take an entry; the body of the response tells the id of a new job."""
         self._waiting.append((entry, answer))
         self._there.set()
 
     def flush(self) -> None:
-        """Write all that waits."""
         with self._credentials.lock:
             taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
             rows = self._rows([_complete(entry, answer) for entry, answer in taken])
@@ -128,7 +123,7 @@ class AuditLog:
                 tidied = time.monotonic()
 
     def _tidy(self) -> None:
-        """Remove what is old, or more than is kept: refusals do not push out changes."""
+        """Remove old rows, and those beyond the limits: refusals do not push out changes."""
         marks = ", ".join("?" for _ in REFUSALS)
         try:
             with self._credentials.lock, self._credentials.connection as connection:
@@ -141,7 +136,7 @@ class AuditLog:
             log.warning("the audit trail cannot be tidied: %s", error)
 
     def _rows(self, entries: list[AuditEntry]) -> list[AuditEntry]:
-        """What is written of some entries."""
+        """The rows for some entries: equal refusals become one row, and a flood of refusals is only counted."""
         changes = [entry for entry in entries if entry.status not in REFUSALS]
         alike: dict[tuple[Any, ...], AuditEntry] = {}
         for entry in entries:
@@ -165,7 +160,7 @@ class AuditLog:
 
 
 def _complete(entry: AuditEntry, answer: bytes) -> AuditEntry:
-    """The entry with the job that it is about, and without any secret that somebody put where none belongs."""
+    """The entry with its job, and without secrets in its path."""
     job = entry.job
     if found := _JOB.match(entry.path):
         job = found[1]
@@ -175,7 +170,7 @@ def _complete(entry: AuditEntry, answer: bytes) -> AuditEntry:
 
 
 def _new(answer: bytes) -> str:
-    """The job that an answer says is new; of several, the first and the last."""
+    """The id of the new job in a response; of several jobs, the first and the last."""
     try:
         said = json.loads(answer)
         ids = said.get("ids") or [said["id"]]

@@ -32,14 +32,13 @@ _REMEMBERED = 10_000  # places
 
 
 class FailureLimiter:
-    """Failures by place; each place may have a few at once, and then one every half minute."""
+    """Counts failures by source; each source may have a few at once, and then one every half minute."""
 
     def __init__(self, most: float = _MOST_FAILURES, every: float = _EVERY) -> None:
         self._most, self._every = most, every
         self._counts: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def add(self, place: str) -> None:
-        """Somebody there was wrong once more."""
         now = time.monotonic()
         count = min(self._left_over(place, now) + 1.0, self._most)
         self._counts[place] = count, now
@@ -48,7 +47,7 @@ class FailureLimiter:
             self._counts.popitem(last=False)
 
     def wait(self, place: str) -> int:
-        """Seconds for which whoever is wrong there is not listened to; 0 for most."""
+        """Seconds for which wrong tokens from a source are refused; usually 0."""
         over = self._left_over(place, time.monotonic()) - (self._most - 1)
         return math.ceil(over * self._every) if over > 0 else 0
 
@@ -64,7 +63,7 @@ _MOST_TICKETS = 4096  # characters
 
 
 class TicketClaim(NamedTuple):
-    """Who somebody is, by how they came."""
+    """What a ticket says about its holder."""
 
     via: str
     """As of a `Caller`."""
@@ -75,18 +74,17 @@ class TicketClaim(NamedTuple):
 
 
 class Tickets:
-    """Makes tickets, and reads those that it made."""
+    """Makes signed tickets for the page's process, and reads them."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def issue(self, claim: TicketClaim) -> str:
-        """A ticket."""
         said = _text(json.dumps(claim, separators=(",", ":")).encode())
         return f"{_PREFIX}{said}.{self._signature(said)}"
 
     def read(self, ticket: str) -> TicketClaim | None:
-        """What a ticket says; None if it is not one of ours."""
+        """The claim of a ticket; None if this process did not make it."""
         said, _, signature = ticket.removeprefix(_PREFIX).partition(".")
         right = hmac.compare_digest(signature.encode(errors="replace"), self._signature(said).encode())
         if not right or len(ticket) > _MOST_TICKETS or not is_ticket(ticket):
@@ -99,7 +97,6 @@ class Tickets:
 
 
 def is_ticket(text: str) -> bool:
-    """Whether this looks like one."""
     return text.startswith(_PREFIX)
 
 
@@ -126,7 +123,7 @@ class Unauthenticated(GpuyardError):
         self._message = message
 
     def told(self, path: str) -> str:
-        """The same, as whoever uses a path can do something about it."""
+        """The message, with what a client of this path can do."""
         return f"{self._message}; {_MAKE} {_GIVE}" if is_watchmen(path) else str(self)
 
 
@@ -134,7 +131,6 @@ class WrongToken(Unauthenticated):
     """What somebody typed in to log in is no good."""
 
     def told(self, path: str) -> str:
-        """What to type in instead."""
         return "this token is wrong, has expired or was revoked; gpuyard token create makes another"
 
 
@@ -142,7 +138,6 @@ class LoggedOut(Unauthenticated):
     """Whoever looked at the page may do so no longer."""
 
     def told(self, path: str) -> str:
-        """What to do."""
         return "you are logged out; log in again"
 
 
@@ -155,7 +150,7 @@ class TooManyFailures(GpuyardError):
 
 
 class Authenticator:
-    """Finds out who asks, and turns away whom the daemon does not serve."""
+    """Finds the caller of a request, and refuses users whom the daemon does not serve."""
 
     def __init__(self, settings: Settings, permissions: Permissions, credentials: CredentialStore) -> None:
         self.credentials, self.failures = credentials, FailureLimiter()
@@ -164,7 +159,7 @@ class Authenticator:
         self._accounts: dict[str, tuple[float, int, tuple[str, ...]]] = {}
 
     def caller(self, scope: Scope) -> Caller:
-        """Who asks. What they show comes first: a token that is not good is never made up for."""
+        """The caller. A token that is sent counts first: if it is bad, nothing else is tried."""
         headers, by_page = dict(scope["headers"]), "page" in scope.get("state", {})
         if text := shown_token(scope, headers):
             if by_page and is_ticket(text):
@@ -185,7 +180,7 @@ class Authenticator:
         return self.claimed(claim)
 
     def claimed(self, claim: TicketClaim) -> Caller:
-        """Who a ticket is of, as things are now."""
+        """The caller of a ticket, with the rights that they have now."""
         kind, _, id = claim.via.partition(" ")
         if kind == "session":
             found = self.credentials.session_with(id)
@@ -205,7 +200,7 @@ class Authenticator:
         return replace(self._served(claim.uid, claim.via), by_page=True, limits=claim.limits)
 
     def checked(self, text: str, place: str) -> Token:
-        """The token that somebody shows, if it is good."""
+        """The token with this text, if it is valid."""
         token = self.credentials.with_text(text)
         if token is None:
             if wait := self.failures.wait(place):
@@ -218,7 +213,7 @@ class Authenticator:
         return used
 
     def holder(self, token: Token, via: str) -> Caller:
-        """Whoever has a token: its user, with its role."""
+        """The user of a token, with the token's role."""
         role = Role(token.role)
         uid, groups = self._account(token.user)
         if self._settings.shared and role is not Role.VIEWER and (uid == NO_ACCOUNT or token.uid not in (None, uid)):
@@ -229,7 +224,7 @@ class Authenticator:
         return Caller(uid, token.user, role is Role.ADMIN, groups, role, via, tuple(token.limits.split()))
 
     def _account(self, user: str) -> tuple[int, tuple[str, ...]]:
-        """The number and the groups of an account that counts: each on a shared machine, else our own alone."""
+        """The uid and groups of a user: of any account on a shared machine, else of the daemon's own."""
         if not self._settings.shared and user != name_of(os.geteuid()):
             return NO_ACCOUNT, ()
         until, uid, groups = self._accounts.get(user, (0.0, NO_ACCOUNT, ()))
@@ -242,7 +237,7 @@ class Authenticator:
         return uid, groups
 
     def _ambient(self, scope: Scope) -> Caller:
-        """Who asks, if they show nothing: whom the kernel names, unless they ask for somebody else, as a proxy does."""
+        """The caller by the kernel's word about the peer, unless the request came through a proxy."""
         state, settings = scope.get("state", {}), self._settings
         peer, far = state.get("peer"), state.get("far")
         if not is_forwarded(scope["headers"]):
@@ -266,7 +261,7 @@ class Authenticator:
 
 
 def shown_token(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
-    """The token that comes with a request; empty if there is none. Only watchmen's paths have it anywhere else."""
+    """The token in a request; empty if there is none. Only watchmen's paths take it outside `Authorization`."""
     scheme, _, text = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer" and text.strip():
         return text.strip().decode("latin-1")
@@ -279,7 +274,7 @@ def shown_token(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
 
 
 def session_secret(headers: Mapping[bytes, bytes]) -> str:
-    """What the cookie says; empty if there is none."""
+    """The secret in the session's cookie; empty if there is none."""
     for part in headers.get(b"cookie", b"").split(b";"):
         name, _, value = part.strip().partition(b"=")
         if name.decode("latin-1") == COOKIE:
@@ -288,7 +283,7 @@ def session_secret(headers: Mapping[bytes, bytes]) -> str:
 
 
 def source_of(scope: Scope, settings: Settings) -> str:
-    """Where somebody asks from: whose process it is, where the kernel tells, else the address."""
+    """The source of a request, for counting failures: the peer's uid where it is known, else the network."""
     state = scope.get("state", {})
     peer, far = state.get("peer"), state.get("far")
     if "page" in state:

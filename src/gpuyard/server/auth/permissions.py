@@ -38,7 +38,7 @@ class Permission(Enum):
 
 
 class Role(Enum):
-    """What somebody may do at most."""
+    """The most that a token allows."""
 
     VIEWER = "viewer"
     """Look, and change nothing."""
@@ -51,7 +51,7 @@ NO_ACCOUNT = -1
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """The user who sends a request."""
 
     uid: int
     """Their number on this machine; `NO_ACCOUNT` if they have none."""
@@ -69,31 +69,30 @@ class Caller:
 
     @property
     def way(self) -> str:
-        """How they came, for the audit trail."""
+        """How the caller was authenticated, for the audit log."""
         return f"{self.via}, page" if self.by_page else self.via
 
     def group(self, rules: Rules | None) -> str:
-        """The group that counts for quotas and shares: the first that rules name, else the main one."""
+        """The group for quotas and shares: the first that the rules name, else the main one."""
         named = {name for name, _ in (*rules.quotas, *rules.weights)} if rules is not None else set()
         return next((group for group in self.groups if f"@{group}" in named), next(iter(self.groups), ""))
 
 
 class Permissions:
-    """Tells who asks, and whether they may."""
+    """Decides what callers may do."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known: dict[int, tuple[float, Caller]] = {}
 
     def caller(self, request: Request) -> Caller:
-        """Who asks."""
         caller = getattr(request.state, "caller", None)
         if not isinstance(caller, Caller):
             raise Forbidden("it cannot be told who you are; use the daemon's Unix socket")
         return caller
 
     def known(self, uid: int, via: str) -> Caller:
-        """Somebody who has an account, as the system knows them now."""
+        """The caller with an account, as the system has it now."""
         until, known = self._known.get(uid, (0.0, None))
         if known is None or until < time.monotonic():
             if len(self._known) > _MOST_CALLERS:
@@ -104,7 +103,6 @@ class Permissions:
         return known if known.via == via else replace(known, via=via)
 
     def name(self, request: Request) -> str:
-        """What they are called."""
         return self.caller(request).name
 
     def _is_admin(self, uid: int) -> bool:
@@ -117,11 +115,11 @@ class Permissions:
         return group in groups_of(uid)
 
     def serves(self, uid: int) -> bool:
-        """Whether somebody is answered at all."""
+        """Whether the daemon answers requests of a user at all."""
         return self._settings.shared or uid in (0, os.geteuid())
 
     def check(self, may: Permission, caller: Caller, what: str, owner: Callable[[], str]) -> None:
-        """Refuse who may not; the owner is asked for only where it matters."""
+        """Refuse callers without the permission; `owner` is called only where it matters."""
         if may is Permission.EVERYBODY or caller.admin:
             return
         members = f"a member of the group {self._settings.admin_group}"
@@ -132,13 +130,12 @@ class Permissions:
             raise Forbidden(f"only {whose} may {what}, since the job is {whose}'s; ask {whose}, or {others}")
 
     def check_priority(self, caller: Caller, priority: float) -> None:
-        """Refuse a priority that is for admins."""
         most = self._settings.max_priority
         if most is not None and priority > most and not caller.admin:
             raise UserError(f"priority {priority:g} is more than you may ask for; {most:g} is the highest")
 
     def check_policy(self, caller: Caller, policy: str) -> None:
-        """Refuse to load a file for somebody: it would run as the daemon, with all that it may do."""
+        """Refuse policies from files to other users: the code runs in the daemon, with all its rights."""
         named = caller.via in ("socket", "loopback")  # who comes from elsewhere has their files elsewhere
         if _names_file(policy) and not (named and caller.uid in (0, os.geteuid())):
             me = name_of(os.geteuid())
@@ -148,7 +145,7 @@ class Permissions:
 
 
 def _names_file(policy: str) -> bool:
-    """Whether a policy's text has the daemon open a file; trained policies that come with gpuyard are everybody's."""
+    """Whether a policy's text makes the daemon read a file; trained policies of the package are free for all."""
     trained = policy.strip().startswith(LEARNED)
     return ".py" in policy or (trained and parse_spec(policy).name.removeprefix(LEARNED) not in shipped())
 
@@ -158,14 +155,14 @@ _MOST_KNOWN = 1000
 
 
 class SubmitterLimits:
-    """Knows the limits of those who submitted lately."""
+    """Reads the resource limits of submitting processes, and remembers them for a second."""
 
     def __init__(self, settings: Settings) -> None:
         self._shared = settings.shared
         self._known: dict[Peer | RemoteSocket, tuple[float, tuple[str, ...]]] = {}
 
     def limits(self, request: Request, caller: Caller) -> tuple[str, ...]:
-        """The limits for the jobs of whoever asks, where they are not ours."""
+        """The resource limits for the caller's jobs; empty: those of the daemon."""
         if caller.via in ("socket", "loopback") and not caller.by_page:
             return self._of(request.state, caller.via)
         if caller.limits is None:
@@ -173,7 +170,7 @@ class SubmitterLimits:
         return caller.limits
 
     def of_viewer(self, state: State, via: str) -> tuple[str, ...] | None:
-        """The limits of the browser of somebody whom the kernel names; None if they cannot be told."""
+        """The limits of the browser's process on this machine; None if they cannot be read."""
         try:
             return self._of(state, via)
         except UserError:

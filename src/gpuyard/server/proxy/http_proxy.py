@@ -49,13 +49,12 @@ def request_head(target: bytes, method: bytes, headers: Headers, ticket: str, mo
 
 
 def target_of(scope: Scope) -> bytes:
-    """What a request is for, as it came."""
     path, query = bytes(scope["raw_path"]), scope.get("query_string", b"")
     return path + b"?" + query if query else path
 
 
 def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer of the page's process that pass to the browser."""
+    """The headers of the page's response that go to the browser."""
     return [
         (name, value)
         for name, value in headers
@@ -75,13 +74,13 @@ def _passing(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def _cookies(value: bytes) -> bytes:
-    """All cookies but the session's, which is nobody's business but the daemon's."""
+    """All cookies but the session's, which the page's process must not see."""
     parts = (part.strip() for part in value.split(b";"))
     return b"; ".join(part for part in parts if part and not part.startswith(_OWN_COOKIE))
 
 
 async def ticket_for(scope: Scope, auth: Auth) -> str:
-    """A ticket for whoever the gate found out; empty if that is nobody."""
+    """A ticket for the caller that the middleware found; empty if there is none."""
     caller = scope["state"].get("caller")
     if not isinstance(caller, Caller) or caller.by_page or caller is PAGE:
         return ""
@@ -114,13 +113,12 @@ class PageUnavailable(Exception):
 
 
 class HttpProxy:
-    """Takes what is the page's to its process; the rest goes on to the routes."""
+    """Forwards requests of the page to its process; all others go to the routes."""
 
     def __init__(self, app: ASGIApp, page: PageSupervisor, auth: Auth) -> None:
         self._app, self._page, self._auth = app, page, auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] != "http" or not is_page(scope["path"]):
             return await self._app(scope, receive, send)
         if not self._page.is_on:
@@ -143,8 +141,6 @@ class HttpProxy:
 
 
 class ProxiedRequest:
-    """One request, and its answer."""
-
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._sent_any = self._gone = False
@@ -152,7 +148,7 @@ class ProxiedRequest:
         """Whether anything of the answer is out."""
 
     async def run(self, page: PageSupervisor, ticket: str, patience: float) -> None:
-        """Bring it there and back. A process that ends before it answers is asked again, if nothing is lost by that."""
+        """Forward the request; if the process ends before it answers, try again unless data would be lost."""
         begin, tries = time.monotonic(), 0
         while True:
             try:
@@ -165,7 +161,7 @@ class ProxiedRequest:
             await asyncio.sleep(_AGAIN)
 
     async def _try(self, page: PageSupervisor, ticket: str, end: float) -> None:
-        """Sockets and not streams: a stream that cannot be written to any more forgets the answer that it has."""
+        """Uses sockets, not streams: a stream that cannot be written any more drops what it has read."""
         with await page.connect() as connection:
             feeding = asyncio.create_task(self._feed(connection, self._head(ticket)))
             try:
@@ -180,7 +176,7 @@ class ProxiedRequest:
         return request_head(target_of(scope), scope["method"].encode(), scope["headers"], ticket, more)
 
     async def _feed(self, connection: socket.socket, head: bytes) -> None:
-        """Bring the request there; if the browser goes, so do we."""
+        """Send the request; when the browser disconnects, disconnect from the page."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # it has enough and says why, or has ended, which is seen where it is read
             await loop.sock_sendall(connection, head)
@@ -192,7 +188,6 @@ class ProxiedRequest:
             connection.shutdown(socket.SHUT_RDWR)
 
     async def _bring(self, connection: socket.socket, end: float) -> None:
-        """Bring the answer back."""
         answer = _PageResponse()
         parser = httptools.HttpResponseParser(answer)
         while not answer.complete:
@@ -227,8 +222,6 @@ class ProxiedRequest:
 
 
 class _PageResponse:
-    """What the parser has read so far."""
-
     def __init__(self) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
@@ -237,11 +230,11 @@ class _PageResponse:
 
     @property
     def measured(self) -> bool:
-        """Whether its end can be told; else it goes on until the connection ends."""
+        """Whether its length is known; else it ends with the connection."""
         return any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
     def on_status(self, status: bytes) -> None:
-        """Nobody reads the words."""
+        """The reason phrase is not used."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
@@ -257,7 +250,7 @@ class _PageResponse:
 
 
 def _on_loop(end: float) -> float:
-    """The event loop's clock is the monotonic one, by its own name."""
+    """A time of the monotonic clock, on the clock of the event loop."""
     return asyncio.get_running_loop().time() + end - time.monotonic()
 
 

@@ -25,14 +25,13 @@ _BURST, _REFILL = 500.0, 1.0  # lines: so many at once, and so many a second
 
 
 class PageLog:
-    """Reads lines, and writes them down."""
+    """Copies the output of the page's process into the daemon's log."""
 
     def __init__(self) -> None:
         self._left, self._since = _BURST, time.monotonic()
         self._passed_over = 0
 
     async def read(self, stream: IO[bytes]) -> None:
-        """All that comes, until its end."""
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), stream
@@ -49,7 +48,7 @@ class PageLog:
             transport.close()
 
     def tell(self, line: bytes) -> None:
-        """Write a line down, if there were not too many of late."""
+        """Log a line, unless there were too many recently."""
         text = line.decode(errors="replace").rstrip()[:_LONGEST_LINE].removeprefix("page: ")
         if not text:
             return
@@ -78,7 +77,7 @@ _QUESTION = b"GET /page/assets/alive HTTP/1.1\r\nHost: gpuyard\r\nConnection: cl
 
 
 class PageSupervisor:
-    """Starts the page's process, and looks after it; lives in the event loop."""
+    """Starts the page's process, and restarts it when it ends; lives in the event loop."""
 
     def __init__(self, settings: Settings, command: Sequence[str] = ()) -> None:
         self._settings = settings
@@ -95,16 +94,14 @@ class PageSupervisor:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a page."""
         return self._listener is not None
 
     def facts(self) -> dict[str, Any]:
-        """How it does."""
         state = "off" if not self.is_on else "running" if self.answers else "starting"
         return {"url": self._url if self.is_on else None, "pid": self.pid, "starts": self.starts, "state": state}
 
     def is_page(self, pid: int) -> bool:
-        """Whether a process is the page's, or one that it has started."""
+        """Whether a process is the page's, or in its process group."""
         if self.pid is None:
             return False
         try:
@@ -113,7 +110,7 @@ class PageSupervisor:
             return False
 
     def open(self, url: str) -> None:
-        """Listen, for who comes by a URL. Where that cannot be done the queue goes on without a page."""
+        """Make the listening socket. If that fails, the daemon goes on without a page."""
         self._url = f"{url}/"
         try:
             self._listener = listen(self._settings.page_socket, 0o600)
@@ -121,7 +118,7 @@ class PageSupervisor:
             log.error("there is no page: its socket %s cannot be made (%s)", self._settings.page_socket, error)
 
     async def connect(self) -> socket.socket:
-        """A connection to the process, or to where it will be."""
+        """A connection to the process; while it starts, the connection waits at the socket."""
         found = socket.socket(socket.AF_UNIX)
         try:
             found.setblocking(False)
@@ -133,12 +130,11 @@ class PageSupervisor:
         return found
 
     async def connect_to(self, make: Callable[[], asyncio.Protocol]) -> None:
-        """The same, for a protocol."""
         with reachable(str(self._settings.page_socket)) as address:
             await asyncio.get_running_loop().create_unix_connection(make, address)
 
     def start(self, begun: Callable[[], bool]) -> None:
-        """Keep a process running until `end`, once the daemon has begun to answer; this returns at once."""
+        """Keep a process running until `end`, once the daemon answers requests; returns at once."""
         self._running = asyncio.create_task(self._run(begun))
 
     async def _run(self, begun: Callable[[], bool]) -> None:
@@ -160,19 +156,18 @@ class PageSupervisor:
                 await asyncio.wait_for(self._over.wait(), delay)
 
     def _delay(self, lived: float) -> float:
-        """Seconds until it is started again: the first time none, and then more and more if it never lives long."""
+        """Seconds until the next start: none at first, then more and more while it ends quickly."""
         if lived >= _QUICK:
             self._quick_ends = 0
         self._quick_ends += 1
         return 0.0 if self._quick_ends == 1 else min(_LONGEST_DELAY, 2.0 ** (self._quick_ends - 2))
 
     def end(self) -> None:
-        """Let it end, and start it no more."""
         self._over.set()
         self._signal(signal.SIGTERM)
 
     async def close(self) -> None:
-        """Wait until it has ended, for two seconds, and then make it."""
+        """Wait two seconds for its end, then kill it."""
         self.end()
         if self._running is not None:
             await asyncio.wait([self._running], timeout=_SOON)
@@ -184,7 +179,7 @@ class PageSupervisor:
             self._settings.page_socket.unlink(missing_ok=True)
 
     async def _life(self) -> str:
-        """One process, from its start to its end; how it ended."""
+        """Run one process to its end; returns how it ended."""
         process = self._start()
         self.starts += 1
         assert process.stdin is not None
@@ -228,7 +223,7 @@ class PageSupervisor:
         return process
 
     def _environment(self) -> dict[str, str]:
-        """Ours, as far as it is needed. The mark keeps it from being taken for what is left of a job."""
+        """A part of the daemon's. `MARK` keeps the process from being taken for the remains of a job."""
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         home = "/" if self._settings.shared else os.environ.get("HOME", "/")
         found = {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, "HOME": home, MARK: "page"}
@@ -240,7 +235,7 @@ class PageSupervisor:
                 os.killpg(self.pid, number)
 
     async def _watch(self) -> None:
-        """Note when it answers; one that does not for long is ended, which lets another begin."""
+        """Note when it answers; kill it when it has not for long, so that it is restarted."""
         while True:
             try:
                 answered = await asyncio.wait_for(self._ask(), _STUCK if self.answers else _SLOW_START)
@@ -261,7 +256,6 @@ class PageSupervisor:
 
 
 async def _readable(pidfd: int) -> None:
-    """Return when a process has ended."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(pidfd, ended.set)
     try:

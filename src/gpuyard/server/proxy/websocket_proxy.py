@@ -30,15 +30,13 @@ _GOING_AWAY, _MAY_NOT = b"\x88\x02\x03\xe9", b"\x88\x02\x03\xf0"  # frames of we
 
 
 class WebSocketProxy:
-    """Takes connections that ask to become websockets."""
-
     def __init__(self, page: PageSupervisor, auth: Auth) -> None:
         self.page, self._auth = page, auth
 
     def take(
         self, scope: Scope, url: bytes, transport: asyncio.Transport, lost: Callable[[Any], None]
     ) -> BrowserConnection:
-        """What the connection is handed to; `lost` is told when it ends."""
+        """The protocol for a connection; `lost` is called when it ends."""
         pump = BrowserConnection(transport, lost)
         scope["raw_path"], scope["query_string"] = _parts(url)
         scope["path"] = scope["raw_path"].decode("latin-1")
@@ -51,7 +49,7 @@ class WebSocketProxy:
         return pump
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        """Why not; None if nothing speaks against it."""
+        """Status and text of a refusal; None if the connection is allowed."""
         hosts, headers = self._auth.hosts, dict(scope["headers"])
         host, port = headers.get(b"host", b"").decode("latin-1"), (scope.get("server") or (None, None))[1]
         names = sum(name == b"host" for name, _ in scope["headers"])
@@ -68,13 +66,13 @@ class WebSocketProxy:
         return None if self.page.is_on else (404, "this daemon has no page")
 
     def _note(self, scope: Scope, status: int) -> None:
-        """Write a refusal down, as of any other request."""
+        """Write a refusal to the audit log."""
         if status in REFUSALS:
             address = address_of(scope, self._auth.settings)
             self._auth.audit.add(AuditEntry(time.time(), "", "nobody", address, scope["method"], scope["path"], status))
 
     async def _connected(self, pump: BrowserConnection, scope: Scope) -> None:
-        """Find out who it is, and connect them."""
+        """Authenticate the caller, and connect to the page's process."""
         try:
             scope["state"]["caller"] = self._auth.authenticator.caller(scope)
         except GpuyardError:  # whoever is not known can see the door only, which the page's process sees to
@@ -92,7 +90,7 @@ class WebSocketProxy:
             pump.watch(lambda: self._holds(claim))
 
     def _holds(self, claim: TicketClaim) -> bool:
-        """Whether somebody may still look; who has a page open uses their session."""
+        """Whether the caller may still see the page; this counts as use of the session."""
         try:
             self._auth.authenticator.claimed(claim)
         except GpuyardError:
@@ -101,7 +99,7 @@ class WebSocketProxy:
 
 
 def _parts(url: bytes) -> tuple[bytes, bytes]:
-    """The path and the query; nothing of what cannot be read."""
+    """The path and the query; empty if the URL cannot be parsed."""
     try:
         found = httptools.parse_url(url)
     except httptools.HttpParserError:
@@ -110,7 +108,7 @@ def _parts(url: bytes) -> tuple[bytes, bytes]:
 
 
 class BrowserConnection(asyncio.Protocol):
-    """The browser's end."""
+    """The connection to the browser."""
 
     def __init__(self, transport: asyncio.Transport, lost: Callable[[Any], None]) -> None:
         self._transport, self._lost = transport, lost
@@ -122,12 +120,11 @@ class BrowserConnection(asyncio.Protocol):
         transport.pause_reading()  # until there is somebody to pass it on to
 
     def begin(self, connecting: Any) -> None:
-        """Have it connected."""
         self.after("begin", _BEGIN, self._give_up)
         self._task = asyncio.create_task(connecting)
 
     def watch(self, holds: Callable[[], bool]) -> None:
-        """End it once whoever opened it may not look any longer."""
+        """Close the connection once its caller may not see the page any more."""
         if self._transport.is_closing():
             return
         if holds():
@@ -136,7 +133,7 @@ class BrowserConnection(asyncio.Protocol):
             self.end(_MAY_NOT)
 
     def refuse(self, status: int, why: str) -> None:
-        """Say no, in plain HTTP."""
+        """Send an HTTP refusal."""
         if self._answered:
             return self.end()
         body = why.encode()
@@ -147,44 +144,42 @@ class BrowserConnection(asyncio.Protocol):
         return self.end()
 
     def end(self, frame: bytes = b"") -> None:
-        """Hang up, when what is on its way has been taken, or has not been for a while."""
+        """Close the connection when all data is sent, or after a few seconds."""
         if frame and self._answered:
             self._transport.write(frame)
         self._transport.close()
         self.after("linger", _LINGER, self._transport.abort)
 
     def shutdown(self) -> None:
-        """The daemon ends."""
+        """Called by uvicorn when the daemon ends."""
         self.end(_GOING_AWAY)
 
     def _give_up(self) -> None:
         self.refuse(503, "the page is being started; try again")
 
     def after(self, name: str, seconds: float, act: Callable[[], None]) -> None:
-        """Do something later, unless it is put off or called off."""
+        """Call `act` later; replaces the timer of that name."""
         self.stop_timer(name)
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, act)
 
     def stop_timer(self, name: str) -> None:
-        """Call it off."""
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
 
     # -- between the two ---------------------------------------------------------------------------
 
     def joined(self, far: PageConnection) -> None:
-        """The page's process is there."""
+        """Called when the page's process is connected."""
         self._far = far
         self.hurry(True)
 
     def give(self, data: bytes) -> None:
-        """Send something to the browser."""
         self._answered = True
         self.stop_timer("begin")
         self._transport.write(data)
 
     def hurry(self, on: bool) -> None:
-        """Read on, or wait until what was read has been taken."""
+        """Resume or pause reading, so that a slow receiver is not flooded."""
         if self._transport.is_closing():
             return
         if on:
@@ -193,24 +188,20 @@ class BrowserConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        """The browser says something."""
         if self._far is not None:
             self._far.give(data)
 
     def pause_writing(self) -> None:
-        """The browser is slow."""
         self.after("stuck", _STUCK, self._transport.abort)
         if self._far is not None:
             self._far.hurry(False)
 
     def resume_writing(self) -> None:
-        """The browser has caught up."""
         self.stop_timer("stuck")
         if self._far is not None:
             self._far.hurry(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The browser has gone."""
         for name in list(self._timers):
             self.stop_timer(name)
         if self._task is not None:
@@ -221,14 +212,13 @@ class BrowserConnection(asyncio.Protocol):
 
 
 class PageConnection(asyncio.Protocol):
-    """The end of the page's process."""
+    """The connection to the page's process."""
 
     def __init__(self, pump: BrowserConnection, head: bytes) -> None:
         self._pump, self._head = pump, head
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there, or will be."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(_MOST)
@@ -236,16 +226,13 @@ class PageConnection(asyncio.Protocol):
         self._pump.joined(self)
 
     def data_received(self, data: bytes) -> None:
-        """It says something."""
         self._pump.give(data)
 
     def give(self, data: bytes) -> None:
-        """Send something to it."""
         assert self._transport is not None
         self._transport.write(data)
 
     def hurry(self, on: bool) -> None:
-        """Read on, or wait until what was read has been taken."""
         if self._transport is None or self._transport.is_closing():
             return
         if on:
@@ -254,18 +241,15 @@ class PageConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def leave(self) -> None:
-        """Nobody is at the other end any more."""
         if self._transport is not None:
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        """It is slow."""
         self._pump.hurry(False)
 
     def resume_writing(self) -> None:
-        """It has caught up."""
         self._pump.hurry(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended; the browser tries again by itself."""
+        """The browser reconnects by itself."""
         self._pump.end()

@@ -81,7 +81,6 @@ _STANDING = ok("How it stands.", batch_types.BatchStanding, BATCH_STANDING)
 
 
 def report_json(head: BatchHead, log: BatchLog, now: float) -> dict[str, Any]:
-    """What a batch achieved, as JSON has it."""
     jobs, spans = log.rows(head.id), log.spans(head.id, now)
     views = [view for view in jobs if view.work.get("row")]
     costs = _costs(views, spans, log)
@@ -101,13 +100,13 @@ def report_json(head: BatchHead, log: BatchLog, now: float) -> dict[str, Any]:
 
 
 def _retries(views: Sequence[JobView], spans: Iterable[tuple[str, int]]) -> int:
-    """How often rows were run again, but for those that were stopped so that others can run."""
+    """How often rows ran again, preemptions not counted."""
     began = Counter(job for job, _ in spans)  # an attempt may never have begun, if the daemon was killed just then
     return sum(max(0, began[view.id] - 1 - view.preemptions) for view in views)
 
 
 def _evidence(rows: int, alone: int) -> str:
-    """Where the times of single rows come from."""
+    """Where the run times of single rows come from."""
     if not rows:
         return "no row has run yet"
     if not alone:
@@ -136,7 +135,7 @@ def _waves(views: Sequence[JobView], spans: dict[tuple[str, int], Span]) -> list
 
 
 def _costs(views: Sequence[JobView], spans: dict[tuple[str, int], Span], log: BatchLog) -> list[Cost]:
-    """What each row that has ended costs by itself: as others like it took alone, or as its last attempt did."""
+    """What each row that has ended costs alone: by similar runs alone on a GPU, or by its last attempt."""
     single = by_themselves(spans)  # what was measured is looked at now and then, which may miss a short neighbour
     ended = [(view, spans[key]) for view in views if view.state in OVER and (key := (view.id, view.attempt)) in spans]
     alone = {v.id for v, _ in ended if (v.measured or {}).get("alone") and (v.id, v.attempt) in single}
@@ -153,7 +152,7 @@ def _costs(views: Sequence[JobView], spans: dict[tuple[str, int], Span], log: Ba
 
 
 def _runtime_alone(log: BatchLog, signature: str, epochs: float, but: set[str]) -> float | None:
-    """Seconds that runs like this took alone, of as many epochs, but for certain jobs; None if there was none."""
+    """The median seconds of similar runs alone, of as many epochs, without some jobs; None if there is none."""
     runs = log.alone(signature) if signature else []
     times = [seconds for job, seconds, command in runs if job not in but and epochs_in(command) == epochs]
     return median(times) if times else None
@@ -283,7 +282,7 @@ class BatchRoutes:
             return _known(log, batch)
 
     def _open_ids(self, batch: str) -> list[str]:
-        """Those that wait last come first: none of them is to start because another has ended."""
+        """The last ones first, so that no row starts because an earlier one was cancelled."""
         with batch_log(self._context.settings.database) as log:
             return [view.id for view in reversed(log.rows(batch, "AND ended IS NULL"))]
 
@@ -329,7 +328,6 @@ def _summary(head: BatchHead) -> dict[str, Any]:
 
 
 def outcome(view: JobView) -> dict[str, Any]:
-    """How a row stands, or ended."""
     work = view.work
     row = work.get("row") or (0, 1)
     ran = view.started is not None and view.ended is not None

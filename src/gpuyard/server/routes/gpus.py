@@ -154,7 +154,6 @@ def _with_gaps(column: list[int], unknown: Flags) -> list[int | None]:
 
 
 def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
-    """The GPUs, and who is on them."""
     found = []
     drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
     now = time.time()
@@ -195,7 +194,7 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
 
 
 def _for_shares(device: Device, tenants: list[JobView], state: State) -> dict[str, Any]:
-    """What of a GPU was promised, what is kept free or used by others, and what is left for those who share it."""
+    """Memory of a GPU that is promised, kept free, used by others, and left for shares."""
     taken, gpu = state.taken, device.index
     beyond = taken[gpu] if gpu < len(taken) else 0.0
     buffer = min(beyond, state.buffer)
@@ -211,13 +210,13 @@ def _for_shares(device: Device, tenants: list[JobView], state: State) -> dict[st
 
 
 def _uncounted(view: JobView, state: State) -> int:
-    """Bytes that a job was promised and does not count with, since it is expected to use less."""
+    """Bytes that were promised to a job but are not counted, because it is expected to use less."""
     charge = state.charges.get(state.row_of.get(view.id, -1))
     return 0 if charge is None else max(0, int((view.work["gpu_memory"] or 0) - charge))
 
 
 def _processes(occupants: Iterable[Occupant]) -> list[dict[str, Any]]:
-    """Who is on a GPU, the largest first."""
+    """The processes on a GPU, the largest first."""
     return [
         {
             "pid": one.pid, "user": one.who.user if one.who else None, "name": one.who.name if one.who else None,
@@ -228,7 +227,7 @@ def _processes(occupants: Iterable[Occupant]) -> list[dict[str, Any]]:
 
 
 def _as_processes(machine: Machine, device: Device, tenants: Iterable[JobView]) -> list[dict[str, Any]]:
-    """Nobody is ever on a simulated GPU; jobs stand for their processes."""
+    """Jobs on a simulated GPU, which has no processes, in the format of processes."""
     return [
         {
             "pid": None, "user": view.user, "name": view.name or None, "memory": memory_of(view, device, machine.uses),

@@ -106,11 +106,9 @@ class JobReport(BaseModel):
     predicted_gain: Annotated[float | None, _SHARE] = None
 
     def numbers(self) -> dict[str, Any]:
-        """How it does."""
         return {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
 
     def decided(self) -> dict[str, Any]:
-        """What it decided; empty if nothing."""
         if not self.decision:
             return {}
         return {name: value for name in _DECISION if (value := getattr(self, name)) is not None}
@@ -209,7 +207,7 @@ class GrantRoutes:
         }  # fmt: skip
 
     async def _how(self, view: JobView, report: Report | None, granted: list[int]) -> str:
-        """How it stands with offers, in a sentence."""
+        """Whether it is offered GPUs, and why not, in a sentence."""
         if not view.work.get("adaptive") or view.state != "running":
             return ""
         daemon = self._context.daemon

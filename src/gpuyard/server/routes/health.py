@@ -46,20 +46,17 @@ _OLD = 30.0  # seconds after which a reading tells nothing any more
 
 
 class StreamCounts(NamedTuple):
-    """How many follow events, and how many streams there are in all, logs included."""
+    """Clients that follow events, and all streams, those of logs included."""
 
     events: int
     streams: int
 
 
 class MetricsCollector(Collector):
-    """Turns what the daemon knows into metrics, when somebody asks."""
-
     def __init__(self, daemon: Yard, since: float, followers: Any) -> None:
         self._daemon, self._since, self._followers = daemon, since, followers
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as of now."""
         views = list(self._daemon.store.open.values())
         yield from _process(self._since, self._daemon)
         yield from _queue(views)
@@ -75,7 +72,7 @@ class MetricsCollector(Collector):
 
 
 def registry_of(daemon: Yard, since: float, followers: Any) -> CollectorRegistry:
-    """What a scrape shows: the daemon, and the daemon's process."""
+    """The metrics of the daemon and of its process."""
     registry = CollectorRegistry()
     registry.register(MetricsCollector(daemon, since, followers))
     ProcessCollector(registry=registry)
@@ -191,7 +188,7 @@ _EXTRAS = {
 
 
 def _more_of_gpus(daemon: Yard) -> Iterator[Metric]:
-    """What else is recorded of GPUs; of simulated ones it is the model's, and `gpuyard_gpu_info` says which are."""
+    """Further readings; those of simulated GPUs come from a model, and `gpuyard_gpu_info` says which GPUs are."""
     looks = [] if daemon.machine.age() > _OLD else list(daemon.machine.readings())
     answering = [look for look in looks if not look.reading.lost]
     for name, (field, factor, text) in _EXTRAS.items():

@@ -32,8 +32,6 @@ from gpuyard.spec.notation import task_id
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs somebody wants to see."""
-
     over: bool | None
     """Those that are over (True), or not; None: both."""
     wanted: Mapping[str, str]
@@ -48,7 +46,7 @@ class JobFilter:
     """Whether the waiting tasks of an array are one entry."""
 
     def found(self, opened: list[JobView], reader: Reader) -> list[JobView]:
-        """The jobs: out of memory if they are open, so that a long queue is quick to list."""
+        """The matching jobs; open jobs come from memory, so that a long queue is quick to list."""
         if self.over is None:
             found = reader.jobs(over=None, wanted=self.wanted, tag=self.tag)
         else:
@@ -64,15 +62,13 @@ class JobFilter:
 
 
 def _searched_text(view: JobView) -> str:
-    """Where a text is looked for: line by line, so that nothing is found across two of them."""
+    """The text that is searched, on several lines, so that no match spans two fields."""
     work = view.work
     command = " ".join(work.get("command", ()))
     return "\n".join((view.id, view.name, view.user, view.state, command, *work.get("tags", ())))
 
 
 class JobPage(NamedTuple):
-    """A page of jobs."""
-
     answer: dict[str, Any]
     more: bool
     """Whether there are others behind it."""
@@ -127,7 +123,7 @@ class JobListing:
 
 
 def _in_order(views: list[JobView], reasons: Mapping[str, Reason]) -> list[JobView]:
-    """Who runs, who waits as the policy has it, who is held, who is over; else in the order of submission."""
+    """Running, waiting in the order of the policy, held, over; else in the order of submission."""
     views.sort(key=_NUMBER)
     groups: tuple[list[JobView], ...] = ([], [], [], [])
     for view in views:
@@ -143,14 +139,14 @@ _GROUPS = {"running": 0, "queued": 1, "held": 2}
 
 
 def _since(views: list[JobView], reader: Reader) -> list[float]:
-    """When each began to wait, the last time."""
+    """When each job began to wait for its latest attempt."""
     again = [_first_id(view) for view in views if view.attempt > (view.state not in ("queued", "held"))]
     requeued = reader.requeued(again) if again else {}
     return [requeued.get(_first_id(view), view.submitted) for view in views]
 
 
 def _first_id(view: JobView) -> str:
-    """Its id; of folded tasks, the first one's."""
+    """The job's id; of folded tasks, that of the first."""
     return task_id(view.array, view.work["task"]) if view.array else view.id
 
 
@@ -267,7 +263,7 @@ class ListRoutes:
 
 
 def paged(request: Request, answer: dict[str, Any], further: dict[str, Any] | None) -> Response:
-    """A page, and where the next one is: at the same address, but for what is said."""
+    """A page with the URL of the next one: the same query but for `further`."""
     if further is None:
         return reply({**answer, "next": None})
     kept = [(name, value) for name, value in request.query_params.multi_items() if name not in further]
@@ -278,7 +274,7 @@ def paged(request: Request, answer: dict[str, Any], further: dict[str, Any] | No
 
 
 def _behind(view: JobView) -> str:
-    """A cursor behind a job that is over: when it ended, exactly, and its number."""
+    """The cursor after a job that is over: the exact time of its end, and its number."""
     return f"{float(view.ended or 0.0).hex()}_{view.number}"
 
 

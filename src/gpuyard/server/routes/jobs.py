@@ -257,7 +257,7 @@ class JobRoutes:
         return copy
 
     async def _content(self, request: Request, view: JobView, given: Copy) -> str:
-        """The hash of the script of a copy, as it is now."""
+        """The hash of the copy's script as it is now."""
         if given.command is None and view.work.get("script"):
             return digest_of(self._context.reader.script(view.work["script"]))
         command, directory = given.command or view.work["command"], given.directory or view.work["directory"]
@@ -266,7 +266,6 @@ class JobRoutes:
 
 
 def _array(views: list[JobView]) -> str:
-    """The array of the same tasks."""
     at_most: Any = views[0].work.get("at_most")
     return ranges(view.work["task"] for view in views) + (f"%{at_most}" if at_most else "")
 

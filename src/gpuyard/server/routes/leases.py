@@ -70,7 +70,6 @@ class LeaseWish(Asked):
     ] = None
 
     def work(self, holder: Holder | None, requester: Holder | None) -> Work:
-        """What it is, but for what a policy looks at."""
         comm = (processes.read_proc(holder.pid, "comm") or b"").decode(errors="replace").strip() if holder else ""
         return Work(
             command=(),
@@ -228,7 +227,7 @@ class LeaseRoutes:
 
 
 def terms_of(view: JobView | None) -> Terms | None:
-    """What a lease is, out of its view; None if it is none, or over."""
+    """The terms of a lease; None for other jobs."""
     if view is None or view.kind != "lease":
         return None
     holder, requester = view.work.get("holder"), view.work.get("requester")

@@ -185,7 +185,6 @@ class LimitRoutes:
 
 
 def reservation_json(booking: Booking) -> dict[str, Any]:
-    """A reservation."""
     return {
         "name": booking.name, "gpus": list(booking.gpus), "begin_at": iso(booking.begin), "end_at": iso(booking.end),
         "users": list(booking.users),
@@ -193,7 +192,6 @@ def reservation_json(booking: Booking) -> dict[str, Any]:
 
 
 def limits_json(standing: UserShare) -> dict[str, Any]:
-    """What somebody deserves, may have and has had."""
     return {
         "name": standing.user, "group": standing.group or None, "weight": standing.weight,
         "gpus": standing.gpus, "week_gpu_hours": standing.week, "faded_gpu_hours": standing.faded,

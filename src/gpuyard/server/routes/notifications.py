@@ -197,7 +197,7 @@ def _subscription(one: Subscription) -> dict[str, Any]:
 
 
 def _delivery(one: Delivery, own: bool) -> dict[str, Any]:
-    """A delivery; where somebody else's goes is not told."""
+    """A delivery; the target of another user's is not shown."""
     return {
         "id": str(one.id) if one.id else None, "at": iso(one.at), "user": one.user, "job": one.job or None,
         "event": one.event, "state": one.state, "attempts": one.attempts, "error": one.error or None,

@@ -194,13 +194,13 @@ def _names(text: str, usual: tuple[str, ...]) -> list[str]:
 
 
 def _spells(columns: dict[str, list[Any]]) -> list[Spell]:
-    """The attempts of a span of time, those that began last first."""
+    """The attempts, those that began last first."""
     rows = zip(*(columns[name] for name in ("job", "attempt", "gpu", "begin", "end", "name")), strict=True)
     return [Spell(job, attempt, tuple(gpus), begin, end, {}, name) for job, attempt, gpus, begin, end, name in rows]
 
 
 def _had(there: Iterable[Spell], gpus: Sequence[int] | None, begin: float, end: float) -> float:
-    """Hours for which jobs had GPUs in a span of time; a GPU that several share counts once."""
+    """Hours for which jobs had GPUs in a span of time; a shared GPU counts once."""
     spans: dict[int, list[tuple[float, float]]] = {}
     for one in there:
         for gpu in one.gpus:
@@ -216,7 +216,7 @@ def _had(there: Iterable[Spell], gpus: Sequence[int] | None, begin: float, end: 
 
 
 def _only_within(track: Track, there: Sequence[Spell], now: float) -> None:
-    """Of a GPU that a job had for some of the time only, leave out the rest; a gap is where that was."""
+    """Drop what a GPU did outside the job's attempts; one NaN between two attempts makes a gap in plots."""
     slack = max(1.0, float(np.median(np.diff(track.at))) if len(track.at) > 1 else 1.0)
     inside = np.zeros(len(track.at), dtype=bool)
     for one in there:

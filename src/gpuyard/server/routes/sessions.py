@@ -104,7 +104,7 @@ class SessionRoutes:
         return self._auth.authenticator.checked(text, source_of(request.scope, self._auth.settings))
 
     async def _opened(self, request: Request, token: Token) -> tuple[Session, str]:
-        """A session, and its secret; whoever opens it is known from now on, also to the audit trail."""
+        """A session, and its secret; the token's user becomes the caller, also for the audit log."""
         self._auth.authenticator.holder(token, "")
         place = source_of(request.scope, self._auth.settings)
         session, secret = await asyncio.to_thread(self._auth.credentials.open_session, token, place)
@@ -112,12 +112,12 @@ class SessionRoutes:
         return session, secret
 
     def _set_cookie(self, request: Request, response: Response, secret: str) -> None:
-        """No script can read it, no page of another site can make a browser send it; how long it counts, we know."""
+        """For this site only, and not for scripts. It has no end of its own: the daemon knows the session's."""
         secure = self._is_secure(request)
         response.set_cookie(COOKIE, secret, path="/", secure=secure, httponly=True, samesite="strict")
 
     def _is_secure(self, request: Request) -> bool:
-        """Whether the browser speaks TLS, with us or with a proxy of ours."""
+        """Whether the browser uses TLS, with us or with our proxy."""
         proxied = bool(self._auth.settings.allowed_hosts)
         return request.url.scheme == "https" or (proxied and request.headers.get("x-forwarded-proto") == "https")
 

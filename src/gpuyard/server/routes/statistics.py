@@ -87,7 +87,7 @@ class StatisticsRoutes:
         return reply({"since": iso(begin), "until": iso(end), "gpus": len(devices), **found, "queue": queue})
 
     def _energy(self, user: dict[str, Any], views: list[JobView], begin: float, end: float) -> float | None:
-        """What a user's jobs took of energy in a span of time: of those that are over, and of those that run."""
+        """Watt-hours of a user's jobs in a span of time, running ones included."""
         known = [] if user["energy_wh"] is None else [user["energy_wh"]]
         for view in views:
             live = self._context.daemon.measures.live(view) if view.user == user["user"] else None
@@ -130,7 +130,7 @@ class StatisticsRoutes:
 def span_of(
     since: datetime | None, until: datetime | None, now: float, usual: float = _STATS_SPAN
 ) -> tuple[float, float]:
-    """The span of time that somebody means: the day (or so) before its end, and until now, if not said."""
+    """The requested span; by default it ends now, and is a day (or `usual`) long."""
     end = min(now, _seconds(until, now))
     begin = _seconds(since, end - usual)
     if begin >= end:
@@ -153,7 +153,7 @@ def _pair(one: Finding) -> dict[str, Any]:
 
 
 def _kind(one: Finding, which: int) -> dict[str, str]:
-    """A kind of jobs: what tells it, what they are called, and the last of them that this was seen at."""
+    """A kind of jobs: its signature, the name of its jobs, and the last job that was observed."""
     signature = (one.sufferer, one.beside)[which]
     return {"signature": signature, "name": one.names[which], "job": one.jobs[which]}
 

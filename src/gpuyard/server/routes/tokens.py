@@ -126,7 +126,7 @@ class TokenRoutes:
         return reply({"entries": [entry_json(seq, entry) for seq, entry in found]})
 
     def _check(self, caller: Caller, user: str, role: Role) -> None:
-        """Refuse a token that would let somebody do more than they may."""
+        """Refuse a token that would allow more than the caller may do."""
         if caller.via not in ("socket", "loopback") and not caller.admin:
             raise Forbidden("a token cannot make tokens, unless it is an admin's; do it on the daemon's machine")
         if not _NAME.fullmatch(user) or user == ANONYMOUS.name:
@@ -142,7 +142,7 @@ class TokenRoutes:
             )
 
     def _uid(self, user: str, role: Role) -> int | None:
-        """The account whose jobs a token runs; None where they all run as the daemon."""
+        """The uid that the token's jobs run as; None where all jobs run as the daemon's user."""
         if not self._auth.settings.shared or role is Role.VIEWER:
             return None
         if (uid := uid_of(user)) is None:
@@ -153,7 +153,7 @@ class TokenRoutes:
         return uid
 
     def _runs_as(self, token: Token) -> str | None:
-        """The account that jobs of a token run as; None if it runs none."""
+        """The account that the token's jobs run as; None for viewers."""
         if token.role == Role.VIEWER.value:
             return None
         return token.user if self._auth.settings.shared else name_of(os.geteuid())
@@ -168,7 +168,6 @@ class TokenRoutes:
 
 
 def entry_json(seq: int, entry: AuditEntry) -> dict[str, Any]:
-    """An entry of the audit trail."""
     return {
         "id": seq, "at": iso(entry.at), "user": entry.user or None, "via": entry.via, "address": entry.address or None,
         "method": entry.method or None, "path": entry.path, "status": entry.status, "job": entry.job or None,
@@ -177,7 +176,6 @@ def entry_json(seq: int, entry: AuditEntry) -> dict[str, Any]:
 
 
 def _is_theirs(caller: Caller, token: Token) -> bool:
-    """Whether a token is of whoever asks, who is known."""
     return token.user == caller.name and caller.via != "nobody"
 
 

@@ -42,7 +42,7 @@ _UNSAID = 1000  # events that somebody does not want, after which they are told 
 
 @dataclass(frozen=True, slots=True)
 class EncodedEvent:
-    """An event, ready to be sent."""
+    """An event in the format of server-sent events."""
 
     seq: int
     kind: str
@@ -53,7 +53,7 @@ class EncodedEvent:
 
 
 class EventChunk(NamedTuple):
-    """What follows an event: bytes, the number of the last event in them, and how far that leads."""
+    """Events after a position: their bytes, the number of the last one, and the position that was reached."""
 
     data: bytes
     last: int
@@ -61,7 +61,7 @@ class EventChunk(NamedTuple):
 
 
 class EventHub:
-    """Reads events when they are written, and hands them to whoever follows; lives in the event loop."""
+    """Reads new events once, and sends them to all followers; lives in the event loop."""
 
     def __init__(self, last: Callable[[], int], reader: Callable[[], Reader], watch: Watch) -> None:
         self._log_end, self._reader, self._watch = last, reader, watch
@@ -79,7 +79,7 @@ class EventHub:
         return len(self._lines)
 
     async def follow(self, line: StreamWriter, after: int | None, wish: EventFilter) -> None:
-        """Tell what happens after an event, or from now on, until the client or the daemon goes."""
+        """Send the events after a position, or from now on, until the client disconnects or the daemon ends."""
         now = self._log_end()
         at = said = now if after is None else min(after, now)  # a log that was put back may end before it
         await line.send(b"retry: %d\nid: %d\n\n" % (_RETRY, at))
@@ -111,7 +111,7 @@ class EventHub:
             self._lines.discard(line)
 
     async def _run(self) -> None:
-        """Read what was written, again and again, while anybody follows."""
+        """Read new events while there are followers."""
         while self._lines and not self._watch.over:
             if self._log_end() == self._end:
                 await self._watch.wait(_LOOK)
@@ -128,7 +128,7 @@ class EventHub:
             line.wake.set()
 
     async def _read_on(self) -> bool:
-        """Put what is new into the ring, and what is old out of it; whether that was all."""
+        """Move new events into the ring, and old ones out; returns whether all were read."""
         until = self._log_end()
         new = until - self._end
         if new <= 0:
@@ -145,7 +145,7 @@ class EventHub:
         return self._end >= until
 
     def _shorten(self) -> None:
-        """Let go of the older half, and of more if that is not enough."""
+        """Drop the older half, or more if that is too little."""
         left, size = len(self._ring), 0
         while left > len(self._ring) // 2 and size + len(self._ring[left - 1].data) <= _MOST_BYTES // 2:
             left -= 1
@@ -154,7 +154,7 @@ class EventHub:
         self._ring, self._size = self._ring[left:], size
 
     def _piece(self, after: int, wish: EventFilter) -> EventChunk | None:
-        """What follows an event, out of the ring; None if that begins later."""
+        """Events after a position from the ring; None if the ring begins later."""
         if after < self._begin:
             return None
         if after >= self._end:
@@ -177,7 +177,7 @@ class EventHub:
         return piece
 
     async def _page(self, after: int, wish: EventFilter) -> EventChunk:
-        """The same, out of the log."""
+        """The same from the log."""
         found, reached = await self._in_thread(after, self._end, wish)
         return EventChunk(b"".join(told.data for told in found), found[-1].seq if found else after, reached)
 
@@ -185,7 +185,7 @@ class EventHub:
         return await asyncio.get_running_loop().run_in_executor(self._pages, self._read, after, until, wish)
 
     def _read(self, after: int, until: int, wish: EventFilter) -> tuple[list[EncodedEvent], int]:
-        """Some events after one and up to another that somebody wants, and how far these are all."""
+        """A part of the events between two positions that match, and the position that was reached."""
         if not wish.everything and not wish.job:
             until = min(until, after + _STRIDE)
         found: list[EncodedEvent] = []
@@ -200,7 +200,6 @@ class EventHub:
 
 
 def _wants(wish: EventFilter, told: EncodedEvent) -> bool:
-    """Whether somebody wants to know of an event."""
     if wish.kinds and told.kind not in wish.kinds:
         return False
     if wish.user and told.user != wish.user:

@@ -71,7 +71,7 @@ class LogRoutes:
         return await self._piece(view.id, attempt, offset, size, wait)
 
     def _attempt(self, view: JobView, wanted: int) -> int:
-        """Which attempt is asked for, if there is output of it, or will be."""
+        """The requested attempt, if its output exists or will exist."""
         if view.kind == "lease":
             raise NotNow(f"job {view.id} is a lease: gpuyard did not start its process, and has no output of it")
         if wanted > view.attempt:
@@ -82,7 +82,7 @@ class LogRoutes:
         return which
 
     async def _piece(self, job: str, attempt: int, offset: int, size: int, wait: float) -> Response:
-        """What there is from an offset on, or will be when the seconds are over."""
+        """Output from an offset on; waits for some until the time is over."""
         context = self._context
         end = time.monotonic() + wait
         while True:
@@ -96,7 +96,7 @@ class LogRoutes:
         return Response(data, media_type="application/octet-stream", headers=headers)
 
     async def _ranged(self, request: Request, view: JobView, which: int, text: str) -> Response:
-        """The bytes that somebody wants; where some were left out to keep to a limit, zeros stand for them."""
+        """A range of bytes; where output was dropped to keep a limit, zeros stand for it."""
         engine, job = self._context.daemon.engine, view.id
         whole = engine.log_size(job, which) if which else 0
         found = _bytes(text, whole)
@@ -124,7 +124,7 @@ class LogRoutes:
         return Stream(request, feed, 206, {**headers, **self._facts(view, which)})
 
     def _followed(self, request: Request, job: str, which: int, offset: int) -> Response:
-        """All that an attempt prints, until it is over; of a job that waits, that of the attempt to come."""
+        """The output of an attempt until its end; of a waiting job, that of its next attempt."""
         caller = self._context.permissions.caller(request)
         self._context.streams.check(caller)
 
@@ -165,13 +165,13 @@ class LogRoutes:
 
 
 def _is_tail(text: str) -> bool:
-    """Whether a range is of the last bytes, however many there are."""
+    """Whether a range means the last bytes."""
     match = _RANGE.fullmatch(text.replace(" ", ""))
     return match is not None and not match[1] and match[2].strip("0") != ""
 
 
 def _bytes(text: str, whole: int) -> tuple[int, int] | None:
-    """The first byte of a range and the one after its last; None if there is no such range."""
+    """The first byte of a range, and the one after its last; None if there is no such range."""
     match = _RANGE.fullmatch(text.replace(" ", ""))
     if match is None or match[1] + match[2] == "":
         return None

@@ -23,7 +23,7 @@ Wait = Annotated[float, Query(ge=0, le=_LONGEST, description="Seconds to wait fo
 
 
 class Watch:
-    """Who waits for what; lives in the event loop."""
+    """Lets requests wait for events of jobs; lives in the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -32,17 +32,17 @@ class Watch:
         """Whether nobody is to wait any more."""
 
     def committed(self, records: Iterable[Record]) -> None:
-        """Events are on disk. Called by the yard's thread."""
+        """Called by the daemon's thread when events are on disk."""
         jobs = {record.job for record in records if record.job is not None}
         arrays = {array for job in jobs if (array := array_of(job))}
         self._loop.call_soon_threadsafe(self._wake, jobs | arrays)
 
     def tell(self, topic: str) -> None:
-        """Something has happened that is no event. Called by any thread."""
+        """Wake those who wait for a topic that is no job. Called by any thread."""
         self._loop.call_soon_threadsafe(self._release, topic)
 
     def end(self) -> None:
-        """Let nobody wait any more: the daemon ends, and whoever asks is to be answered at once."""
+        """Wake all: the daemon ends, and requests that wait are answered at once."""
         self.over = True
         self._wake(set(self._waiters))
 
@@ -56,7 +56,7 @@ class Watch:
                 waiter.set_result(None)
 
     async def wait(self, seconds: float, job: str = _ANYTHING) -> None:
-        """Return when something has happened to the job (or at all), or the seconds are over."""
+        """Return when an event of the job (or any event) has come, or after the seconds."""
         waiter = self._loop.create_future()
         self._waiters[job].add(waiter)
         try:
@@ -83,7 +83,7 @@ class TooManyStreams(GpuyardError):
 
 
 class StreamWriter:
-    """The way to one client. It takes what the client takes, and no more: a slow one delays nobody but itself."""
+    """Sends to one client, at the client's speed: a slow one delays no other."""
 
     def __init__(self, send: Send, allowed: Callable[[], bool]) -> None:
         self._send, self._allowed = send, allowed
@@ -92,18 +92,18 @@ class StreamWriter:
         self.gone = False
 
     async def send(self, data: bytes) -> None:
-        """Send a piece, when there is room for it; raises `HungUp`."""
+        """Send a piece when there is room for it; raises `Disconnected`."""
         self.check()
         async with asyncio.timeout(_STUCK):
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     def check(self) -> None:
-        """Raise `HungUp` if nobody is there any more, or who is may not hear more."""
+        """Raise `Disconnected` if the client has gone, or may not see more."""
         if self.gone or not self._allowed():
             raise Disconnected
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Return when somebody says that there is something to do, or the seconds are over."""
+        """Return when `wake` is set, or after the seconds."""
         if self.gone:
             raise Disconnected
         with suppress(TimeoutError):
@@ -112,7 +112,7 @@ class StreamWriter:
         self.wake.clear()
 
     async def hear(self, receive: Receive) -> None:
-        """Notice that the client has gone."""
+        """Note when the client disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.gone = True
@@ -123,7 +123,7 @@ Feed = Callable[[StreamWriter], Awaitable[None]]
 
 
 class Stream(Response):
-    """An answer that a feed writes, piece by piece."""
+    """A response that a feed writes piece by piece."""
 
     def __init__(
         self,
@@ -140,7 +140,6 @@ class Stream(Response):
         self._allowed: Callable[[], bool] = getattr(request.state, "still_allowed", _always)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all that the feed has to say."""
         line = StreamWriter(send, self._allowed)
         hearing = asyncio.create_task(line.hear(receive))
         try:
@@ -154,20 +153,18 @@ class Stream(Response):
 
 
 class Streams:
-    """How many streams each user has; each takes a connection, and a part of the time."""
+    """Counts the streams of each user, since each takes a connection."""
 
     def __init__(self) -> None:
         self._open: Counter[tuple[str, bool]] = Counter()
 
     def check(self, caller: Caller) -> None:
-        """Refuse one more to who has too many."""
         most = _MOST_BY_PAGE if caller.by_page else _MOST_EACH
         if self._open[_counted_for(caller)] >= most:
             raise TooManyStreams(f"{caller.name} follows by {most} connections already, which is the most; close some")
 
     @contextmanager
     def one(self, caller: Caller) -> Iterator[None]:
-        """While this lasts, a user has one more."""
         whose = _counted_for(caller)
         self._open[whose] += 1
         try:
@@ -182,7 +179,7 @@ class Streams:
 
 
 def _counted_for(caller: Caller) -> tuple[str, bool]:
-    """What is counted together: what somebody has open themselves, and what the page has for them."""
+    """A user's own streams and those of the page for the same user are counted apart."""
     return caller.name, caller.by_page
 
 

@@ -67,7 +67,7 @@ class Registration(Named):
     req_gpu_num: Annotated[StrictInt, Field(ge=-_MOST_GPUS, le=_MOST_GPUS)] | None = 0
 
     def asked(self, count: int) -> Asked:
-        """What it asks for, on a machine of so many GPUs."""
+        """The request for a machine with `count` GPUs."""
         gpus, number = self.gpus or [], self.req_gpu_num or 0
         if not gpus:
             raise UserError("gpus must not be empty: list those that will do, as in [0, 1]")
@@ -156,7 +156,7 @@ class WatchmenRoutes:
         return guard
 
     async def _held(self, request: Request, work: Work) -> Work:
-        """The lease, with what keeps it: a process of this machine, or pings and then the use of its GPUs."""
+        """The lease with what keeps it: a process of this machine, or pings and then the use of its GPUs."""
         peer = await peer_of(request, self._context.settings)
         if peer is None:
             return replace(work, heartbeat=self._context.settings.queue_timeout, by_use=True)
@@ -171,7 +171,7 @@ class WatchmenRoutes:
         return replace(work, holder=holder, requester=requester, interactive=found.interactive)
 
     def _is_open(self, id: str) -> bool:
-        """Whether a client waits or has GPUs, by the yard's own state; for the yard's thread."""
+        """Whether a client waits or has GPUs, unwritten events included. For the daemon's thread."""
         daemon = self._context.daemon
         said = (record for record in daemon.unwritten if isinstance(record.event, Submitted))
         new = [record.job for record in said if _is_client(record.details["work"], id)]
@@ -180,7 +180,7 @@ class WatchmenRoutes:
         return any(row is not None and not daemon.state.phase[row].over for row in rows)
 
     async def _find(self, id: str) -> JobView | None:
-        """The latest client of this id: one that is open, or that finished lately."""
+        """The latest client with this id: an open one, or one that finished recently."""
         known = self._open_lease(id)
         return known or await asyncio.to_thread(self._finished, id)
 
@@ -283,7 +283,7 @@ def _is_client(work: Any, id: str) -> bool:
 
 
 def _prints_gpus(pid: int) -> bool:
-    """Whether a process is `python -m watchmen.wait`, which ends when it has told a shell which GPUs to use."""
+    """Whether a process is `python -m watchmen.wait`, which ends when it has printed the GPUs for a shell."""
     words = (processes.read_proc(pid, "cmdline") or b"").split(b"\0")
     module = any(words[n : n + 2] == [b"-m", b"watchmen.wait"] for n in range(len(words)))
     return module or any(word.endswith(b"watchmen/wait.py") for word in words[:3])
