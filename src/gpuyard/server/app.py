@@ -74,7 +74,6 @@ class HeadMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the GET route until its headers are sent: its body may be an endless stream."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             return await self._app(scope, receive, send)
 
@@ -191,8 +190,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return await _on_bug(request, error)
     headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooManyFailures) else None
-    told = error.told(request.url.path) if isinstance(error, Unauthenticated) else str(error)
-    return refusal(request.url.path, status, told, headers)
+    detail = error.message_for(request.url.path) if isinstance(error, Unauthenticated) else str(error)
+    return refusal(request.url.path, status, detail, headers)
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
@@ -205,9 +204,11 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
             f"the request is not JSON: {parts[0].get('ctx', {}).get('error', 'it cannot be read')}",
         )
     taken = _body_type(request)
-    told = [{"where": error_location(part), "message": error_message(part, taken)} for part in parts[:_MOST_PROBLEMS]]
-    detail = "; ".join(f"{one['where']}: {one['message']}".removeprefix("body: ") for one in told)
-    return refusal(request.url.path, 422, detail, errors=told)
+    problems = [
+        {"where": error_location(part), "message": error_message(part, taken)} for part in parts[:_MOST_PROBLEMS]
+    ]
+    detail = "; ".join(f"{one['where']}: {one['message']}".removeprefix("body: ") for one in problems)
+    return refusal(request.url.path, 422, detail, errors=problems)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -220,7 +221,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         )
     if error.status_code == 404:
         return refusal(request.url.path, 404, f"{what}: there is nothing here; GET {_SPEC} tells what there is")
-    if error.status_code == 400:  # by FastAPI, of a body that not even the reading of JSON could make sense of
+    if error.status_code == 400:  # by FastAPI, if even the JSON parser fails
         return refusal(
             request.url.path, 400, "the request is not JSON, or nested too deeply, or holds a number that is too long"
         )

@@ -45,7 +45,6 @@ class Context:
 
     @property
     def reader(self) -> Reader:
-        """A reader of the store for the current thread."""
         if not hasattr(self._local, "reader"):
             self._local.reader = Reader(self.settings.database)
         reader: Reader = self._local.reader

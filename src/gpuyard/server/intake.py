@@ -34,12 +34,10 @@ _DAEMON_VARIABLES = (
     "JOURNAL_STREAM",
     "SYSTEMD_EXEC_PID",
 )
-"""Variables of the daemon's own life."""
 _DAEMON_PREFIXES = ("GPUYARD_", "LISTEN_", "SLURM_", "WATCHDOG_")
 
 
 def with_login_defaults(job: Submission, caller: Caller, settings: Settings) -> Submission:
-    """The submission with a directory and an environment."""
     given = job.directory is not None and not job.directory.startswith("~")
     if given and job.environment is not None and not job.variables:
         return job
@@ -52,7 +50,6 @@ def with_login_defaults(job: Submission, caller: Caller, settings: Settings) -> 
 
 
 def _account(caller: Caller, settings: Settings) -> pwd.struct_passwd | None:
-    """The account that the job runs as; None if the uid has none."""
     try:
         return pwd.getpwuid(caller.uid if settings.shared else os.geteuid())
     except (KeyError, OverflowError):

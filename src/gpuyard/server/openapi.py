@@ -36,7 +36,7 @@ def schema_of(kind: Any, found: dict[str, Schema]) -> Schema:
         return dict(_PLAIN[kind])
     if typing.is_typeddict(kind):
         if kind.__name__ not in found:
-            found[kind.__name__] = {}  # it may be in itself
+            found[kind.__name__] = {}  # it may contain itself
             found[kind.__name__] = _object(kind, found)
         return {"$ref": f"#/components/schemas/{kind.__name__}"}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -54,12 +54,12 @@ def schema_of(kind: Any, found: dict[str, Schema]) -> Schema:
 
 
 def _object(kind: Any, found: dict[str, Schema]) -> Schema:
-    said = _field_docs(kind)
+    docs = _field_docs(kind)
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {name: schema_of(of, found) for name, of in hints.items()}
-    for name, text in said.items():
+    for name, text in docs.items():
         fields[name] = {"description": text, **fields[name]}
-    # Not `__required_keys__`, which cannot be trusted where annotations are texts.
+    # Not `__required_keys__`, which is wrong where annotations are strings.
     needed = [name for name, of in hints.items() if kind.__total__ and typing.get_origin(of) is not NotRequired]
     doc = inspect.getdoc(kind) or ""
     return {"type": "object", "title": kind.__name__, "description": doc, "properties": fields, "required": needed}
@@ -67,7 +67,6 @@ def _object(kind: Any, found: dict[str, Schema]) -> Schema:
 
 @cache
 def _field_docs(kind: Any) -> dict[str, str]:
-    """The docstrings below the fields of a class."""
     [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
@@ -97,7 +96,6 @@ _TAGS = {
     "Access": "Tokens, sessions, and who did what.",
     "Daemon": "The daemon itself.",
 }
-"""The groups of routes, in order."""
 _PARAMETERS = {
     "job": "A job's id; `12` may be an array, `12_3` is one of its tasks, and `12_[3-5]` are some.",
     "name": "The name.",
@@ -130,7 +128,6 @@ REFUSAL_TEXTS = {
     429: "Too many failures: wait a while.",
     503: "This cannot be done now: try again later.",
 }
-"""Refusals that routes are described with."""
 _EVERYBODY = (401, 403, 421, 429)
 _WITH_BODY = (400, 411, 413, 415)
 _DETAILS = {
@@ -144,7 +141,7 @@ def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
     found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     components = found.setdefault("components", {})
     schemas: dict[str, Schema] = components.setdefault("schemas", {})
-    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI tells of these, and nobody gets them
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI adds these, but the API does not return them
         schemas.pop(name, None)
     declared = list(_declared(app))
     read = [(one.model, "validation") for _, one in declared if one.model is not None]

@@ -9,7 +9,7 @@ _PAGES = frozenset(
     ("/", "/queue", "/submit", "/history", "/sharing", "/simulate", "/settings", "/login", "/favicon.ico", "/jobs")
 )  # fmt: skip
 LINES = "/_nicegui_ws/"
-"""Where the page's websockets are, or what browsers without any have in their place."""
+"""The page's websockets, or the polling that stands in for them."""
 _ASSETS = "/_nicegui/"
 _PAGE_FOLDERS = ("/page/", "/jobs/", _ASSETS, LINES)
 _UPLOAD = re.compile(r"/page/upload(?:/.*)?|/_nicegui/client/[^/]+/upload/[^/]+")

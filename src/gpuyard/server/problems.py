@@ -25,7 +25,6 @@ def refusal(path: str, status: int, detail: str, headers: Mapping[str, str] | No
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
-    """A refusal as a problem object (RFC 9457)."""
     body = json.dumps({"title": _TITLES.get(status, "Error"), "status": status, "detail": detail, **more})
     return Response(body, status, dict(headers or {}), media_type="application/problem+json")
 

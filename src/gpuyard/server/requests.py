@@ -31,7 +31,7 @@ def read_json(body: bytes) -> Any:
         raise NotJson(f"the request is not JSON: {error}") from error
 
 
-_LONGEST = 80  # characters of what is not known, told back
+_LONGEST = 80  # characters of an unknown name in a message
 
 
 def check_parameters(given: Iterable[str], known: list[str]) -> None:
@@ -53,7 +53,7 @@ REPLAYED_HEADER = "Idempotent-Replayed"
 _KEY = re.compile(r"[!-~]{1,255}")
 
 Command = Callable[[], dict[str, Any]]
-"""Something for the yard's thread to do, which gives the answer."""
+"""Run by the daemon's thread; returns the answer."""
 
 
 class IdempotentRequests:
@@ -69,7 +69,7 @@ class IdempotentRequests:
             return _answer(request, await self._context.ask(await prepare()))
         sent = await self._sent(request, more)
         before = self._context.reader.answer(sent.user, sent.key)
-        if before is not None:  # also where it could not be done now
+        if before is not None:  # also where the command would fail now
             return _answer(request, known_answer(sent, before), replayed=True)
         act = await prepare()
         return _answer(request, *await self._context.ask(lambda: self._repeats.once(sent, act)))
@@ -87,7 +87,7 @@ class IdempotentRequests:
 
 def _answer(request: Request, answer: Any, replayed: bool = False) -> Response:
     response = reply(answer, 201)
-    if "id" in answer:  # several jobs have no place in common
+    if "id" in answer:  # several jobs have no common URL
         kind = "leases" if request.url.path == f"{API}/leases" else "jobs"
         response.headers["Location"] = f"{API}/{kind}/{answer['id']}"
     if replayed:

@@ -25,7 +25,7 @@ from gpuyard.spec.notation import AFTER
 from gpuyard.units import format_duration
 
 _EXACT: ContextVar[bool] = ContextVar("exact", default=False)
-"""Whether who asks wants times in sentences as programs read them, to write them as the clock of its user has them."""
+"""Whether times in sentences are ISO-8601, for a client that shows them in its user's time zone."""
 
 
 def set_time_format(headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -34,7 +34,6 @@ def set_time_format(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def iso(at: float | None) -> str | None:
-    """ISO-8601 with zone and milliseconds."""
     if at is None:
         return None
     seconds, milliseconds = divmod(int(at * 1000), 1000)
@@ -50,7 +49,6 @@ def _second(seconds: int) -> tuple[str, str]:
 
 
 def clock(at: float) -> str:
-    """A time as part of a sentence."""
     try:
         if _EXACT.get():
             return iso(at) or ""
@@ -80,7 +78,6 @@ def sentence(reason: Reason, times: bool = True) -> str:
 
 
 def details(reason: Reason, times: bool) -> dict[str, Any]:
-    """The numbers of a reason."""
     found = asdict(reason)
     if isinstance(reason, Resources):
         found.pop("expected_at")
@@ -105,22 +102,22 @@ class ReasonTexts:
     """Reasons in words, each made once: in a long queue many jobs wait for the same reason."""
 
     def __init__(self, times: bool) -> None:
-        self._times, self._said = times, dict[int, str]()
+        self._times, self._texts = times, dict[int, str]()
 
     def __call__(self, reason: Reason | None, view: JobView) -> str | None:
         """The sentence. The reason must live as long as this object, which knows it by its address."""
         if reason is None or _is_retry(view, reason):
-            return None  # how it stands says more
-        if id(reason) not in self._said:
-            self._said[id(reason)] = sentence(reason, self._times)
-        return self._said[id(reason)] + _preempted_by(view)
+            return None  # `state_text` says more
+        if id(reason) not in self._texts:
+            self._texts[id(reason)] = sentence(reason, self._times)
+        return self._texts[id(reason)] + _preempted_by(view)
 
 
 def _preempted_by(view: JobView) -> str:
     """Why a job that waits again was stopped: for another job, or for memory."""
-    said = view.message.removesuffix(", waits again")
-    stopped = view.preemptions and said.startswith("stopped for ")
-    return f" ({said})" if stopped or "GPU memory" in said else ""
+    message = view.message.removesuffix(", waits again")
+    stopped = view.preemptions and message.startswith("stopped for ")
+    return f" ({message})" if stopped or "GPU memory" in message else ""
 
 
 def _is_retry(view: JobView, reason: Reason) -> bool:
@@ -227,8 +224,7 @@ def _old_usage(view: JobView) -> dict[str, float]:
 
 
 def dependency(after: Iterable[str]) -> str | None:
-    """The dependencies of a job as users write them."""
-    return ",".join(f"{AFTER[how]}:{job}" for how, _, job in (wish.partition(":") for wish in after)) or None
+    return ",".join(f"{AFTER[how]}:{job}" for how, _, job in (one.partition(":") for one in after)) or None
 
 
 def columns_json(
@@ -307,9 +303,9 @@ def expected_end(view: JobView) -> float | None:
     """When a running job should end, by its estimate or by similar jobs; None if unknown."""
     seconds = view.work.get("estimate") if _is_estimated(view.work) else None
     if not seconds or seconds == view.work.get("time_limit"):
-        return None  # a limit is what the queue plans by, but nobody said that it takes so long
+        return None  # the queue plans by a limit, but it is no estimate
     if view.state != "running" or view.started is None or view.kind == "lease" or view.preemptions:
-        return None  # of one that was stopped nobody knows how much is left
+        return None  # how much is left after a preemption is not known
     return view.started + float(seconds)
 
 
@@ -358,15 +354,14 @@ def event_json(seq: int, row: Row) -> dict[str, Any]:
     data = json.loads(row.data) if row.data else {}
     details = data.pop("details", {})
     details.get("work", {}).pop("environment", None)
-    told = {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt}
-    return {**UNSAID.get(row.kind, {}), **told, **data, **details}
+    head = {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt}
+    return {**UNSAID.get(row.kind, {}), **head, **data, **details}
 
 
 def encoded(value: Any) -> bytes:
-    """A value as JSON on one line."""
     try:
         return to_json(value, inf_nan_mode="null")
-    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
+    except ValueError:  # a name that is not UTF-8, which JSON in ASCII can hold
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 

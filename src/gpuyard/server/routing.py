@@ -40,8 +40,6 @@ _DECLARATION = "declaration"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response that is no refusal."""
-
     what: str
     kind: Any = None
     """The type of its body, or a tuple of types; None: no body."""
@@ -150,8 +148,6 @@ def job_guard(context: Context) -> Guard:
 
 
 class StrictRoute(APIRoute):
-    """Refuses query parameters that the route does not know."""
-
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         known = sorted(field.alias for field in self.dependant.query_params)

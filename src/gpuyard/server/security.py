@@ -15,12 +15,11 @@ from gpuyard.errors import UserError
 
 
 def prepare_data_dir(data_dir: Path, shared: bool) -> None:
-    """Make the data directory if needed, and set its mode."""
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if shared:
         check_root_only(data_dir, "data")
         mode = data_dir.stat().st_mode
-        data_dir.chmod(stat.S_IMODE(mode) & ~0o044 | 0o011)  # its socket and the jobs' directories are inside
+        data_dir.chmod(stat.S_IMODE(mode) & ~0o044 | 0o011)  # users must reach the socket and their jobs' directories
 
 
 def check_root_only(folder: Path, what: str) -> None:
@@ -36,7 +35,7 @@ def check_root_only(folder: Path, what: str) -> None:
             )
 
 
-_ANY_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME: when it is valid is looked at by us
+_ANY_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME: we check the dates
 
 
 class BadCertificate(UserError):
@@ -119,7 +118,7 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, obje
     raise OSError("the handshake never ends")
 
 
-_OFTEN = 600.0  # seconds between looks at a certificate
+_OFTEN = 600.0  # seconds between reads of a certificate
 _SOON = 14 * 86400.0  # seconds before a certificate's end
 _TAKEN = (
     f"port {PORT} is taken, so there is no API on TCP; is another daemon, or watchmen's server, running? choose "
@@ -153,7 +152,7 @@ def key_warnings(settings: Settings) -> list[str]:
     key = settings.tls_key or settings.tls_cert
     try:
         others = os.stat(key).st_mode & 0o007
-    except OSError:  # it was read when the daemon began, and may be kept elsewhere now
+    except OSError:  # it was read at the start, and may have been moved
         return []
     return [f"anybody on this machine may read the key in {key}; chmod o-rwx {key}"] if others else []
 

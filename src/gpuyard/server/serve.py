@@ -48,8 +48,8 @@ from gpuyard.server.security import check_root_only, exposure_warnings, prepare_
 from gpuyard.server.sockets import PeerProtocol, listen, listen_on
 
 log = logging.getLogger("gpuyard")
-_CYCLES = 2_000, 20, 50  # looked for often, so that each time is short; as a command has it, it would be 100 ms
-_SWITCH = 0.0005  # seconds until a thread of this process lets the other go on; 5 ms would delay every start
+_CYCLES = 2_000, 20, 50  # frequent, so that each collection is short; with the default one takes 100 ms
+_SWITCH = 0.0005  # seconds between switches of threads; the default of 5 ms would delay every start of a job
 
 
 def serve(settings: Settings) -> None:
@@ -80,25 +80,25 @@ def serve(settings: Settings) -> None:
             gpus, engine, owner_on=engine.owner_on, buffer=settings.gpu_buffer, beside=settings.foreign == "count"
         )
         leases.in_use = machine.in_use
-        yard = Yard(store, engine, machine, settings)
-        stack.callback(yard.measures.close)
-        yard.expect = leases.watch
-        yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
+        daemon = Yard(store, engine, machine, settings)
+        stack.callback(daemon.measures.close)
+        daemon.expect = leases.watch
+        daemon.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
         kind = "simulated GPU" if gpus.simulated else "GPU"
         count = len(gpus.devices)
         log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
-                 yard.planner.text, settings.data_dir)  # fmt: skip
+                 daemon.planner.text, settings.data_dir)  # fmt: skip
         with _usable(settings.data_dir):
             credentials = CredentialStore(settings.data_dir / "access.db")
         stack.callback(credentials.close)
-        asyncio.run(_serve(yard, settings, credentials, leases.signs))
+        asyncio.run(_serve(daemon, settings, credentials, leases.signs))
 
 
 def _write_log() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every bad request: strangers could fill the disk
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # its warnings of bad requests could fill the disk
 
 
 @contextmanager
@@ -256,10 +256,10 @@ def url_of(settings: Settings, listener: socket.socket) -> str:
     return f"{'https' if settings.tls_cert else 'http'}://{host}:{port}"
 
 
-def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> None:
+def _run(daemon: Yard, failed: list[BaseException], tell: Callable[[], None]) -> None:
     """The daemon's thread. If it fails, the process must end: a daemon that plans nothing is of no use."""
     try:
-        yard.run()
+        daemon.run()
     except BaseException as error:
         log.exception("the yard failed")
         failed.append(error)

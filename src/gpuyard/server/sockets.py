@@ -48,16 +48,16 @@ def far_end(connection: socket.socket) -> RemoteSocket | None:
     try:
         here, there = connection.getsockname()[:2], connection.getpeername()[:2]
         found = _query_kernel(connection.family, there, here)
-        connection.getpeername()  # fails if it was reset meanwhile: then another may have got the same port
+        connection.getpeername()  # fails after a reset: another process may have got the port
     except (OSError, struct.error):
         return None
     return found if found is not None and _is_own_request(found) else None
 
 
 def _is_own_request(far: RemoteSocket) -> bool:
-    """Whether the other end is what its user wants: not ourselves, sent here by somebody's wish (a notification, say).
+    """Whether its user sent the request, and not the daemon itself (a notification to its own URL, say).
 
-    And if it is root's, and we are, not out of a container: root there should not be root here.
+    If the daemon is root's, also not root in a container, who should not be root here.
     """
     if far.uid != os.geteuid():
         return True
@@ -78,7 +78,7 @@ def process_with(far: RemoteSocket) -> int | None:
     """A process that has this socket open; None if we may see none."""
     target = f"socket:[{far.inode}]"
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
-    return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: who asks often is
+    return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: most clients are
 
 
 def opener_of(far: RemoteSocket) -> int | None:
@@ -95,7 +95,7 @@ def _has_open(pid: str, target: str) -> bool:
     folder = f"/proc/{pid}/fd"
     try:
         numbers = os.listdir(folder)
-    except OSError:  # it has ended, or is somebody's whose files we may not see
+    except OSError:  # it has ended, or we may not see its files
         return False
     return any(_link(f"{folder}/{number}") == target for number in numbers)
 
@@ -103,7 +103,7 @@ def _has_open(pid: str, target: str) -> bool:
 def _link(path: str) -> str:
     try:
         return os.readlink(path)
-    except OSError:  # closed meanwhile, by another thread say
+    except OSError:  # closed meanwhile
         return ""
 
 
@@ -118,9 +118,9 @@ def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int])
         kernel.settimeout(1.0)
         kernel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + body)
         answer = kernel.recv(4096)
-    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:  # an error: there is no such socket
+    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:  # no such socket
         return None
-    if _ANSWER.unpack_from(answer, _HEADER.size)[1] not in _CONNECTED:  # another's, on the way to the same ends
+    if _ANSWER.unpack_from(answer, _HEADER.size)[1] not in _CONNECTED:  # of another process, still connecting
         return None
     *_, uid, inode = _OWNER.unpack_from(answer, _HEADER.size + _ANSWER.size + _ID)
     return RemoteSocket(uid, inode) if inode else None
@@ -145,7 +145,7 @@ class AcceptedSocket(socket.socket):
     """An accepted connection whose TLS handshake may not be over; uvicorn does not count it until then."""
 
     waiting: ClassVar[dict[int, str]] = {}
-    """Where those come from that have not got that far, by their file descriptors."""
+    """Networks of clients before the end of their handshake, by file descriptor."""
 
     def close(self) -> None:
         self.waiting.pop(self.fileno(), None)
@@ -179,18 +179,18 @@ class PeerProtocol(HttpToolsProtocol):
     """
 
     proxied: ClassVar[bool] = False
-    """Whether a proxy of this machine connects for everybody."""
+    """Whether a proxy of this machine sends the requests of all clients."""
     is_page: ClassVar[Callable[[int], bool]] = staticmethod(lambda pid: False)
-    """Whether a process is the page's, which asks for everybody who looks."""
+    """Whether a process is the page's, which sends the requests of all viewers."""
     _open: ClassVar[Counter[int | str]] = Counter()
-    """How many connections each user has, and each address beyond this machine."""
+    """Connections of each user of this machine, and of each network beyond it."""
     _whose: int | str | None = None
     _most = _MOST_EACH
     _timer: asyncio.TimerHandle | None = None
-    _pump: Any = None
-    """What the connection was handed over to."""
+    _websocket: Any = None
+    """The protocol that the connection was handed over to."""
     _head: int | None = None
-    """How much of a request's head has come; None when it is complete."""
+    """Bytes of the request's head so far; None when it is complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         connection = transport.get_extra_info("socket")
@@ -220,7 +220,7 @@ class PeerProtocol(HttpToolsProtocol):
         far = far_end(connection) if within else None
         self.app_state = {**self.app_state, "far": far}
         self._whose = network_of(address) if far is None else far.uid
-        if self.proxied and within:  # whoever that is may have many
+        if self.proxied and within:  # the proxy has many
             self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -269,19 +269,19 @@ class PeerProtocol(HttpToolsProtocol):
         """Hand the connection over for good; it is counted until it ends."""
         self._stop_timer()
         self.connections.discard(self)
-        switchboard: Any = self.ws_protocol_class
-        self._pump = switchboard.take(self.scope, self.url, self.transport, self._handed_back)
-        self.connections.add(self._pump)
-        self.transport.set_protocol(self._pump)
+        proxy: Any = self.ws_protocol_class
+        self._websocket = proxy.take(self.scope, self.url, self.transport, self._handed_back)
+        self.connections.add(self._websocket)
+        self.transport.set_protocol(self._websocket)
 
     def _handed_back(self, error: Exception | None) -> None:
-        self.connections.discard(self._pump)
+        self.connections.discard(self._websocket)
         self.connection_lost(error)
 
     def _is_too_much(self, whose: int | str) -> bool:
-        """Whether a user or an address has taken a fair part of what there is, or all together half of it.
+        """Whether a user or a network has too many of the file descriptors, or all together have half of them.
 
-        Strangers together get a quarter, so that there is always some for this machine's users; root may go on.
+        Remote clients together get a quarter, so that this machine's users can always connect; root always can.
         """
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if self._open[whose] > min(self._most, most // 4) or self._open.total() > most // 2:
@@ -292,10 +292,10 @@ class PeerProtocol(HttpToolsProtocol):
 def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
     family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     kind = TlsListener if tls else socket.socket
-    listener = kind(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
+    listener = kind(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # explicit, so that asyncio sets TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices clients that vanish
         listener.bind(where)
     except OSError:
         listener.close()

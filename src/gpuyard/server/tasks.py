@@ -37,7 +37,6 @@ def chosen(reader: Reader, job: str) -> list[JobView]:
 
 
 def alone(reader: Reader, job: str) -> JobView:
-    """The job with an id; an array is refused."""
     if len(views := chosen(reader, job)) > 1:
         raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
     return views[0]
@@ -51,7 +50,6 @@ def running(reader: Reader, job: str) -> JobView:
 
 
 def owner(reader: Reader, job: str) -> str:
-    """The owner of a job or an array."""
     if (found := reader.job(job)) is not None:
         return found.user
     some = some_of(job)
@@ -84,7 +82,6 @@ def progress(reader: Reader, job: str) -> tuple[bool, bool, str]:
 
 
 def together(job: str, views: list[JobView]) -> JobView:
-    """Tasks of an array as one job."""
     if len(views) == 1:
         return views[0]
     state = next(state for state in STATES if any(view.state == state for view in views))
@@ -111,13 +108,11 @@ def _all_took(views: Iterable[JobView]) -> dict[str, float | None]:
 
 
 def counted(views: Iterable[JobView]) -> str:
-    """`2 running, 98 queued`."""
     counts = counts_of(views)
     return ", ".join(f"{counts[state]:,} {state}" for state in STATES if state in counts)
 
 
 def counts_of(views: Iterable[JobView]) -> dict[str, int]:
-    """The number of jobs in each state."""
     counts: dict[str, int] = {}
     for view in views:
         counts[view.state] = counts.get(view.state, 0) + 1

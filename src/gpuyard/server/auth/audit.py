@@ -19,7 +19,6 @@ _TICKET = re.compile(r"\bgt_[A-Za-z0-9_.-]{16,}")
 
 
 def redacted(text: str) -> str:
-    """The text with tokens cut down to their ids, and without tickets."""
     return _TICKET.sub("gt_...", _TOKEN.sub(r"\1_...", text))
 
 
@@ -32,13 +31,13 @@ class RedactingFormatter(logging.Formatter):
 
 log = logging.getLogger("gpuyard")
 REFUSALS = frozenset((401, 403, 421, 429))
-"""The statuses of refusals that are written down."""
+"""The statuses of refusals that are logged."""
 _EVERY = 0.5  # seconds between batches
 _TIDY = 3600.0
 _MOST_WAITING = 20_000  # entries in memory, where the disk is full
 _KEPT = 365 * 86400.0
 _MOST_CHANGES, _MOST_REFUSALS = 1_000_000, 100_000  # rows
-_BURST, _REFILL = 1000.0, 0.1  # refusals that get rows: so many at once, and so many a second
+_BURST, _REFILL = 1000.0, 0.1  # refusals that get rows: at once, and per second
 _LONGEST = 300  # characters of a path
 _JOB = re.compile(r"/api/v1/(?:jobs|leases)/(?!batch(?:/|$))([^/]+)")
 _NAMES = ("at", "user", "via", "address", "method", "path", "status", "job", "times")
@@ -63,16 +62,15 @@ class AuditLog:
         self._credentials = credentials
         self._waiting: deque[tuple[AuditEntry, bytes]] = deque(maxlen=_MOST_WAITING)
         self._there, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trail", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._left, self._since = _BURST, time.monotonic()
         self._more: Counter[int] = Counter()
-        """Refusals, by status, that got no row yet."""
+        """Refusals without a row, by status."""
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, with all entries written."""
         self._over.set()
         self._there.set()
         if self._thread.is_alive():
@@ -99,7 +97,6 @@ class AuditLog:
                 log.warning("the audit trail cannot be written, and is kept in memory: %s", error)
 
     def find(self, user: str = "", since: float = 0.0, limit: int = 100, before: int | None = None) -> list[Any]:
-        """Entries with their numbers, the latest first."""
         self.flush()
         where, values = ["at >= ?"], [since]
         if user:
@@ -172,8 +169,8 @@ def _complete(entry: AuditEntry, answer: bytes) -> AuditEntry:
 def _new(answer: bytes) -> str:
     """The id of the new job in a response; of several jobs, the first and the last."""
     try:
-        said = json.loads(answer)
-        ids = said.get("ids") or [said["id"]]
+        body = json.loads(answer)
+        ids = body.get("ids") or [body["id"]]
     except (ValueError, KeyError, AttributeError):
         return ""
     return f"{ids[0]}" if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"

@@ -27,7 +27,7 @@ from gpuyard.server.paths import is_watchmen
 from gpuyard.server.sockets import Peer, RemoteSocket
 
 _MOST_FAILURES = 10
-_EVERY = 30.0  # seconds after which one of them is forgiven
+_EVERY = 30.0  # seconds after which one of them is forgotten
 _REMEMBERED = 10_000  # places
 
 
@@ -57,14 +57,11 @@ class FailureLimiter:
 
 
 TICKET_HEADER = b"x-gpuyard-ticket"
-"""Where the page's process finds it."""
 _PREFIX = "gt_"
 _MOST_TICKETS = 4096  # characters
 
 
 class TicketClaim(NamedTuple):
-    """What a ticket says about its holder."""
-
     via: str
     """As of a `Caller`."""
     uid: int
@@ -80,20 +77,20 @@ class Tickets:
         self._key = secrets.token_bytes(32)
 
     def issue(self, claim: TicketClaim) -> str:
-        said = _text(json.dumps(claim, separators=(",", ":")).encode())
-        return f"{_PREFIX}{said}.{self._signature(said)}"
+        payload = _text(json.dumps(claim, separators=(",", ":")).encode())
+        return f"{_PREFIX}{payload}.{self._signature(payload)}"
 
     def read(self, ticket: str) -> TicketClaim | None:
         """The claim of a ticket; None if this process did not make it."""
-        said, _, signature = ticket.removeprefix(_PREFIX).partition(".")
-        right = hmac.compare_digest(signature.encode(errors="replace"), self._signature(said).encode())
+        payload, _, signature = ticket.removeprefix(_PREFIX).partition(".")
+        right = hmac.compare_digest(signature.encode(errors="replace"), self._signature(payload).encode())
         if not right or len(ticket) > _MOST_TICKETS or not is_ticket(ticket):
             return None
-        via, uid, address, limits = json.loads(urlsafe_b64decode(said + "=" * (-len(said) % 4)))
+        via, uid, address, limits = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return TicketClaim(via, uid, address, None if limits is None else tuple(limits))
 
-    def _signature(self, said: str) -> str:
-        return _text(hmac.digest(self._key, said.encode(errors="replace"), "sha256"))
+    def _signature(self, payload: str) -> str:
+        return _text(hmac.digest(self._key, payload.encode(errors="replace"), "sha256"))
 
 
 def is_ticket(text: str) -> bool:
@@ -107,7 +104,7 @@ def _text(data: bytes) -> str:
 COOKIE = "gpuyard_session"
 ANONYMOUS = Caller(NO_ACCOUNT, "anonymous", False, (), Role.USER, "nobody")
 PAGE = Caller(NO_ACCOUNT, "the page", False, (), Role.VIEWER, "page")
-"""The page's process when it asks for nobody: it sees what everybody may, and changes nothing."""
+"""The page's process without a viewer: it may read what all may read."""
 _MAKE = "make a token on the daemon's machine with gpuyard token create, and"
 _SEND = "send it as `Authorization: Bearer TOKEN`"
 _GIVE = "give it as token= of WatchClient, --token of watchmen.wait, or the header X-Auth-Token"
@@ -122,7 +119,7 @@ class Unauthenticated(GpuyardError):
         super().__init__(f"{message}; {_MAKE} {_SEND}")
         self._message = message
 
-    def told(self, path: str) -> str:
+    def message_for(self, path: str) -> str:
         """The message, with what a client of this path can do."""
         return f"{self._message}; {_MAKE} {_GIVE}" if is_watchmen(path) else str(self)
 
@@ -130,14 +127,14 @@ class Unauthenticated(GpuyardError):
 class WrongToken(Unauthenticated):
     """What somebody typed in to log in is no good."""
 
-    def told(self, path: str) -> str:
+    def message_for(self, path: str) -> str:
         return "this token is wrong, has expired or was revoked; gpuyard token create makes another"
 
 
 class LoggedOut(Unauthenticated):
     """Whoever looked at the page may do so no longer."""
 
-    def told(self, path: str) -> str:
+    def message_for(self, path: str) -> str:
         return "you are logged out; log in again"
 
 
@@ -174,7 +171,7 @@ class Authenticator:
 
     def _with_ticket(self, text: str, scope: Scope) -> Caller:
         claim = self.tickets.read(text)
-        if claim is None:  # it is of a former daemon's life; nobody but the page's process can try it out
+        if claim is None:  # of an earlier daemon; only the page's process can send one
             raise LoggedOut
         scope["state"]["address"] = claim.address
         return self.claimed(claim)

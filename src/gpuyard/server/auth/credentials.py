@@ -36,8 +36,6 @@ class NoSuchToken(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token without its secret."""
-
     id: str
     hash: bytes
     user: str
@@ -85,7 +83,7 @@ class CredentialStore:
         self._tokens: dict[str, Token] = {token.id: token for token in self._load("tokens", Token)}
         self._sessions: dict[bytes, Session] = {one.hash: one for one in self._load("sessions", Session)}
         self._changed: dict[str, Token | Session] = {}
-        """What was used lately, and is to be written down."""
+        """Recently used, not written yet."""
         self.tidy(time.time())
 
     def close(self) -> None:
@@ -138,7 +136,6 @@ class CredentialStore:
         return token if token.revoked is None else None
 
     def revoke(self, id: str) -> Token:
-        """Revoke a token, and close its sessions."""
         token = self.token(id)
         if token.revoked is not None:
             return token
@@ -153,7 +150,6 @@ class CredentialStore:
     # -- sessions ---------------------------------------------------------------------------------
 
     def open_session(self, token: Token, place: str) -> tuple[Session, str]:
-        """A new session, and its secret."""
         secret, now = secrets.token_urlsafe(_SECRET), time.time()
         with self.lock, self._writing() as connection:
             own = sorted(self.sessions_of(token.id), key=lambda session: session.created)
@@ -219,7 +215,6 @@ class CredentialStore:
     # -- the file ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write the times of recent use."""
         with self.lock:
             changed, self._changed = self._changed, {}
             if not changed:
@@ -232,7 +227,6 @@ class CredentialStore:
                         connection.execute("UPDATE sessions SET expires = ? WHERE id = ?", (one.expires, one.id))
 
     def tidy(self, now: float) -> None:
-        """Remove sessions that are over, and tokens that have been over for a year."""
         with self.lock, self._writing() as connection:
             for session in [one for one in self._sessions.values() if now >= one.expires]:
                 self._drop(session, connection)

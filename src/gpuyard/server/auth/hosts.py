@@ -19,15 +19,11 @@ _USUAL_PORTS = (80, 443)
 
 
 class HostPort(NamedTuple):
-    """A host name and a port, as in a URL or the header Host."""
-
     name: str
     port: int | None
 
 
 class Hosts:
-    """The host names that the daemon answers to."""
-
     def __init__(self, settings: Settings) -> None:
         self._local = settings.local
         self._allowed = [place for host in settings.allowed_hosts if (place := parse(host)) is not None]
@@ -49,7 +45,6 @@ class Hosts:
         return place.port in (None, port) and self._is_own(place.name)
 
     def allows(self, place: HostPort, port: int | None) -> bool:
-        """Whether the setting allowed_hosts has it."""
         return any(
             place.name == one.name and place.port in ((one.port,) if one.port else (None, port, *_USUAL_PORTS))
             for one in self._allowed
@@ -78,7 +73,6 @@ class Hosts:
 
 
 def parse(host: str) -> HostPort | None:
-    """A host name and a port; None if the text is neither."""
     try:
         found = urlsplit(f"//{host.strip().lower()}")
         port = found.port
@@ -90,7 +84,6 @@ def parse(host: str) -> HostPort | None:
 
 
 def is_forwarded(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether a request came through a proxy."""
     return any(name in _FORWARDING or name.startswith(b"x-forwarded-") for name, _ in headers)
 
 
@@ -122,7 +115,6 @@ def is_loopback(address: str) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address in a text; None if there is none."""
     try:
         found = ip_address(text.partition("%")[0])
     except ValueError:

@@ -44,8 +44,6 @@ from gpuyard.server.responses import set_time_format
 
 
 class Auth:
-    """The parts of authentication, with the audit log."""
-
     def __init__(
         self, settings: Settings, permissions: Permissions, credentials: CredentialStore | None = None
     ) -> None:
@@ -57,7 +55,7 @@ class Auth:
         self.audit = AuditLog(self.credentials)
 
 
-_OWN = (b"same-origin", b"none")  # none: whoever typed the address
+_OWN = (b"same-origin", b"none")  # none: the user typed the address
 
 
 def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
@@ -88,7 +86,6 @@ def csrf_of(secret: str) -> str:
 
 
 def _is_navigation(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a user follows a link to the page."""
     navigates = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
     return navigates and method == "GET" and not is_api(path) and not is_watchmen(path)
 
@@ -107,7 +104,7 @@ _FOR_PAGES = (  # Vue makes functions of its templates while it runs, and NiceGU
     b"form-action 'self'; frame-ancestors 'none'"
 )
 _WITH_JOBS = ("/api/v1/jobs", "/api/v1/leases")
-_MOST_READ = 2**16  # bytes of an answer in which the id of a new job is looked for
+_MOST_READ = 2**16  # bytes of a response in which the id of a new job is searched
 
 
 class OutgoingResponse:
@@ -118,7 +115,7 @@ class OutgoingResponse:
         self._status = 0
         self._body = b""
         self.cut = False
-        """Whether it ended before its time, since whoever asked may not have it any more."""
+        """Whether it was cut off because the caller's token or session has ended."""
 
     async def send(self, message: Message) -> None:
         if self.cut:
@@ -143,7 +140,6 @@ class OutgoingResponse:
         await self._send({"type": "http.response.body", "body": answer.body})
 
     def _more(self, message: Message) -> list[tuple[bytes, bytes]]:
-        """Headers that the response does not have yet."""
         there, path = {name.lower() for name, _ in message.get("headers", ())}, self._scope["path"]
         strict = is_api(path) or is_watchmen(path)
         wanted = [*_ALWAYS, (_POLICY, _FOR_API if strict else _FOR_PAGES)]
@@ -168,7 +164,6 @@ class OutgoingResponse:
         return self._auth.credentials.holds(self._via)
 
     def note(self) -> None:
-        """Write changes and refusals to the audit log."""
         scope, status = self._scope, self._status
         path = scope["path"]  # what the page's process asks for is written down when it does
         looks = is_read(scope["method"], path) or is_heartbeat(path) or is_page(path)
@@ -221,9 +216,9 @@ class AuthMiddleware:
         """The response, if no route is to see the request: a refusal, or that to a preflight."""
         path = scope["path"]
         try:
-            return self._looked_at(scope)
+            return self._checked(scope)
         except Unauthenticated as error:
-            return refusal(path, 401, error.told(path))
+            return refusal(path, 401, error.message_for(path))
         except TooManyFailures as error:
             return refusal(path, 429, str(error), {"Retry-After": str(error.seconds)})
         except Forbidden as error:
@@ -231,7 +226,7 @@ class AuthMiddleware:
         except RequestRefused as error:
             return refusal(path, error.status, str(error))
 
-    def _looked_at(self, scope: Scope) -> Response | None:
+    def _checked(self, scope: Scope) -> Response | None:
         method, path, headers = scope["method"], scope["path"], dict(scope["headers"])
         state = scope.setdefault("state", {})
         foreign = self._is_foreign(scope, headers)
@@ -279,7 +274,6 @@ _PREFLIGHT = {
 
 
 def check_role(caller: Caller, method: str, path: str) -> None:
-    """Refuse requests that the caller's role does not allow."""
     if is_read(method, path) or is_login(method, path) or is_page(path):  # the page asks us again, with their rights
         return
     if caller.via == "nobody" and not is_waiting(path):
@@ -295,7 +289,6 @@ def body_limit(path: str, known: bool) -> int:
 
 
 def check_length(headers: Mapping[bytes, bytes], most: int = _MOST_BODY) -> None:
-    """Refuse bodies that are too long, or of unknown length."""
     if b"transfer-encoding" in headers:
         raise RequestRefused(411, "a request must say how long it is, by Content-Length")
     if int(headers.get(b"content-length", b"0")) > most:

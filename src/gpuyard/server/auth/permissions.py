@@ -21,7 +21,7 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.policies.trained_policy import shipped
 from gpuyard.server.sockets import Peer, RemoteSocket, process_with
 
-_KEEP = 2.0  # seconds for which it is remembered who somebody is
+_KEEP = 2.0  # seconds for which an account is cached
 _MOST_CALLERS = 1000
 
 
@@ -30,18 +30,16 @@ class Forbidden(GpuyardError):
 
 
 class Permission(Enum):
-    """Who may use a route."""
-
     EVERYBODY = "everybody"
     OWNER = "the job's owner and admins"
     ADMIN = "admins"
 
 
 class Role(Enum):
-    """The most that a token allows."""
+    """What somebody may do at most."""
 
     VIEWER = "viewer"
-    """Look, and change nothing."""
+    """Reads only."""
     USER = "user"
     ADMIN = "admin"
 
@@ -51,25 +49,22 @@ NO_ACCOUNT = -1
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The user who sends a request."""
-
     uid: int
-    """Their number on this machine; `NO_ACCOUNT` if they have none."""
+    """`NO_ACCOUNT` if they have none on this machine."""
     name: str
     admin: bool
     groups: tuple[str, ...] = ()
     """Their Unix groups, the main one first; not one that is theirs alone."""
     role: Role = Role.USER
     via: str = "socket"
-    """How it is known who they are: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: it is not."""
+    """How they were authenticated: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: not at all."""
     limits: tuple[str, ...] | None = ()
-    """Limits (ulimit) for the jobs of whoever has a token, or asks by the page; None: they could not be told."""
+    """Limits (ulimit) for jobs of a token or by the page; None: they could not be read."""
     by_page: bool = False
-    """Whether the page's process asks for them, with a ticket; all else is as if they asked themselves."""
+    """Whether the page's process sends the request for them, with a ticket."""
 
     @property
     def way(self) -> str:
-        """How the caller was authenticated, for the audit log."""
         return f"{self.via}, page" if self.by_page else self.via
 
     def group(self, rules: Rules | None) -> str:
@@ -79,8 +74,6 @@ class Caller:
 
 
 class Permissions:
-    """Decides what callers may do."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known: dict[int, tuple[float, Caller]] = {}
@@ -92,7 +85,6 @@ class Permissions:
         return caller
 
     def known(self, uid: int, via: str) -> Caller:
-        """The caller with an account, as the system has it now."""
         until, known = self._known.get(uid, (0.0, None))
         if known is None or until < time.monotonic():
             if len(self._known) > _MOST_CALLERS:
@@ -136,7 +128,7 @@ class Permissions:
 
     def check_policy(self, caller: Caller, policy: str) -> None:
         """Refuse policies from files to other users: the code runs in the daemon, with all its rights."""
-        named = caller.via in ("socket", "loopback")  # who comes from elsewhere has their files elsewhere
+        named = caller.via in ("socket", "loopback")  # remote callers have their files elsewhere
         if _names_file(policy) and not (named and caller.uid in (0, os.geteuid())):
             me = name_of(os.geteuid())
             raise Forbidden(
@@ -150,7 +142,7 @@ def _names_file(policy: str) -> bool:
     return ".py" in policy or (trained and parse_spec(policy).name.removeprefix(LEARNED) not in shipped())
 
 
-_KEPT = 1.0  # seconds for which a process's limits are remembered: it may submit by the hundred
+_KEPT = 1.0  # seconds for which a process's limits are cached: it may submit hundreds of jobs
 _MOST_KNOWN = 1000
 
 
@@ -186,7 +178,7 @@ class SubmitterLimits:
             self._known.clear()
         if found is not None:
             self._known[who] = time.monotonic(), found
-        if found is None and self._shared:  # who ends before they are read must not get away with ours
+        if found is None and self._shared:  # a process that ends too early must not get the daemon's limits
             raise UserError("whoever submits a job must live until it is answered")
         return found or ()
 

@@ -37,9 +37,9 @@ _OWN_COOKIE = f"{COOKIE}=".encode()
 
 
 def request_head(target: bytes, method: bytes, headers: Headers, ticket: str, more: Headers) -> bytes:
-    """A request as the page's process is to see it: with a ticket of ours or none, and without secrets of the viewer's.
+    """The head of a request for the page's process, with a ticket, and without the viewer's secrets.
 
-    `more` is about this hop: what the request said of its own is left out.
+    `more` are the headers of this hop, which replace those of the browser's.
     """
     lines = [b"%b %b HTTP/1.1" % (method, target)]
     lines += [b"%b: %b" % one for one in (*_passing(headers), *more)]
@@ -54,7 +54,6 @@ def target_of(scope: Scope) -> bytes:
 
 
 def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers of the page's response that go to the browser."""
     return [
         (name, value)
         for name, value in headers
@@ -85,7 +84,7 @@ async def ticket_for(scope: Scope, auth: Auth) -> str:
     if not isinstance(caller, Caller) or caller.by_page or caller is PAGE:
         return ""
     limits = caller.limits
-    if auth.settings.shared and caller.via in ("socket", "loopback"):  # they are looked for in all of /proc
+    if auth.settings.shared and caller.via in ("socket", "loopback"):  # searches all of /proc
         limits = await asyncio.to_thread(auth.submitters.of_viewer, State(scope["state"]), caller.via)
     return auth.authenticator.tickets.issue(
         TicketClaim(caller.via, caller.uid, address_of(scope, auth.settings), limits)
@@ -93,10 +92,10 @@ async def ticket_for(scope: Scope, auth: Auth) -> str:
 
 
 _PIECE = 2**16
-_VISITOR, _PROGRAM = 5.0, 30.0  # seconds that a person, and a file of the page, waits for a process that begins
-_LONGER = 4  # times as long, for one that runs
-_STUCK = 60.0  # seconds after which a browser that takes nothing is given up
-_TRIES = 3  # a request that makes the process end is not to do so again and again
+_VISITOR, _PROGRAM = 5.0, 30.0  # seconds that a navigation, and a file, waits for a starting process
+_LONGER = 4  # times as long, if the process runs
+_STUCK = 60.0  # seconds after which a browser that takes no data is dropped
+_TRIES = 3  # a request that makes the process crash is not repeated for ever
 _AGAIN = 0.2  # seconds until the next try, if the process ends before it answers
 _WAIT = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -122,15 +121,15 @@ class HttpProxy:
         if scope["type"] != "http" or not is_page(scope["path"]):
             return await self._app(scope, receive, send)
         if not self._page.is_on:
-            told = "this daemon has no page; it has one where it listens on TCP, unless the setting page is off"
-            return await problem(404, told)(scope, receive, send)
+            detail = "this daemon has no page; it has one where it listens on TCP, unless the setting page is off"
+            return await problem(404, detail)(scope, receive, send)
         ticket = "" if is_asset(scope["path"]) else await ticket_for(scope, self._auth)
         visits = b"text/html" in dict(scope["headers"]).get(b"accept", b"")
         exchange = ProxiedRequest(scope, receive, send)
         try:
             await exchange.run(self._page, ticket, _VISITOR if visits else _PROGRAM)
         except PageUnavailable:
-            if exchange.begun:  # the browser must not take what it has for all of it
+            if exchange.begun:  # so that the browser does not take the part for the whole
                 scope["state"].get("abort", _nothing)()
                 return None
             answer = Response(_WAIT, 503, {"Retry-After": "2"}, media_type="text/html")
@@ -145,7 +144,7 @@ class ProxiedRequest:
         self._scope, self._receive, self._send = scope, receive, send
         self._sent_any = self._gone = False
         self.begun = False
-        """Whether anything of the answer is out."""
+        """Whether a part of the response is sent."""
 
     async def run(self, page: PageSupervisor, ticket: str, patience: float) -> None:
         """Forward the request; if the process ends before it answers, try again unless data would be lost."""
@@ -163,22 +162,22 @@ class ProxiedRequest:
     async def _try(self, page: PageSupervisor, ticket: str, end: float) -> None:
         """Uses sockets, not streams: a stream that cannot be written any more drops what it has read."""
         with await page.connect() as connection:
-            feeding = asyncio.create_task(self._feed(connection, self._head(ticket)))
+            feeding = asyncio.create_task(self._send_request(connection, self._head(ticket)))
             try:
-                await self._bring(connection, end)
+                await self._receive_response(connection, end)
             finally:
                 feeding.cancel()
-                await asyncio.wait([feeding])  # it lets go of the socket before that is closed
+                await asyncio.wait([feeding])  # before the socket is closed
 
     def _head(self, ticket: str) -> bytes:
         scope = self._scope
         more = [(b"connection", b"close")]
         return request_head(target_of(scope), scope["method"].encode(), scope["headers"], ticket, more)
 
-    async def _feed(self, connection: socket.socket, head: bytes) -> None:
+    async def _send_request(self, connection: socket.socket, head: bytes) -> None:
         """Send the request; when the browser disconnects, disconnect from the page."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):  # it has enough and says why, or has ended, which is seen where it is read
+        with contextlib.suppress(OSError):  # the reader sees why
             await loop.sock_sendall(connection, head)
             while (message := await self._receive())["type"] == "http.request":
                 if body := message.get("body", b""):
@@ -187,7 +186,7 @@ class ProxiedRequest:
             self._gone = True
             connection.shutdown(socket.SHUT_RDWR)
 
-    async def _bring(self, connection: socket.socket, end: float) -> None:
+    async def _receive_response(self, connection: socket.socket, end: float) -> None:
         answer = _PageResponse()
         parser = httptools.HttpResponseParser(answer)
         while not answer.complete:
@@ -204,19 +203,19 @@ class ProxiedRequest:
             else:
                 raise PageUnavailable if self.begun else asyncio.IncompleteReadError(b"", None)
             await self._pass_on(answer)
-        await self._say({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send_on({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pass_on(self, answer: _PageResponse) -> None:
         if answer.headed and not self.begun:
             self.begun = True
-            await self._say(
+            await self._send_on(
                 {"type": "http.response.start", "status": answer.status, "headers": response_headers(answer.headers)}
             )
         if answer.body:
             body, answer.body = answer.body, b""
-            await self._say({"type": "http.response.body", "body": body, "more_body": True})
+            await self._send_on({"type": "http.response.body", "body": body, "more_body": True})
 
-    async def _say(self, message: Message) -> None:
+    async def _send_on(self, message: Message) -> None:
         async with asyncio.timeout(_STUCK):
             await self._send(message)
 

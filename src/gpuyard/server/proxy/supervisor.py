@@ -21,7 +21,7 @@ from gpuyard.server.sockets import listen
 
 log = logging.getLogger("gpuyard")
 _LONGEST_LINE = 2000  # characters of a line
-_BURST, _REFILL = 500.0, 1.0  # lines: so many at once, and so many a second
+_BURST, _REFILL = 500.0, 1.0  # lines at once, and per second
 
 
 class PageLog:
@@ -42,12 +42,12 @@ class PageLog:
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[:_LONGEST_LINE]
                 for line in lines:
-                    self.tell(line)
-            self.tell(rest)
+                    self.write(line)
+            self.write(rest)
         finally:
             transport.close()
 
-    def tell(self, line: bytes) -> None:
+    def write(self, line: bytes) -> None:
         """Log a line, unless there were too many recently."""
         text = line.decode(errors="replace").rstrip()[:_LONGEST_LINE].removeprefix("page: ")
         if not text:
@@ -66,14 +66,14 @@ class PageLog:
 
 
 AS_NOBODY = "GPUYARD_PAGE_USER"
-"""The variable that tells the process whom to become."""
+"""The variable with the user that the process switches to."""
 _PASSED = ("PYTHONPATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "GPUYARD_CACHE_DIR")
 _NICENESS = 5
-_QUICK = 60.0  # seconds; who dies sooner than that, again, is given time
+_QUICK = 60.0  # seconds; a process that ends sooner is restarted later and later
 _LONGEST_DELAY = 30.0  # seconds between two starts
 _SOON = 2.0  # seconds in which it has to end
 _LOOK, _STUCK, _SLOW_START = 15.0, 60.0, 180.0  # seconds between looks, and until one that says nothing is ended
-_QUESTION = b"GET /page/assets/alive HTTP/1.1\r\nHost: gpuyard\r\nConnection: close\r\n\r\n"  # any answer will do
+_QUESTION = b"GET /page/assets/alive HTTP/1.1\r\nHost: gpuyard\r\nConnection: close\r\n\r\n"  # any response will do
 
 
 class PageSupervisor:
@@ -86,7 +86,7 @@ class PageSupervisor:
         self.pid: int | None = None
         self.starts = 0
         self.answers = False
-        """Whether the process that runs now has answered anything yet."""
+        """Whether the current process has answered a request."""
         self._listener: socket.socket | None = None
         self._running: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
@@ -101,7 +101,6 @@ class PageSupervisor:
         return {"url": self._url if self.is_on else None, "pid": self.pid, "starts": self.starts, "state": state}
 
     def is_page(self, pid: int) -> bool:
-        """Whether a process is the page's, or in its process group."""
         if self.pid is None:
             return False
         try:
@@ -167,7 +166,6 @@ class PageSupervisor:
         self._signal(signal.SIGTERM)
 
     async def close(self) -> None:
-        """Wait two seconds for its end, then kill it."""
         self.end()
         if self._running is not None:
             await asyncio.wait([self._running], timeout=_SOON)
@@ -186,7 +184,7 @@ class PageSupervisor:
         assert process.stderr is not None
         try:
             pidfd = os.pidfd_open(process.pid)
-        except ProcessLookupError:  # it ended at once, and the engine, which looks after all children, was quicker
+        except ProcessLookupError:  # it ended at once, and the engine, which reaps all children, was first
             pidfd = -1
         helpers = [asyncio.create_task(PageLog().read(process.stderr))]
         try:
@@ -198,11 +196,11 @@ class PageSupervisor:
             if self._over.is_set():
                 self._signal(signal.SIGTERM)
             await _readable(pidfd)
-            return _told(reap(pidfd))
+            return _ending(reap(pidfd))
         finally:
-            self._signal(signal.SIGKILL)  # whatever it has started
+            self._signal(signal.SIGKILL)  # its children
             process.stdin.close()
-            await asyncio.wait(helpers[:1], timeout=0.2)  # its last words
+            await asyncio.wait(helpers[:1], timeout=0.2)  # its last output
             for helper in helpers:
                 helper.cancel()
             if pidfd >= 0:
@@ -219,7 +217,7 @@ class PageSupervisor:
             cwd="/", env=self._environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, start_new_session=True, pass_fds=(number,),
         )  # fmt: skip
-        process.returncode = 0  # it is reaped by its pidfd, or by the engine; this object is to leave it alone
+        process.returncode = 0  # it is reaped by its pidfd, or by the engine, and not by this object
         return process
 
     def _environment(self) -> dict[str, str]:
@@ -264,7 +262,7 @@ async def _readable(pidfd: int) -> None:
         loop.remove_reader(pidfd)
 
 
-def _told(code: int | None) -> str:
+def _ending(code: int | None) -> str:
     if code is None:
         return "ended"
     return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code} ({signal.Signals(-code).name})"

@@ -21,11 +21,11 @@ from gpuyard.server.proxy.supervisor import PageSupervisor
 if TYPE_CHECKING:
     from gpuyard.server.auth.middleware import Auth
 
-_CHECK = 20.0  # seconds between looks at whether somebody may still look
-_STUCK = 60.0  # seconds after which who takes nothing is given up
+_CHECK = 20.0  # seconds between checks of the session
+_STUCK = 60.0  # seconds after which a connection that takes no data is closed
 _BEGIN = 30.0  # seconds in which the page's process has to answer
-_LINGER = 5.0  # seconds for what is still to be sent
-_MOST = 2**17  # bytes that are kept for who is slow
+_LINGER = 5.0  # seconds to send the rest
+_MOST = 2**17  # bytes in the send buffer
 _GOING_AWAY, _MAY_NOT = b"\x88\x02\x03\xe9", b"\x88\x02\x03\xf0"  # frames of websockets that end them: 1001, 1008
 
 
@@ -37,16 +37,16 @@ class WebSocketProxy:
         self, scope: Scope, url: bytes, transport: asyncio.Transport, lost: Callable[[Any], None]
     ) -> BrowserConnection:
         """The protocol for a connection; `lost` is called when it ends."""
-        pump = BrowserConnection(transport, lost)
+        browser = BrowserConnection(transport, lost)
         scope["raw_path"], scope["query_string"] = _parts(url)
         scope["path"] = scope["raw_path"].decode("latin-1")
         refused = self._refused(scope)
         if refused:
-            pump.refuse(*refused)
+            browser.refuse(*refused)
             self._note(scope, refused[0])
         else:
-            pump.begin(self._connected(pump, scope))
-        return pump
+            browser.begin(self._connected(browser, scope))
+        return browser
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
         """Status and text of a refusal; None if the connection is allowed."""
@@ -66,28 +66,27 @@ class WebSocketProxy:
         return None if self.page.is_on else (404, "this daemon has no page")
 
     def _note(self, scope: Scope, status: int) -> None:
-        """Write a refusal to the audit log."""
         if status in REFUSALS:
             address = address_of(scope, self._auth.settings)
             self._auth.audit.add(AuditEntry(time.time(), "", "nobody", address, scope["method"], scope["path"], status))
 
-    async def _connected(self, pump: BrowserConnection, scope: Scope) -> None:
+    async def _connected(self, browser: BrowserConnection, scope: Scope) -> None:
         """Authenticate the caller, and connect to the page's process."""
         try:
             scope["state"]["caller"] = self._auth.authenticator.caller(scope)
-        except GpuyardError:  # whoever is not known can see the door only, which the page's process sees to
+        except GpuyardError:  # the page's process shows the login
             scope["state"].pop("caller", None)
         ticket = await ticket_for(scope, self._auth)
         more = [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
         head = request_head(target_of(scope), b"GET", scope["headers"], ticket, more)
         try:
             async with asyncio.timeout(_BEGIN):
-                await self.page.connect_to(lambda: PageConnection(pump, head))
+                await self.page.connect_to(lambda: PageConnection(browser, head))
         except OSError:
-            pump.refuse(503, "the page is being started; try again")
+            browser.refuse(503, "the page is being started; try again")
             return
         if (claim := self._auth.authenticator.tickets.read(ticket)) is not None:
-            pump.watch(lambda: self._holds(claim))
+            browser.watch(lambda: self._holds(claim))
 
     def _holds(self, claim: TicketClaim) -> bool:
         """Whether the caller may still see the page; this counts as use of the session."""
@@ -108,16 +107,14 @@ def _parts(url: bytes) -> tuple[bytes, bytes]:
 
 
 class BrowserConnection(asyncio.Protocol):
-    """The connection to the browser."""
-
     def __init__(self, transport: asyncio.Transport, lost: Callable[[Any], None]) -> None:
         self._transport, self._lost = transport, lost
-        self._far: PageConnection | None = None
+        self._page: PageConnection | None = None
         self._answered = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._task: asyncio.Task[None] | None = None
         transport.set_write_buffer_limits(_MOST)
-        transport.pause_reading()  # until there is somebody to pass it on to
+        transport.pause_reading()  # until the page's process is connected
 
     def begin(self, connecting: Any) -> None:
         self.after("begin", _BEGIN, self._give_up)
@@ -133,7 +130,6 @@ class BrowserConnection(asyncio.Protocol):
             self.end(_MAY_NOT)
 
     def refuse(self, status: int, why: str) -> None:
-        """Send an HTTP refusal."""
         if self._answered:
             return self.end()
         body = why.encode()
@@ -168,17 +164,17 @@ class BrowserConnection(asyncio.Protocol):
 
     # -- between the two ---------------------------------------------------------------------------
 
-    def joined(self, far: PageConnection) -> None:
+    def joined(self, page: PageConnection) -> None:
         """Called when the page's process is connected."""
-        self._far = far
-        self.hurry(True)
+        self._page = page
+        self.set_reading(True)
 
-    def give(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self._answered = True
         self.stop_timer("begin")
         self._transport.write(data)
 
-    def hurry(self, on: bool) -> None:
+    def set_reading(self, on: bool) -> None:
         """Resume or pause reading, so that a slow receiver is not flooded."""
         if self._transport.is_closing():
             return
@@ -188,34 +184,32 @@ class BrowserConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self._far is not None:
-            self._far.give(data)
+        if self._page is not None:
+            self._page.send(data)
 
     def pause_writing(self) -> None:
         self.after("stuck", _STUCK, self._transport.abort)
-        if self._far is not None:
-            self._far.hurry(False)
+        if self._page is not None:
+            self._page.set_reading(False)
 
     def resume_writing(self) -> None:
         self.stop_timer("stuck")
-        if self._far is not None:
-            self._far.hurry(True)
+        if self._page is not None:
+            self._page.set_reading(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for name in list(self._timers):
             self.stop_timer(name)
         if self._task is not None:
             self._task.cancel()
-        if self._far is not None:
-            self._far.leave()
+        if self._page is not None:
+            self._page.abort()
         self._lost(exc)
 
 
 class PageConnection(asyncio.Protocol):
-    """The connection to the page's process."""
-
-    def __init__(self, pump: BrowserConnection, head: bytes) -> None:
-        self._pump, self._head = pump, head
+    def __init__(self, browser: BrowserConnection, head: bytes) -> None:
+        self._browser, self._head = browser, head
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -223,16 +217,16 @@ class PageConnection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(_MOST)
         transport.write(self._head)
-        self._pump.joined(self)
+        self._browser.joined(self)
 
     def data_received(self, data: bytes) -> None:
-        self._pump.give(data)
+        self._browser.send(data)
 
-    def give(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         assert self._transport is not None
         self._transport.write(data)
 
-    def hurry(self, on: bool) -> None:
+    def set_reading(self, on: bool) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         if on:
@@ -240,16 +234,16 @@ class PageConnection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        self._pump.hurry(False)
+        self._browser.set_reading(False)
 
     def resume_writing(self) -> None:
-        self._pump.hurry(True)
+        self._browser.set_reading(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The browser reconnects by itself."""
-        self._pump.end()
+        self._browser.end()

@@ -34,7 +34,7 @@ from gpuyard.server.routes.submissions import Batch, Cancellation
 from gpuyard.server.routing import AT, LATER, NO_JOB, NOT_CHANGED, Route, created, links_to, ok
 from gpuyard.server.stream.streams import Wait
 
-_LOOK_SECONDS = 0.1  # seconds between looks at a batch that somebody waits for: its rows may end by the thousand
+_LOOK_SECONDS = 0.1  # seconds between reads of a batch: thousands of rows may end at once
 _MOST = 1000
 
 BATCH: dict[str, Any] = {
@@ -101,12 +101,11 @@ def report_json(head: BatchHead, log: BatchLog, now: float) -> dict[str, Any]:
 
 def _retries(views: Sequence[JobView], spans: Iterable[tuple[str, int]]) -> int:
     """How often rows ran again, preemptions not counted."""
-    began = Counter(job for job, _ in spans)  # an attempt may never have begun, if the daemon was killed just then
+    began = Counter(job for job, _ in spans)  # an attempt may not have begun, if the daemon was killed just then
     return sum(max(0, began[view.id] - 1 - view.preemptions) for view in views)
 
 
 def _evidence(rows: int, alone: int) -> str:
-    """Where the run times of single rows come from."""
     if not rows:
         return "no row has run yet"
     if not alone:
@@ -136,7 +135,7 @@ def _waves(views: Sequence[JobView], spans: dict[tuple[str, int], Span]) -> list
 
 def _costs(views: Sequence[JobView], spans: dict[tuple[str, int], Span], log: BatchLog) -> list[Cost]:
     """What each row that has ended costs alone: by similar runs alone on a GPU, or by its last attempt."""
-    single = by_themselves(spans)  # what was measured is looked at now and then, which may miss a short neighbour
+    single = by_themselves(spans)  # samples may miss a short neighbour
     ended = [(view, spans[key]) for view in views if view.state in OVER and (key := (view.id, view.attempt)) in spans]
     alone = {v.id for v, _ in ended if (v.measured or {}).get("alone") and (v.id, v.attempt) in single}
     known: dict[tuple[str, float], float | None] = {}
@@ -269,7 +268,7 @@ class BatchRoutes:
     async def cancel(self, request: Request, batch: str, how: Cancellation | None = None) -> Response:
         """Give up all that is left of a batch."""
         context, grace = self._context, how.grace if how else None
-        await asyncio.to_thread(self._head, batch)  # which says so if there is none
+        await asyncio.to_thread(self._head, batch)  # fails if there is no such batch
         caller = context.permissions.caller(request)
         ids = await asyncio.to_thread(self._open_ids, batch)
         if not ids:

@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.api import access_types
-from gpuyard.core.model import Request as Wish
+from gpuyard.core.model import Request as GpuRequest
 from gpuyard.daemon.jobs.estimates import KnownSignature, all_known, expected_of, title
 from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.jobs.profiles import epochs_in
@@ -86,7 +86,7 @@ class EstimateRoutes:
             )
             return reply({"estimates": [_known_json(one) for one in known]})
 
-        async with self._one_at_a_time:  # it may look at a hundred thousand runs
+        async with self._one_at_a_time:  # it may read a hundred thousand runs
             return await asyncio.to_thread(look)
 
     @Route(
@@ -105,8 +105,8 @@ class EstimateRoutes:
     async def guess(self, request: Request, given: Guess) -> Response:
         """What would be expected of a job that whoever asks might submit."""
         work = Work(tuple(given.command), given.directory or "/", tags=tuple(given.tags))
-        wish = Wish(gpus=given.gpus or 1, user=self._context.permissions.name(request))
-        [signed] = await self._intake.signed(request, [JobRequest(work, wish)])
+        asked = GpuRequest(gpus=given.gpus or 1, user=self._context.permissions.name(request))
+        [signed] = await self._intake.signed(request, [JobRequest(work, asked)])
         return await asyncio.to_thread(self._expected, signed.work)
 
     @Route(
@@ -127,11 +127,11 @@ class EstimateRoutes:
         found, runs = expected_of(
             context.reader, work.signature, work.likeness, epochs, few, context.daemon.estimates.part
         )
-        told = [{"ended_at": iso(run.pop("at")), **run, "alone": bool(run["alone"])} for run in runs]
+        similar = [{"ended_at": iso(run.pop("at")), **run, "alone": bool(run["alone"])} for run in runs]
         return reply(
             {
                 "signature": work.signature, "command": title(work.command), "memory": found.memory or None,
-                "seconds": found.seconds or None, "evidence": found.evidence or None, "runs": told,
+                "seconds": found.seconds or None, "evidence": found.evidence or None, "runs": similar,
             }
         )  # fmt: skip
 

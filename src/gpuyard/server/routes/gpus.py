@@ -155,7 +155,7 @@ def _with_gaps(column: list[int], unknown: Flags) -> list[int | None]:
 
 def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
     found = []
-    drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
+    drained = state.drained  # the daemon's thread replaces the dict, so this is a snapshot
     now = time.time()
     running = [view for view in views if view.state == "running"]
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
@@ -166,11 +166,11 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
         jobs = [view.id for view in tenants]
         booking = next((booking for booking in bookings if device.index in booking.gpus), None)
         used = reading.memory_used
-        if device.simulated and device.memory:  # nothing is ever on it: this is what is said, or was asked for
+        if device.simulated and device.memory:  # nothing runs there: the simulated use, or the request
             used = sum(memory_of(view, device, machine.uses) for view in tenants)
         standing: str = verdict.state
         why = verdict.why
-        # Simulated GPUs are never looked at, and others may have been before the job came.
+        # Simulated GPUs have no readings, and those of others may be older than the job.
         if device.simulated or (jobs and standing == "free"):
             standing, why = ("ours", "a job of ours is placed here") if jobs else ("free", "no job is on it")
         if borrower and standing == "ours":
@@ -216,7 +216,6 @@ def _uncounted(view: JobView, state: State) -> int:
 
 
 def _processes(occupants: Iterable[Occupant]) -> list[dict[str, Any]]:
-    """The processes on a GPU, the largest first."""
     return [
         {
             "pid": one.pid, "user": one.who.user if one.who else None, "name": one.who.name if one.who else None,

@@ -42,7 +42,7 @@ from gpuyard.server.stream.event_stream import EventHub
 _OPEN = ("queued", "held", "running")
 _OUTCOMES = ("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
 _STATES = ("free", "ours", "foreign", "unknown", "drained")
-_OLD = 30.0  # seconds after which a reading tells nothing any more
+_OLD = 30.0  # seconds after which a reading is stale
 
 
 class StreamCounts(NamedTuple):
@@ -72,7 +72,6 @@ class MetricsCollector(Collector):
 
 
 def registry_of(daemon: Yard, since: float, followers: Any) -> CollectorRegistry:
-    """The metrics of the daemon and of its process."""
     registry = CollectorRegistry()
     registry.register(MetricsCollector(daemon, since, followers))
     ProcessCollector(registry=registry)
@@ -210,7 +209,7 @@ def _energy(daemon: Yard, views: list[JobView]) -> Metric:
     family = CounterMetricFamily(
         "gpuyard_job_energy_joules", "Energy that GPUs drew for a running job, this attempt.", labels=["job"]
     )
-    for view in () if daemon.machine.gpus.simulated else views:  # its labels could not say that a model made it up
+    for view in () if daemon.machine.gpus.simulated else views:  # no label would say that it is simulated
         measure = daemon.measures.of(view.id) if view.state == "running" else None
         if measure is not None and measure.energy_wh is not None:
             family.add_metric([view.id], measure.energy_wh * 3600)
@@ -235,7 +234,7 @@ def _labels(gpu: dict[str, Any]) -> list[str]:
 Encoder = tuple[Callable[[Any], bytes], str]
 _PLAIN_FORMAT: Encoder = exposition.generate_latest, "text/plain; version=0.0.4; charset=utf-8"
 _OPENMETRICS_FORMAT: Encoder = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
-_SLOW = 30.0  # seconds by which the daemon's thread may be late: a large array takes some
+_SLOW = 30.0  # seconds by which the daemon's thread may be late: a large array takes long
 
 _LEARNED: dict[str, Any] = {
     "file": "/srv/policies/week.json", "hash": "9f2b6c01d4aa", "base": "saf", "forced": False,

@@ -35,15 +35,15 @@ class JobFilter:
     over: bool | None
     """Those that are over (True), or not; None: both."""
     wanted: Mapping[str, str]
-    """What columns must say."""
+    """Values of columns."""
     states: frozenset[str]
     """Any of these; empty: all."""
     text: str
-    """What must be somewhere, in lower case."""
+    """Searched, in lower case."""
     tag: str
     page: slice
     fold: bool
-    """Whether the waiting tasks of an array are one entry."""
+    """Whether waiting tasks of an array are one entry."""
 
     def found(self, opened: list[JobView], reader: Reader) -> list[JobView]:
         """The matching jobs; open jobs come from memory, so that a long queue is quick to list."""
@@ -71,14 +71,11 @@ def _searched_text(view: JobView) -> str:
 class JobPage(NamedTuple):
     answer: dict[str, Any]
     more: bool
-    """Whether there are others behind it."""
     known: bool
-    """Whether the reason of everybody who is shown waiting is known: reasons may be a moment old."""
+    """Whether the reasons of all waiting jobs are known: recent reasons may lack new jobs."""
 
 
 class JobListing:
-    """Pages of open jobs."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
 
@@ -146,17 +143,16 @@ def _since(views: list[JobView], reader: Reader) -> list[float]:
 
 
 def _first_id(view: JobView) -> str:
-    """The job's id; of folded tasks, that of the first."""
     return task_id(view.array, view.work["task"]) if view.array else view.id
 
 
 PAGE = 1000
-"""Jobs on a page, if nobody says how many."""
+"""Jobs on a page by default."""
 MOST = 10_000
-"""Jobs on a page at most, but for those of a table."""
+"""Jobs on a page at most; a table may have more."""
 MOST_ROWS = 1_000_000
 _FARTHEST = 2**53
-_LONGEST = 1000  # characters to look for; SQLite refuses far longer ones
+_LONGEST = 1000  # characters of a search; SQLite refuses much longer ones
 _CURSOR = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})_([0-9]{1,18})")
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="At most so many.")]
@@ -258,7 +254,7 @@ class ListRoutes:
 
         if not text:
             return await asyncio.to_thread(found)
-        async with self._searching:  # it may have to look at everything
+        async with self._searching:  # it may read all jobs
             return await asyncio.to_thread(found)
 
 

@@ -87,8 +87,6 @@ class LeaseWish(Asked):
 
 
 class Holders:
-    """The processes that hold leases."""
-
     def __init__(self) -> None:
         self._life = processes.life()
 
@@ -121,7 +119,6 @@ class RecentReasons:
         self._until = 0.0
 
     async def all(self) -> dict[str, Reason]:
-        """All reasons, in the order of the policy."""
         if time.monotonic() >= self._until:
             self._reasons = await self._context.look(self._context.commands.reasons)
             self._say = ReasonTexts(times_are_known(list(self._context.daemon.store.open.values())))
@@ -243,9 +240,9 @@ def terms_of(view: JobView | None) -> Terms | None:
 
 
 async def peer_of(request: Request, settings: Settings) -> Peer | None:
-    """The process that asks, if it is on this machine; None if that cannot be told, or it asks for somebody else.
+    """The requesting process, if it is on this machine; None if it is not known, or is a proxy.
 
-    A proxy does that: the settings tell of it, it says so itself, or it is another user's than who it asks for.
+    It is a proxy if the settings name one, by its headers, or if its user is not the caller.
     """
     peer, far = getattr(request.state, "peer", None), getattr(request.state, "far", None)
     found, caller = peer or far, getattr(request.state, "caller", None)

@@ -25,7 +25,7 @@ from gpuyard.server.routing import AT, LATER, Route, created, links_to, ok
 from gpuyard.spec.notation import array_of
 
 _REASON_PATIENCE = 2.0  # seconds; a notification without a reason is better than none
-Wish = TypeVar("Wish", bound=AskedForJob)
+Asking = TypeVar("Wish", bound=AskedForJob)
 
 SUBSCRIPTION: dict[str, Any] = {
     "id": "3", "name": "slack", "target": "slack://T...", "events": ["finish", "failure"], "long_wait": 3600.0,
@@ -101,20 +101,20 @@ class Notifications:
             raise Forbidden("only who has an account on this machine can be told of jobs")
         return caller
 
-    async def resolved(self, request: Request, wish: Wish) -> Wish:
+    async def resolved(self, request: Request, asked: Asking) -> Asking:
         """The same request without secrets: URLs are stored apart, and a number stands for each."""
-        if wish.notify is None and wish.notify_on is None:
-            return wish
+        if asked.notify is None and asked.notify_on is None:
+            return asked
         changes: dict[str, Any] = {}
-        if wish.notify_on is not None:
-            changes["notify_on"] = list(check_events(wish.notify_on)) if wish.notify_on else []
-        if wish.notify:
+        if asked.notify_on is not None:
+            changes["notify_on"] = list(check_events(asked.notify_on)) if asked.notify_on else []
+        if asked.notify:
             try:
-                refs = await asyncio.wrap_future(self.service.refs(self.caller(request).name, wish.notify))
+                refs = await asyncio.wrap_future(self.service.refs(self.caller(request).name, asked.notify))
             except NoSuchSubscription as error:  # a field of the request, so 422 and not 404
                 raise UserError(str(error)) from error
             changes["notify"] = list(refs)
-        return wish.model_copy(update=changes)
+        return asked.model_copy(update=changes)
 
 
 class NotificationRoutes:

@@ -28,8 +28,8 @@ from gpuyard.server.routing import AT, LATER, NO_JOB, Route, ok
 
 _USUAL, _MOST = 600, 20_000
 _HOUR = 3600.0
-_SPELLS = 2_000  # attempts that are marked at most, the latest
-_OWN = 64  # attempts of which own series are told at most, the latest
+_SPELLS = 2_000  # attempts with marks, the latest
+_OWN = 64  # attempts with series of their own, the latest
 _EVENTS = 50_000
 _SPANS = frozenset(("Placed", "Started", "Exited", "Preempted", "Requeued"))
 
@@ -89,15 +89,15 @@ class RecordingRoutes:
             columns, more = usage(self._context.settings.database, begin, end, _SPELLS)
             there = [spell for spell in _spells(columns) if chosen is None or {*spell.gpus} & {*chosen}]
             own = [(spell.job, spell.attempt) for spell in there[:_OWN]]
-            told = self._recorder.read(self._wanted(begin, end, names, points, chosen, own))
+            recorded = self._recorder.read(self._wanted(begin, end, names, points, chosen, own))
             warnings = [f"only the latest {_SPELLS} jobs of that time are told of"] if more else []
             shown = [(spell, gpu) for spell in there for gpu in spell.gpus if chosen is None or gpu in chosen]
             marks = [_mark(spell, gpu) for spell, gpu in shown]
-            energies = [track.watt_hours for track in told.gpus if track.watt_hours is not None] if told else []
+            energies = [track.watt_hours for track in recorded.gpus if track.watt_hours is not None] if recorded else []
             spent = sum(energies) if energies else None, _had(there, chosen, begin, end)
-            return self._reply(told, (begin, end), marks, spent, warnings)
+            return self._reply(recorded, (begin, end), marks, spent, warnings)
 
-        async with self._one_at_a_time:  # it may look at a month
+        async with self._one_at_a_time:  # it may read a month
             return await asyncio.to_thread(look)
 
     @Route(
@@ -121,11 +121,11 @@ class RecordingRoutes:
             begin, end = min(one.begin for one in there), max(one.end or now for one in there)
             gpus = sorted({gpu for one in there for gpu in one.gpus})
             own = [(one.job, one.attempt) for one in there[-_OWN:]]
-            told = self._recorder.read(self._wanted(begin, max(end, begin + 1e-3), names, points, gpus, own))
-            for track in told.gpus if told else ():
+            recorded = self._recorder.read(self._wanted(begin, max(end, begin + 1e-3), names, points, gpus, own))
+            for track in recorded.gpus if recorded else ():
                 _only_within(track, [one for one in there if track.who.gpu in one.gpus], now)
             marks = [_mark(one._replace(name=views[one.job].name), gpu) for one in there for gpu in one.gpus]
-            return self._reply(told, (begin, end), marks, self._spent(there, views, now), [])
+            return self._reply(recorded, (begin, end), marks, self._spent(there, views, now), [])
 
         async with self._one_at_a_time:
             return await asyncio.to_thread(look)
@@ -147,7 +147,6 @@ class RecordingRoutes:
         return sorted(found, key=lambda spell: spell.begin)
 
     def _spent(self, there: Iterable[Spell], views: dict[str, JobView], now: float) -> tuple[float | None, float]:
-        """Watt-hours and GPU-hours of some attempts."""
         measures, energies, hours = self._context.daemon.measures, list[float](), 0.0
         for one in there:
             live = measures.of(one.job) if one.end is None else None
@@ -158,7 +157,7 @@ class RecordingRoutes:
         return (round(sum(energies), 6) if energies else None), round(hours, 6)
 
     def _reply(
-        self, told: Told | None, span: tuple[float, float], marks: list[dict[str, Any]],
+        self, recorded: Told | None, span: tuple[float, float], marks: list[dict[str, Any]],
         spent: tuple[float | None, float], warnings: list[str],
     ) -> Response:  # fmt: skip
         settings, recorder = self._context.settings, self._recorder
@@ -166,7 +165,7 @@ class RecordingRoutes:
             warnings = [*warnings, "nothing is recorded (setting record)"]
         elif recorder.failing:
             warnings = [*warnings, f"nothing is recorded now: {recorder.failing}"]
-        tracks = told.gpus if told else []
+        tracks = recorded.gpus if recorded else []
         made_up = (
             any(track.who.simulated for track in tracks) if tracks else self._context.daemon.machine.gpus.simulated
         )
@@ -174,9 +173,10 @@ class RecordingRoutes:
         return reply(
             {
                 "from": iso(span[0]), "to": iso(span[1]), "start": round(span[0], 3), "end": round(span[1], 3),
-                "period": told.period if told else recorder.period, "level": told.level.name if told else "samples",
+                "period": recorded.period if recorded else recorder.period,
+                "level": recorded.level.name if recorded else "samples",
                 "simulated": made_up, "gpus": [_gpu(track) for track in tracks],
-                "jobs": [_job(track) for track in told.jobs] if told else [], "marks": [*marks, *errors],
+                "jobs": [_job(track) for track in recorded.jobs] if recorded else [], "marks": [*marks, *errors],
                 "energy_wh": spent[0], "gpu_hours": spent[1], "warnings": warnings,
             }
         )  # fmt: skip
@@ -194,7 +194,6 @@ def _names(text: str, usual: tuple[str, ...]) -> list[str]:
 
 
 def _spells(columns: dict[str, list[Any]]) -> list[Spell]:
-    """The attempts, those that began last first."""
     rows = zip(*(columns[name] for name in ("job", "attempt", "gpu", "begin", "end", "name")), strict=True)
     return [Spell(job, attempt, tuple(gpus), begin, end, {}, name) for job, attempt, gpus, begin, end, name in rows]
 

@@ -86,17 +86,17 @@ class SessionRoutes:
             given = None
         text = given.get("token") if isinstance(given, dict) else None
         if text is None and isinstance(getattr(request.state, "caller", None), Caller):
-            return _told("ok", "No authentication required")
+            return _watchmen_reply("ok", "No authentication required")
         if not isinstance(text, str) or not text:
-            return _told("err", "Token required", 400)
+            return _watchmen_reply("err", "Token required", 400)
         try:
             token = self._checked(request, text)
         except Unauthenticated:
-            return _told("err", "Invalid token", 401)
+            return _watchmen_reply("err", "Invalid token", 401)
         except TooManyFailures as error:
             return refusal("/auth", 429, str(error), {"Retry-After": str(error.seconds)})
         _, secret = await self._opened(request, token)
-        response = _told("ok", "Authentication successful")
+        response = _watchmen_reply("ok", "Authentication successful")
         self._set_cookie(request, response, secret)
         return response
 
@@ -117,7 +117,6 @@ class SessionRoutes:
         response.set_cookie(COOKIE, secret, path="/", secure=secure, httponly=True, samesite="strict")
 
     def _is_secure(self, request: Request) -> bool:
-        """Whether the browser uses TLS, with us or with our proxy."""
         proxied = bool(self._auth.settings.allowed_hosts)
         return request.url.scheme == "https" or (proxied and request.headers.get("x-forwarded-proto") == "https")
 
@@ -129,5 +128,5 @@ class SessionRoutes:
         return {**found, "csrf": csrf_of(secret), "expires_at": iso(session.expires)}
 
 
-def _told(status: str, message: str, code: int = 200) -> Response:
+def _watchmen_reply(status: str, message: str, code: int = 200) -> Response:
     return reply({"status": status, "msg": message}, code)

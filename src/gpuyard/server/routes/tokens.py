@@ -126,7 +126,6 @@ class TokenRoutes:
         return reply({"entries": [entry_json(seq, entry) for seq, entry in found]})
 
     def _check(self, caller: Caller, user: str, role: Role) -> None:
-        """Refuse a token that would allow more than the caller may do."""
         if caller.via not in ("socket", "loopback") and not caller.admin:
             raise Forbidden("a token cannot make tokens, unless it is an admin's; do it on the daemon's machine")
         if not _NAME.fullmatch(user) or user == ANONYMOUS.name:

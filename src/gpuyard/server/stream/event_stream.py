@@ -27,28 +27,26 @@ from gpuyard.server.stream.streams import Stream, StreamWriter, Wait, Watch
 from gpuyard.spec.notation import array_of
 
 log = logging.getLogger("gpuyard")
-_PAUSE = 0.05  # seconds between looks while much happens: many events cost little more than one
-_LOOK = 5.0  # seconds between looks while nothing happens
-_BEAT = 12.0  # seconds without a word after which there is one, at the next look
-_RETRY = 1000  # milliseconds until a client that lost us comes again
+_PAUSE = 0.05  # seconds between reads while there are events: many cost little more than one
+_LOOK = 5.0  # seconds between reads while there are none
+_BEAT = 12.0  # seconds of silence after which a comment is sent
+_RETRY = 1000  # milliseconds until a client reconnects
 _MOST_EVENTS, _MOST_BYTES = 5000, 2**22  # what the ring holds
 _FEW = 50  # events that are read without a thread
 _PAGE = 500  # events that are read at once
 _PIECE = 2**16  # bytes that are sent at once
-_STRIDE = 20_000  # events that are looked through at once for the few that somebody wants
+_STRIDE = 20_000  # events that are searched at once for the few that match
 _EVERYTHING = EventFilter()
-_UNSAID = 1000  # events that somebody does not want, after which they are told how far we are
+_SKIPPED = 1000  # events without a match after which the position is sent
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedEvent:
-    """An event in the format of server-sent events."""
-
     seq: int
     kind: str
     job: str
     user: str
-    """Whose job it happened to."""
+    """The owner of the job."""
     data: bytes
 
 
@@ -65,54 +63,53 @@ class EventHub:
 
     def __init__(self, last: Callable[[], int], reader: Callable[[], Reader], watch: Watch) -> None:
         self._log_end, self._reader, self._watch = last, reader, watch
-        self._lines: set[StreamWriter] = set()
+        self._writers: set[StreamWriter] = set()
         self._ring: list[EncodedEvent] = []
         self._size = 0
         self._begin = self._end = 0
-        """The ring has all events after the one and up to the other."""
+        """The ring has the events after `_begin` and up to `_end`."""
         self._joined: dict[int, EventChunk] = {}
-        """Pieces for those who want everything, who are mostly at the same place."""
-        self._pump: asyncio.Task[None] | None = None
+        """Chunks for followers of all events, most of whom are at the same position."""
+        self._reading: asyncio.Task[None] | None = None
         self._pages = ThreadPoolExecutor(1, "events")
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._writers)
 
-    async def follow(self, line: StreamWriter, after: int | None, wish: EventFilter) -> None:
+    async def follow(self, writer: StreamWriter, after: int | None, wanted: EventFilter) -> None:
         """Send the events after a position, or from now on, until the client disconnects or the daemon ends."""
         now = self._log_end()
-        at = said = now if after is None else min(after, now)  # a log that was put back may end before it
-        await line.send(b"retry: %d\nid: %d\n\n" % (_RETRY, at))
+        at = announced = now if after is None else min(after, now)  # the log may be shorter after a restore
+        await writer.send(b"retry: %d\nid: %d\n\n" % (_RETRY, at))
         spoken = time.monotonic()
-        with self._followed_by(line):
+        with self._followed_by(writer):
             while not self._watch.over:
-                piece = self._piece(at, wish) or await self._page(at, wish)
+                piece = self._piece(at, wanted) or await self._page(at, wanted)
                 at, data = piece.reached, piece.data
-                said = piece.last if data else said
-                if at - said >= _UNSAID or (not data and time.monotonic() - spoken >= _BEAT):
+                announced = piece.last if data else announced
+                if at - announced >= _SKIPPED or (not data and time.monotonic() - spoken >= _BEAT):
                     data += b"id: %d\n: still here\n\n" % at
-                    said = at
+                    announced = at
                 if data:
-                    await line.send(data)
+                    await writer.send(data)
                     spoken = time.monotonic()
                 elif at >= self._end:
-                    await line.wait()
+                    await writer.wait()
 
     @contextmanager
-    def _followed_by(self, line: StreamWriter) -> Iterator[None]:
-        self._lines.add(line)
-        if self._pump is None or self._pump.done():
+    def _followed_by(self, writer: StreamWriter) -> Iterator[None]:
+        self._writers.add(writer)
+        if self._reading is None or self._reading.done():
             self._ring, self._size = [], 0
             self._begin = self._end = self._log_end()
-            self._pump = asyncio.create_task(self._run())
+            self._reading = asyncio.create_task(self._run())
         try:
             yield
         finally:
-            self._lines.discard(line)
+            self._writers.discard(writer)
 
     async def _run(self) -> None:
-        """Read new events while there are followers."""
-        while self._lines and not self._watch.over:
+        while self._writers and not self._watch.over:
             if self._log_end() == self._end:
                 await self._watch.wait(_LOOK)
             try:
@@ -121,11 +118,11 @@ class EventHub:
                 log.warning("cannot read what happened: %s", error)
                 await asyncio.sleep(_LOOK)
                 continue
-            for line in self._lines:
-                line.wake.set()
+            for writer in self._writers:
+                writer.wake.set()
             await asyncio.sleep(_PAUSE if is_all else 0.0)
-        for line in self._lines:
-            line.wake.set()
+        for writer in self._writers:
+            writer.wake.set()
 
     async def _read_on(self) -> bool:
         """Move new events into the ring, and old ones out; returns whether all were read."""
@@ -138,14 +135,13 @@ class EventHub:
         else:
             found, self._end = await self._in_thread(self._end, until, _EVERYTHING)
         self._ring += found
-        self._size += sum(len(told.data) for told in found)
+        self._size += sum(len(event.data) for event in found)
         self._joined.clear()
         if len(self._ring) > _MOST_EVENTS or self._size > _MOST_BYTES:
             self._shorten()
         return self._end >= until
 
     def _shorten(self) -> None:
-        """Drop the older half, or more if that is too little."""
         left, size = len(self._ring), 0
         while left > len(self._ring) // 2 and size + len(self._ring[left - 1].data) <= _MOST_BYTES // 2:
             left -= 1
@@ -153,44 +149,43 @@ class EventHub:
         self._begin = self._ring[left - 1].seq
         self._ring, self._size = self._ring[left:], size
 
-    def _piece(self, after: int, wish: EventFilter) -> EventChunk | None:
+    def _piece(self, after: int, wanted: EventFilter) -> EventChunk | None:
         """Events after a position from the ring; None if the ring begins later."""
         if after < self._begin:
             return None
         if after >= self._end:
             return EventChunk(b"", after, after)
-        if wish.everything and after in self._joined:
+        if wanted.everything and after in self._joined:
             return self._joined[after]
-        begin = bisect_right(self._ring, after, key=lambda told: told.seq)
+        begin = bisect_right(self._ring, after, key=lambda event: event.seq)
         parts, size, last = [], 0, after
         reached = self._end
-        for told in self._ring[begin:]:
+        for event in self._ring[begin:]:
             if size >= _PIECE:
                 reached = last
                 break
-            if wish.everything or _wants(wish, told):
-                parts.append(told.data)
-                size, last = size + len(told.data), told.seq
+            if wanted.everything or _wants(wanted, event):
+                parts.append(event.data)
+                size, last = size + len(event.data), event.seq
         piece = EventChunk(b"".join(parts), last, reached)
-        if wish.everything:
+        if wanted.everything:
             self._joined[after] = piece
         return piece
 
-    async def _page(self, after: int, wish: EventFilter) -> EventChunk:
-        """The same from the log."""
-        found, reached = await self._in_thread(after, self._end, wish)
-        return EventChunk(b"".join(told.data for told in found), found[-1].seq if found else after, reached)
+    async def _page(self, after: int, wanted: EventFilter) -> EventChunk:
+        found, reached = await self._in_thread(after, self._end, wanted)
+        return EventChunk(b"".join(event.data for event in found), found[-1].seq if found else after, reached)
 
-    async def _in_thread(self, after: int, until: int, wish: EventFilter) -> tuple[list[EncodedEvent], int]:
-        return await asyncio.get_running_loop().run_in_executor(self._pages, self._read, after, until, wish)
+    async def _in_thread(self, after: int, until: int, wanted: EventFilter) -> tuple[list[EncodedEvent], int]:
+        return await asyncio.get_running_loop().run_in_executor(self._pages, self._read, after, until, wanted)
 
-    def _read(self, after: int, until: int, wish: EventFilter) -> tuple[list[EncodedEvent], int]:
+    def _read(self, after: int, until: int, wanted: EventFilter) -> tuple[list[EncodedEvent], int]:
         """A part of the events between two positions that match, and the position that was reached."""
-        if not wish.everything and not wish.job:
+        if not wanted.everything and not wanted.job:
             until = min(until, after + _STRIDE)
         found: list[EncodedEvent] = []
         size = 0
-        for seq, row, user in self._reader().happened(after, until, wish, _PAGE):
+        for seq, row, user in self._reader().happened(after, until, wanted, _PAGE):
             data = b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, row.kind.encode(), encoded(event_json(seq, row)))
             found.append(EncodedEvent(seq, row.kind, row.job or "", user or "", data))
             size += len(data)
@@ -199,12 +194,12 @@ class EventHub:
         return found, found[-1].seq if len(found) == _PAGE else until
 
 
-def _wants(wish: EventFilter, told: EncodedEvent) -> bool:
-    if wish.kinds and told.kind not in wish.kinds:
+def _wants(wanted: EventFilter, event: EncodedEvent) -> bool:
+    if wanted.kinds and event.kind not in wanted.kinds:
         return False
-    if wish.user and told.user != wish.user:
+    if wanted.user and event.user != wanted.user:
         return False
-    return not wish.job or told.job == wish.job or array_of(told.job) == wish.job
+    return not wanted.job or event.job == wanted.job or array_of(event.job) == wanted.job
 
 
 _TYPE = "text/event-stream"
@@ -239,36 +234,36 @@ class EventRoutes:
     ) -> Response:
         """The log, from one event on; with `Accept: text/event-stream`, as a stream that goes on."""
         if job:
-            tasks.progress(self._context.reader, job)  # there must be such a job
-        wish = EventFilter(job, _kinds(kind), user)
+            tasks.progress(self._context.reader, job)  # fails if there is no such job
+        wanted = EventFilter(job, _kinds(kind), user)
         if _TYPE in request.headers.get("accept", ""):
-            return self._stream(request, _resumed(last_event_id) if last_event_id else after, wish)
-        return await self._part(after or 0, limit, wish, wait)
+            return self._stream(request, _resumed(last_event_id) if last_event_id else after, wanted)
+        return await self._part(after or 0, limit, wanted, wait)
 
-    def _stream(self, request: Request, after: int | None, wish: EventFilter) -> Response:
+    def _stream(self, request: Request, after: int | None, wanted: EventFilter) -> Response:
         streams, caller = self._context.streams, self._context.permissions.caller(request)
         streams.check(caller)
 
-        async def feed(line: Any) -> None:
+        async def feed(writer: Any) -> None:
             with streams.one(caller):
-                await self._hub.follow(line, after, wish)
+                await self._hub.follow(writer, after, wanted)
 
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would keep events back
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would buffer events
         return Stream(request, feed, headers=headers, media_type=_TYPE)
 
-    async def _part(self, after: int, limit: int, wish: EventFilter, wait: float) -> Response:
+    async def _part(self, after: int, limit: int, wanted: EventFilter, wait: float) -> Response:
         watch = self._context.watch
         end = time.monotonic() + wait
         while True:
-            found = await asyncio.to_thread(self._read, after, limit, wish)
+            found = await asyncio.to_thread(self._read, after, limit, wanted)
             left = end - time.monotonic()
             if found or left <= 0 or watch.over:
                 break
             await watch.wait(left)
         return reply({"events": found, "last": found[-1]["seq"] if found else after})
 
-    def _read(self, after: int, limit: int, wish: EventFilter) -> list[dict[str, Any]]:
-        return [event_json(seq, row) for seq, row, _ in self._context.reader.happened(after, _MOST, wish, limit)]
+    def _read(self, after: int, limit: int, wanted: EventFilter) -> list[dict[str, Any]]:
+        return [event_json(seq, row) for seq, row, _ in self._context.reader.happened(after, _MOST, wanted, limit)]
 
 
 def _kinds(text: str) -> frozenset[str]:

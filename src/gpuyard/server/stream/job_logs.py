@@ -20,10 +20,10 @@ from gpuyard.server.problems import problem
 from gpuyard.server.routing import NO_JOB, TEXT, Answer, Headers, Route
 from gpuyard.server.stream.streams import Disconnected, Stream, StreamWriter, Wait
 
-_LOOK = 0.1  # seconds between looks at a log that somebody follows
+_LOOK = 0.1  # seconds between reads of a log
 _MOST = 2**22
 _FARTHEST = 2**62
-_PIECE = 2**18  # bytes that are read at once for a range, or for who follows
+_PIECE = 2**18  # bytes that are read at once for a stream
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _NUMBER: dict[str, Any] = {"type": "integer"}
 _HEADERS: Headers = {
@@ -100,7 +100,7 @@ class LogRoutes:
         engine, job = self._context.daemon.engine, view.id
         whole = engine.log_size(job, which) if which else 0
         found = _bytes(text, whole)
-        if found is None and not whole and _is_tail(text):  # the end of nothing is nothing, and no error (RFC 9110)
+        if found is None and not whole and _is_tail(text):  # the tail of an empty log is no error (RFC 9110)
             return Response(b"", media_type="application/octet-stream", headers=self._facts(view, which))
         if found is None:
             refusal = problem(416, f"job {job} has printed {whole} bytes; ask for one range of these, not {text[:60]}")
@@ -110,15 +110,15 @@ class LogRoutes:
         caller = self._context.permissions.caller(request)
         self._context.streams.check(caller)
 
-        async def feed(line: StreamWriter) -> None:
+        async def feed(writer: StreamWriter) -> None:
             at = begin
             with self._context.streams.one(caller):
                 while at < end:
                     size = min(_PIECE, end - at)
                     at, data = await asyncio.to_thread(engine.read_log, job, which, at, size, exact=True)
-                    if not data:  # the job has cut its own output short, and the length is promised
+                    if not data:  # the job has truncated its output, and the length is sent already
                         raise Disconnected
-                    await line.send(data)
+                    await writer.send(data)
 
         headers = {"Content-Range": f"bytes {begin}-{end - 1}/{whole}", "Content-Length": str(end - begin)}
         return Stream(request, feed, 206, {**headers, **self._facts(view, which)})
@@ -128,18 +128,18 @@ class LogRoutes:
         caller = self._context.permissions.caller(request)
         self._context.streams.check(caller)
 
-        async def feed(line: StreamWriter) -> None:
+        async def feed(writer: StreamWriter) -> None:
             with self._context.streams.one(caller):
-                await self._follow(line, job, which, offset)
+                await self._follow(writer, job, which, offset)
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return Stream(request, feed, headers=headers | ({"X-Attempt": str(which)} if which else {}))
 
-    async def _follow(self, line: StreamWriter, job: str, which: int, at: int) -> None:
+    async def _follow(self, writer: StreamWriter, job: str, which: int, at: int) -> None:
         context = self._context
         engine = context.daemon.engine
         while True:
-            line.check()
+            writer.check()
             view = context.daemon.store.open.get(job) or tasks.chosen(context.reader, job)[0]
             which = which or view.attempt
             over = view.over or (which and (view.attempt > which or view.state != "running"))
@@ -148,10 +148,10 @@ class LogRoutes:
                 at, data = await asyncio.to_thread(engine.read_log, job, which, at, _PIECE)
                 if not data or at == former:
                     break
-                await line.send(data)
+                await writer.send(data)
             if over:
                 return
-            if context.watch.over:  # so that it does not look as if the job were over: it is to be followed on
+            if context.watch.over:  # not the end of the job: the client follows on with the next daemon
                 raise Disconnected
             await context.watch.wait(_LOOK, job)
 
@@ -165,7 +165,6 @@ class LogRoutes:
 
 
 def _is_tail(text: str) -> bool:
-    """Whether a range means the last bytes."""
     match = _RANGE.fullmatch(text.replace(" ", ""))
     return match is not None and not match[1] and match[2].strip("0") != ""
 

@@ -29,7 +29,7 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._waiters: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self.over = False
-        """Whether nobody is to wait any more."""
+        """Whether the daemon ends."""
 
     def committed(self, records: Iterable[Record]) -> None:
         """Called by the daemon's thread when events are on disk."""
@@ -69,9 +69,9 @@ class Watch:
                 del self._waiters[job]
 
 
-_STUCK = 60.0  # seconds after which a client that takes nothing is given up; it may come again
+_STUCK = 60.0  # seconds after which a client that takes no data is dropped
 _MOST_EACH = 100  # streams of one user
-_MOST_BY_PAGE = 400  # the same by the page, at which many may look by one token
+_MOST_BY_PAGE = 400  # the same by the page, where many viewers may share a token
 
 
 class Disconnected(Exception):
@@ -88,7 +88,7 @@ class StreamWriter:
     def __init__(self, send: Send, allowed: Callable[[], bool]) -> None:
         self._send, self._allowed = send, allowed
         self.wake = asyncio.Event()
-        """Set when there may be something to send, or nobody to send it to."""
+        """Set when there may be data to send, or the client has gone."""
         self.gone = False
 
     async def send(self, data: bytes) -> None:
@@ -112,7 +112,6 @@ class StreamWriter:
         self.wake.clear()
 
     async def hear(self, receive: Receive) -> None:
-        """Note when the client disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.gone = True
@@ -123,8 +122,6 @@ Feed = Callable[[StreamWriter], Awaitable[None]]
 
 
 class Stream(Response):
-    """A response that a feed writes piece by piece."""
-
     def __init__(
         self,
         request: Request,
@@ -133,18 +130,18 @@ class Stream(Response):
         headers: Mapping[str, str] | None = None,
         media_type: str = "application/octet-stream",
     ) -> None:
-        # The base class would say that it has a length of 0.
+        # The base class would set Content-Length: 0.
         self.status_code, self.media_type, self.background = status, media_type, None
         self.init_headers(headers)
         self._feed = feed
         self._allowed: Callable[[], bool] = getattr(request.state, "still_allowed", _always)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        line = StreamWriter(send, self._allowed)
-        hearing = asyncio.create_task(line.hear(receive))
+        writer = StreamWriter(send, self._allowed)
+        hearing = asyncio.create_task(writer.hear(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await self._feed(line)
+            await self._feed(writer)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except (Disconnected, TimeoutError):
             scope.get("state", {}).get("abort", _nothing)()

@@ -23,7 +23,6 @@ _MIB = 2**20
 
 
 def status_of(view: JobView) -> str:
-    """The status of a client in watchmen's words."""
     if view.state == "cancelled":
         return TIMEOUT if view.message.startswith(GIVEN_UP) else CANCELLED
     if view.recalled == "cancelled":
@@ -63,7 +62,7 @@ class Ahead:
         by_id = {view.id: view for view in views}
         self._before: dict[str, int] = {}
         busy = Counter(_mask(view.gpus) for view in by_id.values() if view.state == "running")
-        ordered = dict.fromkeys((*order, *by_id))  # those who came a moment ago, and those who are held, are last
+        ordered = dict.fromkeys((*order, *by_id))  # new and held jobs come last
         for view in (by_id[id] for id in ordered if id in by_id and by_id[id].state in ("queued", "held")):
             wanted = _mask(view.work.get("from") or ()) or self._every
             self._before[view.id] = sum(many for mask, many in busy.items() if mask & wanted)
@@ -81,7 +80,6 @@ def _mask(gpus: Iterable[int]) -> int:
 
 
 def collection_json(machine: Machine) -> dict[str, Any]:
-    """The GPUs in gpustat's format."""
     return {
         "hostname": platform.node(),
         "driver_version": "simulated" if machine.gpus.simulated else _driver(),

@@ -67,7 +67,6 @@ class Registration(Named):
     req_gpu_num: Annotated[StrictInt, Field(ge=-_MOST_GPUS, le=_MOST_GPUS)] | None = 0
 
     def asked(self, count: int) -> Asked:
-        """The request for a machine with `count` GPUs."""
         gpus, number = self.gpus or [], self.req_gpu_num or 0
         if not gpus:
             raise UserError("gpus must not be empty: list those that will do, as in [0, 1]")
@@ -91,7 +90,7 @@ class WatchmenRoutes:
         self._context, self._intake, self._reasons = context, intake, reasons
         self._holders, self._heartbeats = holders, heartbeats
         self._jobs: dict[str, str] = {}
-        """The lease of each client, as far as is known."""
+        """Leases by client, as a cache."""
 
     # -- clients ----------------------------------------------------------------------------------
 
@@ -122,7 +121,7 @@ class WatchmenRoutes:
         """A sign of life of a client; whether it has its GPUs."""
         view: JobView = request.state.client
         self._heartbeats.note(view.id)
-        if view.state == "running" and view.started is None:  # it begins at this moment; it would ask again in 10 s
+        if view.state == "running" and view.started is None:  # it starts now, and asks again in 10 s
             await self._context.watch.wait(_MOMENT, view.id)
             view = self._context.daemon.store.open.get(view.id, view)
         status = status_of(view)
@@ -163,18 +162,18 @@ class WatchmenRoutes:
         requester = self._holders.identify(peer.pid)
         if not _prints_gpus(peer.pid):
             return replace(work, holder=requester)
-        found = find_holder(asker=peer.pid)  # this process ends as soon as it has its GPUs
+        found = find_holder(asker=peer.pid)  # this process ends when it has its GPUs
         try:
             holder = self._holders.named(found.pid, Peer(*peer))
-        except UserError:  # it is somebody else's: a service that runs commands for people, say
+        except UserError:  # of another user: a service that runs commands for its users, say
             return replace(work, heartbeat=self._context.settings.queue_timeout, by_use=True)
         return replace(work, holder=holder, requester=requester, interactive=found.interactive)
 
     def _is_open(self, id: str) -> bool:
         """Whether a client waits or has GPUs, unwritten events included. For the daemon's thread."""
         daemon = self._context.daemon
-        said = (record for record in daemon.unwritten if isinstance(record.event, Submitted))
-        new = [record.job for record in said if _is_client(record.details["work"], id)]
+        submitted = (record for record in daemon.unwritten if isinstance(record.event, Submitted))
+        new = [record.job for record in submitted if _is_client(record.details["work"], id)]
         known = [view.id for view in daemon.store.open.values() if _is_client(view.work, id)]
         rows = (daemon.state.row_of.get(job) for job in (*new, *known) if job)
         return any(row is not None and not daemon.state.phase[row].over for row in rows)
