@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from fastapi import Request, Response
+from pydantic import BaseModel, ConfigDict
 
 from gpuyard.daemon.idempotency import Idempotency, KeyedRequest, known_answer
 from gpuyard.errors import UserError, suggest
@@ -16,6 +17,18 @@ from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.responses import reply
 from gpuyard.server.tasks import STATES
+
+
+class Body(BaseModel):
+    """A request body without unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class StrictBody(BaseModel):
+    """The same, without conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class NotJson(UserError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -54,6 +54,25 @@ class Answer:
 Answers = Mapping[int, Answer]
 
 
+class Restriction(NamedTuple):
+    """Who may use a route."""
+
+    permission: Permission
+    action: str = ""
+    """What the route does, for a refusal; `{job}` is the job's id."""
+
+
+ANYBODY = Restriction(Permission.EVERYBODY)
+
+
+def owner(action: str) -> Restriction:
+    return Restriction(Permission.OWNER, action)
+
+
+def admin(action: str) -> Restriction:
+    return Restriction(Permission.ADMIN, action)
+
+
 def ok(what: str, kind: Any, example: Any, **more: Any) -> Answers:
     return {200: Answer(what, kind, example, **more)}
 
@@ -82,9 +101,7 @@ class Route:
     """Statuses of its own refusals; those of the middleware are added."""
     examples: Mapping[str, Any] = field(default_factory=dict)
     """Examples of its request body."""
-    permission: Permission = Permission.EVERYBODY
-    action: str = ""
-    """What it does, for the refusal of a caller who may not; `{job}` is the job's id."""
+    may: Restriction = ANYBODY
     model: type[BaseModel] | None = None
     """The type of the request body, where the handler reads the body itself."""
     once: bool = False
@@ -125,10 +142,10 @@ def add_routes(app: FastAPI, handlers: object, guard: Guard) -> None:
             declared.root + declared.request.partition(" ")[2],
             getattr(handlers, name),
             methods=[declared.method],
-            dependencies=[] if declared.permission is Permission.EVERYBODY else [Depends(guard(declared))],
+            dependencies=[] if declared.may.permission is Permission.EVERYBODY else [Depends(guard(declared))],
             route_class_override=StrictRoute if declared.strict else None,
             include_in_schema=bool(declared.id),
-            openapi_extra={"x-may": declared.permission.value},
+            openapi_extra={"x-may": declared.may.permission.value},
         )
 
 
@@ -139,8 +156,8 @@ def job_guard(context: Context) -> Guard:
         async def guard(request: Request) -> None:
             parameters, permissions = request.path_params, context.permissions
             job = parameters.get("job") or parameters.get("batch", "")  # a batch has the id of its first job
-            caller, action = permissions.caller(request), declared.action.format(job=job)
-            permissions.check(declared.permission, caller, action, lambda: tasks.owner(context.reader, job))
+            caller, action = permissions.caller(request), declared.may.action.format(job=job)
+            permissions.check(declared.may.permission, caller, action, lambda: tasks.owner(context.reader, job))
 
         return guard
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.credentials import CredentialStore
+from gpuyard.server.paths import API
 
 _TOKEN = re.compile(r"(gy_[a-z0-9]+)_[A-Za-z0-9_-]{16,}")
 _TICKET = re.compile(r"\bgt_[A-Za-z0-9_.-]{16,}")
@@ -39,7 +40,7 @@ _KEPT = 365 * 86400.0
 _MOST_CHANGES, _MOST_REFUSALS = 1_000_000, 100_000  # rows
 _BURST, _REFILL = 1000.0, 0.1  # refusals that get rows: at once, and per second
 _LONGEST = 300  # characters of a path
-_JOB = re.compile(r"/api/v1/(?:jobs|leases)/(?!batch(?:/|$))([^/]+)")
+_JOB = re.compile(rf"{API}/(?:jobs|leases)/(?!batch(?:/|$))([^/]+)")
 _NAMES = ("at", "user", "via", "address", "method", "path", "status", "job", "times")
 
 

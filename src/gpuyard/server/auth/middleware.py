@@ -28,6 +28,7 @@ from gpuyard.server.auth.credentials import CredentialStore
 from gpuyard.server.auth.hosts import Hosts, address_of
 from gpuyard.server.auth.permissions import Caller, Forbidden, Permissions, Role, SubmitterLimits
 from gpuyard.server.paths import (
+    API,
     SAFE,
     is_api,
     is_heartbeat,
@@ -103,7 +104,7 @@ _FOR_PAGES = (  # Vue makes functions of its templates while it runs, and NiceGU
     b"img-src 'self' data:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; "
     b"form-action 'self'; frame-ancestors 'none'"
 )
-_WITH_JOBS = ("/api/v1/jobs", "/api/v1/leases")
+_WITH_JOBS = (f"{API}/jobs", f"{API}/leases")
 _MOST_READ = 2**16  # bytes of a response in which the id of a new job is searched
 
 
@@ -278,7 +279,7 @@ def check_role(caller: Caller, method: str, path: str) -> None:
         return
     if caller.via == "nobody" and not is_waiting(path):
         raise Unauthenticated("without a token you may look at the queue and wait for GPUs, and nothing else")
-    if caller.role is Role.VIEWER and not (method == "DELETE" and path == "/api/v1/session"):
+    if caller.role is Role.VIEWER and not (method == "DELETE" and path == f"{API}/session"):
         raise Forbidden("your token is a viewer's, which changes nothing; make one with --role user")
 
 

@@ -7,7 +7,6 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import httptools
 from fastapi import Response
@@ -16,14 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard.server.auth.authentication import COOKIE, PAGE, TICKET_HEADER, TicketClaim
 from gpuyard.server.auth.hosts import address_of
+from gpuyard.server.auth.middleware import Auth
 from gpuyard.server.auth.permissions import Caller
 from gpuyard.server.paths import is_asset, is_page
 from gpuyard.server.problems import problem
 from gpuyard.server.proxy.supervisor import PageSupervisor
-
-if TYPE_CHECKING:
-    from gpuyard.server.auth.middleware import Auth
-
 
 Headers = Sequence[tuple[bytes, bytes]]
 _ONE_HOP = frozenset(

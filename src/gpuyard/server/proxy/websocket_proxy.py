@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httptools
 from starlette.types import Scope
@@ -14,12 +14,10 @@ from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.audit import REFUSALS, AuditEntry
 from gpuyard.server.auth.authentication import TicketClaim
 from gpuyard.server.auth.hosts import address_of
+from gpuyard.server.auth.middleware import Auth
 from gpuyard.server.paths import LINES
 from gpuyard.server.proxy.http_proxy import request_head, target_of, ticket_for
 from gpuyard.server.proxy.supervisor import PageSupervisor
-
-if TYPE_CHECKING:
-    from gpuyard.server.auth.middleware import Auth
 
 _CHECK = 20.0  # seconds between checks of the session
 _STUCK = 60.0  # seconds after which a connection that takes no data is closed

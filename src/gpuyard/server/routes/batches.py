@@ -23,7 +23,6 @@ from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
-from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake, with_login_defaults
 from gpuyard.server.requests import Command
@@ -31,7 +30,7 @@ from gpuyard.server.responses import iso, job_json, reply, state_text
 from gpuyard.server.routes.jobs import CANCELLATIONS
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Batch, Cancellation
-from gpuyard.server.routing import AT, LATER, NO_JOB, NOT_CHANGED, Route, created, links_to, ok
+from gpuyard.server.routing import AT, LATER, NO_JOB, NOT_CHANGED, Route, created, links_to, ok, owner
 from gpuyard.server.stream.streams import Wait
 
 _LOOK_SECONDS = 0.1  # seconds between reads of a batch: thousands of rows may end at once
@@ -263,7 +262,7 @@ class BatchRoutes:
     @Route(
         "POST /batches/{batch}/cancel", "cancelBatch", "Cancel what is left of a batch", "Batches",
         ok("How it stands then.", batch_types.BatchStanding, BATCH_STANDING), NOT_CHANGED, CANCELLATIONS,
-        permission=Permission.OWNER, action="cancel batch {job}",
+        may=owner("cancel batch {job}"),
     )  # fmt: skip
     async def cancel(self, request: Request, batch: str, how: Cancellation | None = None) -> Response:
         """Give up all that is left of a batch."""

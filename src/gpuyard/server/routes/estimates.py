@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.api import access_types
 from gpuyard.core.model import Request as GpuRequest
@@ -21,6 +21,7 @@ from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake
 from gpuyard.server.request_fields import Command, Directory, Gpus, Tags
+from gpuyard.server.requests import StrictBody
 from gpuyard.server.responses import iso, reply
 from gpuyard.server.routing import LATER, NO_JOB, Route, ok
 from gpuyard.spec.work import Work
@@ -52,14 +53,12 @@ GUESSES: dict[str, Any] = {
 }
 
 
-class Guess(BaseModel):
+class Guess(StrictBody):
     """A job of which somebody wants to know what would be expected of it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     command: Command
     directory: Annotated[Directory | None, Field(description="Where it would run: an absolute path.")] = None
-    tags: Tags = []
+    tags: Tags = Field(default=[])
     gpus: Gpus = None
 
 

@@ -6,7 +6,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.api import grant_types
 from gpuyard.daemon.commands import NotNow
@@ -15,11 +15,11 @@ from gpuyard.daemon.store.reader import EventFilter
 from gpuyard.daemon.store.views import JobView
 from gpuyard.gpus.base import Visible
 from gpuyard.server import tasks
-from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.request_fields import MOST_SECONDS, WHOLE, Index, Word
+from gpuyard.server.requests import Body
 from gpuyard.server.responses import reply
-from gpuyard.server.routing import NO_JOB, NOT_CHANGED, Route, ok
+from gpuyard.server.routing import NO_JOB, NOT_CHANGED, Route, ok, owner
 from gpuyard.server.stream.streams import Wait
 
 _MOST_EVENTS = 100_000
@@ -79,10 +79,8 @@ ADAPTATION: dict[str, Any] = {
 }  # fmt: skip
 
 
-class JobReport(BaseModel):
+class JobReport(Body):
     """What a job that adapts tells of itself; what is left out stays as it was told before."""
-
-    model_config = ConfigDict(extra="forbid")
 
     step_seconds: Annotated[float | None, _STEP] = None
     gain_per_second: Annotated[float | None, _GAIN] = None
@@ -114,10 +112,8 @@ class JobReport(BaseModel):
         return {name: value for name in _DECISION if (value := getattr(self, name)) is not None}
 
 
-class GivenBack(BaseModel):
+class GivenBack(Body):
     """GPUs that a job has left."""
-
-    model_config = ConfigDict(extra="forbid")
 
     gpus: Annotated[list[Index] | None, Field(description="By index; all that it was lent, if not said.")] = None
     reason: Annotated[Word | None, Field(max_length=500, description="Why.")] = None
@@ -129,8 +125,7 @@ class GrantRoutes:
 
     @Route(
         "GET /jobs/{job}/grant", "getGrant", "What a running job has, and what changes", "Jobs",
-        ok("What it has.", grant_types.Grant, GRANT), (*NO_JOB, 409),
-        permission=Permission.OWNER, action="see what job {job} is granted",
+        ok("What it has.", grant_types.Grant, GRANT), (*NO_JOB, 409), may=owner("see what job {job} is granted"),
     )  # fmt: skip
     async def grant(
         self,
@@ -152,7 +147,7 @@ class GrantRoutes:
     @Route(
         "POST /jobs/{job}/report", "reportAdaptation", "Tell how a job that adapts does", "Jobs",
         ok("What it has.", grant_types.Grant, {**GRANT, "events": []}), NOT_CHANGED, ADAPTIVE_REPORTS,
-        permission=Permission.OWNER, action="tell how job {job} does",
+        may=owner("tell how job {job} does"),
     )  # fmt: skip
     async def report(self, job: str, given: JobReport) -> Response:
         """Take down how a job that adapts does, and record what it decided."""
@@ -167,7 +162,7 @@ class GrantRoutes:
     @Route(
         "POST /jobs/{job}/grant/return", "returnGrant", "Give back GPUs that a job was lent", "Jobs",
         ok("What it has left.", grant_types.Grant, {**GRANT, "granted": [], "events": []}), NOT_CHANGED, GIVEN_BACK,
-        permission=Permission.OWNER, action="give back what job {job} was lent",
+        may=owner("give back what job {job} was lent"),
     )  # fmt: skip
     async def give_back(self, job: str, given: GivenBack) -> Response:
         """Take GPUs back that a job was lent and has left; those that it does not have any more are no matter."""

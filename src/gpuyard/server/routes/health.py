@@ -29,13 +29,12 @@ from gpuyard.daemon.meters import Histogram, Meters
 from gpuyard.daemon.store.views import JobView
 from gpuyard.policies.deployment import guard_of
 from gpuyard.policies.guard import Counts
-from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.problems import problem
 from gpuyard.server.proxy.supervisor import PageSupervisor
 from gpuyard.server.responses import iso, reply
 from gpuyard.server.routes.gpus import gpus_json, listed_gpus
-from gpuyard.server.routing import AT, Answer, Route, ok
+from gpuyard.server.routing import AT, Answer, Route, admin, ok
 from gpuyard.server.security import exposure_warnings
 from gpuyard.server.stream.event_stream import EventHub
 
@@ -330,7 +329,7 @@ class HealthRoutes:
 
     @Route(
         "POST /shutdown", "shutDown", "End the daemon", "Daemon",
-        {202: Answer("It ends.", replies.Ending, {"running": 2})}, permission=Permission.ADMIN, action="end the daemon",
+        {202: Answer("It ends.", replies.Ending, {"running": 2})}, may=admin("end the daemon"),
     )  # fmt: skip
     async def shutdown(self) -> Response:
         """End the daemon. Jobs go on running, and the next daemon finds them."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from gpuyard.api import replies, types
 from gpuyard.api.types import OVER
@@ -17,15 +17,14 @@ from gpuyard.daemon.jobs.fingerprints import digest_of
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
-from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake, with_login_defaults
 from gpuyard.server.lookup import JobLookup
-from gpuyard.server.requests import Command, read_json
+from gpuyard.server.requests import Body, Command, read_json
 from gpuyard.server.responses import explain_json, reply
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Cancellation, Changes, Copy, Submission
-from gpuyard.server.routing import AT, LATER, LOCATION, NO_JOB, NOT_CHANGED, Route, created, links_to, ok
+from gpuyard.server.routing import AT, LATER, LOCATION, NO_JOB, NOT_CHANGED, Route, created, links_to, ok, owner
 from gpuyard.server.stream.streams import Wait
 from gpuyard.spec.notation import ranges
 
@@ -71,10 +70,8 @@ _OPERATIONS = ("getJob", "explainJob", "cancelJob", "holdJob", "releaseJob", "ge
 _COPIED = created(replies.Id, {"id": "18"}, links_to(_OPERATIONS[:3], "id"), LOCATION)
 
 
-class Report(BaseModel):
+class Report(Body):
     """How far a job is."""
-
-    model_config = ConfigDict(extra="forbid")
 
     done: Annotated[float, Field(ge=0, allow_inf_nan=False, description="How much is done.")]
     total: Annotated[float, Field(gt=0, allow_inf_nan=False, description="How much there is to do.")]
@@ -119,7 +116,7 @@ class JobRoutes:
 
     @Route(
         "PATCH /jobs/{job}", "editJob", "Change a job", "Jobs", _ONE, NOT_CHANGED, CHANGES,
-        permission=Permission.OWNER, action="change job {job}",
+        may=owner("change job {job}"),
     )  # fmt: skip
     async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
@@ -141,7 +138,7 @@ class JobRoutes:
 
     @Route(
         "POST /jobs/{job}/cancel", "cancelJob", "Cancel a job", "Jobs", _ONE, NOT_CHANGED, CANCELLATIONS,
-        permission=Permission.OWNER, action="cancel job {job}",
+        may=owner("cancel job {job}"),
     )  # fmt: skip
     async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
         """Give a job up: it is asked to end, and made to when its grace is over."""
@@ -151,8 +148,7 @@ class JobRoutes:
         return await self._lookup.one(job)
 
     @Route(
-        "POST /jobs/{job}/hold", "holdJob", "Hold a job", "Jobs", _ONE, NOT_CHANGED,
-        permission=Permission.OWNER, action="hold job {job}",
+        "POST /jobs/{job}/hold", "holdJob", "Hold a job", "Jobs", _ONE, NOT_CHANGED, may=owner("hold job {job}"),
     )  # fmt: skip
     async def hold(self, job: str) -> Response:
         """Keep a waiting job from being chosen."""
@@ -161,7 +157,7 @@ class JobRoutes:
 
     @Route(
         "POST /jobs/{job}/release", "releaseJob", "Release a held job", "Jobs", _ONE, NOT_CHANGED,
-        permission=Permission.OWNER, action="release job {job}",
+        may=owner("release job {job}"),
     )  # fmt: skip
     async def release(self, job: str) -> Response:
         """Let a held job be chosen again."""
@@ -171,7 +167,7 @@ class JobRoutes:
     @Route(
         "GET /jobs/{job}/environment", "getEnvironment", "Read a job's environment", "Jobs",
         ok("Its variables.", replies.Variables, {"environment": {"HOME": "/home/ann"}}), NO_JOB,
-        permission=Permission.OWNER, action="read the environment of job {job}",
+        may=owner("read the environment of job {job}"),
     )  # fmt: skip
     async def environment(self, job: str) -> Response:
         """The environment that a job was submitted with."""
@@ -197,7 +193,7 @@ class JobRoutes:
 
     @Route(
         "POST /jobs/{job}/progress", "reportProgress", "Tell how far a job is", "Jobs", _ONE, (*NO_JOB, 409), REPORTS,
-        permission=Permission.OWNER, action="tell how far job {job} is",
+        may=owner("tell how far job {job} is"),
     )  # fmt: skip
     async def progress(self, job: str, given: Report) -> Response:
         """Take down how far a running job is."""
@@ -207,7 +203,7 @@ class JobRoutes:
 
     @Route(
         "POST /jobs/{job}/clone", "cloneJob", "Queue the same once more", "Jobs", _COPIED, NOT_CHANGED, COPIES,
-        permission=Permission.OWNER, action="copy job {job}", once=True,
+        may=owner("copy job {job}"), once=True,
     )  # fmt: skip
     async def clone(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job, or an array, once more, with changes."""
@@ -219,7 +215,7 @@ class JobRoutes:
 
     @Route(
         "POST /jobs/{job}/retry", "retryJob", "Run it again", "Jobs", _COPIED, NOT_CHANGED, COPIES,
-        permission=Permission.OWNER, action="run job {job} again", once=True,
+        may=owner("run job {job} again"), once=True,
     )  # fmt: skip
     async def retry(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job that is over once more; of an array, the tasks that did not succeed."""

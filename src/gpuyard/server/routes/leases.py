@@ -22,7 +22,7 @@ from gpuyard.engines.local import processes
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.auth.hosts import is_forwarded
-from gpuyard.server.auth.permissions import Caller, Permission
+from gpuyard.server.auth.permissions import Caller
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake
 from gpuyard.server.lookup import JobLookup
@@ -32,7 +32,7 @@ from gpuyard.server.responses import ReasonTexts, reply, state_text, times_are_k
 from gpuyard.server.routes.job_lists import PAGE, JobFilter, JobListing, Limit, Of, Offset
 from gpuyard.server.routes.jobs import JOB
 from gpuyard.server.routes.submissions import Asked
-from gpuyard.server.routing import AT, LOCATION, NO_JOB, NOT_CHANGED, PAGED, Route, created, links_to, ok
+from gpuyard.server.routing import AT, LOCATION, NO_JOB, NOT_CHANGED, PAGED, Route, created, links_to, ok, owner
 from gpuyard.server.sockets import Peer, RemoteSocket, opener_of
 from gpuyard.spec.work import Work
 
@@ -176,8 +176,7 @@ class LeaseRoutes:
 
     @Route(
         "POST /leases/{job}/release", "releaseLease", "Give a lease back", "Leases",
-        ok("It is over.", replies.Id, {"id": "19"}), NOT_CHANGED,
-        permission=Permission.OWNER, action="give lease {job} back",
+        ok("It is over.", replies.Id, {"id": "19"}), NOT_CHANGED, may=owner("give lease {job} back"),
     )  # fmt: skip
     async def give_back(self, job: str) -> Response:
         """End a lease; give it up if it waits."""
@@ -186,8 +185,7 @@ class LeaseRoutes:
 
     @Route(
         "POST /leases/{job}/heartbeat", "keepLease", "Give a sign of life", "Leases",
-        ok("How it stands.", replies.LeaseStanding, STANDING), (*NO_JOB, 409),
-        permission=Permission.OWNER, action="keep lease {job}",
+        ok("How it stands.", replies.LeaseStanding, STANDING), (*NO_JOB, 409), may=owner("keep lease {job}"),
     )  # fmt: skip
     async def heartbeat(self, job: str) -> Response:
         """A sign of life of whoever has a lease, or waits for one; answers how it stands. Costs next to nothing."""

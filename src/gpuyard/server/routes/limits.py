@@ -7,17 +7,17 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.api import replies
 from gpuyard.core.model import Booking, Quota
 from gpuyard.daemon.limits import Limits, UserShare
-from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.request_fields import LAST, MOST_INDEX, MOST_SECONDS, ONE_WORD, WHOLE, Index, Word
+from gpuyard.server.requests import StrictBody
 from gpuyard.server.responses import iso, reply
-from gpuyard.server.routing import AT, LATER, LOCATION, Route, created, links_to, ok
+from gpuyard.server.routing import AT, LATER, LOCATION, Route, admin, created, links_to, ok
 
 DRAINS: dict[str, Any] = {"two of them": {"gpus": [2, 3], "reason": "new fans"}, "all": {}}
 RESUMES: dict[str, Any] = {"two of them": {"gpus": [2, 3]}, "all": {}}
@@ -46,19 +46,15 @@ _RESERVATIONS = ok("Those that are left.", replies.Reservations, RESERVATIONS)
 _RULES = ok("The rules as they stand.", replies.Rules, RULES)
 
 
-class GpuChoice(BaseModel):
+class GpuChoice(StrictBody):
     """Some GPUs, or all."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     gpus: Annotated[list[Index] | None, Field(min_length=1, description="Which; all of them if not said.")] = None
     reason: Annotated[Word, Field(max_length=1000, description="Why, for others to read.")] = ""
 
 
-class ReservationWish(BaseModel):
+class ReservationWish(StrictBody):
     """GPUs to be kept for a time."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     gpus: Annotated[list[Index], Field(min_length=1, description="Which.")]
     begin: Annotated[float, Field(ge=0, le=LAST, description="Seconds since the epoch.")]
@@ -67,10 +63,8 @@ class ReservationWish(BaseModel):
     users: Annotated[list[Word] | None, Field(description="Who may use them; who asks, if not said.")] = None
 
 
-class QuotaChoice(BaseModel):
+class QuotaChoice(StrictBody):
     """What somebody may have."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     gpus: Annotated[
         int | None, Field(ge=0, le=MOST_INDEX, description="GPUs at once; 0: no quota; not said: as before."), WHOLE
@@ -78,10 +72,8 @@ class QuotaChoice(BaseModel):
     gpu_hours: Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="In any seven days.")] = None
 
 
-class ShareChoice(BaseModel):
+class ShareChoice(StrictBody):
     """What share somebody deserves."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     weight: Annotated[float, Field(gt=0, le=MOST_SECONDS, description="Relative to others' 1.")]
 
@@ -93,7 +85,7 @@ class LimitRoutes:
 
     @Route(
         "POST /gpus/drain", "drainGpus", "Drain GPUs", "GPUs", _DRAINED, (409, 422, 503), DRAINS,
-        permission=Permission.ADMIN, action="drain GPUs",
+        may=admin("drain GPUs"),
     )  # fmt: skip
     async def drain(self, request: Request, given: GpuChoice) -> Response:
         """Let nothing start on these GPUs; what runs there goes on."""
@@ -102,7 +94,7 @@ class LimitRoutes:
 
     @Route(
         "POST /gpus/resume", "resumeGpus", "Resume GPUs", "GPUs", _DRAINED, (409, 422, 503), RESUMES,
-        permission=Permission.ADMIN, action="resume GPUs",
+        may=admin("resume GPUs"),
     )  # fmt: skip
     async def resume(self, request: Request, given: GpuChoice) -> Response:
         """Let these GPUs be used again."""
@@ -118,7 +110,7 @@ class LimitRoutes:
     @Route(
         "POST /reservations", "reserve", "Reserve GPUs", "Reservations",
         created(replies.Reservation, RESERVATION, links_to(("unreserve",), "name", "name"), LOCATION), (409, 422, 503),
-        RESERVATION_WISHES, permission=Permission.ADMIN, action="reserve GPUs",
+        RESERVATION_WISHES, may=admin("reserve GPUs"),
     )  # fmt: skip
     async def reserve(self, request: Request, given: ReservationWish) -> Response:
         """Keep GPUs for some users for a time."""
@@ -136,7 +128,7 @@ class LimitRoutes:
 
     @Route(
         "DELETE /reservations/{name}", "unreserve", "Give a reservation up", "Reservations", _RESERVATIONS,
-        (404, 422, 503), permission=Permission.ADMIN, action="give reservations up",
+        (404, 422, 503), may=admin("give reservations up"),
     )  # fmt: skip
     async def unreserve(self, request: Request, name: str) -> Response:
         """Give a reservation up."""
@@ -158,7 +150,7 @@ class LimitRoutes:
 
     @Route(
         "PUT /rules/quotas/{name}", "setQuota", "Set a quota", "Rules", _RULES, (422, 503), QUOTAS,
-        permission=Permission.ADMIN, action="set quotas",
+        may=admin("set quotas"),
     )  # fmt: skip
     async def set_quota(self, request: Request, name: str, given: QuotaChoice) -> Response:
         """Say what a user, a group (@name) or everybody else (*) may have."""
@@ -175,7 +167,7 @@ class LimitRoutes:
 
     @Route(
         "PUT /rules/shares/{name}", "setShare", "Set a share", "Rules", _RULES, (422, 503), SHARES,
-        permission=Permission.ADMIN, action="set shares",
+        may=admin("set shares"),
     )  # fmt: skip
     async def set_share(self, request: Request, name: str, given: ShareChoice) -> Response:
         """Say what share a user, a group (@name) or everybody else (*) deserves."""

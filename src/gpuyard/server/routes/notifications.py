@@ -7,7 +7,7 @@ from sqlite3 import Error
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.api import access_types
 from gpuyard.daemon.commands import NotNow
@@ -19,13 +19,14 @@ from gpuyard.notify.service import NotificationService
 from gpuyard.notify.subscriptions import check_events
 from gpuyard.server.auth.permissions import NO_ACCOUNT, Caller, Forbidden
 from gpuyard.server.context import Context
+from gpuyard.server.requests import Body
 from gpuyard.server.responses import ReasonTexts, iso, reply, state_text, times_are_known
 from gpuyard.server.routes.submissions import AskedForJob
 from gpuyard.server.routing import AT, LATER, Route, created, links_to, ok
 from gpuyard.spec.notation import array_of
 
 _REASON_PATIENCE = 2.0  # seconds; a notification without a reason is better than none
-Asking = TypeVar("Wish", bound=AskedForJob)
+Asking = TypeVar("Asking", bound=AskedForJob)
 
 SUBSCRIPTION: dict[str, Any] = {
     "id": "3", "name": "slack", "target": "slack://T...", "events": ["finish", "failure"], "long_wait": 3600.0,
@@ -40,10 +41,8 @@ SUBSCRIPTION_WISHES: dict[str, Any] = {
 }
 
 
-class SubscriptionWish(BaseModel):
+class SubscriptionWish(Body):
     """That somebody wants to be told of their jobs."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: Annotated[str, Field(max_length=4000, description="Where: a URL of apprise, or an e-mail address.")]
     name: Annotated[str, Field(max_length=60, description="What to call it; after its kind, if not said.")] = ""

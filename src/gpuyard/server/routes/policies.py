@@ -13,11 +13,10 @@ from gpuyard.core.columns import COLUMNS
 from gpuyard.core.loops.backfill import DISCIPLINES
 from gpuyard.core.policies import ALIASES, POLICIES
 from gpuyard.core.policy import PLACEMENT_DOCS
-from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.responses import iso, reply
 from gpuyard.server.routes.submissions import PolicyChoice
-from gpuyard.server.routing import AT, Route, ok
+from gpuyard.server.routing import AT, Route, admin, ok
 
 POLICY: dict[str, Any] = {
     "policy": "multifactor@easy@pack", "name": "multifactor", "discipline": "easy", "placement": "pack", "since": AT,
@@ -94,7 +93,7 @@ class PolicyRoutes:
 
     @Route(
         "PUT /policy", "setPolicy", "Set the policy", "Policy", _IN_FORCE, (422, 503), POLICY_CHOICES,
-        permission=Permission.ADMIN, action="set the policy",
+        may=admin("set the policy"),
     )  # fmt: skip
     async def set_policy(self, request: Request, given: PolicyChoice) -> Response:
         """Make plans another way from now on; what is left out stays as it is."""

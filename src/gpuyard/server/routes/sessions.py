@@ -7,7 +7,7 @@ import json
 from typing import Annotated, Any
 
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.api import access_types
 from gpuyard.server.auth.authentication import (
@@ -22,16 +22,15 @@ from gpuyard.server.auth.credentials import Session, Token
 from gpuyard.server.auth.middleware import Auth, csrf_of
 from gpuyard.server.auth.permissions import Caller, Permissions, Role
 from gpuyard.server.problems import refusal
+from gpuyard.server.requests import Body
 from gpuyard.server.responses import iso, reply
 from gpuyard.server.routing import LATER, Answer, Route, ok
 
 WHO: dict[str, Any] = {"user": "ann", "role": "user", "via": "session", "csrf": "5d2f...", "expires_at": LATER}
 
 
-class Login(BaseModel):
+class Login(Body):
     """What a session is opened with."""
-
-    model_config = ConfigDict(extra="forbid")
 
     token: Annotated[str, Field(max_length=200)]
 

@@ -9,7 +9,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gpuyard.api import access_types
 from gpuyard.engines.local.accounts import name_of, uid_of
@@ -18,10 +18,11 @@ from gpuyard.server.auth.audit import AuditEntry
 from gpuyard.server.auth.authentication import ANONYMOUS
 from gpuyard.server.auth.credentials import NoSuchToken, Token
 from gpuyard.server.auth.middleware import Auth
-from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permissions, Role
+from gpuyard.server.auth.permissions import Caller, Forbidden, Permissions, Role
 from gpuyard.server.request_fields import Since
+from gpuyard.server.requests import Body
 from gpuyard.server.responses import iso, reply
-from gpuyard.server.routing import AT, LATER, Route, created, links_to, ok
+from gpuyard.server.routing import AT, LATER, Route, admin, created, links_to, ok
 
 _NAME = re.compile(r"[^\W_-][\w.@\\+-]{0,63}|_[\w.@\\+-]{1,63}")
 _MOST = 200  # tokens of one user that are not over
@@ -44,10 +45,8 @@ AUDIT: dict[str, Any] = {
 }  # fmt: skip
 
 
-class TokenWish(BaseModel):
+class TokenWish(Body):
     """A token as it is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
 
     user: Annotated[str | None, Field(max_length=64, description="Whose; who asks, if not said.")] = None
     role: Annotated[Role, Field(description="What it allows at most.")] = Role.USER
@@ -109,7 +108,7 @@ class TokenRoutes:
 
     @Route(
         "GET /audit", "listAudit", "Read the audit trail", "Access", ok("Entries.", access_types.Audit, AUDIT), (422,),
-        permission=Permission.ADMIN, action="read the audit trail",
+        may=admin("read the audit trail"),
     )  # fmt: skip
     async def audit(
         self,

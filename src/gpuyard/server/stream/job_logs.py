@@ -14,10 +14,9 @@ from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.views import JobView
 from gpuyard.server import tasks
-from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.problems import problem
-from gpuyard.server.routing import NO_JOB, TEXT, Answer, Headers, Route
+from gpuyard.server.routing import NO_JOB, TEXT, Answer, Headers, Route, owner
 from gpuyard.server.stream.streams import Disconnected, Stream, StreamWriter, Wait
 
 _LOOK = 0.1  # seconds between reads of a log
@@ -48,7 +47,7 @@ class LogRoutes:
             200: Answer("A piece of its output, or all that comes.", bytes, headers=_HEADERS),
             206: Answer("The range of it that was asked for.", bytes, headers=_RANGE_HEADERS),
         },
-        (*NO_JOB, 409, 410, 416), permission=Permission.OWNER, action="read the output of job {job}",
+        (*NO_JOB, 409, 410, 416), may=owner("read the output of job {job}"),
     )  # fmt: skip
     async def log(
         self,

@@ -21,7 +21,6 @@ from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.engines.leases.holders import find_holder
 from gpuyard.engines.local import processes
 from gpuyard.errors import UserError
-from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake
 from gpuyard.server.problems import error_location, error_message
@@ -29,7 +28,7 @@ from gpuyard.server.responses import ReasonTexts, reply, times_are_known
 from gpuyard.server.routes.gpus import NoSuchGpu, listed_gpus
 from gpuyard.server.routes.leases import Holders, RecentReasons, peer_of
 from gpuyard.server.routes.submissions import Asked
-from gpuyard.server.routing import Route
+from gpuyard.server.routing import Route, owner
 from gpuyard.server.sockets import Peer
 from gpuyard.server.watchmen.replies import CANCELLED, Ahead, client_json, collection_json, status_of
 from gpuyard.spec.work import Work
@@ -116,7 +115,7 @@ class WatchmenRoutes:
         request.state.about = job
         return reply({"status": "ok", "msg": ""})
 
-    @Route("POST /client/ping", permission=Permission.OWNER, action="ping client", root="")
+    @Route("POST /client/ping", may=owner("ping client"), root="")
     async def ping(self, request: Request) -> Response:
         """A sign of life of a client; whether it has its GPUs."""
         view: JobView = request.state.client
@@ -128,7 +127,7 @@ class WatchmenRoutes:
         gpus = [] if status == "waiting" else list(view.gpus)
         return reply({"status": "ok", "available_gpus": gpus, "msg": status})
 
-    @Route("POST /client/cancel", permission=Permission.OWNER, action="cancel client", root="")
+    @Route("POST /client/cancel", may=owner("cancel client"), root="")
     async def cancel(self, request: Request) -> Response:
         """Give a client up, whether it waits or has its GPUs. Its process goes on, and is told if it pings."""
         view: JobView = request.state.client
@@ -148,8 +147,8 @@ class WatchmenRoutes:
             if view is None:
                 raise NoSuchJob(f"client not registered or has been cancelled: nothing is known of {id}")
             permissions = self._context.permissions
-            caller, action = permissions.caller(request), f"{declared.action} {id}"
-            permissions.check(declared.permission, caller, action, lambda: view.user)
+            caller, action = permissions.caller(request), f"{declared.may.action} {id}"
+            permissions.check(declared.may.permission, caller, action, lambda: view.user)
             request.state.client, request.state.about = view, view.id
 
         return guard
