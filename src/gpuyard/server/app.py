@@ -33,7 +33,6 @@ from gpuyard.server.auth.middleware import Auth, AuthMiddleware
 from gpuyard.server.auth.permissions import Forbidden
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake
-from gpuyard.server.lookup import JobLookup
 from gpuyard.server.openapi import openapi_document
 from gpuyard.server.paths import API
 from gpuyard.server.problems import error_location, error_message, refusal
@@ -47,7 +46,7 @@ from gpuyard.server.routes.gpus import GpuRoutes, NoSuchGpu
 from gpuyard.server.routes.grants import GrantRoutes
 from gpuyard.server.routes.health import HealthRoutes
 from gpuyard.server.routes.job_lists import JobListing, ListRoutes
-from gpuyard.server.routes.jobs import JobRoutes
+from gpuyard.server.routes.jobs import JobLookup, JobRoutes
 from gpuyard.server.routes.leases import Holders, LeaseRoutes, RecentReasons
 from gpuyard.server.routes.limits import LimitRoutes
 from gpuyard.server.routes.notifications import NotificationRoutes, Notifications

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -66,8 +66,7 @@ class MetricsCollector(Collector):
         yield GaugeMetricFamily("gpuyard_streams", "Streams of events and of logs now.", followers.streams)
         yield from _gpus(self._daemon, views)
         yield from _more_of_gpus(self._daemon)
-        yield _uses(self._daemon, views)
-        yield _energy(self._daemon, views)
+        yield from _jobs(self._daemon, views)
 
 
 def registry_of(daemon: Yard, since: float, followers: Any) -> CollectorRegistry:
@@ -86,12 +85,18 @@ def _process(since: float, daemon: Yard) -> Iterator[Metric]:
     yield GaugeMetricFamily("gpuyard_store_writable", "Whether events can be written.", float(not daemon.failing))
 
 
+def _filled(family: Any, values: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    """The family with a value for each list of labels."""
+    for labels, value in values:
+        family.add_metric(labels, value)
+    found: Metric = family
+    return found
+
+
 def _queue(views: list[JobView]) -> Iterator[Metric]:
     states = Counter(view.state for view in views)
-    jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs and leases that are not over, by state.", labels=["state"])
-    for state in _OPEN:
-        jobs.add_metric([state], states[state])
-    yield jobs
+    family = GaugeMetricFamily("gpuyard_jobs", "Jobs and leases that are not over, by state.", labels=["state"])
+    yield _filled(family, (([state], states[state]) for state in _OPEN))
     wanted = sum(view.work["gpu_count"] for view in views if view.state == "queued")
     yield GaugeMetricFamily("gpuyard_queue_gpus_wanted", "GPUs that queued jobs ask for, in all.", wanted)
 
@@ -99,9 +104,7 @@ def _queue(views: list[JobView]) -> Iterator[Metric]:
 def _work(meters: Meters) -> Iterator[Metric]:
     yield CounterMetricFamily("gpuyard_jobs_submitted", "Jobs that came in since the daemon began.", meters.submitted)
     finished = CounterMetricFamily("gpuyard_jobs_finished", "Jobs that ended, by outcome.", labels=["outcome"])
-    for outcome in _OUTCOMES:
-        finished.add_metric([outcome], meters.finished[outcome])
-    yield finished
+    yield _filled(finished, (([outcome], meters.finished[outcome]) for outcome in _OUTCOMES))
     yield _histogram("gpuyard_job_wait_seconds", "From when a job began to wait, or to wait again, to its start.",
                      [({}, meters.waits)])  # fmt: skip
     runs = [({"outcome": outcome}, histogram) for outcome, histogram in list(meters.runs.items())]
@@ -111,9 +114,7 @@ def _work(meters: Meters) -> Iterator[Metric]:
     yield CounterMetricFamily("gpuyard_plan_cpu_seconds", "CPU time that planning took.", meters.plan_cpu)
     yield _histogram("gpuyard_commit_seconds", "How long it takes to write events to disk.", [({}, meters.commits)])
     events = CounterMetricFamily("gpuyard_events", "Events since the daemon began, by kind.", labels=["kind"])
-    for kind, count in sorted(meters.events.copy().items()):
-        events.add_metric([kind], count)
-    yield events
+    yield _filled(events, (([kind], count) for kind, count in sorted(meters.events.copy().items())))
 
 
 def _learned(daemon: Yard) -> Iterator[Metric]:
@@ -125,9 +126,7 @@ def _learned(daemon: Yard) -> Iterator[Metric]:
     yield CounterMetricFamily("gpuyard_learned_plans", text, counts.plans)
     text = "How often the base heuristic ranked it instead, by why."
     fallbacks = CounterMetricFamily("gpuyard_learned_fallbacks", text, labels=["kind"])
-    for kind, count in counts.fallbacks.items():
-        fallbacks.add_metric([kind], count)
-    yield fallbacks
+    yield _filled(fallbacks, (([kind], count) for kind, count in counts.fallbacks.items()))
     text = "Jobs that trained policies put ahead for having waited too long."
     yield CounterMetricFamily("gpuyard_learned_starved", text, counts.starved)
 
@@ -141,6 +140,7 @@ def _histogram(name: str, text: str, values: Iterable[tuple[dict[str, str], Hist
     return family
 
 
+_GPU_LABELS = ("uuid", "gpu", "name")
 _READINGS = {
     "gpuyard_gpu_utilization_ratio": ("utilization", 0.01, "Share of the last sample period that a GPU was busy."),
     "gpuyard_gpu_memory_used_bytes": ("memory_used", 1.0, "Memory of a GPU that is in use."),
@@ -151,27 +151,25 @@ _READINGS = {
 
 
 def _gpus(daemon: Yard, views: list[JobView]) -> Iterator[Metric]:
-    found = gpus_json(daemon.machine, views, daemon.state)
     old = daemon.machine.age() > _OLD
-    answering = [gpu for gpu in found if gpu["state"] != "unknown" and not old]
-    labels = ["uuid", "gpu", "name"]
+    found = [([gpu["uuid"], str(gpu["index"]), gpu["name"]], gpu)
+             for gpu in gpus_json(daemon.machine, views, daemon.state)]  # fmt: skip
+    answering = [(labels, gpu) for labels, gpu in found if gpu["state"] != "unknown" and not old]
     for name, (field, factor, text) in _READINGS.items():
-        family = GaugeMetricFamily(name, text, labels=labels)
-        for gpu in answering:
-            if gpu[field] is not None and (field != "memory_total" or gpu[field]):
-                family.add_metric(_labels(gpu), gpu[field] * factor)
-        yield family
-    info = GaugeMetricFamily("gpuyard_gpu_info", "What a GPU is.", labels=[*labels, "simulated"])
-    jobs = GaugeMetricFamily("gpuyard_gpu_jobs", "Jobs on a GPU.", labels=labels)
-    for gpu in answering:
-        info.add_metric([*_labels(gpu), str(gpu["simulated"]).lower()], 1.0)
-        jobs.add_metric(_labels(gpu), len(gpu["jobs"]))
-    yield from (info, jobs)
-    states = GaugeMetricFamily("gpuyard_gpu_state", "Whether a GPU is in a state.", labels=[*labels, "state"])
-    for gpu in found:
+        known = [
+            (labels, gpu[field] * factor)
+            for labels, gpu in answering
+            if gpu[field] is not None and (field != "memory_total" or gpu[field])
+        ]
+        yield _filled(GaugeMetricFamily(name, text, labels=_GPU_LABELS), known)
+    info = GaugeMetricFamily("gpuyard_gpu_info", "What a GPU is.", labels=[*_GPU_LABELS, "simulated"])
+    yield _filled(info, (([*labels, str(gpu["simulated"]).lower()], 1.0) for labels, gpu in answering))
+    jobs = GaugeMetricFamily("gpuyard_gpu_jobs", "Jobs on a GPU.", labels=_GPU_LABELS)
+    yield _filled(jobs, ((labels, len(gpu["jobs"])) for labels, gpu in answering))
+    states = GaugeMetricFamily("gpuyard_gpu_state", "Whether a GPU is in a state.", labels=[*_GPU_LABELS, "state"])
+    for labels, gpu in found:
         now = "unknown" if old else gpu["state"]
-        for state in _STATES:
-            states.add_metric([*_labels(gpu), state], float(state == now))
+        _filled(states, (([*labels, state], float(state == now)) for state in _STATES))
     yield states
 
 
@@ -187,47 +185,35 @@ _EXTRAS = {
 
 def _more_of_gpus(daemon: Yard) -> Iterator[Metric]:
     """Further readings; those of simulated GPUs come from a model, and `gpuyard_gpu_info` says which GPUs are."""
-    looks = [] if daemon.machine.age() > _OLD else list(daemon.machine.readings())
-    answering = [look for look in looks if not look.reading.lost]
+    labels = [[device.uuid, str(device.index), device.name] for device in daemon.machine.gpus.devices]
+    readings = [] if daemon.machine.age() > _OLD else list(daemon.machine.readings())
     for name, (field, factor, text) in _EXTRAS.items():
-        family = GaugeMetricFamily(name, text, labels=["uuid", "gpu", "name"])
-        for device, reading, _, _ in answering:
-            if (value := getattr(reading, field)) is not None:
-                family.add_metric([device.uuid, str(device.index), device.name], value * factor)
-        yield family
+        values = [
+            (labels[one.device.index], value * factor)
+            for one in readings
+            if not one.reading.lost and (value := getattr(one.reading, field)) is not None
+        ]
+        yield _filled(GaugeMetricFamily(name, text, labels=_GPU_LABELS), values)
     errors = CounterMetricFamily(
-        "gpuyard_gpu_xid_errors", "Errors that the driver told of, by number.", labels=["uuid", "gpu", "name", "xid"]
+        "gpuyard_gpu_xid_errors", "Errors that the driver told of, by number.", labels=[*_GPU_LABELS, "xid"]
     )
-    devices = daemon.machine.gpus.devices
-    for (gpu, xid), count in sorted(daemon.machine.xids.copy().items()):
-        errors.add_metric([devices[gpu].uuid, str(gpu), devices[gpu].name, str(xid)], count)
-    yield errors
+    xids = sorted(daemon.machine.xids.copy().items())
+    yield _filled(errors, (([*labels[gpu], str(xid)], count) for (gpu, xid), count in xids))
 
 
-def _energy(daemon: Yard, views: list[JobView]) -> Metric:
-    family = CounterMetricFamily(
-        "gpuyard_job_energy_joules", "Energy that GPUs drew for a running job, this attempt.", labels=["job"]
-    )
-    for view in () if daemon.machine.gpus.simulated else views:  # no label would say that it is simulated
-        measure = daemon.measures.of(view.id) if view.state == "running" else None
-        if measure is not None and measure.energy_wh is not None:
-            family.add_metric([view.id], measure.energy_wh * 3600)
-    return family
-
-
-def _uses(daemon: Yard, views: list[JobView]) -> Metric:
-    family = GaugeMetricFamily(
+def _jobs(daemon: Yard, views: list[JobView]) -> Iterator[Metric]:
+    running = [view.id for view in views if view.state == "running"]
+    measured = [(job, measure) for job in running if (measure := daemon.measures.of(job)) is not None]
+    memory = GaugeMetricFamily(
         "gpuyard_job_gpu_memory_bytes", "Memory of a GPU that a running job uses, as measured.", labels=["job", "gpu"]
     )
-    for view in views:
-        measure = daemon.measures.of(view.id) if view.state == "running" else None
-        for gpu, size in measure.current.items() if measure else ():
-            family.add_metric([view.id, str(gpu)], size)
-    return family
-
-
-def _labels(gpu: dict[str, Any]) -> list[str]:
-    return [gpu["uuid"], str(gpu["index"]), gpu["name"]]
+    yield _filled(memory, (([job, str(gpu)], size) for job, one in measured for gpu, size in one.current.items()))
+    energy = CounterMetricFamily(
+        "gpuyard_job_energy_joules", "Energy that GPUs drew for a running job, this attempt.", labels=["job"]
+    )
+    if not daemon.machine.gpus.simulated:  # no label would say that it is simulated
+        _filled(energy, (([job], one.energy_wh * 3600) for job, one in measured if one.energy_wh is not None))
+    yield energy
 
 
 Encoder = tuple[Callable[[Any], bytes], str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
@@ -12,6 +13,8 @@ from pydantic import Field, ValidationError
 
 from gpuyard.api import replies, types
 from gpuyard.api.types import OVER
+from gpuyard.core.limits.loans import loans
+from gpuyard.core.reasons import Reason
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.jobs.fingerprints import digest_of
 from gpuyard.daemon.store.views import JobView
@@ -19,9 +22,8 @@ from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake, with_login_defaults
-from gpuyard.server.lookup import JobLookup
 from gpuyard.server.requests import Body, Command, read_json
-from gpuyard.server.responses import explain_json, reply
+from gpuyard.server.responses import ReasonTexts, explain_json, job_json, reply, times_are_known
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Cancellation, Changes, Copy, Submission
 from gpuyard.server.routing import AT, LATER, LOCATION, NO_JOB, NOT_CHANGED, Route, created, links_to, ok, owner
@@ -75,6 +77,37 @@ class Report(Body):
 
     done: Annotated[float, Field(ge=0, allow_inf_nan=False, description="How much is done.")]
     total: Annotated[float, Field(gt=0, allow_inf_nan=False, description="How much there is to do.")]
+
+
+class JobLookup:
+    """Finds jobs by their ids."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def open_ids(self, job: str) -> list[str]:
+        """The ids of the job or tasks that an id names: those that are not over, if there are any."""
+        ids = tasks.ids(self._context.reader, job)
+        return [id for id in ids if id in self._context.daemon.store.open] or ids
+
+    async def one(self, job: str) -> Response:
+        """A job, or an array as if it were one, with its reason, progress and usage."""
+        context, daemon = self._context, self._context.daemon
+        alone = context.reader.job(job)
+        views = [alone] if alone else await asyncio.to_thread(lambda: tasks.chosen(context.reader, job))
+        view = tasks.together(job, views)
+        reasons: Mapping[str, Reason] = {}
+        if view.state == "queued" and len(views) == 1:
+            recent = context.commands.recent_reasons() or {}
+            reasons = recent if job in recent else await context.look(context.commands.reasons)
+        say = ReasonTexts(times=times_are_known(list(daemon.store.open.values())))
+        progress = None
+        if view.state == "running" and len(views) == 1:
+            progress = await asyncio.to_thread(context.progress.of, view, daemon.clock.now())
+        used = daemon.measures.live(view)
+        granted = loans(daemon.state, view.id)
+        found = job_json(view, say(reasons.get(view.id), view), progress, daemon.machine.node, used, granted)
+        return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
 
 class JobRoutes:

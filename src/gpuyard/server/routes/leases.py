@@ -25,12 +25,11 @@ from gpuyard.server.auth.hosts import is_forwarded
 from gpuyard.server.auth.permissions import Caller
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake
-from gpuyard.server.lookup import JobLookup
 from gpuyard.server.request_fields import WHOLE, Tags, Word
 from gpuyard.server.requests import Command
 from gpuyard.server.responses import ReasonTexts, reply, state_text, times_are_known
 from gpuyard.server.routes.job_lists import PAGE, JobFilter, JobListing, Limit, Of, Offset
-from gpuyard.server.routes.jobs import JOB
+from gpuyard.server.routes.jobs import JOB, JobLookup
 from gpuyard.server.routes.submissions import Asked
 from gpuyard.server.routing import AT, LOCATION, NO_JOB, NOT_CHANGED, PAGED, Route, created, links_to, ok, owner
 from gpuyard.server.sockets import Peer, RemoteSocket, opener_of
