@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import pytest
 
@@ -18,7 +18,7 @@ from gpuyard.engines.base import Abandoned, Ended, LaunchRefused, Placement, Rep
 from gpuyard.engines.leases.lease_engine import Holder, LeaseEngine, Terms
 from gpuyard.engines.local import processes
 from gpuyard.errors import UserError
-from gpuyard.server.routes.leases import LeaseRoutes
+from gpuyard.server.routes.leases import Holders
 from gpuyard.server.sockets import Peer
 
 R = TypeVar("R", Running, Ended, Abandoned)
@@ -255,18 +255,18 @@ def test_a_lease_by_use_lasts_until_its_gpus_were_used_and_are_free_again(
 
 
 def test_who_may_hold_a_lease() -> None:
-    leases = LeaseRoutes(cast(Any, None))
+    holders = Holders()
     uid = os.stat("/proc/self").st_uid
     user = {"user": 65534} if uid == 0 else {}
     with subprocess.Popen(["sleep", "1000"], **user) as other:  # type: ignore[call-overload]
         mine = Peer(other.pid, 65534 if uid == 0 else uid, 0)
-        assert leases.named(other.pid, mine).pid == other.pid
+        assert holders.named(other.pid, mine).pid == other.pid
         with pytest.raises(UserError, match="whoever asks must descend from it"):
-            leases.named(other.pid, Peer(os.getpid(), mine.uid, 0))
+            holders.named(other.pid, Peer(os.getpid(), mine.uid, 0))
         with pytest.raises(UserError, match=f"process {other.pid} is not yours"):
-            leases.named(other.pid, Peer(other.pid, mine.uid + 1, 0))
-        assert leases.named(other.pid, Peer(os.getpid(), 0, 0)).pid == other.pid  # root may name any
+            holders.named(other.pid, Peer(other.pid, mine.uid + 1, 0))
+        assert holders.named(other.pid, Peer(os.getpid(), 0, 0)).pid == other.pid  # root may name any
         other.kill()
         other.wait()
         with pytest.raises(UserError, match="there is no process"):
-            leases.named(other.pid, mine)
+            holders.named(other.pid, mine)

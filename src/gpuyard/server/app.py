@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,29 +14,52 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard import __version__
+from gpuyard.config import Settings
+from gpuyard.daemon.background.interference import Interference
+from gpuyard.daemon.background.recorder import Recorder
 from gpuyard.daemon.background.retention import Removed
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.limits import NoSuchReservation
+from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.log import NoSuchJob, StoreFailing
 from gpuyard.engines.base import EngineError
+from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.notify.outbox import NoSuchSubscription
 from gpuyard.notify.sender import Stopped
-from gpuyard.server.api import Api
 from gpuyard.server.auth.authentication import TooManyFailures, Unauthenticated
-from gpuyard.server.auth.credentials import NoSuchToken
-from gpuyard.server.auth.middleware import AuthMiddleware
+from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken
+from gpuyard.server.auth.middleware import Auth, AuthMiddleware
 from gpuyard.server.auth.permissions import Forbidden
-from gpuyard.server.contract import ROUTES
+from gpuyard.server.context import Context
+from gpuyard.server.intake import JobIntake
 from gpuyard.server.openapi import openapi_document
 from gpuyard.server.paths import API
 from gpuyard.server.problems import error_location, error_message, refusal
 from gpuyard.server.proxy.http_proxy import HttpProxy
+from gpuyard.server.proxy.supervisor import PageSupervisor
 from gpuyard.server.requests import NotJson
 from gpuyard.server.responses import reply
-from gpuyard.server.routes.gpus import NoSuchGpu
+from gpuyard.server.routes.batches import BatchRoutes
+from gpuyard.server.routes.estimates import EstimateRoutes
+from gpuyard.server.routes.gpus import GpuRoutes, NoSuchGpu
+from gpuyard.server.routes.grants import GrantRoutes
 from gpuyard.server.routes.health import HealthRoutes
+from gpuyard.server.routes.job_lists import JobListing, ListRoutes
+from gpuyard.server.routes.jobs import JobLookup, JobRoutes
+from gpuyard.server.routes.leases import Holders, LeaseRoutes, RecentReasons
+from gpuyard.server.routes.limits import LimitRoutes
+from gpuyard.server.routes.notifications import NotificationRoutes, Notifications
+from gpuyard.server.routes.policies import PolicyRoutes
+from gpuyard.server.routes.recordings import RecordingRoutes
+from gpuyard.server.routes.sessions import SessionRoutes
+from gpuyard.server.routes.statistics import StatisticsRoutes
+from gpuyard.server.routes.tokens import TokenRoutes
+from gpuyard.server.routing import add_routes, declaration_of, job_guard
+from gpuyard.server.stream.event_stream import EventHub, EventRoutes
+from gpuyard.server.stream.job_logs import LogRoutes
 from gpuyard.server.stream.streams import TooManyStreams
+from gpuyard.server.watchmen.routes import WatchmenRoutes
 
 
 class HeadSent(Exception):
@@ -43,13 +67,12 @@ class HeadSent(Exception):
 
 
 class HeadMiddleware:
-    """Lets every route that can be asked with GET be asked with HEAD."""
+    """Answers HEAD requests by the route for GET."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask as if by GET, until the head is there: what follows may go on for hours."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             return await self._app(scope, receive, send)
 
@@ -74,33 +97,86 @@ _STATUS_OF_ERROR = {
 }  # fmt: skip
 _BUG_TEXT = "the daemon made a mistake, which its log tells of (gpuyard status says where that is); please report it"
 _MOST_PROBLEMS = 20
-_SPEC = "/api/v1/openapi.json"
+_SPEC = f"{API}/openapi.json"
 
 
-def make_app(api: Api) -> FastAPI:
-    """The application."""
-    # FastAPI's pages of documentation would be fetched from elsewhere, in part; so there are none.
+class Server:
+    """The parts of the server that its routes use; `serve` starts and stops those that run beside it."""
+
+    def __init__(
+        self,
+        daemon: Yard,
+        settings: Settings,
+        shutdown: Callable[[], None],
+        credentials: CredentialStore | None = None,
+        heartbeats: Heartbeats | None = None,
+    ) -> None:
+        self.settings, self.shutdown = settings, shutdown
+        self.context = context = Context.of(daemon, settings)
+        self.auth = Auth(settings, context.permissions, credentials)
+        self.heartbeats = heartbeats or Heartbeats()
+        self.hub = EventHub(lambda: daemon.store.last, lambda: context.reader, context.watch)
+        self.interference = Interference(daemon, context.progress, settings.interference_after)
+        self.recorder = Recorder(daemon, settings)
+        self.notifications = Notifications(context)
+        self.page = PageSupervisor(settings)
+        self.url = ""
+        """The URL of the API on TCP; empty: there is none."""
+        daemon.listeners.append(context.watch.committed)
+
+
+def make_app(server: Server) -> FastAPI:
+    # FastAPI's pages of documentation would load parts from a CDN, so there are none.
     app = FastAPI(title="gpuyard", version=__version__, openapi_url=None, redirect_slashes=False)
-    api.add_to(app)
-    HealthRoutes(api).add_to(app)
-    app.add_middleware(HttpProxy, page=api.page, doors=api.doors)
+    _add_handlers(app, server)
+    app.add_middleware(HttpProxy, page=server.page, auth=server.auth)
     app.add_middleware(HeadMiddleware)
-    app.add_middleware(AuthMiddleware, doors=api.doors)
+    app.add_middleware(AuthMiddleware, auth=server.auth)
     app.add_exception_handler(GpuyardError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)
-    _add_openapi(app, api)
+    _add_openapi(app, server.settings)
     return app
 
 
-def _add_openapi(app: FastAPI, api: Api) -> None:
-    """Let the application tell what its routes take and give."""
+def _add_handlers(app: FastAPI, server: Server) -> None:
+    """Make the handlers of all routes, each with the parts that it needs, and register them."""
+    context, auth, notifications, heartbeats = server.context, server.auth, server.notifications, server.heartbeats
+    lookup, intake, listing = JobLookup(context), JobIntake(context, auth.submitters), JobListing(context)
+    reasons, holders = RecentReasons(context), Holders()
+    handlers: list[object] = [
+        JobRoutes(context, lookup, intake, notifications),
+        ListRoutes(context, listing),
+        LogRoutes(context),
+        BatchRoutes(context, intake, notifications),
+        GrantRoutes(context),
+        LeaseRoutes(context, lookup, intake, listing, reasons, holders, heartbeats),
+        EventRoutes(context, server.hub),
+        StatisticsRoutes(context, server.interference),
+        EstimateRoutes(context, intake),
+        RecordingRoutes(context, server.recorder),
+        GpuRoutes(context),
+        LimitRoutes(context),
+        PolicyRoutes(context),
+        TokenRoutes(auth, context.permissions),
+        SessionRoutes(auth, context.permissions),
+        NotificationRoutes(context, notifications),
+        HealthRoutes(context, server.hub, server.page, lambda: server.url, server.shutdown),
+    ]
+    guard = job_guard(context)
+    for one in handlers:
+        add_routes(app, one, guard)
+    watchmen = WatchmenRoutes(context, intake, reasons, holders, heartbeats)
+    add_routes(app, watchmen, watchmen.guard)
+
+
+def _add_openapi(app: FastAPI, settings: Settings) -> None:
     kept: list[Response] = []
 
     async def openapi(request: Request) -> Response:
         if not kept:
-            kept.append(reply(openapi_document(app, api.settings)))
+            kept.append(reply(openapi_document(app, settings)))
         return kept[0]
 
     for path in (_SPEC, "/openapi.json"):
@@ -113,8 +189,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return await _on_bug(request, error)
     headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooManyFailures) else None
-    told = error.told(request.url.path) if isinstance(error, Unauthenticated) else str(error)
-    return refusal(request.url.path, status, told, headers)
+    detail = error.message_for(request.url.path) if isinstance(error, Unauthenticated) else str(error)
+    return refusal(request.url.path, status, detail, headers)
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
@@ -127,9 +203,11 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
             f"the request is not JSON: {parts[0].get('ctx', {}).get('error', 'it cannot be read')}",
         )
     taken = _body_type(request)
-    told = [{"where": error_location(part), "message": error_message(part, taken)} for part in parts[:_MOST_PROBLEMS]]
-    detail = "; ".join(f"{one['where']}: {one['message']}".removeprefix("body: ") for one in told)
-    return refusal(request.url.path, 422, detail, errors=told)
+    problems = [
+        {"where": error_location(part), "message": error_message(part, taken)} for part in parts[:_MOST_PROBLEMS]
+    ]
+    detail = "; ".join(f"{one['where']}: {one['message']}".removeprefix("body: ") for one in problems)
+    return refusal(request.url.path, 422, detail, errors=problems)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -142,7 +220,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         )
     if error.status_code == 404:
         return refusal(request.url.path, 404, f"{what}: there is nothing here; GET {_SPEC} tells what there is")
-    if error.status_code == 400:  # by FastAPI, of a body that not even the reading of JSON could make sense of
+    if error.status_code == 400:  # by FastAPI, if even the JSON parser fails
         return refusal(
             request.url.path, 400, "the request is not JSON, or nested too deeply, or holds a number that is too long"
         )
@@ -150,23 +228,22 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    """What is nobody's fault but ours: its story is for the log (where uvicorn tells it), not for who asked."""
+    """The traceback goes to the log (uvicorn writes it), not to the client."""
     return refusal(request.url.path, 500, _BUG_TEXT)
 
 
 def _methods(request: Request) -> list[str]:
-    """All methods that a path can be asked with. It may be that of several routes; of one that names it, rather."""
+    """The methods of the routes that match a path; of those with exactly this path, if there are any."""
     routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     named = [route for route in routes if getattr(route, "path", "") == request.url.path]
     return sorted({method for route in named or routes for method in getattr(route, "methods", None) or ()})
 
 
 def _body_type(request: Request) -> Any:
-    """The type of what a request should hold."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return None
-    told = ROUTES.get(f"{request.method} {route.path.removeprefix(API)}")
-    if told is not None and told.model is not None:
-        return told.model
+    declared = declaration_of(route.endpoint)
+    if declared is not None and declared.model is not None:
+        return declared.model
     return route.body_field.field_info.annotation if route.body_field is not None else None

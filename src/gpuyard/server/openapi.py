@@ -7,18 +7,20 @@ import inspect
 import textwrap
 import types
 import typing
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, NotRequired, Required, Union
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from gpuyard.api.replies import Problem
 from gpuyard.config import Settings
-from gpuyard.server.contract import PROBES, ROUTES, TAGS, ResponseDescription, RouteDescription
+from gpuyard.server.auth.authentication import COOKIE
 from gpuyard.server.requests import KEY_HEADER, REPLAYED_HEADER
+from gpuyard.server.routing import Answer, Route, declaration_of
 
 Schema = dict[str, Any]
 
@@ -29,12 +31,12 @@ _PLAIN: dict[Any, Schema] = {
 
 
 def schema_of(kind: Any, found: dict[str, Schema]) -> Schema:
-    """The schema of a type; those of the classes in it are put among what was found, and are referred to."""
+    """The schema of a type; those of classes inside are added to `found` and referred to."""
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     if typing.is_typeddict(kind):
         if kind.__name__ not in found:
-            found[kind.__name__] = {}  # it may be in itself
+            found[kind.__name__] = {}  # it may contain itself
             found[kind.__name__] = _object(kind, found)
         return {"$ref": f"#/components/schemas/{kind.__name__}"}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -52,12 +54,12 @@ def schema_of(kind: Any, found: dict[str, Schema]) -> Schema:
 
 
 def _object(kind: Any, found: dict[str, Schema]) -> Schema:
-    said = _field_docs(kind)
+    docs = _field_docs(kind)
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {name: schema_of(of, found) for name, of in hints.items()}
-    for name, text in said.items():
+    for name, text in docs.items():
         fields[name] = {"description": text, **fields[name]}
-    # Not `__required_keys__`, which cannot be trusted where annotations are texts.
+    # Not `__required_keys__`, which is wrong where annotations are strings.
     needed = [name for name, of in hints.items() if kind.__total__ and typing.get_origin(of) is not NotRequired]
     doc = inspect.getdoc(kind) or ""
     return {"type": "object", "title": kind.__name__, "description": doc, "properties": fields, "required": needed}
@@ -65,7 +67,6 @@ def _object(kind: Any, found: dict[str, Schema]) -> Schema:
 
 @cache
 def _field_docs(kind: Any) -> dict[str, str]:
-    """What stands below the fields of a class."""
     [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
@@ -77,13 +78,24 @@ def _field_docs(kind: Any) -> dict[str, str]:
     return found
 
 
-ROOT = "/api/v1"
-COOKIE = "gpuyard_session"
 _REF = "#/components/schemas/{model}"
 _ABOUT = """Queue GPU jobs, look at the queue, and decide who is next.
 
 Times are ISO-8601 with a zone, durations seconds, sizes bytes. A refusal is a problem object (RFC 9457) whose `detail`
 says what to do. See docs/reference/api.md."""
+_TAGS = {
+    "Jobs": "Commands, queued until GPUs are free.",
+    "Batches": "Jobs that came out of one file.",
+    "Leases": "GPUs for processes that run already.",
+    "Events": "What happened, in order.",
+    "GPUs": "The GPUs, and who is on them.",
+    "Reservations": "GPUs that are kept for somebody.",
+    "Rules": "Who may have what, and has had it.",
+    "Policy": "What decides who is next.",
+    "Notifications": "Being told of one's jobs.",
+    "Access": "Tokens, sessions, and who did what.",
+    "Daemon": "The daemon itself.",
+}
 _PARAMETERS = {
     "job": "A job's id; `12` may be an array, `12_3` is one of its tasks, and `12_[3-5]` are some.",
     "name": "The name.",
@@ -116,7 +128,6 @@ REFUSAL_TEXTS = {
     429: "Too many failures: wait a while.",
     503: "This cannot be done now: try again later.",
 }
-"""Refusals that routes are described with."""
 _EVERYBODY = (401, 403, 421, 429)
 _WITH_BODY = (400, 411, 413, 415)
 _DETAILS = {
@@ -127,58 +138,61 @@ _DETAILS = {
 
 
 def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    """The document."""
     found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     components = found.setdefault("components", {})
     schemas: dict[str, Schema] = components.setdefault("schemas", {})
-    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI tells of these, and nobody gets them
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI adds these, but the API does not return them
         schemas.pop(name, None)
-    read = [(told.model, "validation") for told in ROUTES.values() if told.model is not None]
+    declared = list(_declared(app))
+    read = [(one.model, "validation") for _, one in declared if one.model is not None]
     schemas |= models_json_schema(read, ref_template=_REF)[1].get("$defs", {})  # type: ignore[arg-type]
-    for path, operations in found["paths"].items():
-        for method, operation in operations.items():
-            known = ROUTES if path.startswith(ROOT) else PROBES
-            if (told := known.get(f"{method.upper()} {path.removeprefix(ROOT)}")) is not None:
-                queried = (422,) if method == "get" and known is ROUTES else ()  # there is no such parameter
-                _describe(operation, replace(told, bad=(*told.bad, *queried)), schemas)
+    for path, one in declared:
+        _describe(found["paths"][path][one.method.lower()], one, schemas)
     components["responses"] = {str(status): _refusal(status, schemas) for status in REFUSAL_TEXTS}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token, as gpuyard token makes them."},
         "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "As the page has it."},
     }
     found["security"] = security_requirements(settings)
-    found["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+    found["tags"] = [{"name": name, "description": text} for name, text in _TAGS.items()]
     found["servers"] = [{"url": "/"}]
     return found
 
 
 def security_requirements(settings: Settings) -> list[dict[str, list[str]]]:
-    """What a request has to prove; nothing where the kernel tells who asks."""
+    """What a request must prove; nothing where the kernel names the caller."""
     wanted = not settings.local or settings.tokens == "required" or bool(settings.allowed_hosts)
     known: list[dict[str, list[str]]] = [{"token": []}, {"session": []}]
     return known if wanted and settings.tokens != "none" else [{}, *known]
 
 
-def _describe(operation: dict[str, Any], told: RouteDescription, schemas: dict[str, Schema]) -> None:
-    operation |= {"operationId": told.id, "summary": told.summary, "tags": [told.tag]}
+def _declared(app: FastAPI) -> Iterator[tuple[str, Route]]:
+    """The routes of the document, each with its path."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and (declared := declaration_of(route.endpoint)) is not None and declared.id:
+            yield route.path_format, declared
+
+
+def _describe(operation: dict[str, Any], route: Route, schemas: dict[str, Schema]) -> None:
+    operation |= {"operationId": route.id, "summary": route.summary, "tags": [route.tag]}
     for parameter in operation.get("parameters", []):
         parameter.setdefault("description", _PARAMETERS.get(parameter["name"], ""))
-    if told.anybody:
+    if route.public:
         operation["security"] = []
-    if told.once:
+    if route.once:
         operation.setdefault("parameters", []).append(_KEY_PARAMETER)
-    if told.model is not None:
-        schema = {"$ref": _REF.format(model=told.model.__name__)}
+    if route.model is not None:
+        schema = {"$ref": _REF.format(model=route.model.__name__)}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     if (body := operation.get("requestBody")) is not None:
         content = body["content"]["application/json"]
-        content["examples"] = {name: {"value": value} for name, value in told.bodies.items()}
-    bad = {*told.bad, *_EVERYBODY, *(_WITH_BODY if body is not None else ())}
-    good = {str(status): _response(one, schemas, told.once) for status, one in told.good.items()}
+        content["examples"] = {name: {"value": value} for name, value in route.examples.items()}
+    bad = {*route.refusals, *_EVERYBODY, *(_WITH_BODY if body is not None else ()), *((422,) if route.strict else ())}
+    good = {str(status): _response(one, schemas, route.once) for status, one in route.answers.items()}
     operation["responses"] = good | {str(code): {"$ref": f"#/components/responses/{code}"} for code in sorted(bad)}
 
 
-def _response(one: ResponseDescription, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
+def _response(one: Answer, schemas: dict[str, Schema], once: bool) -> dict[str, Any]:
     content = _content(one, schemas)
     headers = {**one.headers, **({REPLAYED_HEADER: _REPLAYED_HEADER} if once else {})}
     links = {
@@ -189,7 +203,7 @@ def _response(one: ResponseDescription, schemas: dict[str, Schema], once: bool) 
     return {"description": one.what, **{name: part for name, part in parts.items() if part}}
 
 
-def _content(one: ResponseDescription, schemas: dict[str, Schema]) -> dict[str, Any]:
+def _content(one: Answer, schemas: dict[str, Schema]) -> dict[str, Any]:
     others = {kind: {"schema": {"type": "string"}, "example": example} for kind, example in one.also.items()}
     if one.kind is None:
         return others

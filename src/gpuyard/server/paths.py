@@ -9,7 +9,7 @@ _PAGES = frozenset(
     ("/", "/queue", "/submit", "/history", "/sharing", "/simulate", "/settings", "/login", "/favicon.ico", "/jobs")
 )  # fmt: skip
 LINES = "/_nicegui_ws/"
-"""Where the page's websockets are, or what browsers without any have in their place."""
+"""The page's websockets, or the polling that stands in for them."""
 _ASSETS = "/_nicegui/"
 _PAGE_FOLDERS = ("/page/", "/jobs/", _ASSETS, LINES)
 _UPLOAD = re.compile(r"/page/upload(?:/.*)?|/_nicegui/client/[^/]+/upload/[^/]+")
@@ -21,44 +21,41 @@ SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
 def is_watchmen(path: str) -> bool:
-    """Whether a path is one of watchmen's API, whose clients expect its kind of answers."""
+    """Whether a path belongs to watchmen's API, which has its own format of refusals."""
     return path not in _OURS and not is_page(path) and not is_api(path)
 
 
 def is_page(path: str) -> bool:
-    """Whether a path is the page's: its process answers."""
     return path in _PAGES or path.startswith(_PAGE_FOLDERS)
 
 
 def is_asset(path: str) -> bool:
-    """Whether it is a file for which it does not matter who asks."""
+    """Whether it is a file of the page that is the same for all viewers."""
     return path.startswith(_ASSETS)
 
 
 def is_upload(path: str) -> bool:
-    """Whether a file may be sent there."""
+    """Whether it takes files."""
     return _UPLOAD.fullmatch(path) is not None
 
 
 def is_api(path: str) -> bool:
-    """Whether a path is one of our API."""
     return path == API or path.startswith(f"{API}/")
 
 
 def is_open(method: str, path: str) -> bool:
-    """Whether even nobody may ask: the page, with which people log in, and whether the daemon lives."""
+    """Whether it needs no authentication: the page, on which users log in, and the health checks."""
     if method in ("GET", "HEAD"):
         return path in _FOR_ALL or is_page(path)
     return is_login(method, path) or (method == "POST" and path.startswith(LINES))
 
 
 def is_login(method: str, path: str) -> bool:
-    """Whether this is how one gets a session."""
     return method == "POST" and path in _LOGINS
 
 
 def is_waiting(path: str) -> bool:
-    """Whether this is about GPUs to wait for: also those may use it whom nobody knows, where that is set."""
+    """Whether it is about waiting for GPUs, which unknown callers may do if the settings say so."""
     return path == f"{API}/leases" or path.startswith(f"{API}/leases/") or is_watchmen(path)
 
 
@@ -66,10 +63,9 @@ _ASKING = (f"{API}/policy/preview", f"{API}/estimates")
 
 
 def is_read(method: str, path: str) -> bool:
-    """Whether this changes nothing: by its method, or since it only asks what would be."""
+    """Whether a request changes nothing: by its method, or because it only asks what would happen."""
     return method in SAFE or (method == "POST" and path in _ASKING)
 
 
 def is_heartbeat(path: str) -> bool:
-    """Whether this only tells that somebody still waits, as happens every few seconds."""
     return path.endswith("/heartbeat") or path == "/client/ping"

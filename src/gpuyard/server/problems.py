@@ -17,7 +17,7 @@ from gpuyard.server.request_fields import ONE_WORD
 
 
 def refusal(path: str, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
-    """A refusal, as whoever uses a path expects it."""
+    """A refusal in the format of the API that the path belongs to."""
     if is_watchmen(path):
         body = json.dumps({"status": "err", "msg": detail})
         return Response(body, status, dict(headers or {}), media_type="application/json")
@@ -25,7 +25,6 @@ def refusal(path: str, status: int, detail: str, headers: Mapping[str, str] | No
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
-    """A refusal, as RFC 9457 has it."""
     body = json.dumps({"title": _TITLES.get(status, "Error"), "status": status, "detail": detail, **more})
     return Response(body, status, dict(headers or {}), media_type="application/problem+json")
 
@@ -43,12 +42,12 @@ _OBJECT = "must be an object, as in {...}"
 
 
 def error_location(part: Mapping[str, Any]) -> str:
-    """Which part it is; `body` if it is all of it."""
+    """The path of an invalid field; `body` for the whole body."""
     return ".".join(map(str, _steps(part))) or "body"
 
 
 def error_message(part: Mapping[str, Any], taken: Any = None) -> str:
-    """What is wrong with it; `taken` is the type of what the request should be."""
+    """The message for an invalid field; `taken` is the type of the request body."""
     kind, about = part["type"], part.get("ctx", {})
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return _OBJECT if _steps(part) else f"the body {_OBJECT}"
@@ -70,7 +69,7 @@ def _steps(part: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _fields(taken: Any, steps: Sequence[Any]) -> list[str]:
-    """The names that an object within something may have."""
+    """The names of fields in an object at some place within a type."""
     models = list(_models(taken))
     for step in steps:
         fields = [field for model in models for field in _named(model, step)]

@@ -5,20 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from fastapi import Request, Response
-from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
 
 from gpuyard.daemon.idempotency import Idempotency, KeyedRequest, known_answer
 from gpuyard.errors import UserError, suggest
+from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.responses import reply
 from gpuyard.server.tasks import STATES
 
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
+
+class Body(BaseModel):
+    """A request body without unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class StrictBody(BaseModel):
+    """The same, without conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class NotJson(UserError):
@@ -26,7 +36,6 @@ class NotJson(UserError):
 
 
 def read_json(body: bytes) -> Any:
-    """The value in a body."""
     try:
         return json.loads(body)
     except RecursionError:
@@ -35,26 +44,10 @@ def read_json(body: bytes) -> Any:
         raise NotJson(f"the request is not JSON: {error}") from error
 
 
-_LONGEST = 80  # characters of what is not known, told back
-
-
-class StrictRoute(APIRoute):
-    """A route that takes no parameters but its own."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, behind a look at the query."""
-        handle = super().get_route_handler()
-        known = sorted(field.alias for field in self.dependant.query_params)
-
-        async def look(request: Request) -> Response:
-            check_parameters(request.query_params, known)
-            return await handle(request)
-
-        return look
+_LONGEST = 80  # characters of an unknown name in a message
 
 
 def check_parameters(given: Iterable[str], known: list[str]) -> None:
-    """Refuse what a route knows nothing of."""
     for name in given:
         if name not in known:
             there = f"there are {', '.join(known)}" if known else "there are none here"
@@ -62,7 +55,6 @@ def check_parameters(given: Iterable[str], known: list[str]) -> None:
 
 
 def check_states(given: Iterable[str]) -> None:
-    """Refuse states that no job can be in."""
     for state in given:
         if state not in STATES:
             near = suggest(state[:_LONGEST], STATES)
@@ -74,26 +66,26 @@ REPLAYED_HEADER = "Idempotent-Replayed"
 _KEY = re.compile(r"[!-~]{1,255}")
 
 Command = Callable[[], dict[str, Any]]
-"""Something for the yard's thread to do, which gives the answer."""
+"""Run by the daemon's thread; returns the answer."""
 
 
 class IdempotentRequests:
-    """Answers requests that make something new."""
+    """Runs commands that create something; a repeated request with the same key gets the first answer."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._repeats = Idempotency(api.yard)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._repeats = Idempotency(context.daemon)
 
     async def __call__(self, request: Request, prepare: Callable[[], Awaitable[Command]], more: str = "") -> Response:
-        """Do what is prepared, or answer as before. `prepare` refuses what makes no sense; `more` is asked for, too."""
+        """Run the prepared command, or answer as before. `more` is compared like the body."""
         if KEY_HEADER not in request.headers:
-            return _answer(request, await self._api.ask(await prepare()))
+            return _answer(request, await self._context.ask(await prepare()))
         sent = await self._sent(request, more)
-        before = self._api.reader.answer(sent.user, sent.key)
-        if before is not None:  # also where it could not be done now
+        before = self._context.reader.answer(sent.user, sent.key)
+        if before is not None:  # also where the command would fail now
             return _answer(request, known_answer(sent, before), replayed=True)
         act = await prepare()
-        return _answer(request, *await self._api.ask(lambda: self._repeats.once(sent, act)))
+        return _answer(request, *await self._context.ask(lambda: self._repeats.once(sent, act)))
 
     async def _sent(self, request: Request, more: str) -> KeyedRequest:
         key = request.headers[KEY_HEADER]
@@ -103,12 +95,12 @@ class IdempotentRequests:
             )
         asked = [request.method, request.url.path, read_json(await request.body() or b"{}"), more]
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        return KeyedRequest(self._api.permissions.name(request), key, digest)
+        return KeyedRequest(self._context.permissions.name(request), key, digest)
 
 
 def _answer(request: Request, answer: Any, replayed: bool = False) -> Response:
     response = reply(answer, 201)
-    if "id" in answer:  # several jobs have no place in common
+    if "id" in answer:  # several jobs have no common URL
         kind = "leases" if request.url.path == f"{API}/leases" else "jobs"
         response.headers["Location"] = f"{API}/{kind}/{answer['id']}"
     if replayed:

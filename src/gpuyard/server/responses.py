@@ -25,16 +25,15 @@ from gpuyard.spec.notation import AFTER
 from gpuyard.units import format_duration
 
 _EXACT: ContextVar[bool] = ContextVar("exact", default=False)
-"""Whether who asks wants times in sentences as programs read them, to write them as the clock of its user has them."""
+"""Whether times in sentences are ISO-8601, for a client that shows them in its user's time zone."""
 
 
 def set_time_format(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Tell times in the sentences of this answer as its head asks for it: `Prefer: times=iso`."""
+    """Write times in sentences as the request's header wants it: `Prefer: times=iso`."""
     _EXACT.set(any(name == b"prefer" and b"times=iso" in value.replace(b" ", b"") for name, value in headers))
 
 
 def iso(at: float | None) -> str | None:
-    """A time as people and programs read it: ISO-8601 with the zone, down to the millisecond."""
     if at is None:
         return None
     seconds, milliseconds = divmod(int(at * 1000), 1000)
@@ -44,13 +43,12 @@ def iso(at: float | None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _second(seconds: int) -> tuple[str, str]:
-    """A second in ISO-8601, and the zone; kept, because a long listing has many times of few seconds."""
+    """A second in ISO-8601, and the zone; cached, because a long listing has many times in few seconds."""
     text = datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
     return text[:19], text[19:]
 
 
 def clock(at: float) -> str:
-    """A time in a sentence."""
     try:
         if _EXACT.get():
             return iso(at) or ""
@@ -60,7 +58,7 @@ def clock(at: float) -> str:
 
 
 def sentence(reason: Reason, times: bool = True) -> str:
-    """A reason in words; whether the times that running jobs gave can be told."""
+    """A reason in words; `times`: whether the expected times of running jobs are known."""
     if isinstance(reason, Resources):
         text = str(replace(reason, expected_at=None))
         if times and reason.expected_at is not None:
@@ -80,7 +78,6 @@ def sentence(reason: Reason, times: bool = True) -> str:
 
 
 def details(reason: Reason, times: bool) -> dict[str, Any]:
-    """The numbers of a reason, as JSON has them."""
     found = asdict(reason)
     if isinstance(reason, Resources):
         found.pop("expected_at")
@@ -95,36 +92,36 @@ def details(reason: Reason, times: bool) -> dict[str, Any]:
 
 
 def expected_at(reason: Reason) -> float | None:
-    """When the job is expected to start, where the reason says so."""
+    """When the job is expected to start, if the reason tells."""
     if isinstance(reason, Resources):
         return reason.expected_at
     return reason.at if isinstance(reason, BeginTime) else None
 
 
 class ReasonTexts:
-    """Reasons in words, each worked out once: in a long queue many jobs wait for the same one."""
+    """Reasons in words, each made once: in a long queue many jobs wait for the same reason."""
 
     def __init__(self, times: bool) -> None:
-        self._times, self._said = times, dict[int, str]()
+        self._times, self._texts = times, dict[int, str]()
 
     def __call__(self, reason: Reason | None, view: JobView) -> str | None:
-        """The sentence of a job's reason, which outlives this object."""
+        """The sentence. The reason must live as long as this object, which knows it by its address."""
         if reason is None or _is_retry(view, reason):
-            return None  # how it stands says more
-        if id(reason) not in self._said:
-            self._said[id(reason)] = sentence(reason, self._times)
-        return self._said[id(reason)] + _preempted_by(view)
+            return None  # `state_text` says more
+        if id(reason) not in self._texts:
+            self._texts[id(reason)] = sentence(reason, self._times)
+        return self._texts[id(reason)] + _preempted_by(view)
 
 
 def _preempted_by(view: JobView) -> str:
-    """For whom a job that waits again had to stop, or that it ran out of memory."""
-    said = view.message.removesuffix(", waits again")
-    stopped = view.preemptions and said.startswith("stopped for ")
-    return f" ({said})" if stopped or "GPU memory" in said else ""
+    """Why a job that waits again was stopped: for another job, or for memory."""
+    message = view.message.removesuffix(", waits again")
+    stopped = view.preemptions and message.startswith("stopped for ")
+    return f" ({message})" if stopped or "GPU memory" in message else ""
 
 
 def _is_retry(view: JobView, reason: Reason) -> bool:
-    """Whether a job waits for the time of its next attempt, which its message tells, and why."""
+    """Whether a job waits for its next attempt; its message says so, and why."""
     return isinstance(reason, BeginTime) and view.failures > 0 and bool(view.message)
 
 
@@ -227,8 +224,7 @@ def _old_usage(view: JobView) -> dict[str, float]:
 
 
 def dependency(after: Iterable[str]) -> str | None:
-    """What a job had to follow when that was last said, as people write it."""
-    return ",".join(f"{AFTER[how]}:{job}" for how, _, job in (wish.partition(":") for wish in after)) or None
+    return ",".join(f"{AFTER[how]}:{job}" for how, _, job in (one.partition(":") for one in after)) or None
 
 
 def columns_json(
@@ -284,7 +280,6 @@ def state_text(view: JobView) -> str | None:
 
 
 def _held_by(work: Mapping[str, Any]) -> str:
-    """What keeps a lease."""
     if work.get("holder"):
         return f"a lease, held by process {work['holder'][0]}"
     if work.get("by_use"):
@@ -296,7 +291,7 @@ _RECALLED = {"cancelled": "cancelled", "timeout": "out of time", "oom": "uses mo
 
 
 def times_are_known(views: Iterable[JobView]) -> bool:
-    """Whether it is known of everybody who runs how long that will take: they said so, or their like tells."""
+    """Whether all running jobs have an estimate, their own or by similar jobs."""
     return all(_is_estimated(view.work) for view in views if view.state == "running")
 
 
@@ -305,17 +300,16 @@ def _is_estimated(work: Mapping[str, Any]) -> bool:
 
 
 def expected_end(view: JobView) -> float | None:
-    """When a job that runs should be over, by its estimate or what its like took; None if nothing tells."""
+    """When a running job should end, by its estimate or by similar jobs; None if unknown."""
     seconds = view.work.get("estimate") if _is_estimated(view.work) else None
     if not seconds or seconds == view.work.get("time_limit"):
-        return None  # a limit is what the queue plans by, but nobody said that it takes so long
+        return None  # the queue plans by a limit, but it is no estimate
     if view.state != "running" or view.started is None or view.kind == "lease" or view.preemptions:
-        return None  # of one that was stopped nobody knows how much is left
+        return None  # how much is left after a preemption is not known
     return view.started + float(seconds)
 
 
 def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) -> dict[str, Any]:
-    """Why a job waits, with numbers, and what would have to end first."""
     times = times_are_known(others.values())
     found: dict[str, Any] = {
         "id": view.id,
@@ -350,29 +344,26 @@ def _blocker(view: JobView, until: str | None) -> dict[str, Any]:
 
 
 def _is_of_the_same(view: JobView, other: JobView) -> bool:
-    """Whether the process that waits for a lease holds the other already."""
+    """Whether the process that waits for a lease holds the other one already."""
     running = other.kind == "lease" and other.state == "running"
     holder = list(view.work.get("holder") or ())
     return running and bool(holder) and list(other.work.get("holder") or ()) == holder
 
 
 def event_json(seq: int, row: Row) -> dict[str, Any]:
-    """An event of the log."""
     data = json.loads(row.data) if row.data else {}
     details = data.pop("details", {})
     details.get("work", {}).pop("environment", None)
-    told = {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt}
-    return {**UNSAID.get(row.kind, {}), **told, **data, **details}
+    head = {"seq": seq, "at": iso(row.at), "kind": row.kind, "job": row.job, "attempt": row.attempt}
+    return {**UNSAID.get(row.kind, {}), **head, **data, **details}
 
 
 def encoded(value: Any) -> bytes:
-    """A value as JSON, on one line."""
     try:
         return to_json(value, inf_nan_mode="null")
-    except ValueError:  # a name that is no UTF-8, which only JSON in ASCII can tell
+    except ValueError:  # a name that is not UTF-8, which JSON in ASCII can hold
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def reply(value: Any, status: int = 200) -> Response:
-    """An answer."""
     return Response(encoded(value), status, media_type="application/json")

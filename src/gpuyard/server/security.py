@@ -15,16 +15,15 @@ from gpuyard.errors import UserError
 
 
 def prepare_data_dir(data_dir: Path, shared: bool) -> None:
-    """Make the data directory if need be, with the modes that it needs."""
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if shared:
         check_root_only(data_dir, "data")
         mode = data_dir.stat().st_mode
-        data_dir.chmod(stat.S_IMODE(mode) & ~0o044 | 0o011)  # its socket and the jobs' directories are inside
+        data_dir.chmod(stat.S_IMODE(mode) & ~0o044 | 0o011)  # users must reach the socket and their jobs' directories
 
 
 def check_root_only(folder: Path, what: str) -> None:
-    """Refuse a place where somebody else could put other files than root's under the same names."""
+    """Refuse a directory in which another user than root could replace files."""
     place = folder.resolve()
     for path in (place, *place.parents, *folder.parents):
         found = path.stat()
@@ -36,7 +35,7 @@ def check_root_only(folder: Path, what: str) -> None:
             )
 
 
-_ANY_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME: when it is valid is looked at by us
+_ANY_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME: we check the dates
 
 
 class BadCertificate(UserError):
@@ -44,14 +43,11 @@ class BadCertificate(UserError):
 
 
 class Certificate(NamedTuple):
-    """What a certificate says."""
-
     begins: float
     expires: float
 
 
 def check_certificate(settings: Settings) -> None:
-    """Refuse a certificate or a key that cannot be used."""
     if settings.tls_key and not settings.tls_cert:
         raise BadCertificate("there is a key, but no certificate; give --tls-cert as well")
     if settings.tls_cert:
@@ -59,7 +55,7 @@ def check_certificate(settings: Settings) -> None:
 
 
 def read_certificate(cert: str, key: str = "") -> Certificate:
-    """What a certificate says that goes with its key."""
+    """The validity of a certificate, checked against its key."""
     for path, what in ((cert, "certificate"), (key, "key")):
         if path:
             _check_readable(path, what)
@@ -94,7 +90,7 @@ def _problem(cert: str, key: str, error: Exception) -> str:
 
 
 def _certificate_of(server: ssl.SSLContext, cert: str) -> Certificate:
-    """What the certificate says, by shaking hands with ourselves: Python reads none that nobody has shown."""
+    """Read the certificate by a handshake with ourselves: `ssl` parses only what a peer has sent."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags = ssl.VerifyFlags(client.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN | _ANY_TIME)
@@ -108,7 +104,6 @@ def _certificate_of(server: ssl.SSLContext, cert: str) -> Certificate:
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, object]:
-    """The certificate that a client sees."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
     for _ in range(10):
@@ -123,7 +118,7 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, obje
     raise OSError("the handshake never ends")
 
 
-_OFTEN = 600.0  # seconds between looks at a certificate
+_OFTEN = 600.0  # seconds between reads of a certificate
 _SOON = 14 * 86400.0  # seconds before a certificate's end
 _TAKEN = (
     f"port {PORT} is taken, so there is no API on TCP; is another daemon, or watchmen's server, running? choose "
@@ -154,18 +149,16 @@ def exposure_warnings(settings: Settings, url: str) -> list[str]:
 
 
 def key_warnings(settings: Settings) -> list[str]:
-    """Whether others may read the key."""
     key = settings.tls_key or settings.tls_cert
     try:
         others = os.stat(key).st_mode & 0o007
-    except OSError:  # it was read when the daemon began, and may be kept elsewhere now
+    except OSError:  # it was read at the start, and may have been moved
         return []
     return [f"anybody on this machine may read the key in {key}; chmod o-rwx {key}"] if others else []
 
 
 @lru_cache(maxsize=4)
 def certificate_warnings(settings: Settings, now: float) -> list[str]:
-    """What is wrong with the certificate at a time."""
     try:
         found = read_certificate(settings.tls_cert, settings.tls_key)
     except BadCertificate as error:

@@ -38,8 +38,7 @@ from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
 from gpuyard.server import security
-from gpuyard.server.api import Api
-from gpuyard.server.app import make_app
+from gpuyard.server.app import Server, make_app
 from gpuyard.server.auth.audit import RedactingFormatter
 from gpuyard.server.auth.credentials import CredentialStore
 from gpuyard.server.proxy.websocket_proxy import WebSocketProxy
@@ -49,12 +48,12 @@ from gpuyard.server.security import check_root_only, exposure_warnings, prepare_
 from gpuyard.server.sockets import PeerProtocol, listen, listen_on
 
 log = logging.getLogger("gpuyard")
-_CYCLES = 2_000, 20, 50  # looked for often, so that each time is short; as a command has it, it would be 100 ms
-_SWITCH = 0.0005  # seconds until a thread of this process lets the other go on; 5 ms would delay every start
+_CYCLES = 2_000, 20, 50  # frequent, so that each collection is short; with the default one takes 100 ms
+_SWITCH = 0.0005  # seconds between switches of threads; the default of 5 ms would delay every start of a job
 
 
 def serve(settings: Settings) -> None:
-    """Run the daemon until it is told to end. What it cannot begin with is a `UserError`."""
+    """Run the daemon until it is told to end. A condition that keeps it from starting is a `UserError`."""
     _write_log()
     os.umask(0o077)
     sys.setswitchinterval(_SWITCH)
@@ -81,30 +80,30 @@ def serve(settings: Settings) -> None:
             gpus, engine, owner_on=engine.owner_on, buffer=settings.gpu_buffer, beside=settings.foreign == "count"
         )
         leases.in_use = machine.in_use
-        yard = Yard(store, engine, machine, settings)
-        stack.callback(yard.measures.close)
-        yard.expect = leases.watch
-        yard.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
+        daemon = Yard(store, engine, machine, settings)
+        stack.callback(daemon.measures.close)
+        daemon.expect = leases.watch
+        daemon.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
         kind = "simulated GPU" if gpus.simulated else "GPU"
         count = len(gpus.devices)
         log.info("gpuyard %s: %d %s%s, policy %s, data in %s", __version__, count, kind, "s" * (count != 1),
-                 yard.planner.text, settings.data_dir)  # fmt: skip
+                 daemon.planner.text, settings.data_dir)  # fmt: skip
         with _usable(settings.data_dir):
-            access = CredentialStore(settings.data_dir / "access.db")
-        stack.callback(access.close)
-        asyncio.run(_serve(yard, settings, access, leases.signs))
+            credentials = CredentialStore(settings.data_dir / "access.db")
+        stack.callback(credentials.close)
+        asyncio.run(_serve(daemon, settings, credentials, leases.signs))
 
 
 def _write_log() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every bad request: strangers could fill the disk
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # its warnings of bad requests could fill the disk
 
 
 @contextmanager
 def _usable(data_dir: Path) -> Iterator[None]:
-    """Where the data directory cannot be used, say what to do."""
+    """Turn an `OSError` into advice about the data directory."""
     try:
         yield
     except OSError as error:
@@ -116,7 +115,7 @@ def _usable(data_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(data_dir: Path) -> Iterator[None]:
-    """Be the only daemon on a data directory."""
+    """Hold the lock of a data directory."""
     with open(data_dir / "daemon.lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,41 +132,40 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
-async def _serve(yard: Yard, settings: Settings, access: CredentialStore, signs: Heartbeats) -> None:
+async def _serve(daemon: Yard, settings: Settings, credentials: CredentialStore, heartbeats: Heartbeats) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
         check_root_only(settings.socket.parent, "socket")
 
     def end() -> None:
-        for server, _ in servers:
-            server.should_exit = True
-        api.watch.end()
-        api.page.end()
+        for one, _ in listeners:
+            one.should_exit = True
+        server.context.watch.end()
+        server.page.end()
 
-    api = Api(yard, settings, end, access)
-    api.signs = signs
-    yard.machine.samples.listeners.append(lambda: api.watch.tell(SAMPLES))
-    servers = _servers(api, listener)
-    for sentence in exposure_warnings(settings, api.url):
+    server = Server(daemon, settings, end, credentials, heartbeats)
+    daemon.machine.samples.listeners.append(lambda: server.context.watch.tell(SAMPLES))
+    listeners = _listeners(server, listener)
+    for sentence in exposure_warnings(settings, server.url):
         log.warning("BEWARE: %s", sentence)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     failed: list[BaseException] = []
-    thread = threading.Thread(target=_run, args=(yard, failed, lambda: loop.call_soon_threadsafe(end)))
+    thread = threading.Thread(target=_run, args=(daemon, failed, lambda: loop.call_soon_threadsafe(end)))
     thread.start()
-    companions = _background_threads(yard, api)
-    for one in companions:
+    background = _background_threads(daemon, server)
+    for one in background:
         one.start()
-    api.page.start(lambda: all(server.started for server, _ in servers))
+    server.page.start(lambda: all(one.started for one, _ in listeners))
     try:
-        await asyncio.gather(*(server.serve(sockets=[socket]) for server, socket in servers))
+        await asyncio.gather(*(one.serve(sockets=[socket]) for one, socket in listeners))
     finally:
-        for one in companions:
+        for one in background:
             await asyncio.to_thread(one.stop)
-        yard.stop()
+        daemon.stop()
         await asyncio.to_thread(thread.join)
-        await api.page.close()
+        await server.page.close()
         settings.socket.unlink(missing_ok=True)
     if failed:
         raise failed[0]
@@ -175,55 +173,56 @@ async def _serve(yard: Yard, settings: Settings, access: CredentialStore, signs:
 
 
 class BackgroundThread(Protocol):
-    """What works beside the yard, in a thread of its own."""
+    """A part that works beside the daemon, in a thread of its own."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
-def _background_threads(yard: Yard, api: Api) -> list[BackgroundThread]:
-    """The audit trail, what removes old output, what looks at GPUs and those who share them, and what tells people."""
+def _background_threads(daemon: Yard, server: Server) -> list[BackgroundThread]:
+    settings = server.settings
     found: list[BackgroundThread] = [
-        api.doors.trail,
-        Retention(yard, api.settings),
-        SimulatedLoad(yard),
-        api.interference,
+        server.auth.audit,
+        Retention(daemon, settings),
+        SimulatedLoad(daemon),
+        server.interference,
+        server.recorder,
+        JobMapping(daemon, settings.dcgm_job_mapping),
     ]
-    found += [api.recorder, JobMapping(yard, api.settings.dcgm_job_mapping)]
-    office = api.notifications.open()
-    if office is None:
-        log.error("nobody is told of their jobs: %s", api.notifications.problem)
+    notifications = server.notifications.open()
+    if notifications is None:
+        log.error("nobody is told of their jobs: %s", server.notifications.problem)
         return found
-    yard.listeners.append(office.clerk.committed)
-    return [*found, office]
+    daemon.listeners.append(notifications.clerk.committed)
+    return [*found, notifications]
 
 
-def _servers(api: Api, listener: socket.socket) -> list[tuple[uvicorn.Server, socket.socket]]:
-    """What answers on the Unix socket, and on TCP if that is wanted; there the page is, too."""
-    settings, app = api.settings, make_app(api)
+def _listeners(server: Server, listener: socket.socket) -> list[tuple[uvicorn.Server, socket.socket]]:
+    """The servers on the Unix socket, and on TCP if that is set, where the web page is, too."""
+    settings, app = server.settings, make_app(server)
     PeerProtocol.proxied = bool(settings.allowed_hosts)
-    PeerProtocol.is_page = api.page.is_page
+    PeerProtocol.is_page = server.page.is_page
     gc.collect()
-    gc.freeze()  # what is there now stays: looking through it again and again would stop everything for tens of ms
+    gc.freeze()  # these objects stay: to search them again and again would stop everything for tens of ms
     gc.set_threshold(*_CYCLES)
-    switchboard = WebSocketProxy(api.page, api.doors)
-    servers = [(_server(app, switchboard), listener)]
+    websockets = WebSocketProxy(server.page, server.auth)
+    listeners = [(_server(app, websockets), listener)]
     if (network := _network(settings)) is not None:
-        servers.append((_server(app, switchboard, settings), network))
-        api.url = url_of(settings, network)
-        log.info("the API is at %s", api.url)
+        listeners.append((_server(app, websockets, settings), network))
+        server.url = url_of(settings, network)
+        log.info("the API is at %s", server.url)
         if settings.page:
-            api.page.open(api.url)
-    return servers
+            server.page.open(server.url)
+    return listeners
 
 
-def _server(app: FastAPI, switchboard: WebSocketProxy | None, network: Settings | None = None) -> uvicorn.Server:
-    """What answers on one socket; TLS is for the network alone."""
+def _server(app: FastAPI, websockets: WebSocketProxy | None, network: Settings | None = None) -> uvicorn.Server:
+    """The server on one socket; TLS is for TCP only."""
     options: dict[str, Any] = {}
     if network is not None and network.tls_cert:
         options = {"ssl_certfile": network.tls_cert, "ssl_keyfile": network.tls_key or None}
     config = uvicorn.Config(
-        app, http=PeerProtocol, ws=switchboard or "none",  # type: ignore[arg-type]
+        app, http=PeerProtocol, ws=websockets or "none",  # type: ignore[arg-type]
         lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
         proxy_headers=False, server_header=False, date_header=False, **options,
@@ -237,7 +236,7 @@ def _server(app: FastAPI, switchboard: WebSocketProxy | None, network: Settings 
 
 
 def _network(settings: Settings) -> socket.socket | None:
-    """The socket on TCP, if there is to be one; a port that nobody asked for may be somebody else's, which is told."""
+    """The socket on TCP, if one is set; None if the default port is taken, which `exposure_warnings` reports."""
     if settings.port == NO_PORT:
         return None
     port = PORT if settings.port is None else settings.port
@@ -252,16 +251,15 @@ def _network(settings: Settings) -> socket.socket | None:
 
 
 def url_of(settings: Settings, listener: socket.socket) -> str:
-    """How the API is reached on TCP."""
     address, port = listener.getsockname()[:2]
     host = f"[{address}]" if ":" in address else address
     return f"{'https' if settings.tls_cert else 'http'}://{host}:{port}"
 
 
-def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> None:
-    """The yard's thread. If it fails, the daemon must end: a daemon that plans nothing helps nobody."""
+def _run(daemon: Yard, failed: list[BaseException], tell: Callable[[], None]) -> None:
+    """The daemon's thread. If it fails, the process must end: a daemon that plans nothing is of no use."""
     try:
-        yard.run()
+        daemon.run()
     except BaseException as error:
         log.exception("the yard failed")
         failed.append(error)
@@ -270,5 +268,5 @@ def _run(yard: Yard, failed: list[BaseException], tell: Callable[[], None]) -> N
 
 @contextmanager
 def _without_signals() -> Iterator[None]:
-    """Signals are handled by the loop."""
+    """In place of uvicorn's handlers: the event loop handles signals."""
     yield

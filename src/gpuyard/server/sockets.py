@@ -35,29 +35,29 @@ _ID = 48  # bytes of the two ends, as the kernel writes them
 
 
 class RemoteSocket(NamedTuple):
-    """The socket at the other end."""
+    """The socket at the other end of a TCP connection within this machine."""
 
     uid: int
     inode: int
 
 
 def far_end(connection: socket.socket) -> RemoteSocket | None:
-    """Who owns the other end of a connection within this machine; None if that cannot be told."""
+    """The owner of the other end of a connection within this machine; None if the kernel does not tell."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
         here, there = connection.getsockname()[:2], connection.getpeername()[:2]
         found = _query_kernel(connection.family, there, here)
-        connection.getpeername()  # fails if it was reset meanwhile: then another may have got the same port
+        connection.getpeername()  # fails after a reset: another process may have got the port
     except (OSError, struct.error):
         return None
     return found if found is not None and _is_own_request(found) else None
 
 
 def _is_own_request(far: RemoteSocket) -> bool:
-    """Whether the other end is what its user wants: not ourselves, sent here by somebody's wish (a notification, say).
+    """Whether its user sent the request, and not the daemon itself (a notification to its own URL, say).
 
-    And if it is root's, and we are, not out of a container: root there should not be root here.
+    If the daemon is root's, also not root in a container, who should not be root here.
     """
     if far.uid != os.geteuid():
         return True
@@ -75,14 +75,14 @@ def _namespace(pid: int) -> str | None:
 
 
 def process_with(far: RemoteSocket) -> int | None:
-    """A process that has this socket open; None if there is none that we may see."""
+    """A process that has this socket open; None if we may see none."""
     target = f"socket:[{far.inode}]"
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
-    return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: who asks often is
+    return next((pid for pid in pids if _has_open(str(pid), target)), None)  # the newest first: most clients are
 
 
 def opener_of(far: RemoteSocket) -> int | None:
-    """The process that has this socket open, and not one that it forked meanwhile, which has it as well."""
+    """The process that opened this socket, and not a child that inherited it."""
     pid = process_with(far)
     while pid is not None and (process := look(pid)) is not None:
         if not _has_open(str(process.parent), f"socket:[{far.inode}]"):
@@ -95,7 +95,7 @@ def _has_open(pid: str, target: str) -> bool:
     folder = f"/proc/{pid}/fd"
     try:
         numbers = os.listdir(folder)
-    except OSError:  # it has ended, or is somebody's whose files we may not see
+    except OSError:  # it has ended, or we may not see its files
         return False
     return any(_link(f"{folder}/{number}") == target for number in numbers)
 
@@ -103,12 +103,12 @@ def _has_open(pid: str, target: str) -> bool:
 def _link(path: str) -> str:
     try:
         return os.readlink(path)
-    except OSError:  # closed meanwhile, by another thread say
+    except OSError:  # closed meanwhile
         return ""
 
 
 def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int]) -> RemoteSocket | None:
-    """Look a socket up by its own end and the other."""
+    """Find a socket by its two ends (sock_diag)."""
     ends = _ENDS.pack(source[1], target[1])
     for address in (source[0], target[0]):
         ends += socket.inet_pton(family, address).ljust(16, b"\0")
@@ -118,9 +118,9 @@ def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int])
         kernel.settimeout(1.0)
         kernel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + body)
         answer = kernel.recv(4096)
-    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:  # an error: there is no such socket
+    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:  # no such socket
         return None
-    if _ANSWER.unpack_from(answer, _HEADER.size)[1] not in _CONNECTED:  # another's, on the way to the same ends
+    if _ANSWER.unpack_from(answer, _HEADER.size)[1] not in _CONNECTED:  # of another process, still connecting
         return None
     *_, uid, inode = _OWNER.unpack_from(answer, _HEADER.size + _ANSWER.size + _ID)
     return RemoteSocket(uid, inode) if inode else None
@@ -134,7 +134,7 @@ _HEAD_TIME, _BODY_TIME = 30.0, 300.0  # seconds in which a request's head, and t
 
 
 class Peer(NamedTuple):
-    """The process at the other end, as the kernel says."""
+    """The process at the other end of a Unix socket, by the kernel's word."""
 
     pid: int
     uid: int
@@ -142,28 +142,26 @@ class Peer(NamedTuple):
 
 
 class AcceptedSocket(socket.socket):
-    """A connection that was taken, whose TLS may still have to be set up; nobody else counts it until then."""
+    """An accepted connection whose TLS handshake may not be over; uvicorn does not count it until then."""
 
     waiting: ClassVar[dict[int, str]] = {}
-    """Where those come from that have not got that far, by their file descriptors."""
+    """Networks of clients before the end of their handshake, by file descriptor."""
 
     def close(self) -> None:
-        """Let go of it."""
         self.waiting.pop(self.fileno(), None)
         super().close()
 
     @classmethod
     def is_too_much(cls, whose: str) -> bool:
-        """Whether an address has begun too many of them, or all together have."""
+        """Whether one network, or all together, have too many unfinished handshakes."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return len(cls.waiting) > most // 4 or sum(one == whose for one in cls.waiting.values()) > most // 8
 
 
 class TlsListener(socket.socket):
-    """A listening socket that hangs up on who connects again and again without going on to speak."""
+    """A listening socket that drops connections of clients with too many unfinished handshakes."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection."""
         taken, address = super().accept()
         connection = AcceptedSocket(self.family, self.type, self.proto, fileno=taken.detach())
         whose = network_of(str(address[0]))
@@ -181,21 +179,20 @@ class PeerProtocol(HttpToolsProtocol):
     """
 
     proxied: ClassVar[bool] = False
-    """Whether a proxy of this machine connects for everybody."""
+    """Whether a proxy of this machine sends the requests of all clients."""
     is_page: ClassVar[Callable[[int], bool]] = staticmethod(lambda pid: False)
-    """Whether a process is the page's, which asks for everybody who looks."""
+    """Whether a process is the page's, which sends the requests of all viewers."""
     _open: ClassVar[Counter[int | str]] = Counter()
-    """How many connections each user has, and each address beyond this machine."""
+    """Connections of each user of this machine, and of each network beyond it."""
     _whose: int | str | None = None
     _most = _MOST_EACH
     _timer: asyncio.TimerHandle | None = None
-    _pump: Any = None
-    """What the connection was handed over to."""
+    _websocket: Any = None
+    """The protocol that the connection was handed over to."""
     _head: int | None = None
-    """How much of a request's head has come; None when it is complete."""
+    """Bytes of the request's head so far; None when it is complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Ask the kernel who it is."""
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family == socket.AF_UNIX:
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -217,17 +214,16 @@ class PeerProtocol(HttpToolsProtocol):
             transport.abort()
 
     def _look_at(self, connection: socket.socket, peer: tuple[Any, ...] | None) -> None:
-        """Find out who is at the other end of TCP: somebody of this machine, or an address."""
+        """Find out who is at the other end of TCP: a user of this machine, or an address."""
         address = str(peer[0]) if peer else ""
         within = is_loopback(address)
         far = far_end(connection) if within else None
         self.app_state = {**self.app_state, "far": far}
         self._whose = network_of(address) if far is None else far.uid
-        if self.proxied and within:  # whoever that is may have many
+        if self.proxied and within:  # the proxy has many
             self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count it no longer."""
         super().connection_lost(exc)
         self._stop_timer()
         if self._whose is not None:
@@ -236,7 +232,7 @@ class PeerProtocol(HttpToolsProtocol):
                 del self._open[self._whose]
 
     def _hurry(self, seconds: float, transport: asyncio.Transport) -> None:
-        """Hang up if what is to come has not come by then; on TCP, since on the socket it is known who is so slow."""
+        """Close the connection after this time, on TCP; on the Unix socket slow clients are known users."""
         self._stop_timer()
         if "far" in self.app_state:
             self._timer = asyncio.get_running_loop().call_later(seconds, transport.abort)
@@ -247,24 +243,22 @@ class PeerProtocol(HttpToolsProtocol):
             self._timer = None
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._head = 0
         self._hurry(_HEAD_TIME, self.transport)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Its head is over."""
         self._head = None
         self._hurry(_BODY_TIME, self.transport)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """All of it has come; the answer may take its time."""
+        """The timer is for the request only: the response may take its time."""
         self._stop_timer()
         super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Go on, unless its head never ends: that would be kept in memory until it does."""
+        """Close the connection if the head is too long: all of it is kept in memory."""
         super().data_received(data)
         if self._head is not None:
             self._head += len(data)
@@ -272,22 +266,22 @@ class PeerProtocol(HttpToolsProtocol):
                 self.transport.abort()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over, for good; it is counted until it ends."""
+        """Hand the connection over for good; it is counted until it ends."""
         self._stop_timer()
         self.connections.discard(self)
-        switchboard: Any = self.ws_protocol_class
-        self._pump = switchboard.take(self.scope, self.url, self.transport, self._handed_back)
-        self.connections.add(self._pump)
-        self.transport.set_protocol(self._pump)
+        proxy: Any = self.ws_protocol_class
+        self._websocket = proxy.take(self.scope, self.url, self.transport, self._handed_back)
+        self.connections.add(self._websocket)
+        self.transport.set_protocol(self._websocket)
 
     def _handed_back(self, error: Exception | None) -> None:
-        self.connections.discard(self._pump)
+        self.connections.discard(self._websocket)
         self.connection_lost(error)
 
     def _is_too_much(self, whose: int | str) -> bool:
-        """Whether a user or an address has taken a fair part of what there is, or all together half of it.
+        """Whether a user or a network has too many of the file descriptors, or all together have half of them.
 
-        Strangers together get a quarter, so that there is always some for this machine's users; root may go on.
+        Remote clients together get a quarter, so that this machine's users can always connect; root always can.
         """
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if self._open[whose] > min(self._most, most // 4) or self._open.total() > most // 2:
@@ -296,13 +290,12 @@ class PeerProtocol(HttpToolsProtocol):
 
 
 def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
-    """A listening socket on TCP."""
     family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     kind = TlsListener if tls else socket.socket
-    listener = kind(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
+    listener = kind(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # explicit, so that asyncio sets TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who is gone without a word is noticed
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices clients that vanish
         listener.bind(where)
     except OSError:
         listener.close()
@@ -313,7 +306,7 @@ def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
 
 
 def listen(path: Path, mode: int) -> socket.socket:
-    """A listening socket at a path; one that a former daemon left behind is replaced."""
+    """A listening Unix socket; a stale one of an earlier daemon is replaced."""
     with _passable(mode):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o007 else 0o700)
     with reachable(str(path)) as address:
@@ -333,7 +326,7 @@ def listen(path: Path, mode: int) -> socket.socket:
 
 @contextmanager
 def _passable(mode: int) -> Iterator[None]:
-    """Where others may connect, they may also pass through the directories that are made for that."""
+    """Make directories that other users may pass, where other users may connect."""
     former = os.umask(0o022 if mode & 0o007 else 0o077)
     try:
         yield

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpuyard.api.types import OVER
-from gpuyard.daemon.commands import NotNow
+from gpuyard.daemon.commands import NotNow, over
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
+from gpuyard.errors import UserError
 from gpuyard.spec.notation import folded, some_of, task_id
 
 STATES = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted", "cancelled", "succeeded")
@@ -18,12 +19,11 @@ STATES = ("running", "queued", "held", "failed", "oom", "timeout", "interrupted"
 
 
 def unknown(job: str, kind: str = "job") -> NoSuchJob:
-    """Nothing has this id."""
     return NoSuchJob(f"there is no {kind} {job} (gpuyard ps --all lists them)")
 
 
 def chosen(reader: Reader, job: str) -> list[JobView]:
-    """The job with an id; or the tasks that `12` (an array) or `12_[3-5]` stands for."""
+    """The job with an id, or the tasks that `12` (an array) or `12_[3-5]` names."""
     if (found := reader.job(job)) is not None:
         return [found]
     some = some_of(job)
@@ -36,8 +36,20 @@ def chosen(reader: Reader, job: str) -> list[JobView]:
     return views
 
 
+def alone(reader: Reader, job: str) -> JobView:
+    if len(views := chosen(reader, job)) > 1:
+        raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
+    return views[0]
+
+
+def running(reader: Reader, job: str) -> JobView:
+    """The job with an id, which must run."""
+    if (view := alone(reader, job)).state != "running":
+        raise over(view.id, view.state) if view.over else NotNow(f"job {view.id} does not run: it is {view.state}")
+    return view
+
+
 def owner(reader: Reader, job: str) -> str:
-    """Whose a job, or an array, is."""
     if (found := reader.job(job)) is not None:
         return found.user
     some = some_of(job)
@@ -49,7 +61,7 @@ def owner(reader: Reader, job: str) -> str:
 
 
 def ids(reader: Reader, job: str) -> list[str]:
-    """Their ids only, which is quick for thousands."""
+    """The ids of the jobs that an id names, quick also for thousands."""
     if reader.job(job) is not None:
         return [job]
     if some_of(job) is None and (found := reader.ids(job)):
@@ -58,7 +70,7 @@ def ids(reader: Reader, job: str) -> list[str]:
 
 
 def progress(reader: Reader, job: str) -> tuple[bool, bool, str]:
-    """Whether a job is over, whether it has started, and the array if it stands for tasks of one."""
+    """Whether a job is over, whether it has started, and the array whose tasks the id names, if any."""
     if (view := reader.job(job)) is not None:
         return view.over, view.started is not None, ""
     if (some := some_of(job)) is not None:
@@ -70,7 +82,6 @@ def progress(reader: Reader, job: str) -> tuple[bool, bool, str]:
 
 
 def together(job: str, views: list[JobView]) -> JobView:
-    """Tasks of an array as if they were one job."""
     if len(views) == 1:
         return views[0]
     state = next(state for state in STATES if any(view.state == state for view in views))
@@ -91,20 +102,17 @@ def together(job: str, views: list[JobView]) -> JobView:
 
 
 def _all_took(views: Iterable[JobView]) -> dict[str, float | None]:
-    """What all tasks took, as far as their attempts are over."""
     known = [wh for view in views if (wh := view.measured.get("total_wh")) is not None]
     seconds = sum(view.measured.get("total_gpu_seconds", 0.0) for view in views)
     return {"total_wh": sum(known) if known else None, "total_gpu_seconds": seconds}
 
 
 def counted(views: Iterable[JobView]) -> str:
-    """`2 running, 98 queued`."""
     counts = counts_of(views)
     return ", ".join(f"{counts[state]:,} {state}" for state in STATES if state in counts)
 
 
 def counts_of(views: Iterable[JobView]) -> dict[str, int]:
-    """How many of them there are in each state."""
     counts: dict[str, int] = {}
     for view in views:
         counts[view.state] = counts.get(view.state, 0) + 1
@@ -112,7 +120,7 @@ def counts_of(views: Iterable[JobView]) -> dict[str, int]:
 
 
 def each(ids: list[str], act: Callable[[str], Any]) -> Callable[[], None]:
-    """Something done to a job, or to those tasks of an array to which it can be done."""
+    """Apply a command to each job to which it can be applied; fails if it can be applied to none."""
 
     def do() -> None:
         refusals: list[NotNow] = []
@@ -128,7 +136,7 @@ def each(ids: list[str], act: Callable[[str], Any]) -> Callable[[], None]:
 
 
 def fold(views: list[JobView]) -> list[JobView]:
-    """The listing with one entry for all waiting tasks of an array, where the first of them stands."""
+    """The listing with one entry for all waiting tasks of an array, in the place of the first."""
     waiting: dict[tuple[str, str], list[int]] = {}
     for view in views:
         if view.array and view.state in ("queued", "held"):

@@ -79,8 +79,9 @@ def test_a_daemon_goes_on_with_what_it_finds() -> None:
 
 @pytest.mark.parametrize(("late", "status"), [(-3600.0, 200), (1.0, 200), (100.0, 503)])
 def test_a_daemon_whose_yard_does_not_turn_is_not_well(late: float, status: int) -> None:
-    api = SimpleNamespace(yard=SimpleNamespace(due_back=time.monotonic() - late))
-    answer = asyncio.run(HealthRoutes(cast(Any, api)).healthz())
+    context = SimpleNamespace(daemon=SimpleNamespace(due_back=time.monotonic() - late))
+    routes = HealthRoutes(cast(Any, context), cast(Any, None), cast(Any, None), lambda: "", lambda: None)
+    answer = asyncio.run(routes.healthz())
     assert answer.status_code == status
     if status == 503:
         assert b"the daemon plans nothing: its thread is 100 seconds late; start it again" in bytes(answer.body)

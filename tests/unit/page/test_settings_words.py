@@ -31,7 +31,11 @@ from gpuyard.page.views.settings.gpu_settings import (
     usual_span,
 )
 from gpuyard.page.views.settings.notification_settings import delivery_test_text, events_text
-from gpuyard.server.examples import DELIVERY, JOB, NEW_TOKEN, RULES, STATUS, SUBSCRIPTION
+from gpuyard.server.routes.health import STATUS
+from gpuyard.server.routes.jobs import JOB
+from gpuyard.server.routes.limits import RULES
+from gpuyard.server.routes.notifications import DELIVERY, SUBSCRIPTION
+from gpuyard.server.routes.tokens import NEW_TOKEN
 
 KATHMANDU = ZoneInfo("Asia/Kathmandu")
 

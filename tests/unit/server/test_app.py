@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,8 +17,7 @@ import pytest
 from gpuyard.config import Settings
 from gpuyard.engines.base import EngineError
 from gpuyard.errors import Bug
-from gpuyard.server.api import Api
-from gpuyard.server.app import make_app
+from gpuyard.server.app import Server, make_app
 from gpuyard.server.openapi import REFUSAL_TEXTS, openapi_document, security_requirements
 from gpuyard.server.problems import problem
 from gpuyard.server.sockets import Peer
@@ -31,13 +31,10 @@ class Mistake(Exception):
 
 async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
     """What is answered by an application whose policies cannot be told."""
-    api = Api(cast(Any, SimpleNamespace(listeners=[], engine=None)), HERE, lambda: None)
-
-    async def fail(command: Any) -> None:
-        raise error
-
-    api.look = fail  # type: ignore[method-assign]
-    app, sent = make_app(api), list[Any]()
+    failed: Future[Any] = Future()
+    failed.set_exception(error)
+    daemon = SimpleNamespace(listeners=[], engine=None, ask=lambda command, changes: failed)
+    app, sent = make_app(Server(cast(Any, daemon), HERE, lambda: None)), list[Any]()
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -99,11 +96,11 @@ def test_every_refusal_has_a_title() -> None:
 
 def test_every_route_is_in_the_contract() -> None:
     async def document() -> dict[str, Any]:
-        api = Api(cast(Any, SimpleNamespace(listeners=[], engine=None)), HERE, lambda: None)
-        return openapi_document(make_app(api), HERE)
+        server = Server(cast(Any, SimpleNamespace(listeners=[], engine=None)), HERE, lambda: None)
+        return openapi_document(make_app(server), HERE)
 
     found = asyncio.run(document())
     for path, methods in found["paths"].items():
         for method, operation in methods.items():
             what = f"{method.upper()} {path.removeprefix('/api/v1')}"
-            assert "_" not in operation["operationId"], f"{what} is not in server/contract.py"
+            assert "_" not in operation["operationId"], f"{what} has no operation id"

@@ -14,8 +14,7 @@ from fastapi.routing import APIRoute
 
 from gpuyard.config import Settings
 from gpuyard.core.model import Quota, Rules
-from gpuyard.server.api import Api
-from gpuyard.server.app import make_app
+from gpuyard.server.app import Server, make_app
 from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permissions
 
 OWNER = {
@@ -41,8 +40,8 @@ ADMIN = {
 
 async def _routes() -> list[APIRoute]:
     yard = cast(Any, SimpleNamespace(listeners=[], engine=None))
-    api = Api(yard, Settings(Path("/x"), Path("/x/s")), lambda: None)
-    return [route for route in make_app(api).routes if isinstance(route, APIRoute)]
+    server = Server(yard, Settings(Path("/x"), Path("/x/s")), lambda: None)
+    return [route for route in make_app(server).routes if isinstance(route, APIRoute)]
 
 
 def test_every_route_says_who_may_use_it() -> None:

@@ -13,41 +13,38 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.credentials import CredentialStore
+from gpuyard.server.paths import API
 
 _TOKEN = re.compile(r"(gy_[a-z0-9]+)_[A-Za-z0-9_-]{16,}")
 _TICKET = re.compile(r"\bgt_[A-Za-z0-9_.-]{16,}")
 
 
 def redacted(text: str) -> str:
-    """The text with tokens of which only the id is left, and tickets of which nothing is."""
     return _TICKET.sub("gt_...", _TOKEN.sub(r"\1_...", text))
 
 
 class RedactingFormatter(logging.Formatter):
-    """Writes lines of a log, tracebacks and all, without the secrets of tokens."""
+    """Formats log lines, tracebacks included, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         return redacted(super().format(record))
 
 
 log = logging.getLogger("gpuyard")
 REFUSALS = frozenset((401, 403, 421, 429))
-"""The statuses of refusals that are written down."""
+"""The statuses of refusals that are logged."""
 _EVERY = 0.5  # seconds between batches
 _TIDY = 3600.0
 _MOST_WAITING = 20_000  # entries in memory, where the disk is full
 _KEPT = 365 * 86400.0
 _MOST_CHANGES, _MOST_REFUSALS = 1_000_000, 100_000  # rows
-_BURST, _REFILL = 1000.0, 0.1  # refusals that get rows: so many at once, and so many a second
+_BURST, _REFILL = 1000.0, 0.1  # refusals that get rows: at once, and per second
 _LONGEST = 300  # characters of a path
-_JOB = re.compile(r"/api/v1/(?:jobs|leases)/(?!batch(?:/|$))([^/]+)")
+_JOB = re.compile(rf"{API}/(?:jobs|leases)/(?!batch(?:/|$))([^/]+)")
 _NAMES = ("at", "user", "via", "address", "method", "path", "status", "job", "times")
 
 
 class AuditEntry(NamedTuple):
-    """What somebody did, or tried to."""
-
     at: float
     user: str
     via: str
@@ -60,23 +57,21 @@ class AuditEntry(NamedTuple):
 
 
 class AuditLog:
-    """Takes entries from any thread, and writes them down soon."""
+    """Takes entries from any thread; its own thread writes them."""
 
-    def __init__(self, access: CredentialStore) -> None:
-        self._access = access
+    def __init__(self, credentials: CredentialStore) -> None:
+        self._credentials = credentials
         self._waiting: deque[tuple[AuditEntry, bytes]] = deque(maxlen=_MOST_WAITING)
         self._there, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trail", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._left, self._since = _BURST, time.monotonic()
         self._more: Counter[int] = Counter()
-        """Refusals, by status, that got no row yet."""
+        """Refusals without a row, by status."""
 
     def start(self) -> None:
-        """Begin; this returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, with all written."""
         self._over.set()
         self._there.set()
         if self._thread.is_alive():
@@ -84,19 +79,18 @@ class AuditLog:
         self.flush()
 
     def add(self, entry: AuditEntry, answer: bytes = b"") -> None:
-        """Take an entry; the answer may tell which job is new."""
+        """Take an entry; the body of the response tells the id of a new job."""
         self._waiting.append((entry, answer))
         self._there.set()
 
     def flush(self) -> None:
-        """Write all that waits."""
-        with self._access.lock:
+        with self._credentials.lock:
             taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
             rows = self._rows([_complete(entry, answer) for entry, answer in taken])
             marks = ", ".join("?" for _ in _NAMES)
             try:
-                self._access.flush()
-                with self._access.connection as connection:
+                self._credentials.flush()
+                with self._credentials.connection as connection:
                     statement = f"INSERT INTO audit ({', '.join(_NAMES)}) VALUES ({marks})"
                     connection.executemany(statement, rows)
             except (sqlite3.Error, GpuyardError) as error:
@@ -104,7 +98,6 @@ class AuditLog:
                 log.warning("the audit trail cannot be written, and is kept in memory: %s", error)
 
     def find(self, user: str = "", since: float = 0.0, limit: int = 100, before: int | None = None) -> list[Any]:
-        """Entries with their numbers, the latest first."""
         self.flush()
         where, values = ["at >= ?"], [since]
         if user:
@@ -112,8 +105,8 @@ class AuditLog:
         if before is not None:
             where, values = [*where, "seq < ?"], [*values, before]
         chosen = f"SELECT seq, {', '.join(_NAMES)} FROM audit WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"
-        with self._access.lock:
-            found = self._access.connection.execute(chosen, (*values, limit)).fetchall()
+        with self._credentials.lock:
+            found = self._credentials.connection.execute(chosen, (*values, limit)).fetchall()
         return [(seq, AuditEntry(*row)) for seq, *row in found]
 
     def _run(self) -> None:
@@ -128,20 +121,20 @@ class AuditLog:
                 tidied = time.monotonic()
 
     def _tidy(self) -> None:
-        """Remove what is old, or more than is kept: refusals do not push out changes."""
+        """Remove old rows, and those beyond the limits: refusals do not push out changes."""
         marks = ", ".join("?" for _ in REFUSALS)
         try:
-            with self._access.lock, self._access.connection as connection:
+            with self._credentials.lock, self._credentials.connection as connection:
                 connection.execute("DELETE FROM audit WHERE at < ?", (time.time() - _KEPT,))
                 for which, most in (("IN", _MOST_REFUSALS), ("NOT IN", _MOST_CHANGES)):
                     some = f"SELECT seq FROM audit WHERE status {which} ({marks}) ORDER BY seq DESC LIMIT -1 OFFSET ?"
                     connection.execute(f"DELETE FROM audit WHERE seq IN ({some})", (*REFUSALS, most))
-            self._access.tidy(time.time())
+            self._credentials.tidy(time.time())
         except (sqlite3.Error, GpuyardError) as error:
             log.warning("the audit trail cannot be tidied: %s", error)
 
     def _rows(self, entries: list[AuditEntry]) -> list[AuditEntry]:
-        """What is written of some entries."""
+        """The rows for some entries: equal refusals become one row, and a flood of refusals is only counted."""
         changes = [entry for entry in entries if entry.status not in REFUSALS]
         alike: dict[tuple[Any, ...], AuditEntry] = {}
         for entry in entries:
@@ -165,7 +158,7 @@ class AuditLog:
 
 
 def _complete(entry: AuditEntry, answer: bytes) -> AuditEntry:
-    """The entry with the job that it is about, and without any secret that somebody put where none belongs."""
+    """The entry with its job, and without secrets in its path."""
     job = entry.job
     if found := _JOB.match(entry.path):
         job = found[1]
@@ -175,10 +168,10 @@ def _complete(entry: AuditEntry, answer: bytes) -> AuditEntry:
 
 
 def _new(answer: bytes) -> str:
-    """The job that an answer says is new; of several, the first and the last."""
+    """The id of the new job in a response; of several jobs, the first and the last."""
     try:
-        said = json.loads(answer)
-        ids = said.get("ids") or [said["id"]]
+        body = json.loads(answer)
+        ids = body.get("ids") or [body["id"]]
     except (ValueError, KeyError, AttributeError):
         return ""
     return f"{ids[0]}" if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"

@@ -27,19 +27,18 @@ from gpuyard.server.paths import is_watchmen
 from gpuyard.server.sockets import Peer, RemoteSocket
 
 _MOST_FAILURES = 10
-_EVERY = 30.0  # seconds after which one of them is forgiven
+_EVERY = 30.0  # seconds after which one of them is forgotten
 _REMEMBERED = 10_000  # places
 
 
 class FailureLimiter:
-    """Failures by place; each place may have a few at once, and then one every half minute."""
+    """Counts failures by source; each source may have a few at once, and then one every half minute."""
 
     def __init__(self, most: float = _MOST_FAILURES, every: float = _EVERY) -> None:
         self._most, self._every = most, every
         self._counts: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def add(self, place: str) -> None:
-        """Somebody there was wrong once more."""
         now = time.monotonic()
         count = min(self._left_over(place, now) + 1.0, self._most)
         self._counts[place] = count, now
@@ -48,7 +47,7 @@ class FailureLimiter:
             self._counts.popitem(last=False)
 
     def wait(self, place: str) -> int:
-        """Seconds for which whoever is wrong there is not listened to; 0 for most."""
+        """Seconds for which wrong tokens from a source are refused; usually 0."""
         over = self._left_over(place, time.monotonic()) - (self._most - 1)
         return math.ceil(over * self._every) if over > 0 else 0
 
@@ -58,14 +57,11 @@ class FailureLimiter:
 
 
 TICKET_HEADER = b"x-gpuyard-ticket"
-"""Where the page's process finds it."""
 _PREFIX = "gt_"
 _MOST_TICKETS = 4096  # characters
 
 
 class TicketClaim(NamedTuple):
-    """Who somebody is, by how they came."""
-
     via: str
     """As of a `Caller`."""
     uid: int
@@ -75,31 +71,29 @@ class TicketClaim(NamedTuple):
 
 
 class Tickets:
-    """Makes tickets, and reads those that it made."""
+    """Makes signed tickets for the page's process, and reads them."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def issue(self, claim: TicketClaim) -> str:
-        """A ticket."""
-        said = _text(json.dumps(claim, separators=(",", ":")).encode())
-        return f"{_PREFIX}{said}.{self._signature(said)}"
+        payload = _text(json.dumps(claim, separators=(",", ":")).encode())
+        return f"{_PREFIX}{payload}.{self._signature(payload)}"
 
     def read(self, ticket: str) -> TicketClaim | None:
-        """What a ticket says; None if it is not one of ours."""
-        said, _, signature = ticket.removeprefix(_PREFIX).partition(".")
-        right = hmac.compare_digest(signature.encode(errors="replace"), self._signature(said).encode())
+        """The claim of a ticket; None if this process did not make it."""
+        payload, _, signature = ticket.removeprefix(_PREFIX).partition(".")
+        right = hmac.compare_digest(signature.encode(errors="replace"), self._signature(payload).encode())
         if not right or len(ticket) > _MOST_TICKETS or not is_ticket(ticket):
             return None
-        via, uid, address, limits = json.loads(urlsafe_b64decode(said + "=" * (-len(said) % 4)))
+        via, uid, address, limits = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return TicketClaim(via, uid, address, None if limits is None else tuple(limits))
 
-    def _signature(self, said: str) -> str:
-        return _text(hmac.digest(self._key, said.encode(errors="replace"), "sha256"))
+    def _signature(self, payload: str) -> str:
+        return _text(hmac.digest(self._key, payload.encode(errors="replace"), "sha256"))
 
 
 def is_ticket(text: str) -> bool:
-    """Whether this looks like one."""
     return text.startswith(_PREFIX)
 
 
@@ -110,7 +104,7 @@ def _text(data: bytes) -> str:
 COOKIE = "gpuyard_session"
 ANONYMOUS = Caller(NO_ACCOUNT, "anonymous", False, (), Role.USER, "nobody")
 PAGE = Caller(NO_ACCOUNT, "the page", False, (), Role.VIEWER, "page")
-"""The page's process when it asks for nobody: it sees what everybody may, and changes nothing."""
+"""The page's process without a viewer: it may read what all may read."""
 _MAKE = "make a token on the daemon's machine with gpuyard token create, and"
 _SEND = "send it as `Authorization: Bearer TOKEN`"
 _GIVE = "give it as token= of WatchClient, --token of watchmen.wait, or the header X-Auth-Token"
@@ -125,24 +119,22 @@ class Unauthenticated(GpuyardError):
         super().__init__(f"{message}; {_MAKE} {_SEND}")
         self._message = message
 
-    def told(self, path: str) -> str:
-        """The same, as whoever uses a path can do something about it."""
+    def message_for(self, path: str) -> str:
+        """The message, with what a client of this path can do."""
         return f"{self._message}; {_MAKE} {_GIVE}" if is_watchmen(path) else str(self)
 
 
 class WrongToken(Unauthenticated):
     """What somebody typed in to log in is no good."""
 
-    def told(self, path: str) -> str:
-        """What to type in instead."""
+    def message_for(self, path: str) -> str:
         return "this token is wrong, has expired or was revoked; gpuyard token create makes another"
 
 
 class LoggedOut(Unauthenticated):
     """Whoever looked at the page may do so no longer."""
 
-    def told(self, path: str) -> str:
-        """What to do."""
+    def message_for(self, path: str) -> str:
         return "you are logged out; log in again"
 
 
@@ -155,16 +147,16 @@ class TooManyFailures(GpuyardError):
 
 
 class Authenticator:
-    """Finds out who asks, and turns away whom the daemon does not serve."""
+    """Finds the caller of a request, and refuses users whom the daemon does not serve."""
 
-    def __init__(self, settings: Settings, permissions: Permissions, access: CredentialStore) -> None:
-        self.access, self.failures = access, FailureLimiter()
+    def __init__(self, settings: Settings, permissions: Permissions, credentials: CredentialStore) -> None:
+        self.credentials, self.failures = credentials, FailureLimiter()
         self.tickets = Tickets()
         self._settings, self._permissions = settings, permissions
         self._accounts: dict[str, tuple[float, int, tuple[str, ...]]] = {}
 
     def caller(self, scope: Scope) -> Caller:
-        """Who asks. What they show comes first: a token that is not good is never made up for."""
+        """The caller. A token that is sent counts first: if it is bad, nothing else is tried."""
         headers, by_page = dict(scope["headers"]), "page" in scope.get("state", {})
         if text := shown_token(scope, headers):
             if by_page and is_ticket(text):
@@ -172,29 +164,29 @@ class Authenticator:
             token = self.checked(text, source_of(scope, self._settings))
             return self.holder(token, f"token {token.id}")
         secret = session_secret(headers)
-        if secret and (found := self.access.session(secret, source_of(scope, self._settings))) is not None:
+        if secret and (found := self.credentials.session(secret, source_of(scope, self._settings))) is not None:
             session, token = found
             return self.holder(token, f"session {session.id}")
         return PAGE if by_page else self._ambient(scope)
 
     def _with_ticket(self, text: str, scope: Scope) -> Caller:
         claim = self.tickets.read(text)
-        if claim is None:  # it is of a former daemon's life; nobody but the page's process can try it out
+        if claim is None:  # of an earlier daemon; only the page's process can send one
             raise LoggedOut
         scope["state"]["address"] = claim.address
         return self.claimed(claim)
 
     def claimed(self, claim: TicketClaim) -> Caller:
-        """Who a ticket is of, as things are now."""
+        """The caller of a ticket, with the rights that they have now."""
         kind, _, id = claim.via.partition(" ")
         if kind == "session":
-            found = self.access.session_with(id)
+            found = self.credentials.session_with(id)
             if found is None:
                 raise LoggedOut
             return replace(self.holder(found[1], claim.via), by_page=True)
         if kind == "token":
             try:
-                token = self.access.use(self.access.token(id))
+                token = self.credentials.use(self.credentials.token(id))
             except NoSuchToken:
                 token = None
             if token is None:
@@ -205,20 +197,20 @@ class Authenticator:
         return replace(self._served(claim.uid, claim.via), by_page=True, limits=claim.limits)
 
     def checked(self, text: str, place: str) -> Token:
-        """The token that somebody shows, if it is good."""
-        token = self.access.with_text(text)
+        """The token with this text, if it is valid."""
+        token = self.credentials.with_text(text)
         if token is None:
             if wait := self.failures.wait(place):
                 raise TooManyFailures(wait)
             self.failures.add(place)
             raise Unauthenticated("there is no such token")
-        if (used := self.access.use(token)) is None:
+        if (used := self.credentials.use(token)) is None:
             state = token.state(time.time())
             raise Unauthenticated(f"token {token.id} {'has expired' if state == 'expired' else 'was revoked'}")
         return used
 
     def holder(self, token: Token, via: str) -> Caller:
-        """Whoever has a token: its user, with its role."""
+        """The user of a token, with the token's role."""
         role = Role(token.role)
         uid, groups = self._account(token.user)
         if self._settings.shared and role is not Role.VIEWER and (uid == NO_ACCOUNT or token.uid not in (None, uid)):
@@ -229,7 +221,7 @@ class Authenticator:
         return Caller(uid, token.user, role is Role.ADMIN, groups, role, via, tuple(token.limits.split()))
 
     def _account(self, user: str) -> tuple[int, tuple[str, ...]]:
-        """The number and the groups of an account that counts: each on a shared machine, else our own alone."""
+        """The uid and groups of a user: of any account on a shared machine, else of the daemon's own."""
         if not self._settings.shared and user != name_of(os.geteuid()):
             return NO_ACCOUNT, ()
         until, uid, groups = self._accounts.get(user, (0.0, NO_ACCOUNT, ()))
@@ -242,7 +234,7 @@ class Authenticator:
         return uid, groups
 
     def _ambient(self, scope: Scope) -> Caller:
-        """Who asks, if they show nothing: whom the kernel names, unless they ask for somebody else, as a proxy does."""
+        """The caller by the kernel's word about the peer, unless the request came through a proxy."""
         state, settings = scope.get("state", {}), self._settings
         peer, far = state.get("peer"), state.get("far")
         if not is_forwarded(scope["headers"]):
@@ -266,7 +258,7 @@ class Authenticator:
 
 
 def shown_token(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
-    """The token that comes with a request; empty if there is none. Only watchmen's paths have it anywhere else."""
+    """The token in a request; empty if there is none. Only watchmen's paths take it outside `Authorization`."""
     scheme, _, text = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer" and text.strip():
         return text.strip().decode("latin-1")
@@ -279,7 +271,7 @@ def shown_token(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
 
 
 def session_secret(headers: Mapping[bytes, bytes]) -> str:
-    """What the cookie says; empty if there is none."""
+    """The secret in the session's cookie; empty if there is none."""
     for part in headers.get(b"cookie", b"").split(b";"):
         name, _, value = part.strip().partition(b"=")
         if name.decode("latin-1") == COOKIE:
@@ -288,7 +280,7 @@ def session_secret(headers: Mapping[bytes, bytes]) -> str:
 
 
 def source_of(scope: Scope, settings: Settings) -> str:
-    """Where somebody asks from: whose process it is, where the kernel tells, else the address."""
+    """The source of a request, for counting failures: the peer's uid where it is known, else the network."""
     state = scope.get("state", {})
     peer, far = state.get("peer"), state.get("far")
     if "page" in state:

@@ -36,8 +36,6 @@ class NoSuchToken(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, but for its secret."""
-
     id: str
     hash: bytes
     user: str
@@ -55,7 +53,6 @@ class Token:
         return f"Token({self.id!r}, {self.user!r}, {self.role!r})"
 
     def state(self, now: float) -> str:
-        """`active`, `expired` or `revoked`."""
         if self.revoked is not None:
             return "revoked"
         return "active" if self.expires is None or now < self.expires else "expired"
@@ -63,7 +60,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a page has in place of a token."""
+    """A login of the web page, opened with a token."""
 
     id: str
     hash: bytes
@@ -80,17 +77,16 @@ class CredentialStore:
     """All tokens and sessions. May be used from any thread."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """All that is in a file; without one, none, and nothing is kept."""
+        """Read the file; without one, everything is in memory only."""
         self.lock = threading.RLock()
         self.connection = connect(path)
         self._tokens: dict[str, Token] = {token.id: token for token in self._load("tokens", Token)}
         self._sessions: dict[bytes, Session] = {one.hash: one for one in self._load("sessions", Session)}
         self._changed: dict[str, Token | Session] = {}
-        """What was used lately, and is to be written down."""
+        """Recently used, not written yet."""
         self.tidy(time.time())
 
     def close(self) -> None:
-        """Write what is left to write, and let go of the file."""
         with self.lock:
             with suppress(StoreFailing):  # when something was used last is no reason to fail
                 self.flush()
@@ -102,7 +98,7 @@ class CredentialStore:
         self, user: str, role: str, *, uid: int | None = None, label: str = "", made_by: str = "", limits: str = "",
         expires: float | None = None,
     ) -> tuple[Token, str]:  # fmt: skip
-        """A new token, and its text, which is known at this moment only."""
+        """A new token, and its text, which is not stored."""
         secret = secrets.token_urlsafe(_SECRET)
         with self.lock, self._writing() as connection:
             id = _new_id(self._tokens)
@@ -112,17 +108,16 @@ class CredentialStore:
         return token, f"{_PREFIX}_{id}_{secret}"
 
     def tokens(self) -> list[Token]:
-        """All tokens, the newest first; also those that are over, for a year."""
+        """All tokens, the newest first; also expired and revoked ones, for a year."""
         return sorted(self._tokens.values(), key=lambda token: -token.created)
 
     def token(self, id: str) -> Token:
-        """One token."""
         if (token := self._tokens.get(id)) is None:
             raise NoSuchToken
         return token
 
     def with_text(self, text: str) -> Token | None:
-        """The token that somebody shows, also if it is over; it takes as long to find that there is none."""
+        """The token with this text, also if it has expired; the time to compare does not tell whether it exists."""
         prefix, _, rest = text.partition("_")
         id, _, secret = rest.partition("_")
         token = self._tokens.get(id) if prefix == _PREFIX else None
@@ -130,7 +125,7 @@ class CredentialStore:
         return token if right else None
 
     def use(self, token: Token) -> Token | None:
-        """Note that a token is used; None if it is over."""
+        """Note the use of a token; None if it is not active."""
         now = time.time()
         if token.state(now) != "active":
             return None
@@ -141,7 +136,6 @@ class CredentialStore:
         return token if token.revoked is None else None
 
     def revoke(self, id: str) -> Token:
-        """Let a token be good for nothing from now on, and its sessions neither."""
         token = self.token(id)
         if token.revoked is not None:
             return token
@@ -156,7 +150,6 @@ class CredentialStore:
     # -- sessions ---------------------------------------------------------------------------------
 
     def open_session(self, token: Token, place: str) -> tuple[Session, str]:
-        """A session of a token's holder, and its secret."""
         secret, now = secrets.token_urlsafe(_SECRET), time.time()
         with self.lock, self._writing() as connection:
             own = sorted(self.sessions_of(token.id), key=lambda session: session.created)
@@ -169,24 +162,23 @@ class CredentialStore:
         return session, secret
 
     def sessions_of(self, token: str) -> list[Session]:
-        """The sessions of a token that are not over."""
         now = time.time()
         return [
             session for session in list(self._sessions.values()) if session.token == token and now < session.expires
         ]
 
     def session(self, secret: str, place: str) -> tuple[Session, Token] | None:
-        """The session with a secret, and its token, if both are good, and it is used from where it was opened."""
+        """The session with a secret, and its token, if both are valid and the place is that of the login."""
         session = self._sessions.get(_hash(secret))
         return None if session is None or session.place != place else self._used(session)
 
     def session_with(self, id: str) -> tuple[Session, Token] | None:
-        """The session with an id, and its token, if both are good: of whoever showed its secret already."""
+        """The session with an id, and its token, if both are valid; for callers who have shown the secret before."""
         found = next((session for session in list(self._sessions.values()) if session.id == id), None)
         return None if found is None else self._used(found)
 
     def _used(self, session: Session) -> tuple[Session, Token] | None:
-        """Note that a session is used, which lets it last; None if it is over."""
+        """Note the use of a session, which extends it; None if it is over."""
         now = time.time()
         if now >= session.expires:
             return None
@@ -202,7 +194,6 @@ class CredentialStore:
         return session, token
 
     def close_session(self, id: str) -> None:
-        """End a session."""
         with self.lock, self._writing() as connection:
             for session in [one for one in self._sessions.values() if one.id == id]:
                 self._drop(session, connection)
@@ -213,7 +204,7 @@ class CredentialStore:
         self._changed.pop(session.id, None)
 
     def holds(self, via: str) -> bool:
-        """Whether what somebody came in by (`token ID`, `session ID`) is still good; all else always is."""
+        """Whether a `token ID` or `session ID` is still valid; any other way of authentication always is."""
         kind, _, id = via.partition(" ")
         now = time.time()
         if kind == "session":
@@ -224,7 +215,6 @@ class CredentialStore:
     # -- the file ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write down what was used lately."""
         with self.lock:
             changed, self._changed = self._changed, {}
             if not changed:
@@ -237,7 +227,6 @@ class CredentialStore:
                         connection.execute("UPDATE sessions SET expires = ? WHERE id = ?", (one.expires, one.id))
 
     def tidy(self, now: float) -> None:
-        """Forget sessions that are over, and tokens that have been for long."""
         with self.lock, self._writing() as connection:
             for session in [one for one in self._sessions.values() if now >= one.expires]:
                 self._drop(session, connection)
@@ -250,7 +239,7 @@ class CredentialStore:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; what cannot be written is told."""
+        """A transaction; a failure to write becomes `StoreFailing`."""
         try:
             with self.connection:
                 yield self.connection
@@ -266,7 +255,6 @@ class CredentialStore:
 
 
 def _new_id(taken: Any) -> str:
-    """A name for something, which nobody has yet."""
     taken = set(taken)
     while (id := "".join(secrets.choice(_LETTERS) for _ in range(8))) in taken:
         continue
@@ -290,7 +278,7 @@ def _hash(secret: str) -> bytes:
 
 
 def connect(path: Path | None) -> sqlite3.Connection:
-    """The file, which is its owner's alone; what lies beside it while it is written gets the same mode."""
+    """Open the file with mode 0600; SQLite gives the same mode to its journal."""
     try:
         if path is not None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

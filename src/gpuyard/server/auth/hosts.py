@@ -19,15 +19,11 @@ _USUAL_PORTS = (80, 443)
 
 
 class HostPort(NamedTuple):
-    """A name and a port, as a URL or the header Host has them."""
-
     name: str
     port: int | None
 
 
 class Hosts:
-    """The names that are good."""
-
     def __init__(self, settings: Settings) -> None:
         self._local = settings.local
         self._allowed = [place for host in settings.allowed_hosts if (place := parse(host)) is not None]
@@ -40,7 +36,7 @@ class Hosts:
         self._own |= {socket.getfqdn().lower()}
 
     def serves(self, host: str, port: int | None) -> bool:
-        """Whether this is us: the header Host, and the port that we listen at."""
+        """Whether the header Host names this daemon, which listens at this port."""
         place = parse(host)
         if place is None:
             return False
@@ -49,7 +45,6 @@ class Hosts:
         return place.port in (None, port) and self._is_own(place.name)
 
     def allows(self, place: HostPort, port: int | None) -> bool:
-        """Whether the settings name it."""
         return any(
             place.name == one.name and place.port in ((one.port,) if one.port else (None, port, *_USUAL_PORTS))
             for one in self._allowed
@@ -63,7 +58,7 @@ class Hosts:
         return is_loopback(name) or not self._local  # an address cannot be made to point elsewhere
 
     def is_foreign(self, origin: str, host: str, scheme: str, port: int | None) -> bool:
-        """Whether a page that sends this Origin is not one of ours; a proxy may have taken TLS off."""
+        """Whether an Origin is not the daemon's own; a proxy may have ended TLS."""
         try:
             found = urlsplit(origin)
         except ValueError:
@@ -78,7 +73,6 @@ class Hosts:
 
 
 def parse(host: str) -> HostPort | None:
-    """A name and a port; None if it is none."""
     try:
         found = urlsplit(f"//{host.strip().lower()}")
         port = found.port
@@ -90,12 +84,11 @@ def parse(host: str) -> HostPort | None:
 
 
 def is_forwarded(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether a request came through a proxy, which asks in its own name."""
     return any(name in _FORWARDING or name.startswith(b"x-forwarded-") for name, _ in headers)
 
 
 def address_of(scope: Scope, settings: Settings) -> str:
-    """Where a request came from: behind a proxy of this machine, what that says last."""
+    """The client's address; behind a proxy of this machine, the last one in X-Forwarded-For."""
     client = scope.get("client")
     if not client:
         return ""
@@ -109,7 +102,7 @@ def address_of(scope: Scope, settings: Settings) -> str:
 
 
 def network_of(address: str) -> str:
-    """What counts as one place: of IPv6 everybody has a whole network."""
+    """What counts as one client: an IPv4 address, or an IPv6 /64 network."""
     found = _address(address)
     if found is None or found.version == 4:
         return address if found is None else str(found)
@@ -117,13 +110,11 @@ def network_of(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is of this machine alone."""
     found = _address(address)
     return found is not None and found.is_loopback
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """An address; None if it is none."""
     try:
         found = ip_address(text.partition("%")[0])
     except ValueError:

@@ -28,6 +28,7 @@ from gpuyard.server.auth.credentials import CredentialStore
 from gpuyard.server.auth.hosts import Hosts, address_of
 from gpuyard.server.auth.permissions import Caller, Forbidden, Permissions, Role, SubmitterLimits
 from gpuyard.server.paths import (
+    API,
     SAFE,
     is_api,
     is_heartbeat,
@@ -44,22 +45,22 @@ from gpuyard.server.responses import set_time_format
 
 
 class Auth:
-    """Who may come in, by which name, and what is written down of them."""
-
-    def __init__(self, settings: Settings, permissions: Permissions, access: CredentialStore | None = None) -> None:
+    def __init__(
+        self, settings: Settings, permissions: Permissions, credentials: CredentialStore | None = None
+    ) -> None:
         self.settings = settings
-        self.access = access or CredentialStore()
-        self.admission = Authenticator(settings, permissions, self.access)
+        self.credentials = credentials or CredentialStore()
+        self.authenticator = Authenticator(settings, permissions, self.credentials)
         self.hosts = Hosts(settings)
         self.submitters = SubmitterLimits(settings)
-        self.trail = AuditLog(self.access)
+        self.audit = AuditLog(self.credentials)
 
 
-_OWN = (b"same-origin", b"none")  # none: whoever typed the address
+_OWN = (b"same-origin", b"none")  # none: the user typed the address
 
 
 def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
-    """Refuse what another's page may have sent: a browser adds a cookie by itself, and the kernel names its user."""
+    """Refuse what a page of another site may have sent: browsers add cookies, and the kernel names their user."""
     if caller.via.startswith("token") or caller.by_page:  # no page knows that of others, and no browser sends this
         return
     site = headers.get(b"sec-fetch-site")
@@ -75,18 +76,17 @@ def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes,
 
 
 def check_page_request(method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
-    """Refuse what is sent to the page by anything but a page; that an Origin is ours was looked at already."""
+    """Refuse changes at the page's paths without an Origin header; a foreign Origin was refused before."""
     if method not in SAFE and is_page(path) and b"origin" not in headers:
         raise Forbidden("only the daemon's own page may send this, with the header Origin, as browsers do")
 
 
 def csrf_of(secret: str) -> str:
-    """What a page must send along: only one that may read our answers gets to know it."""
+    """The CSRF token of a session: only a page that may read our responses knows it."""
     return urlsafe_b64encode(hashlib.sha256(f"csrf {secret}".encode(errors="surrogatepass")).digest()).decode()
 
 
 def _is_navigation(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether somebody follows a link to the page."""
     navigates = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
     return navigates and method == "GET" and not is_api(path) and not is_watchmen(path)
 
@@ -104,22 +104,21 @@ _FOR_PAGES = (  # Vue makes functions of its templates while it runs, and NiceGU
     b"img-src 'self' data:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; "
     b"form-action 'self'; frame-ancestors 'none'"
 )
-_WITH_JOBS = ("/api/v1/jobs", "/api/v1/leases")
-_MOST_READ = 2**16  # bytes of an answer in which the id of a new job is looked for
+_WITH_JOBS = (f"{API}/jobs", f"{API}/leases")
+_MOST_READ = 2**16  # bytes of a response in which the id of a new job is searched
 
 
 class OutgoingResponse:
-    """One answer on its way."""
+    """Adds headers to one response, cuts it off when the caller's token ends, and writes it to the audit log."""
 
-    def __init__(self, scope: Scope, send: Send, doors: Auth) -> None:
-        self._scope, self._send, self._doors = scope, send, doors
+    def __init__(self, scope: Scope, send: Send, auth: Auth) -> None:
+        self._scope, self._send, self._auth = scope, send, auth
         self._status = 0
         self._body = b""
         self.cut = False
-        """Whether it ended before its time, since whoever asked may not have it any more."""
+        """Whether it was cut off because the caller's token or session has ended."""
 
     async def send(self, message: Message) -> None:
-        """Send a part of it."""
         if self.cut:
             raise OSError("the token is good no more")
         if message["type"] == "http.response.start":
@@ -142,7 +141,6 @@ class OutgoingResponse:
         await self._send({"type": "http.response.body", "body": answer.body})
 
     def _more(self, message: Message) -> list[tuple[bytes, bytes]]:
-        """Headers that are still missing."""
         there, path = {name.lower() for name, _ in message.get("headers", ())}, self._scope["path"]
         strict = is_api(path) or is_watchmen(path)
         wanted = [*_ALWAYS, (_POLICY, _FOR_API if strict else _FOR_PAGES)]
@@ -163,11 +161,10 @@ class OutgoingResponse:
         return "nobody" if caller is None else caller.via
 
     def _holds(self) -> bool:
-        """Whether what they came in by is still good: an answer may go on for hours."""
-        return self._doors.access.holds(self._via)
+        """Whether the caller's token or session is still valid: a response may go on for hours."""
+        return self._auth.credentials.holds(self._via)
 
     def note(self) -> None:
-        """Write down who changed what, and who was refused."""
         scope, status = self._scope, self._status
         path = scope["path"]  # what the page's process asks for is written down when it does
         looks = is_read(scope["method"], path) or is_heartbeat(path) or is_page(path)
@@ -176,10 +173,10 @@ class OutgoingResponse:
             return
         caller = self._caller
         user, way = (caller.name, caller.way) if caller is not None else ("", "nobody")
-        address = scope.get("state", {}).get("address") or address_of(scope, self._doors.settings)
+        address = scope.get("state", {}).get("address") or address_of(scope, self._auth.settings)
         entry = AuditEntry(time.time(), user, way, address, scope["method"], scope["path"], status,
                       scope.get("state", {}).get("about", ""))  # fmt: skip
-        self._doors.trail.add(entry, self._body)
+        self._auth.audit.add(entry, self._body)
 
 
 _MOST_BODY = 2**23
@@ -197,14 +194,13 @@ class RequestRefused(GpuyardError):
 
 
 class AuthMiddleware:
-    """Whoever is not served, or sends more than anybody needs to, comes no further."""
+    """Checks host, origin, caller, role and size of each request before any route sees it."""
 
-    def __init__(self, app: ASGIApp, doors: Auth) -> None:
-        self._app, self._doors = app, doors
+    def __init__(self, app: ASGIApp, auth: Auth) -> None:
+        self._app, self._auth = app, auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at who asks, at how, and at how much is to come."""
-        outgoing = OutgoingResponse(scope, send, self._doors)
+        outgoing = OutgoingResponse(scope, send, self._auth)
         set_time_format(scope["headers"])
         answer = self._at_once(scope)
         if answer is not None and answer.status_code == 413 and "caller" in scope["state"]:
@@ -218,12 +214,12 @@ class AuthMiddleware:
             outgoing.note()
 
     def _at_once(self, scope: Scope) -> Response | None:
-        """What is answered without asking any route: refusals, mostly."""
+        """The response, if no route is to see the request: a refusal, or that to a preflight."""
         path = scope["path"]
         try:
-            return self._looked_at(scope)
+            return self._checked(scope)
         except Unauthenticated as error:
-            return refusal(path, 401, error.told(path))
+            return refusal(path, 401, error.message_for(path))
         except TooManyFailures as error:
             return refusal(path, 429, str(error), {"Retry-After": str(error.seconds)})
         except Forbidden as error:
@@ -231,14 +227,14 @@ class AuthMiddleware:
         except RequestRefused as error:
             return refusal(path, error.status, str(error))
 
-    def _looked_at(self, scope: Scope) -> Response | None:
+    def _checked(self, scope: Scope) -> Response | None:
         method, path, headers = scope["method"], scope["path"], dict(scope["headers"])
         state = scope.setdefault("state", {})
         foreign = self._is_foreign(scope, headers)
         if foreign and method == "OPTIONS":
             return Response(status_code=204, headers=_PREFLIGHT)
         try:
-            caller = self._doors.admission.caller(scope)
+            caller = self._auth.authenticator.caller(scope)
         except (Unauthenticated, Forbidden):
             if foreign or not is_open(method, path) or shown_token(scope, headers):
                 raise
@@ -255,8 +251,8 @@ class AuthMiddleware:
         return None
 
     def _is_foreign(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a page of another origin asks, where it may; elsewhere it is refused."""
-        hosts, on_tcp = self._doors.hosts, "peer" not in scope["state"]
+        """Whether a page of another origin asks for a path that it may read; other paths are refused."""
+        hosts, on_tcp = self._auth.hosts, "peer" not in scope["state"]
         host, port = headers.get(b"host", b"").decode("latin-1"), (scope.get("server") or (None, None))[1]
         names = sum(name == b"host" for name, _ in scope["headers"])
         if on_tcp and (names != 1 or not hosts.serves(host, port)):
@@ -279,24 +275,21 @@ _PREFLIGHT = {
 
 
 def check_role(caller: Caller, method: str, path: str) -> None:
-    """Refuse what a role does not allow, whoever it is."""
     if is_read(method, path) or is_login(method, path) or is_page(path):  # the page asks us again, with their rights
         return
     if caller.via == "nobody" and not is_waiting(path):
         raise Unauthenticated("without a token you may look at the queue and wait for GPUs, and nothing else")
-    if caller.role is Role.VIEWER and not (method == "DELETE" and path == "/api/v1/session"):
+    if caller.role is Role.VIEWER and not (method == "DELETE" and path == f"{API}/session"):
         raise Forbidden("your token is a viewer's, which changes nothing; make one with --role user")
 
 
 def body_limit(path: str, known: bool) -> int:
-    """How many bytes somebody may send there."""
     if not known:
         return _MOST_OF_STRANGERS
     return _MOST_UPLOAD if is_upload(path) else _MOST_BODY
 
 
 def check_length(headers: Mapping[bytes, bytes], most: int = _MOST_BODY) -> None:
-    """Refuse what is too long, or of unknown length."""
     if b"transfer-encoding" in headers:
         raise RequestRefused(411, "a request must say how long it is, by Content-Length")
     if int(headers.get(b"content-length", b"0")) > most:
@@ -304,14 +297,14 @@ def check_length(headers: Mapping[bytes, bytes], most: int = _MOST_BODY) -> None
 
 
 def check_content_type(method: str, headers: Mapping[bytes, bytes]) -> None:
-    """Refuse what is no JSON: a form of any page could send that without asking."""
+    """Refuse bodies that are not JSON: an HTML form of any site can send those without a preflight."""
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if int(headers.get(b"content-length", b"0")) and method not in SAFE and kind != b"application/json":
         raise RequestRefused(415, "a request's body must be JSON; send it as `Content-Type: application/json`")
 
 
 async def _discard(receive: Receive) -> None:
-    """Read what comes, and forget it: who still writes when we hang up would not see our answer."""
+    """Read and drop the body: a client that still writes when we close the connection would not see our response."""
     for _ in range(_MOST_PASSED_OVER):
         if not (await receive()).get("more_body", False):
             return

@@ -21,7 +21,7 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.policies.trained_policy import shipped
 from gpuyard.server.sockets import Peer, RemoteSocket, process_with
 
-_KEEP = 2.0  # seconds for which it is remembered who somebody is
+_KEEP = 2.0  # seconds for which an account is cached
 _MOST_CALLERS = 1000
 
 
@@ -30,8 +30,6 @@ class Forbidden(GpuyardError):
 
 
 class Permission(Enum):
-    """Who may use a route."""
-
     EVERYBODY = "everybody"
     OWNER = "the job's owner and admins"
     ADMIN = "admins"
@@ -41,7 +39,7 @@ class Role(Enum):
     """What somebody may do at most."""
 
     VIEWER = "viewer"
-    """Look, and change nothing."""
+    """Reads only."""
     USER = "user"
     ADMIN = "admin"
 
@@ -51,49 +49,42 @@ NO_ACCOUNT = -1
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
-
     uid: int
-    """Their number on this machine; `NO_ACCOUNT` if they have none."""
+    """`NO_ACCOUNT` if they have none on this machine."""
     name: str
     admin: bool
     groups: tuple[str, ...] = ()
     """Their Unix groups, the main one first; not one that is theirs alone."""
     role: Role = Role.USER
     via: str = "socket"
-    """How it is known who they are: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: it is not."""
+    """How they were authenticated: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: not at all."""
     limits: tuple[str, ...] | None = ()
-    """Limits (ulimit) for the jobs of whoever has a token, or asks by the page; None: they could not be told."""
+    """Limits (ulimit) for jobs of a token or by the page; None: they could not be read."""
     by_page: bool = False
-    """Whether the page's process asks for them, with a ticket; all else is as if they asked themselves."""
+    """Whether the page's process sends the request for them, with a ticket."""
 
     @property
     def way(self) -> str:
-        """How they came, for the audit trail."""
         return f"{self.via}, page" if self.by_page else self.via
 
     def group(self, rules: Rules | None) -> str:
-        """The group that counts for quotas and shares: the first that rules name, else the main one."""
+        """The group for quotas and shares: the first that the rules name, else the main one."""
         named = {name for name, _ in (*rules.quotas, *rules.weights)} if rules is not None else set()
         return next((group for group in self.groups if f"@{group}" in named), next(iter(self.groups), ""))
 
 
 class Permissions:
-    """Tells who asks, and whether they may."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known: dict[int, tuple[float, Caller]] = {}
 
     def caller(self, request: Request) -> Caller:
-        """Who asks."""
         caller = getattr(request.state, "caller", None)
         if not isinstance(caller, Caller):
             raise Forbidden("it cannot be told who you are; use the daemon's Unix socket")
         return caller
 
     def known(self, uid: int, via: str) -> Caller:
-        """Somebody who has an account, as the system knows them now."""
         until, known = self._known.get(uid, (0.0, None))
         if known is None or until < time.monotonic():
             if len(self._known) > _MOST_CALLERS:
@@ -104,7 +95,6 @@ class Permissions:
         return known if known.via == via else replace(known, via=via)
 
     def name(self, request: Request) -> str:
-        """What they are called."""
         return self.caller(request).name
 
     def _is_admin(self, uid: int) -> bool:
@@ -117,11 +107,11 @@ class Permissions:
         return group in groups_of(uid)
 
     def serves(self, uid: int) -> bool:
-        """Whether somebody is answered at all."""
+        """Whether the daemon answers requests of a user at all."""
         return self._settings.shared or uid in (0, os.geteuid())
 
     def check(self, may: Permission, caller: Caller, what: str, owner: Callable[[], str]) -> None:
-        """Refuse who may not; the owner is asked for only where it matters."""
+        """Refuse callers without the permission; `owner` is called only where it matters."""
         if may is Permission.EVERYBODY or caller.admin:
             return
         members = f"a member of the group {self._settings.admin_group}"
@@ -132,14 +122,13 @@ class Permissions:
             raise Forbidden(f"only {whose} may {what}, since the job is {whose}'s; ask {whose}, or {others}")
 
     def check_priority(self, caller: Caller, priority: float) -> None:
-        """Refuse a priority that is for admins."""
         most = self._settings.max_priority
         if most is not None and priority > most and not caller.admin:
             raise UserError(f"priority {priority:g} is more than you may ask for; {most:g} is the highest")
 
     def check_policy(self, caller: Caller, policy: str) -> None:
-        """Refuse to load a file for somebody: it would run as the daemon, with all that it may do."""
-        named = caller.via in ("socket", "loopback")  # who comes from elsewhere has their files elsewhere
+        """Refuse policies from files to other users: the code runs in the daemon, with all its rights."""
+        named = caller.via in ("socket", "loopback")  # remote callers have their files elsewhere
         if _names_file(policy) and not (named and caller.uid in (0, os.geteuid())):
             me = name_of(os.geteuid())
             raise Forbidden(
@@ -148,24 +137,24 @@ class Permissions:
 
 
 def _names_file(policy: str) -> bool:
-    """Whether a policy's text has the daemon open a file; trained policies that come with gpuyard are everybody's."""
+    """Whether a policy's text makes the daemon read a file; trained policies of the package are free for all."""
     trained = policy.strip().startswith(LEARNED)
     return ".py" in policy or (trained and parse_spec(policy).name.removeprefix(LEARNED) not in shipped())
 
 
-_KEPT = 1.0  # seconds for which a process's limits are remembered: it may submit by the hundred
+_KEPT = 1.0  # seconds for which a process's limits are cached: it may submit hundreds of jobs
 _MOST_KNOWN = 1000
 
 
 class SubmitterLimits:
-    """Knows the limits of those who submitted lately."""
+    """Reads the resource limits of submitting processes, and remembers them for a second."""
 
     def __init__(self, settings: Settings) -> None:
         self._shared = settings.shared
         self._known: dict[Peer | RemoteSocket, tuple[float, tuple[str, ...]]] = {}
 
     def limits(self, request: Request, caller: Caller) -> tuple[str, ...]:
-        """The limits for the jobs of whoever asks, where they are not ours."""
+        """The resource limits for the caller's jobs; empty: those of the daemon."""
         if caller.via in ("socket", "loopback") and not caller.by_page:
             return self._of(request.state, caller.via)
         if caller.limits is None:
@@ -173,7 +162,7 @@ class SubmitterLimits:
         return caller.limits
 
     def of_viewer(self, state: State, via: str) -> tuple[str, ...] | None:
-        """The limits of the browser of somebody whom the kernel names; None if they cannot be told."""
+        """The limits of the browser's process on this machine; None if they cannot be read."""
         try:
             return self._of(state, via)
         except UserError:
@@ -189,7 +178,7 @@ class SubmitterLimits:
             self._known.clear()
         if found is not None:
             self._known[who] = time.monotonic(), found
-        if found is None and self._shared:  # who ends before they are read must not get away with ours
+        if found is None and self._shared:  # a process that ends too early must not get the daemon's limits
             raise UserError("whoever submits a job must live until it is answered")
         return found or ()
 

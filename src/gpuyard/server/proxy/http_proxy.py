@@ -7,7 +7,6 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import httptools
 from fastapi import Response
@@ -16,14 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard.server.auth.authentication import COOKIE, PAGE, TICKET_HEADER, TicketClaim
 from gpuyard.server.auth.hosts import address_of
+from gpuyard.server.auth.middleware import Auth
 from gpuyard.server.auth.permissions import Caller
 from gpuyard.server.paths import is_asset, is_page
 from gpuyard.server.problems import problem
 from gpuyard.server.proxy.supervisor import PageSupervisor
-
-if TYPE_CHECKING:
-    from gpuyard.server.auth.middleware import Auth
-
 
 Headers = Sequence[tuple[bytes, bytes]]
 _ONE_HOP = frozenset(
@@ -37,9 +33,9 @@ _OWN_COOKIE = f"{COOKIE}=".encode()
 
 
 def request_head(target: bytes, method: bytes, headers: Headers, ticket: str, more: Headers) -> bytes:
-    """A request as the page's process is to see it: with a ticket of ours or none, and without secrets of the viewer's.
+    """The head of a request for the page's process, with a ticket, and without the viewer's secrets.
 
-    `more` is about this hop: what the request said of its own is left out.
+    `more` are the headers of this hop, which replace those of the browser's.
     """
     lines = [b"%b %b HTTP/1.1" % (method, target)]
     lines += [b"%b: %b" % one for one in (*_passing(headers), *more)]
@@ -49,13 +45,11 @@ def request_head(target: bytes, method: bytes, headers: Headers, ticket: str, mo
 
 
 def target_of(scope: Scope) -> bytes:
-    """What a request is for, as it came."""
     path, query = bytes(scope["raw_path"]), scope.get("query_string", b"")
     return path + b"?" + query if query else path
 
 
 def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer of the page's process that pass to the browser."""
     return [
         (name, value)
         for name, value in headers
@@ -75,27 +69,29 @@ def _passing(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def _cookies(value: bytes) -> bytes:
-    """All cookies but the session's, which is nobody's business but the daemon's."""
+    """All cookies but the session's, which the page's process must not see."""
     parts = (part.strip() for part in value.split(b";"))
     return b"; ".join(part for part in parts if part and not part.startswith(_OWN_COOKIE))
 
 
-async def ticket_for(scope: Scope, doors: Auth) -> str:
-    """A ticket for whoever the gate found out; empty if that is nobody."""
+async def ticket_for(scope: Scope, auth: Auth) -> str:
+    """A ticket for the caller that the middleware found; empty if there is none."""
     caller = scope["state"].get("caller")
     if not isinstance(caller, Caller) or caller.by_page or caller is PAGE:
         return ""
     limits = caller.limits
-    if doors.settings.shared and caller.via in ("socket", "loopback"):  # they are looked for in all of /proc
-        limits = await asyncio.to_thread(doors.submitters.of_viewer, State(scope["state"]), caller.via)
-    return doors.admission.tickets.issue(TicketClaim(caller.via, caller.uid, address_of(scope, doors.settings), limits))
+    if auth.settings.shared and caller.via in ("socket", "loopback"):  # searches all of /proc
+        limits = await asyncio.to_thread(auth.submitters.of_viewer, State(scope["state"]), caller.via)
+    return auth.authenticator.tickets.issue(
+        TicketClaim(caller.via, caller.uid, address_of(scope, auth.settings), limits)
+    )
 
 
 _PIECE = 2**16
-_VISITOR, _PROGRAM = 5.0, 30.0  # seconds that a person, and a file of the page, waits for a process that begins
-_LONGER = 4  # times as long, for one that runs
-_STUCK = 60.0  # seconds after which a browser that takes nothing is given up
-_TRIES = 3  # a request that makes the process end is not to do so again and again
+_VISITOR, _PROGRAM = 5.0, 30.0  # seconds that a navigation, and a file, waits for a starting process
+_LONGER = 4  # times as long, if the process runs
+_STUCK = 60.0  # seconds after which a browser that takes no data is dropped
+_TRIES = 3  # a request that makes the process crash is not repeated for ever
 _AGAIN = 0.2  # seconds until the next try, if the process ends before it answers
 _WAIT = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -112,25 +108,24 @@ class PageUnavailable(Exception):
 
 
 class HttpProxy:
-    """Takes what is the page's to its process; the rest goes on to the routes."""
+    """Forwards requests of the page to its process; all others go to the routes."""
 
-    def __init__(self, app: ASGIApp, page: PageSupervisor, doors: Auth) -> None:
-        self._app, self._page, self._doors = app, page, doors
+    def __init__(self, app: ASGIApp, page: PageSupervisor, auth: Auth) -> None:
+        self._app, self._page, self._auth = app, page, auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] != "http" or not is_page(scope["path"]):
             return await self._app(scope, receive, send)
         if not self._page.is_on:
-            told = "this daemon has no page; it has one where it listens on TCP, unless the setting page is off"
-            return await problem(404, told)(scope, receive, send)
-        ticket = "" if is_asset(scope["path"]) else await ticket_for(scope, self._doors)
+            detail = "this daemon has no page; it has one where it listens on TCP, unless the setting page is off"
+            return await problem(404, detail)(scope, receive, send)
+        ticket = "" if is_asset(scope["path"]) else await ticket_for(scope, self._auth)
         visits = b"text/html" in dict(scope["headers"]).get(b"accept", b"")
         exchange = ProxiedRequest(scope, receive, send)
         try:
             await exchange.run(self._page, ticket, _VISITOR if visits else _PROGRAM)
         except PageUnavailable:
-            if exchange.begun:  # the browser must not take what it has for all of it
+            if exchange.begun:  # so that the browser does not take the part for the whole
                 scope["state"].get("abort", _nothing)()
                 return None
             answer = Response(_WAIT, 503, {"Retry-After": "2"}, media_type="text/html")
@@ -141,16 +136,14 @@ class HttpProxy:
 
 
 class ProxiedRequest:
-    """One request, and its answer."""
-
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._sent_any = self._gone = False
         self.begun = False
-        """Whether anything of the answer is out."""
+        """Whether a part of the response is sent."""
 
     async def run(self, page: PageSupervisor, ticket: str, patience: float) -> None:
-        """Bring it there and back. A process that ends before it answers is asked again, if nothing is lost by that."""
+        """Forward the request; if the process ends before it answers, try again unless data would be lost."""
         begin, tries = time.monotonic(), 0
         while True:
             try:
@@ -163,24 +156,24 @@ class ProxiedRequest:
             await asyncio.sleep(_AGAIN)
 
     async def _try(self, page: PageSupervisor, ticket: str, end: float) -> None:
-        """Sockets and not streams: a stream that cannot be written to any more forgets the answer that it has."""
+        """Uses sockets, not streams: a stream that cannot be written any more drops what it has read."""
         with await page.connect() as connection:
-            feeding = asyncio.create_task(self._feed(connection, self._head(ticket)))
+            feeding = asyncio.create_task(self._send_request(connection, self._head(ticket)))
             try:
-                await self._bring(connection, end)
+                await self._receive_response(connection, end)
             finally:
                 feeding.cancel()
-                await asyncio.wait([feeding])  # it lets go of the socket before that is closed
+                await asyncio.wait([feeding])  # before the socket is closed
 
     def _head(self, ticket: str) -> bytes:
         scope = self._scope
         more = [(b"connection", b"close")]
         return request_head(target_of(scope), scope["method"].encode(), scope["headers"], ticket, more)
 
-    async def _feed(self, connection: socket.socket, head: bytes) -> None:
-        """Bring the request there; if the browser goes, so do we."""
+    async def _send_request(self, connection: socket.socket, head: bytes) -> None:
+        """Send the request; when the browser disconnects, disconnect from the page."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):  # it has enough and says why, or has ended, which is seen where it is read
+        with contextlib.suppress(OSError):  # the reader sees why
             await loop.sock_sendall(connection, head)
             while (message := await self._receive())["type"] == "http.request":
                 if body := message.get("body", b""):
@@ -189,8 +182,7 @@ class ProxiedRequest:
             self._gone = True
             connection.shutdown(socket.SHUT_RDWR)
 
-    async def _bring(self, connection: socket.socket, end: float) -> None:
-        """Bring the answer back."""
+    async def _receive_response(self, connection: socket.socket, end: float) -> None:
         answer = _PageResponse()
         parser = httptools.HttpResponseParser(answer)
         while not answer.complete:
@@ -207,26 +199,24 @@ class ProxiedRequest:
             else:
                 raise PageUnavailable if self.begun else asyncio.IncompleteReadError(b"", None)
             await self._pass_on(answer)
-        await self._say({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send_on({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pass_on(self, answer: _PageResponse) -> None:
         if answer.headed and not self.begun:
             self.begun = True
-            await self._say(
+            await self._send_on(
                 {"type": "http.response.start", "status": answer.status, "headers": response_headers(answer.headers)}
             )
         if answer.body:
             body, answer.body = answer.body, b""
-            await self._say({"type": "http.response.body", "body": body, "more_body": True})
+            await self._send_on({"type": "http.response.body", "body": body, "more_body": True})
 
-    async def _say(self, message: Message) -> None:
+    async def _send_on(self, message: Message) -> None:
         async with asyncio.timeout(_STUCK):
             await self._send(message)
 
 
 class _PageResponse:
-    """What the parser has read so far."""
-
     def __init__(self) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
@@ -235,11 +225,11 @@ class _PageResponse:
 
     @property
     def measured(self) -> bool:
-        """Whether its end can be told; else it goes on until the connection ends."""
+        """Whether its length is known; else it ends with the connection."""
         return any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
     def on_status(self, status: bytes) -> None:
-        """Nobody reads the words."""
+        """The reason phrase is not used."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
@@ -255,7 +245,7 @@ class _PageResponse:
 
 
 def _on_loop(end: float) -> float:
-    """The event loop's clock is the monotonic one, by its own name."""
+    """A time of the monotonic clock, on the clock of the event loop."""
     return asyncio.get_running_loop().time() + end - time.monotonic()
 
 

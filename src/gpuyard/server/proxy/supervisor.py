@@ -21,18 +21,17 @@ from gpuyard.server.sockets import listen
 
 log = logging.getLogger("gpuyard")
 _LONGEST_LINE = 2000  # characters of a line
-_BURST, _REFILL = 500.0, 1.0  # lines: so many at once, and so many a second
+_BURST, _REFILL = 500.0, 1.0  # lines at once, and per second
 
 
 class PageLog:
-    """Reads lines, and writes them down."""
+    """Copies the output of the page's process into the daemon's log."""
 
     def __init__(self) -> None:
         self._left, self._since = _BURST, time.monotonic()
         self._passed_over = 0
 
     async def read(self, stream: IO[bytes]) -> None:
-        """All that comes, until its end."""
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), stream
@@ -43,13 +42,13 @@ class PageLog:
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[:_LONGEST_LINE]
                 for line in lines:
-                    self.tell(line)
-            self.tell(rest)
+                    self.write(line)
+            self.write(rest)
         finally:
             transport.close()
 
-    def tell(self, line: bytes) -> None:
-        """Write a line down, if there were not too many of late."""
+    def write(self, line: bytes) -> None:
+        """Log a line, unless there were too many recently."""
         text = line.decode(errors="replace").rstrip()[:_LONGEST_LINE].removeprefix("page: ")
         if not text:
             return
@@ -67,18 +66,18 @@ class PageLog:
 
 
 AS_NOBODY = "GPUYARD_PAGE_USER"
-"""The variable that tells the process whom to become."""
+"""The variable with the user that the process switches to."""
 _PASSED = ("PYTHONPATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "GPUYARD_CACHE_DIR")
 _NICENESS = 5
-_QUICK = 60.0  # seconds; who dies sooner than that, again, is given time
+_QUICK = 60.0  # seconds; a process that ends sooner is restarted later and later
 _LONGEST_DELAY = 30.0  # seconds between two starts
 _SOON = 2.0  # seconds in which it has to end
 _LOOK, _STUCK, _SLOW_START = 15.0, 60.0, 180.0  # seconds between looks, and until one that says nothing is ended
-_QUESTION = b"GET /page/assets/alive HTTP/1.1\r\nHost: gpuyard\r\nConnection: close\r\n\r\n"  # any answer will do
+_QUESTION = b"GET /page/assets/alive HTTP/1.1\r\nHost: gpuyard\r\nConnection: close\r\n\r\n"  # any response will do
 
 
 class PageSupervisor:
-    """Starts the page's process, and looks after it; lives in the event loop."""
+    """Starts the page's process, and restarts it when it ends; lives in the event loop."""
 
     def __init__(self, settings: Settings, command: Sequence[str] = ()) -> None:
         self._settings = settings
@@ -87,7 +86,7 @@ class PageSupervisor:
         self.pid: int | None = None
         self.starts = 0
         self.answers = False
-        """Whether the process that runs now has answered anything yet."""
+        """Whether the current process has answered a request."""
         self._listener: socket.socket | None = None
         self._running: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
@@ -95,16 +94,13 @@ class PageSupervisor:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a page."""
         return self._listener is not None
 
     def facts(self) -> dict[str, Any]:
-        """How it does."""
         state = "off" if not self.is_on else "running" if self.answers else "starting"
         return {"url": self._url if self.is_on else None, "pid": self.pid, "starts": self.starts, "state": state}
 
     def is_page(self, pid: int) -> bool:
-        """Whether a process is the page's, or one that it has started."""
         if self.pid is None:
             return False
         try:
@@ -113,7 +109,7 @@ class PageSupervisor:
             return False
 
     def open(self, url: str) -> None:
-        """Listen, for who comes by a URL. Where that cannot be done the queue goes on without a page."""
+        """Make the listening socket. If that fails, the daemon goes on without a page."""
         self._url = f"{url}/"
         try:
             self._listener = listen(self._settings.page_socket, 0o600)
@@ -121,7 +117,7 @@ class PageSupervisor:
             log.error("there is no page: its socket %s cannot be made (%s)", self._settings.page_socket, error)
 
     async def connect(self) -> socket.socket:
-        """A connection to the process, or to where it will be."""
+        """A connection to the process; while it starts, the connection waits at the socket."""
         found = socket.socket(socket.AF_UNIX)
         try:
             found.setblocking(False)
@@ -133,12 +129,11 @@ class PageSupervisor:
         return found
 
     async def connect_to(self, make: Callable[[], asyncio.Protocol]) -> None:
-        """The same, for a protocol."""
         with reachable(str(self._settings.page_socket)) as address:
             await asyncio.get_running_loop().create_unix_connection(make, address)
 
     def start(self, begun: Callable[[], bool]) -> None:
-        """Keep a process running until `end`, once the daemon has begun to answer; this returns at once."""
+        """Keep a process running until `end`, once the daemon answers requests; returns at once."""
         self._running = asyncio.create_task(self._run(begun))
 
     async def _run(self, begun: Callable[[], bool]) -> None:
@@ -160,19 +155,17 @@ class PageSupervisor:
                 await asyncio.wait_for(self._over.wait(), delay)
 
     def _delay(self, lived: float) -> float:
-        """Seconds until it is started again: the first time none, and then more and more if it never lives long."""
+        """Seconds until the next start: none at first, then more and more while it ends quickly."""
         if lived >= _QUICK:
             self._quick_ends = 0
         self._quick_ends += 1
         return 0.0 if self._quick_ends == 1 else min(_LONGEST_DELAY, 2.0 ** (self._quick_ends - 2))
 
     def end(self) -> None:
-        """Let it end, and start it no more."""
         self._over.set()
         self._signal(signal.SIGTERM)
 
     async def close(self) -> None:
-        """Wait until it has ended, for two seconds, and then make it."""
         self.end()
         if self._running is not None:
             await asyncio.wait([self._running], timeout=_SOON)
@@ -184,14 +177,14 @@ class PageSupervisor:
             self._settings.page_socket.unlink(missing_ok=True)
 
     async def _life(self) -> str:
-        """One process, from its start to its end; how it ended."""
+        """Run one process to its end; returns how it ended."""
         process = self._start()
         self.starts += 1
         assert process.stdin is not None
         assert process.stderr is not None
         try:
             pidfd = os.pidfd_open(process.pid)
-        except ProcessLookupError:  # it ended at once, and the engine, which looks after all children, was quicker
+        except ProcessLookupError:  # it ended at once, and the engine, which reaps all children, was first
             pidfd = -1
         helpers = [asyncio.create_task(PageLog().read(process.stderr))]
         try:
@@ -203,11 +196,11 @@ class PageSupervisor:
             if self._over.is_set():
                 self._signal(signal.SIGTERM)
             await _readable(pidfd)
-            return _told(reap(pidfd))
+            return _ending(reap(pidfd))
         finally:
-            self._signal(signal.SIGKILL)  # whatever it has started
+            self._signal(signal.SIGKILL)  # its children
             process.stdin.close()
-            await asyncio.wait(helpers[:1], timeout=0.2)  # its last words
+            await asyncio.wait(helpers[:1], timeout=0.2)  # its last output
             for helper in helpers:
                 helper.cancel()
             if pidfd >= 0:
@@ -224,11 +217,11 @@ class PageSupervisor:
             cwd="/", env=self._environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, start_new_session=True, pass_fds=(number,),
         )  # fmt: skip
-        process.returncode = 0  # it is reaped by its pidfd, or by the engine; this object is to leave it alone
+        process.returncode = 0  # it is reaped by its pidfd, or by the engine, and not by this object
         return process
 
     def _environment(self) -> dict[str, str]:
-        """Ours, as far as it is needed. The mark keeps it from being taken for what is left of a job."""
+        """A part of the daemon's. `MARK` keeps the process from being taken for the remains of a job."""
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         home = "/" if self._settings.shared else os.environ.get("HOME", "/")
         found = {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, "HOME": home, MARK: "page"}
@@ -240,7 +233,7 @@ class PageSupervisor:
                 os.killpg(self.pid, number)
 
     async def _watch(self) -> None:
-        """Note when it answers; one that does not for long is ended, which lets another begin."""
+        """Note when it answers; kill it when it has not for long, so that it is restarted."""
         while True:
             try:
                 answered = await asyncio.wait_for(self._ask(), _STUCK if self.answers else _SLOW_START)
@@ -261,7 +254,6 @@ class PageSupervisor:
 
 
 async def _readable(pidfd: int) -> None:
-    """Return when a process has ended."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(pidfd, ended.set)
     try:
@@ -270,7 +262,7 @@ async def _readable(pidfd: int) -> None:
         loop.remove_reader(pidfd)
 
 
-def _told(code: int | None) -> str:
+def _ending(code: int | None) -> str:
     if code is None:
         return "ended"
     return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code} ({signal.Signals(-code).name})"

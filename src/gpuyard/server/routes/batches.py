@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
+from gpuyard.api import batch_types, replies
 from gpuyard.api.batch_types import Cost, Span, achieved, by_themselves
 from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
@@ -20,18 +21,65 @@ from gpuyard.daemon.jobs.profiles import epochs_in
 from gpuyard.daemon.store.batch_history import BatchHead, BatchLog, batch_log
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.views import JobView
+from gpuyard.errors import UserError
 from gpuyard.server import tasks
-from gpuyard.server.auth.permissions import Permission
+from gpuyard.server.context import Context
+from gpuyard.server.intake import JobIntake, with_login_defaults
+from gpuyard.server.requests import Command
 from gpuyard.server.responses import iso, job_json, reply, state_text
+from gpuyard.server.routes.jobs import CANCELLATIONS
+from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Batch, Cancellation
+from gpuyard.server.routing import AT, LATER, NO_JOB, NOT_CHANGED, Route, created, links_to, ok, owner
 from gpuyard.server.stream.streams import Wait
 
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
+_LOOK_SECONDS = 0.1  # seconds between reads of a batch: thousands of rows may end at once
+_MOST = 1000
+
+BATCH: dict[str, Any] = {
+    "batch": "20", "name": "commands.csv", "user": "ann", "state": "open", "rows": 50,
+    "states": {"succeeded": 20, "running": 4, "queued": 25}, "refused": 1, "submitted_at": AT, "ended_at": None,
+}  # fmt: skip
+BATCH_STANDING: dict[str, Any] = {
+    **BATCH, "wave": 2, "waves": 3, "running": [],
+    "ended": [
+        {
+            "id": "20", "row": 3, "wave": 1, "name": "train.py", "state": "succeeded", "reason": None, "exit_code": 0,
+            "attempt": 1, "gpus": [0], "started_at": AT, "ended_at": LATER, "seconds": 5400.0,
+            "gpu_memory": 1999634432, "peak": 1907359744, "ooms": 0,
+        }
+    ],
+    "refusals": [{"row": 7, "reason": "this job can never run here: it wants 20G of a GPU, the largest has 16G"}],
+}  # fmt: skip
+BATCH_REPORT: dict[str, Any] = {
+    "batch": "20", "name": "commands.csv", "state": "over", "rows": 50, "succeeded": 48, "failed": 1, "refused": 1,
+    "waves": [{"wave": 1, "rows": 20, "started_at": AT, "ended_at": LATER}], "makespan": 5400.0,
+    "sequential": 16200.0, "speedup": 3.0, "gpu_hours": 1.5, "gpu_hours_sequential": 4.5, "gpu_hours_saved": 3.0,
+    "most_at_once": 4, "ooms": 0, "retries": 0, "profiles": 2,
+    "evidence": "12 rows by runs alone on their GPUs, 37 as they ran here",
+}  # fmt: skip
+BATCHES: dict[str, Any] = {
+    "one after the other": {
+        "jobs": [
+            {"command": ["python", "prepare.py"], "directory": "/home/ann"},
+            {"command": ["python", "train.py"], "directory": "/home/ann", "dependency": "afterok:@0"},
+        ],
+        "environment": {"PATH": "/usr/bin:/bin"},
+    },
+    "rows of a file, in waves": {
+        "jobs": [
+            {
+                "command": ["python", "train.py", "--epochs=5", "--id={id}"], "directory": "/home/ann", "own_id": True,
+                "gpu_memory": 2147483648, "row": {"number": 1, "wave": 1, "epochs": 5, "priority": 1},
+            }
+        ],
+        "batch": {"name": "commands.csv", "waves": True}, "skip_refused": True,
+    },
+}  # fmt: skip
+_STANDING = ok("How it stands.", batch_types.BatchStanding, BATCH_STANDING)
 
 
 def report_json(head: BatchHead, log: BatchLog, now: float) -> dict[str, Any]:
-    """What a batch achieved, as JSON has it."""
     jobs, spans = log.rows(head.id), log.spans(head.id, now)
     views = [view for view in jobs if view.work.get("row")]
     costs = _costs(views, spans, log)
@@ -51,13 +99,12 @@ def report_json(head: BatchHead, log: BatchLog, now: float) -> dict[str, Any]:
 
 
 def _retries(views: Sequence[JobView], spans: Iterable[tuple[str, int]]) -> int:
-    """How often rows were run again, but for those that were stopped so that others can run."""
-    began = Counter(job for job, _ in spans)  # an attempt may never have begun, if the daemon was killed just then
+    """How often rows ran again, preemptions not counted."""
+    began = Counter(job for job, _ in spans)  # an attempt may not have begun, if the daemon was killed just then
     return sum(max(0, began[view.id] - 1 - view.preemptions) for view in views)
 
 
 def _evidence(rows: int, alone: int) -> str:
-    """Where the times of single rows come from."""
     if not rows:
         return "no row has run yet"
     if not alone:
@@ -86,8 +133,8 @@ def _waves(views: Sequence[JobView], spans: dict[tuple[str, int], Span]) -> list
 
 
 def _costs(views: Sequence[JobView], spans: dict[tuple[str, int], Span], log: BatchLog) -> list[Cost]:
-    """What each row that has ended costs by itself: as others like it took alone, or as its last attempt did."""
-    single = by_themselves(spans)  # what was measured is looked at now and then, which may miss a short neighbour
+    """What each row that has ended costs alone: by similar runs alone on a GPU, or by its last attempt."""
+    single = by_themselves(spans)  # samples may miss a short neighbour
     ended = [(view, spans[key]) for view in views if view.state in OVER and (key := (view.id, view.attempt)) in spans]
     alone = {v.id for v, _ in ended if (v.measured or {}).get("alone") and (v.id, v.attempt) in single}
     known: dict[tuple[str, float], float | None] = {}
@@ -103,46 +150,69 @@ def _costs(views: Sequence[JobView], spans: dict[tuple[str, int], Span], log: Ba
 
 
 def _runtime_alone(log: BatchLog, signature: str, epochs: float, but: set[str]) -> float | None:
-    """Seconds that runs like this took alone, of as many epochs, but for certain jobs; None if there was none."""
+    """The median seconds of similar runs alone, of as many epochs, without some jobs; None if there is none."""
     runs = log.alone(signature) if signature else []
     times = [seconds for job, seconds, command in runs if job not in but and epochs_in(command) == epochs]
     return median(times) if times else None
 
 
-_LOOK_SECONDS = 0.1  # seconds between looks at a batch that somebody waits for: its rows may end by the thousand
-_MOST = 1000
-
-
-def take_batch(
-    api: Api, user: str, given: Batch, wanted: Sequence[JobRequest], refused: Sequence[tuple[int, str]]
-) -> dict[str, Any]:
-    """Take a batch in, in the yard's thread; or tell of the one with the same key that is open."""
-    named = given.batch
-    how = BatchOptions("batch", skip=given.skip_refused)
-    if named is not None:
-        how = BatchOptions(named.name, named.key, named.waves, named.again, given.skip_refused)
-        before = None if named.again else open_batch(api.yard, user, named.key)
-        if before is not None:
-            return {"ids": before[1], "batch": before[0], "refused": [], "open": True}
-    taken = api.desk.submit_batch(wanted, how, refused)
-    rows = [(row[0] if (row := wanted[place].work.row) else place + 1, why) for place, why in taken.refused]
-    told = [{"row": row, "reason": why} for row, why in sorted([*refused, *rows])]
-    return {"ids": taken.ids, "batch": next(iter(taken.ids), None), "refused": told, "open": False, **api.warned()}
-
-
 class BatchRoutes:
-    """The handlers; the API adds them to its routes."""
+    def __init__(self, context: Context, intake: JobIntake, notifications: Notifications) -> None:
+        self._context, self._intake, self._notifications = context, intake, notifications
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    @Route(
+        "POST /jobs/batch", "submitBatch", "Submit several jobs", "Jobs",
+        created((replies.Ids, batch_types.Taken), {"ids": ["17", "18"]}, links_to(("getJob", "cancelJob"), "ids/0")),
+        (422, 503), BATCHES, once=True,
+    )  # fmt: skip
+    async def submit(self, request: Request, given: Batch) -> Response:
+        """Take several jobs in, all or none of them; or, as a batch, those that can run. They are on disk then."""
+        context, intake = self._context, self._intake
+        caller = context.permissions.caller(request)
 
-    def add_to(self, add: Any) -> None:
-        """Make the routes known."""
-        add("/batches", self.batches, "GET", Permission.EVERYBODY)
-        add("/batches/{batch}", self.batch, "GET", Permission.EVERYBODY)
-        add("/batches/{batch}/report", self.report, "GET", Permission.EVERYBODY)
-        add("/batches/{batch}/cancel", self.cancel, "POST", Permission.OWNER, "cancel batch {job}")
+        async def take() -> Command:
+            wanted, refused = list[JobRequest](), list[tuple[int, str]]()
+            resolved = [await self._notifications.resolved(request, one) for one in given.complete()]
+            for number, one in enumerate(resolved):
+                try:
+                    whole = with_login_defaults(one, caller, context.settings)
+                    wanted.append(intake.owned(request, whole.wanted(context.settings)))
+                except UserError as error:
+                    if not given.skip_refused:
+                        raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
+                    refused.append((one.row.number if one.row else number + 1, str(error)))
+            signed = await intake.signed(request, wanted)
+            if given.batch is None and not given.skip_refused:
+                return lambda: {"ids": context.commands.submit_all(signed), **intake.warnings()}
+            return lambda: self._take(caller.name, given, signed, refused)
 
+        return await intake.once(request, take)
+
+    def _take(
+        self, user: str, given: Batch, wanted: Sequence[JobRequest], refused: Sequence[tuple[int, str]]
+    ) -> dict[str, Any]:
+        """Submit a batch, or return the open one with the same key. For the daemon's thread."""
+        named = given.batch
+        how = BatchOptions("batch", skip=given.skip_refused)
+        if named is not None:
+            how = BatchOptions(named.name, named.key, named.waves, named.again, given.skip_refused)
+            before = None if named.again else open_batch(self._context.daemon, user, named.key)
+            if before is not None:
+                return {"ids": before[1], "batch": before[0], "refused": [], "open": True}
+        taken = self._context.commands.submit_batch(wanted, how, refused)
+        rows = [(row[0] if (row := wanted[place].work.row) else place + 1, why) for place, why in taken.refused]
+        reasons = [{"row": row, "reason": why} for row, why in sorted([*refused, *rows])]
+        batch = next(iter(taken.ids), None)
+        return {"ids": taken.ids, "batch": batch, "refused": reasons, "open": False, **self._intake.warnings()}
+
+    @Route(
+        "GET /batches", "listBatches", "List batches", "Batches",
+        ok(
+            "Batches.", batch_types.Batches, {"batches": [BATCH]},
+            links=links_to(("getBatch", "getBatchReport", "cancelBatch"), "batches/0/batch", "batch"),
+        ),
+        (422,),
+    )  # fmt: skip
     async def batches(
         self,
         user: Annotated[str, Query(max_length=200, description="Only this user's.")] = "",
@@ -151,11 +221,12 @@ class BatchRoutes:
         """Batches, the newest first."""
 
         def look() -> list[dict[str, Any]]:
-            with batch_log(self._api.settings.database) as log:
+            with batch_log(self._context.settings.database) as log:
                 return [_summary(head) for head in log.heads(user, limit)]
 
         return reply({"batches": await asyncio.to_thread(look)})
 
+    @Route("GET /batches/{batch}", "getBatch", "Look at a batch, or wait for it", "Batches", _STANDING, NO_JOB)
     async def batch(
         self,
         batch: str,
@@ -166,51 +237,60 @@ class BatchRoutes:
         ] = 0.0,
     ) -> Response:
         """How a batch stands; with `wait`, when more of its rows are over, or the seconds are."""
-        api, end = self._api, time.monotonic() + wait
+        context, end = self._context, time.monotonic() + wait
         while True:
             head = await asyncio.to_thread(self._head, batch)
             left = end - time.monotonic()
-            if head.ended is not None or _over(head) != over or left <= 0 or api.watch.over:
+            if head.ended is not None or _over(head) != over or left <= 0 or context.watch.over:
                 return reply(await asyncio.to_thread(self._standing, batch, since))
-            await api.watch.wait(left)
+            await context.watch.wait(left)
             await asyncio.sleep(_LOOK_SECONDS)
 
+    @Route(
+        "GET /batches/{batch}/report", "getBatchReport", "What a batch achieved", "Batches",
+        ok("What.", batch_types.BatchReport, BATCH_REPORT), NO_JOB,
+    )  # fmt: skip
     async def report(self, batch: str) -> Response:
         """What a batch achieved, beside running its rows one after another."""
 
         def look() -> dict[str, Any]:
-            with batch_log(self._api.settings.database) as log:
+            with batch_log(self._context.settings.database) as log:
                 return report_json(_known(log, batch), log, time.time())
 
         return reply(await asyncio.to_thread(look))
 
+    @Route(
+        "POST /batches/{batch}/cancel", "cancelBatch", "Cancel what is left of a batch", "Batches",
+        ok("How it stands then.", batch_types.BatchStanding, BATCH_STANDING), NOT_CHANGED, CANCELLATIONS,
+        may=owner("cancel batch {job}"),
+    )  # fmt: skip
     async def cancel(self, request: Request, batch: str, how: Cancellation | None = None) -> Response:
         """Give up all that is left of a batch."""
-        api, grace = self._api, how.grace if how else None
-        await asyncio.to_thread(self._head, batch)  # which says so if there is none
-        caller = api.permissions.caller(request)
+        context, grace = self._context, how.grace if how else None
+        await asyncio.to_thread(self._head, batch)  # fails if there is no such batch
+        caller = context.permissions.caller(request)
         ids = await asyncio.to_thread(self._open_ids, batch)
         if not ids:
             raise NotNow(f"batch {batch} is over")
-        await api.ask(tasks.each(ids, lambda id: api.desk.cancel(id, grace, caller.name)))
+        await context.ask(tasks.each(ids, lambda id: context.commands.cancel(id, grace, caller.name)))
         return reply(await asyncio.to_thread(self._standing, batch, 2e10))
 
     def _head(self, batch: str) -> BatchHead:
-        with batch_log(self._api.settings.database) as log:
+        with batch_log(self._context.settings.database) as log:
             return _known(log, batch)
 
     def _open_ids(self, batch: str) -> list[str]:
-        """Those that wait last come first: none of them is to start because another has ended."""
-        with batch_log(self._api.settings.database) as log:
+        """The last ones first, so that no row starts because an earlier one was cancelled."""
+        with batch_log(self._context.settings.database) as log:
             return [view.id for view in reversed(log.rows(batch, "AND ended IS NULL"))]
 
     def _standing(self, batch: str, since: float) -> dict[str, Any]:
-        with batch_log(self._api.settings.database) as log:
+        with batch_log(self._context.settings.database) as log:
             head = _known(log, batch)
             running = log.rows(batch, "AND ended IS NULL AND state = 'running'")
             ended, refusals = log.ended(batch, since), log.refusals(batch)
         open_waves = [wave for wave, states in head.waves.items() if states.keys() - OVER]
-        now = self._api.yard.clock.now()
+        now = self._context.daemon.clock.now()
         return {
             **_summary(head),
             "wave": min(open_waves, default=None),
@@ -221,9 +301,9 @@ class BatchRoutes:
         }
 
     def _job(self, view: JobView, now: float) -> dict[str, Any]:
-        yard = self._api.yard
-        far, used = self._api.progress.of(view, now), yard.measures.live(view)
-        return job_json(view, None, far, yard.machine.node, used, loans(yard.state, view.id))
+        daemon = self._context.daemon
+        progress, used = self._context.progress.of(view, now), daemon.measures.live(view)
+        return job_json(view, None, progress, daemon.machine.node, used, loans(daemon.state, view.id))
 
 
 def _known(log: BatchLog, batch: str) -> BatchHead:
@@ -246,7 +326,6 @@ def _summary(head: BatchHead) -> dict[str, Any]:
 
 
 def outcome(view: JobView) -> dict[str, Any]:
-    """How a row stands, or ended."""
     work = view.work
     row = work.get("row") or (0, 1)
     ran = view.started is not None and view.ended is not None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import Path, Query, Response
 
+from gpuyard.api import types
 from gpuyard.core.limits.withdrawal import SHARED
 from gpuyard.core.loops.pool import Flags
 from gpuyard.core.state import State
@@ -18,21 +19,40 @@ from gpuyard.daemon.devices.machine import Machine, Occupant
 from gpuyard.daemon.devices.samples import COLUMNS, Part, Span
 from gpuyard.daemon.devices.simulation import memory_of
 from gpuyard.daemon.devices.simulation import promised as promised_to
+from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device
-from gpuyard.server.auth.permissions import Permission
+from gpuyard.server.context import Context
 from gpuyard.server.request_fields import MOST_INDEX
 from gpuyard.server.responses import encoded, iso, reply
+from gpuyard.server.routing import Route, ok
 from gpuyard.server.stream.streams import Wait
 
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
-
 SAMPLES = "/samples"
-"""What those wait for who want to see the next look at the GPUs; no job is called that."""
+"""The topic of `Watch` for new samples of GPUs; no job has this id."""
 _INDICES = re.compile(r"[0-9]{1,7}(,[0-9]{1,7})*")
 _MOST_AFTER = 2e10  # seconds since the epoch
+
+GPU: dict[str, Any] = {
+    "index": 1, "uuid": "GPU-5c1d4a4e", "name": "NVIDIA A100", "state": "ours", "memory_total": 42949672960,
+    "memory_used": 21474836480, "utilization": 87.0, "jobs": ["19"], "temperature": 61.0, "power": 240.5,
+    "why": "a job of ours is placed here", "processes": [
+        {"pid": 4711, "user": "ann", "name": "python", "memory": 21474836480, "job": "19", "graphics": False}
+    ], "simulated": False, "drained": False, "reservation": None,
+    "reserved_from": None, "reserved_until": None, "memory_promised": 21474836480, "memory_buffer": 536870912,
+    "memory_others": 0, "memory_left": 20937965568, "granted": None,
+}  # fmt: skip
+MACHINE: dict[str, Any] = {"simulated": False, "gpus": [GPU]}
+RECENT: dict[str, Any] = {
+    "period": 0.5, "at": [1794821400.0, 1794821400.5],
+    "gpus": [
+        {
+            "index": 1, "utilization": [87, None], "memory_used": [21474836480, None], "temperature": [61, None],
+            "power": [241, None],
+        }
+    ],
+}  # fmt: skip
 
 
 class NoSuchGpu(UserError):
@@ -40,26 +60,26 @@ class NoSuchGpu(UserError):
 
 
 class GpuRoutes:
-    """Handlers; `add_to` makes them known."""
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def add_to(self, add: Callable[..., None]) -> None:
-        """Make the routes known."""
-        add("/gpus", self.gpus, "GET", Permission.EVERYBODY)
-        add("/gpus/samples", self.samples, "GET", Permission.EVERYBODY)
-        add("/gpus/{index:int}", self.gpu, "GET", Permission.EVERYBODY)
-
+    @Route("GET /gpus", "listGpus", "List the GPUs", "GPUs", ok("All of them.", types.Machine, MACHINE))
     async def gpus(self) -> Response:
         """The GPUs, and who is on them."""
-        return reply({"simulated": self._api.yard.machine.gpus.simulated, "gpus": self.listed()})
+        return reply(
+            {"simulated": self._context.daemon.machine.gpus.simulated, "gpus": listed_gpus(self._context.daemon)}
+        )
 
+    @Route("GET /gpus/{index:int}", "getGpu", "Look at a GPU", "GPUs", ok("The GPU.", types.Gpu, GPU), (404, 422))
     async def gpu(self, index: Annotated[int, Path(ge=0, le=MOST_INDEX, description="Its number.")]) -> Response:
         """One GPU, and who is on it."""
-        self._check((index,))
-        return reply(self.listed()[index])
+        _check_indices(self._context.daemon.machine, (index,))
+        return reply(listed_gpus(self._context.daemon)[index])
 
+    @Route(
+        "GET /gpus/samples", "getSamples", "What the GPUs did lately", "GPUs", ok("What.", types.Samples, RECENT),
+        (404, 422),
+    )  # fmt: skip
     async def samples(
         self,
         after: Annotated[
@@ -72,8 +92,8 @@ class GpuRoutes:
         gpus: Annotated[str, Query(description="Only of these GPUs, with commas between them.")] = "",
     ) -> Response:
         """What the GPUs did lately; with `wait`, once there is a sample after `after`, or the seconds are over."""
-        chosen = self.chosen(gpus)
-        kept, watch = self._api.yard.machine.samples, self._api.watch
+        chosen = chosen_gpus(self._context.daemon.machine, gpus)
+        kept, watch = self._context.daemon.machine.samples, self._context.watch
         end = time.monotonic() + wait
         while True:
             kept.watched()
@@ -83,27 +103,28 @@ class GpuRoutes:
                 return await asyncio.to_thread(lambda: _json(samples_json(kept.part(after, span, chosen))))
             await watch.wait(left, SAMPLES)
 
-    def listed(self) -> list[dict[str, Any]]:
-        """All GPUs as they stand."""
-        yard = self._api.yard
-        return gpus_json(yard.machine, list(yard.store.open.values()), yard.state)
 
-    def chosen(self, text: str) -> list[int] | None:
-        """The GPUs that a text names; None: all."""
-        if not text:
-            return None
-        if not _INDICES.fullmatch(text):
-            raise UserError(f"gpus: '{text[:80]}' names no GPUs; write their numbers with commas between them: 0,1,3")
-        indices = sorted({int(index) for index in text.split(",")})
-        self._check(indices)
-        return indices
+def listed_gpus(daemon: Yard) -> list[dict[str, Any]]:
+    return gpus_json(daemon.machine, list(daemon.store.open.values()), daemon.state)
 
-    def _check(self, indices: Iterable[int]) -> None:
-        count = len(self._api.yard.machine.gpus.devices)
-        for index in indices:
-            if index >= count:
-                there = f"{count} GPU{'s' * (count != 1)}"
-                raise NoSuchGpu(f"there is no GPU {index} here: this machine has {there} (gpuyard gpus lists them)")
+
+def chosen_gpus(machine: Machine, text: str) -> list[int] | None:
+    """The GPUs that a text such as `0,1,3` names; None: all."""
+    if not text:
+        return None
+    if not _INDICES.fullmatch(text):
+        raise UserError(f"gpus: '{text[:80]}' names no GPUs; write their numbers with commas between them: 0,1,3")
+    indices = sorted({int(index) for index in text.split(",")})
+    _check_indices(machine, indices)
+    return indices
+
+
+def _check_indices(machine: Machine, indices: Iterable[int]) -> None:
+    count = len(machine.gpus.devices)
+    for index in indices:
+        if index >= count:
+            there = f"{count} GPU{'s' * (count != 1)}"
+            raise NoSuchGpu(f"there is no GPU {index} here: this machine has {there} (gpuyard gpus lists them)")
 
 
 def _json(body: bytes) -> Response:
@@ -133,9 +154,8 @@ def _with_gaps(column: list[int], unknown: Flags) -> list[int | None]:
 
 
 def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict[str, Any]]:
-    """The GPUs, and who is on them."""
     found = []
-    drained = state.drained  # replaced by the yard's thread, never emptied, so what is read here is of one moment
+    drained = state.drained  # the daemon's thread replaces the dict, so this is a snapshot
     now = time.time()
     running = [view for view in views if view.state == "running"]
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
@@ -146,11 +166,11 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
         jobs = [view.id for view in tenants]
         booking = next((booking for booking in bookings if device.index in booking.gpus), None)
         used = reading.memory_used
-        if device.simulated and device.memory:  # nothing is ever on it: this is what is said, or was asked for
+        if device.simulated and device.memory:  # nothing runs there: the simulated use, or the request
             used = sum(memory_of(view, device, machine.uses) for view in tenants)
         standing: str = verdict.state
         why = verdict.why
-        # Simulated GPUs are never looked at, and others may have been before the job came.
+        # Simulated GPUs have no readings, and those of others may be older than the job.
         if device.simulated or (jobs and standing == "free"):
             standing, why = ("ours", "a job of ours is placed here") if jobs else ("free", "no job is on it")
         if borrower and standing == "ours":
@@ -174,7 +194,7 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
 
 
 def _for_shares(device: Device, tenants: list[JobView], state: State) -> dict[str, Any]:
-    """What of a GPU was promised, what is kept free or used by others, and what is left for those who share it."""
+    """Memory of a GPU that is promised, kept free, used by others, and left for shares."""
     taken, gpu = state.taken, device.index
     beyond = taken[gpu] if gpu < len(taken) else 0.0
     buffer = min(beyond, state.buffer)
@@ -190,13 +210,12 @@ def _for_shares(device: Device, tenants: list[JobView], state: State) -> dict[st
 
 
 def _uncounted(view: JobView, state: State) -> int:
-    """Bytes that a job was promised and does not count with, since it is expected to use less."""
+    """Bytes that were promised to a job but are not counted, because it is expected to use less."""
     charge = state.charges.get(state.row_of.get(view.id, -1))
     return 0 if charge is None else max(0, int((view.work["gpu_memory"] or 0) - charge))
 
 
 def _processes(occupants: Iterable[Occupant]) -> list[dict[str, Any]]:
-    """Who is on a GPU, the largest first."""
     return [
         {
             "pid": one.pid, "user": one.who.user if one.who else None, "name": one.who.name if one.who else None,
@@ -207,7 +226,7 @@ def _processes(occupants: Iterable[Occupant]) -> list[dict[str, Any]]:
 
 
 def _as_processes(machine: Machine, device: Device, tenants: Iterable[JobView]) -> list[dict[str, Any]]:
-    """Nobody is ever on a simulated GPU; jobs stand for their processes."""
+    """Jobs on a simulated GPU, which has no processes, in the format of processes."""
     return [
         {
             "pid": None, "user": view.user, "name": view.name or None, "memory": memory_of(view, device, machine.uses),

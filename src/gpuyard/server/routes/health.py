@@ -1,15 +1,16 @@
-"""Health checks and Prometheus metrics."""
+"""Routes of the daemon itself: health checks, Prometheus metrics, status and shutdown."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from prometheus_client import CollectorRegistry, ProcessCollector, exposition
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -22,78 +23,80 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from gpuyard import __version__
+from gpuyard.api import replies
 from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.meters import Histogram, Meters
 from gpuyard.daemon.store.views import JobView
 from gpuyard.policies.deployment import guard_of
 from gpuyard.policies.guard import Counts
-from gpuyard.server.auth.permissions import Permission
+from gpuyard.server.context import Context
 from gpuyard.server.problems import problem
-from gpuyard.server.responses import reply
-from gpuyard.server.routes.gpus import gpus_json
-
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
-
+from gpuyard.server.proxy.supervisor import PageSupervisor
+from gpuyard.server.responses import iso, reply
+from gpuyard.server.routes.gpus import gpus_json, listed_gpus
+from gpuyard.server.routing import AT, Answer, Route, admin, ok
+from gpuyard.server.security import exposure_warnings
+from gpuyard.server.stream.event_stream import EventHub
 
 _OPEN = ("queued", "held", "running")
 _OUTCOMES = ("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
 _STATES = ("free", "ours", "foreign", "unknown", "drained")
-_OLD = 30.0  # seconds after which a reading tells nothing any more
+_OLD = 30.0  # seconds after which a reading is stale
 
 
 class StreamCounts(NamedTuple):
-    """How many follow events, and how many streams there are in all, logs included."""
+    """Clients that follow events, and all streams, those of logs included."""
 
     events: int
     streams: int
 
 
 class MetricsCollector(Collector):
-    """Turns what the yard knows into metrics, when somebody asks."""
-
-    def __init__(self, yard: Yard, since: float, followers: Any) -> None:
-        self._yard, self._since, self._followers = yard, since, followers
+    def __init__(self, daemon: Yard, since: float, followers: Any) -> None:
+        self._daemon, self._since, self._followers = daemon, since, followers
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as of now."""
-        views = list(self._yard.store.open.values())
-        yield from _daemon(self._since, self._yard)
+        views = list(self._daemon.store.open.values())
+        yield from _process(self._since, self._daemon)
         yield from _queue(views)
-        yield from _work(self._yard.meters)
-        yield from _learned(self._yard)
+        yield from _work(self._daemon.meters)
+        yield from _learned(self._daemon)
         followers: StreamCounts = self._followers()
         yield GaugeMetricFamily("gpuyard_event_followers", "Clients that follow events now.", followers.events)
         yield GaugeMetricFamily("gpuyard_streams", "Streams of events and of logs now.", followers.streams)
-        yield from _gpus(self._yard, views)
-        yield from _more_of_gpus(self._yard)
-        yield _uses(self._yard, views)
-        yield _energy(self._yard, views)
+        yield from _gpus(self._daemon, views)
+        yield from _more_of_gpus(self._daemon)
+        yield from _jobs(self._daemon, views)
 
 
-def registry_of(yard: Yard, since: float, followers: Any) -> CollectorRegistry:
-    """What a scrape shows: the yard, and the daemon's process."""
+def registry_of(daemon: Yard, since: float, followers: Any) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(MetricsCollector(yard, since, followers))
+    registry.register(MetricsCollector(daemon, since, followers))
     ProcessCollector(registry=registry)
     return registry
 
 
-def _daemon(since: float, yard: Yard) -> Iterator[Metric]:
+def _process(since: float, daemon: Yard) -> Iterator[Metric]:
     yield InfoMetricFamily(
         "gpuyard_build", "The daemon's version, and the policy in force.",
-        {"version": __version__, "policy": yard.planner.text},
+        {"version": __version__, "policy": daemon.planner.text},
     )  # fmt: skip
     yield GaugeMetricFamily("gpuyard_start_time_seconds", "When the daemon began, since the epoch.", since)
-    yield GaugeMetricFamily("gpuyard_store_writable", "Whether events can be written.", float(not yard.failing))
+    yield GaugeMetricFamily("gpuyard_store_writable", "Whether events can be written.", float(not daemon.failing))
+
+
+def _filled(family: Any, values: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    """The family with a value for each list of labels."""
+    for labels, value in values:
+        family.add_metric(labels, value)
+    found: Metric = family
+    return found
 
 
 def _queue(views: list[JobView]) -> Iterator[Metric]:
     states = Counter(view.state for view in views)
-    jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs and leases that are not over, by state.", labels=["state"])
-    for state in _OPEN:
-        jobs.add_metric([state], states[state])
-    yield jobs
+    family = GaugeMetricFamily("gpuyard_jobs", "Jobs and leases that are not over, by state.", labels=["state"])
+    yield _filled(family, (([state], states[state]) for state in _OPEN))
     wanted = sum(view.work["gpu_count"] for view in views if view.state == "queued")
     yield GaugeMetricFamily("gpuyard_queue_gpus_wanted", "GPUs that queued jobs ask for, in all.", wanted)
 
@@ -101,9 +104,7 @@ def _queue(views: list[JobView]) -> Iterator[Metric]:
 def _work(meters: Meters) -> Iterator[Metric]:
     yield CounterMetricFamily("gpuyard_jobs_submitted", "Jobs that came in since the daemon began.", meters.submitted)
     finished = CounterMetricFamily("gpuyard_jobs_finished", "Jobs that ended, by outcome.", labels=["outcome"])
-    for outcome in _OUTCOMES:
-        finished.add_metric([outcome], meters.finished[outcome])
-    yield finished
+    yield _filled(finished, (([outcome], meters.finished[outcome]) for outcome in _OUTCOMES))
     yield _histogram("gpuyard_job_wait_seconds", "From when a job began to wait, or to wait again, to its start.",
                      [({}, meters.waits)])  # fmt: skip
     runs = [({"outcome": outcome}, histogram) for outcome, histogram in list(meters.runs.items())]
@@ -113,23 +114,19 @@ def _work(meters: Meters) -> Iterator[Metric]:
     yield CounterMetricFamily("gpuyard_plan_cpu_seconds", "CPU time that planning took.", meters.plan_cpu)
     yield _histogram("gpuyard_commit_seconds", "How long it takes to write events to disk.", [({}, meters.commits)])
     events = CounterMetricFamily("gpuyard_events", "Events since the daemon began, by kind.", labels=["kind"])
-    for kind, count in sorted(meters.events.copy().items()):
-        events.add_metric([kind], count)
-    yield events
+    yield _filled(events, (([kind], count) for kind, count in sorted(meters.events.copy().items())))
 
 
-def _learned(yard: Yard) -> Iterator[Metric]:
+def _learned(daemon: Yard) -> Iterator[Metric]:
     counts = Counts()
-    counts.add(yard.meters.learned)
-    if (guard := guard_of(yard.planner)) is not None:
+    counts.add(daemon.meters.learned)
+    if (guard := guard_of(daemon.planner)) is not None:
         counts.add(guard.counts)
     text = "How often trained policies were asked to rank the queue."
     yield CounterMetricFamily("gpuyard_learned_plans", text, counts.plans)
     text = "How often the base heuristic ranked it instead, by why."
     fallbacks = CounterMetricFamily("gpuyard_learned_fallbacks", text, labels=["kind"])
-    for kind, count in counts.fallbacks.items():
-        fallbacks.add_metric([kind], count)
-    yield fallbacks
+    yield _filled(fallbacks, (([kind], count) for kind, count in counts.fallbacks.items()))
     text = "Jobs that trained policies put ahead for having waited too long."
     yield CounterMetricFamily("gpuyard_learned_starved", text, counts.starved)
 
@@ -143,6 +140,7 @@ def _histogram(name: str, text: str, values: Iterable[tuple[dict[str, str], Hist
     return family
 
 
+_GPU_LABELS = ("uuid", "gpu", "name")
 _READINGS = {
     "gpuyard_gpu_utilization_ratio": ("utilization", 0.01, "Share of the last sample period that a GPU was busy."),
     "gpuyard_gpu_memory_used_bytes": ("memory_used", 1.0, "Memory of a GPU that is in use."),
@@ -152,28 +150,26 @@ _READINGS = {
 }
 
 
-def _gpus(yard: Yard, views: list[JobView]) -> Iterator[Metric]:
-    found = gpus_json(yard.machine, views, yard.state)
-    old = yard.machine.age() > _OLD
-    answering = [gpu for gpu in found if gpu["state"] != "unknown" and not old]
-    labels = ["uuid", "gpu", "name"]
+def _gpus(daemon: Yard, views: list[JobView]) -> Iterator[Metric]:
+    old = daemon.machine.age() > _OLD
+    found = [([gpu["uuid"], str(gpu["index"]), gpu["name"]], gpu)
+             for gpu in gpus_json(daemon.machine, views, daemon.state)]  # fmt: skip
+    answering = [(labels, gpu) for labels, gpu in found if gpu["state"] != "unknown" and not old]
     for name, (field, factor, text) in _READINGS.items():
-        family = GaugeMetricFamily(name, text, labels=labels)
-        for gpu in answering:
-            if gpu[field] is not None and (field != "memory_total" or gpu[field]):
-                family.add_metric(_labels(gpu), gpu[field] * factor)
-        yield family
-    info = GaugeMetricFamily("gpuyard_gpu_info", "What a GPU is.", labels=[*labels, "simulated"])
-    jobs = GaugeMetricFamily("gpuyard_gpu_jobs", "Jobs on a GPU.", labels=labels)
-    for gpu in answering:
-        info.add_metric([*_labels(gpu), str(gpu["simulated"]).lower()], 1.0)
-        jobs.add_metric(_labels(gpu), len(gpu["jobs"]))
-    yield from (info, jobs)
-    states = GaugeMetricFamily("gpuyard_gpu_state", "Whether a GPU is in a state.", labels=[*labels, "state"])
-    for gpu in found:
+        known = [
+            (labels, gpu[field] * factor)
+            for labels, gpu in answering
+            if gpu[field] is not None and (field != "memory_total" or gpu[field])
+        ]
+        yield _filled(GaugeMetricFamily(name, text, labels=_GPU_LABELS), known)
+    info = GaugeMetricFamily("gpuyard_gpu_info", "What a GPU is.", labels=[*_GPU_LABELS, "simulated"])
+    yield _filled(info, (([*labels, str(gpu["simulated"]).lower()], 1.0) for labels, gpu in answering))
+    jobs = GaugeMetricFamily("gpuyard_gpu_jobs", "Jobs on a GPU.", labels=_GPU_LABELS)
+    yield _filled(jobs, ((labels, len(gpu["jobs"])) for labels, gpu in answering))
+    states = GaugeMetricFamily("gpuyard_gpu_state", "Whether a GPU is in a state.", labels=[*_GPU_LABELS, "state"])
+    for labels, gpu in found:
         now = "unknown" if old else gpu["state"]
-        for state in _STATES:
-            states.add_metric([*_labels(gpu), state], float(state == now))
+        _filled(states, (([*labels, state], float(state == now)) for state in _STATES))
     yield states
 
 
@@ -187,87 +183,104 @@ _EXTRAS = {
 }  # fmt: skip
 
 
-def _more_of_gpus(yard: Yard) -> Iterator[Metric]:
-    """What else is recorded of GPUs; of simulated ones it is the model's, and `gpuyard_gpu_info` says which are."""
-    looks = [] if yard.machine.age() > _OLD else list(yard.machine.readings())
-    answering = [look for look in looks if not look.reading.lost]
+def _more_of_gpus(daemon: Yard) -> Iterator[Metric]:
+    """Further readings; those of simulated GPUs come from a model, and `gpuyard_gpu_info` says which GPUs are."""
+    labels = [[device.uuid, str(device.index), device.name] for device in daemon.machine.gpus.devices]
+    readings = [] if daemon.machine.age() > _OLD else list(daemon.machine.readings())
     for name, (field, factor, text) in _EXTRAS.items():
-        family = GaugeMetricFamily(name, text, labels=["uuid", "gpu", "name"])
-        for device, reading, _, _ in answering:
-            if (value := getattr(reading, field)) is not None:
-                family.add_metric([device.uuid, str(device.index), device.name], value * factor)
-        yield family
+        values = [
+            (labels[one.device.index], value * factor)
+            for one in readings
+            if not one.reading.lost and (value := getattr(one.reading, field)) is not None
+        ]
+        yield _filled(GaugeMetricFamily(name, text, labels=_GPU_LABELS), values)
     errors = CounterMetricFamily(
-        "gpuyard_gpu_xid_errors", "Errors that the driver told of, by number.", labels=["uuid", "gpu", "name", "xid"]
+        "gpuyard_gpu_xid_errors", "Errors that the driver told of, by number.", labels=[*_GPU_LABELS, "xid"]
     )
-    devices = yard.machine.gpus.devices
-    for (gpu, xid), count in sorted(yard.machine.xids.copy().items()):
-        errors.add_metric([devices[gpu].uuid, str(gpu), devices[gpu].name, str(xid)], count)
-    yield errors
+    xids = sorted(daemon.machine.xids.copy().items())
+    yield _filled(errors, (([*labels[gpu], str(xid)], count) for (gpu, xid), count in xids))
 
 
-def _energy(yard: Yard, views: list[JobView]) -> Metric:
-    family = CounterMetricFamily(
-        "gpuyard_job_energy_joules", "Energy that GPUs drew for a running job, this attempt.", labels=["job"]
-    )
-    for view in () if yard.machine.gpus.simulated else views:  # its labels could not say that a model made it up
-        measure = yard.measures.of(view.id) if view.state == "running" else None
-        if measure is not None and measure.energy_wh is not None:
-            family.add_metric([view.id], measure.energy_wh * 3600)
-    return family
-
-
-def _uses(yard: Yard, views: list[JobView]) -> Metric:
-    family = GaugeMetricFamily(
+def _jobs(daemon: Yard, views: list[JobView]) -> Iterator[Metric]:
+    running = [view.id for view in views if view.state == "running"]
+    measured = [(job, measure) for job in running if (measure := daemon.measures.of(job)) is not None]
+    memory = GaugeMetricFamily(
         "gpuyard_job_gpu_memory_bytes", "Memory of a GPU that a running job uses, as measured.", labels=["job", "gpu"]
     )
-    for view in views:
-        measure = yard.measures.of(view.id) if view.state == "running" else None
-        for gpu, size in measure.current.items() if measure else ():
-            family.add_metric([view.id, str(gpu)], size)
-    return family
-
-
-def _labels(gpu: dict[str, Any]) -> list[str]:
-    return [gpu["uuid"], str(gpu["index"]), gpu["name"]]
+    yield _filled(memory, (([job, str(gpu)], size) for job, one in measured for gpu, size in one.current.items()))
+    energy = CounterMetricFamily(
+        "gpuyard_job_energy_joules", "Energy that GPUs drew for a running job, this attempt.", labels=["job"]
+    )
+    if not daemon.machine.gpus.simulated:  # no label would say that it is simulated
+        _filled(energy, (([job], one.energy_wh * 3600) for job, one in measured if one.energy_wh is not None))
+    yield energy
 
 
 Encoder = tuple[Callable[[Any], bytes], str]
 _PLAIN_FORMAT: Encoder = exposition.generate_latest, "text/plain; version=0.0.4; charset=utf-8"
 _OPENMETRICS_FORMAT: Encoder = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
-_SLOW = 30.0  # seconds by which the yard's thread may be late: a large array takes some
+_SLOW = 30.0  # seconds by which the daemon's thread may be late: a large array takes long
+
+_LEARNED: dict[str, Any] = {
+    "file": "/srv/policies/week.json", "hash": "9f2b6c01d4aa", "base": "saf", "forced": False,
+    "gate": {
+        "passed": True, "ratio": 0.91, "ratio_low": 0.88, "ratio_high": 0.95, "mean_ratio": 0.93, "p99_ratio": 0.97,
+        "best_heuristic": "saf", "reasons": [],
+    },
+    "plans": 5120, "fallbacks": {"not-a-number": 0, "unusual": 3, "late": 0}, "starved": 1,
+}  # fmt: skip
+STATUS: dict[str, Any] = {
+    "version": "0.6.0", "pid": 812, "since": AT, "data_dir": "/var/lib/gpuyard", "socket": "/run/gpuyard/gpuyard.sock",
+    "url": "http://127.0.0.1:62333", "warnings": [], "simulated": False, "gpus": {"free": 3, "ours": 1},
+    "policy": "learned:/srv/policies/week.json@easy@pack", "learned": _LEARNED, "admission": "requests",
+    "jobs": {"running": 1, "queued": 7, "succeeded": 950},
+    "plan": {"last_ms": 0.4, "mean_ms": 0.3, "max_ms": 2.1}, "store": {"state": "ok", "problem": None},
+    "page": {"url": "http://127.0.0.1:62333/", "pid": 813, "starts": 1, "state": "running"},
+}  # fmt: skip
+_ALIVE = ok("It is.", replies.Probed, {"status": "ok"})
+_SCRAPE = (
+    "# HELP gpuyard_streams Streams of events and of logs now.\n# TYPE gpuyard_streams gauge\ngpuyard_streams 2.0\n"
+)
+_METRICS = ok(
+    "All metrics.", None, None, also={"text/plain": _SCRAPE, "application/openmetrics-text": f"{_SCRAPE}# EOF\n"}
+)
 
 
 class HealthRoutes:
-    """The routes outside the API's own prefix; the first two tell nothing, and ask for no name."""
+    """Probes and metrics, outside the API's prefix; status and shutdown of the daemon."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(
+        self,
+        context: Context,
+        hub: EventHub,
+        page: PageSupervisor,
+        url: Callable[[], str],
+        shutdown: Callable[[], None],
+    ) -> None:
+        self._context, self._hub, self._page, self._url, self._shutdown = context, hub, page, url, shutdown
+        self._since = time.time()
 
-    def add_to(self, app: FastAPI) -> None:
-        """Make the routes known."""
-        everybody = {"x-may": Permission.EVERYBODY.value}
-        for path, handler in (("/healthz", self.healthz), ("/readyz", self.readyz), ("/metrics", self.metrics)):
-            app.add_api_route(path, handler, methods=["GET"], openapi_extra=everybody)
-
+    @Route("GET /healthz", "isAlive", "Does the daemon live?", "Daemon", _ALIVE, (503,), public=True, root="")
     async def healthz(self) -> Response:
         """Whether the daemon lives: if not, start it again."""
-        late = time.monotonic() - self._api.yard.due_back
+        late = time.monotonic() - self._context.daemon.due_back
         if late > _SLOW:
             return problem(503, f"the daemon plans nothing: its thread is {late:.0f} seconds late; start it again")
         return reply({"status": "ok"})
 
+    @Route("GET /readyz", "isReady", "Can the daemon do its work?", "Daemon", _ALIVE, (503,), public=True, root="")
     async def readyz(self) -> Response:
         """Whether the daemon can do its work: if not, somebody has to look."""
-        api = self._api
-        if api.watch.over:
+        daemon = self._context.daemon
+        if self._context.watch.over:
             return problem(503, "the daemon is about to end; ask the next one")
-        if api.yard.failing:
+        if daemon.failing:
             return problem(503, "the store cannot be written; gpuyard status tells why")
-        if all(verdict.state == "unknown" for verdict in api.yard.machine.verdicts):
+        if all(verdict.state == "unknown" for verdict in daemon.machine.verdicts):
             return problem(503, "no GPU can be read; gpuyard gpus tells why")
         return reply({"status": "ok"})
 
+    @Route("GET /metrics", "getMetrics", "Numbers for Prometheus", "Daemon", _METRICS, root="")
     async def metrics(self, request: Request) -> Response:
         """The daemon's numbers, for Prometheus."""
         accepted = request.headers.get("accept", "")
@@ -276,5 +289,36 @@ class HealthRoutes:
 
     @cached_property
     def _registry(self) -> CollectorRegistry:
-        api = self._api
-        return registry_of(api.yard, api.since, lambda: StreamCounts(len(api.hub), len(api.streams)))
+        streams = self._context.streams
+        return registry_of(self._context.daemon, self._since, lambda: StreamCounts(len(self._hub), len(streams)))
+
+    @Route("GET /status", "getStatus", "How the daemon does", "Daemon", ok("How it does.", replies.Status, STATUS))
+    async def status(self) -> Response:
+        """How the daemon does."""
+        context, daemon, settings = self._context, self._context.daemon, self._context.settings
+        failing, url = daemon.failing, self._url()
+        facts = await context.look(context.commands.facts)
+        counts = await asyncio.to_thread(lambda: context.reader.counts())
+        gpus = dict(Counter(gpu["state"] for gpu in listed_gpus(daemon)))
+        return reply(
+            {
+                "version": __version__, "pid": os.getpid(), "since": iso(self._since),
+                "data_dir": str(settings.data_dir), "socket": str(settings.socket),
+                "url": url or None, "warnings": facts["warnings"] + exposure_warnings(settings, url),
+                "simulated": daemon.machine.gpus.simulated, "gpus": gpus, "policy": daemon.planner.text,
+                "learned": facts["learned"], "admission": settings.admission,
+                "jobs": counts, "plan": facts["plan"],
+                "store": {"state": "failing" if failing else "ok", "problem": failing or None},
+                "page": self._page.facts(),
+            }
+        )  # fmt: skip
+
+    @Route(
+        "POST /shutdown", "shutDown", "End the daemon", "Daemon",
+        {202: Answer("It ends.", replies.Ending, {"running": 2})}, may=admin("end the daemon"),
+    )  # fmt: skip
+    async def shutdown(self) -> Response:
+        """End the daemon. Jobs go on running, and the next daemon finds them."""
+        self._shutdown()
+        running = sum(view.state == "running" for view in list(self._context.daemon.store.open.values()))
+        return reply({"running": running}, 202)

@@ -1,4 +1,4 @@
-"""Routes that list jobs, leases and the history: filter, order and pages."""
+"""Routes that list jobs and the history: filter, order and pages."""
 
 from __future__ import annotations
 
@@ -8,48 +8,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
 
+from gpuyard.api import replies
 from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
 from gpuyard.core.reasons import Reason
-from gpuyard.daemon.jobs.progress_reader import ProgressReader
-from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.reader import Cursor, Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
+from gpuyard.server.context import Context
 from gpuyard.server.request_fields import Since
 from gpuyard.server.requests import check_states
 from gpuyard.server.responses import ReasonTexts, columns_json, job_json, reply, times_are_known
+from gpuyard.server.routes.jobs import JOB
+from gpuyard.server.routing import AT, LATER, PAGED, Route, links_to, ok
 from gpuyard.spec.notation import task_id
-
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs somebody wants to see."""
-
     over: bool | None
     """Those that are over (True), or not; None: both."""
     wanted: Mapping[str, str]
-    """What columns must say."""
+    """Values of columns."""
     states: frozenset[str]
     """Any of these; empty: all."""
     text: str
-    """What must be somewhere, in lower case."""
+    """Searched, in lower case."""
     tag: str
     page: slice
     fold: bool
-    """Whether the waiting tasks of an array are one entry."""
+    """Whether waiting tasks of an array are one entry."""
 
     def found(self, opened: list[JobView], reader: Reader) -> list[JobView]:
-        """The jobs: out of memory if they are open, so that a long queue is quick to list."""
+        """The matching jobs; open jobs come from memory, so that a long queue is quick to list."""
         if self.over is None:
             found = reader.jobs(over=None, wanted=self.wanted, tag=self.tag)
         else:
@@ -65,56 +62,65 @@ class JobFilter:
 
 
 def _searched_text(view: JobView) -> str:
-    """Where a text is looked for: line by line, so that nothing is found across two of them."""
+    """The text that is searched, on several lines, so that no match spans two fields."""
     work = view.work
     command = " ".join(work.get("command", ()))
     return "\n".join((view.id, view.name, view.user, view.state, command, *work.get("tags", ())))
 
 
 class JobPage(NamedTuple):
-    """A page of jobs."""
-
     answer: dict[str, Any]
     more: bool
-    """Whether there are others behind it."""
     known: bool
-    """Whether the reason of everybody who is shown waiting is known: reasons may be a moment old."""
+    """Whether the reasons of all waiting jobs are known: recent reasons may lack new jobs."""
 
 
 class JobListing:
-    """Answers for many jobs at once."""
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
-    def __init__(self, yard: Yard, progress: ProgressReader) -> None:
-        self._yard, self._progress = yard, progress
+    async def page(self, request: Request, choice: JobFilter, columns: bool = False) -> Response:
+        listed = await self._listed(choice, columns)
+        following = {"offset": choice.page.stop} if listed.more else None
+        return await asyncio.to_thread(lambda: paged(request, listed.answer, following))
 
-    def of(self, choice: JobFilter, reader: Reader, reasons: Mapping[str, Reason], columns: bool) -> JobPage:
-        """Who runs first, then who waits, in the order of the policy; column by column, or job by job."""
-        yard = self._yard
-        opened = list(yard.store.open.values())
+    async def _listed(self, choice: JobFilter, columns: bool) -> JobPage:
+        """The page with the latest reasons if they will do: to rank a long queue for each request takes long."""
+        context = self._context
+        if (recent := context.commands.recent_reasons()) is not None:
+            found = await asyncio.to_thread(self._read, choice, recent, columns)
+            if found.known:
+                return found
+        reasons = await context.look(context.commands.reasons)
+        return await asyncio.to_thread(self._read, choice, reasons, columns)
+
+    def _read(self, choice: JobFilter, reasons: Mapping[str, Reason], columns: bool) -> JobPage:
+        """Running jobs first, then waiting jobs in the order of the policy; column by column, or job by job."""
+        daemon, reader = self._context.daemon, self._context.reader
+        opened = list(daemon.store.open.values())
         found = _in_order(choice.found(opened, reader), reasons)
         say = ReasonTexts(times=times_are_known(opened))
         rows = tasks.fold(found) if choice.fold else found
-        shown, now = rows[choice.page], yard.clock.now()
+        shown, now = rows[choice.page], daemon.clock.now()
         whys = [reasons.get(_first_id(view)) if view.state == "queued" else None for view in shown]
         known = all(why or view.state != "queued" for view, why in zip(shown, whys, strict=True))
-        said = [say(why, view) for view, why in zip(shown, whys, strict=True)]
-        far = [self._progress.of(view, now) for view in shown]
+        texts = [say(why, view) for view, why in zip(shown, whys, strict=True)]
+        progress = [self._context.progress.of(view, now) for view in shown]
         more = len(rows) > choice.page.stop
         counts: dict[str, Any] = {"total": len(found), "rows": len(rows), "states": tasks.counts_of(found)}
         if columns:
-            answer = {"now": now, **counts, "last": yard.store.last}
-            return JobPage({**answer, "columns": columns_json(shown, said, far, _since(shown, reader))}, more, known)
-        node = yard.machine.node
-        live = yard.measures.live
-        state = yard.state
+            table = columns_json(shown, texts, progress, _since(shown, reader))
+            return JobPage({"now": now, **counts, "last": daemon.store.last, "columns": table}, more, known)
+        node, live, state = daemon.machine.node, daemon.measures.live, daemon.state
         jobs = [
-            job_json(*one, node, live(one[0]), loans(state, one[0].id)) for one in zip(shown, said, far, strict=True)
+            job_json(*one, node, live(one[0]), loans(state, one[0].id))
+            for one in zip(shown, texts, progress, strict=True)
         ]
         return JobPage({**counts, "jobs": jobs}, more, known)
 
 
 def _in_order(views: list[JobView], reasons: Mapping[str, Reason]) -> list[JobView]:
-    """Who runs, who waits as the policy has it, who is held, who is over; else in the order of submission."""
+    """Running, waiting in the order of the policy, held, over; else in the order of submission."""
     views.sort(key=_NUMBER)
     groups: tuple[list[JobView], ...] = ([], [], [], [])
     for view in views:
@@ -130,24 +136,23 @@ _GROUPS = {"running": 0, "queued": 1, "held": 2}
 
 
 def _since(views: list[JobView], reader: Reader) -> list[float]:
-    """When each began to wait, the last time."""
+    """When each job began to wait for its latest attempt."""
     again = [_first_id(view) for view in views if view.attempt > (view.state not in ("queued", "held"))]
     requeued = reader.requeued(again) if again else {}
     return [requeued.get(_first_id(view), view.submitted) for view in views]
 
 
 def _first_id(view: JobView) -> str:
-    """Its id; of folded tasks, the first one's."""
     return task_id(view.array, view.work["task"]) if view.array else view.id
 
 
 PAGE = 1000
-"""Jobs on a page, if nobody says how many."""
+"""Jobs on a page by default."""
 MOST = 10_000
-"""Jobs on a page at most, but for those of a table."""
+"""Jobs on a page at most; a table may have more."""
 MOST_ROWS = 1_000_000
 _FARTHEST = 2**53
-_LONGEST = 1000  # characters to look for; SQLite refuses far longer ones
+_LONGEST = 1000  # characters of a search; SQLite refuses much longer ones
 _CURSOR = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})_([0-9]{1,18})")
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="At most so many.")]
@@ -157,14 +162,27 @@ Of = Annotated[str, Query(description="Only those of this user.")]
 Name = Annotated[str, Query(description="Only those of this name.")]
 Tag = Annotated[str, Query(description="Only those with this tag.")]
 
+_OVER = {**JOB, "state": "succeeded", "reason": None, "attempt": 1, "gpus": [0, 1], "exit_code": 0,
+         "started_at": AT, "ended_at": LATER, "measured": {
+             "peak": 2041577472, "mean": 1907359744.0, "samples": 5400, "period": 1.0, "seconds": 5400.0,
+             "utilization": 87.5, "alone": True, "settled": 5310.0, "energy_wh": 712.4, "gpu_seconds": 10800.0},
+         "energy_wh": 712.4, "gpu_hours": 3.0}  # fmt: skip
+_COUNTS: dict[str, Any] = {"total": 1234, "rows": 1234, "states": {"running": 8, "queued": 1226}}
+_JOBS_EXAMPLE: dict[str, Any] = {**_COUNTS, "jobs": [JOB], "next": "/api/v1/jobs?limit=1&offset=1"}
+_ENDED_EXAMPLE: dict[str, Any] = {"jobs": [_OVER], "next": "/api/v1/history?limit=1&cursor=0x1.abcp%2B30_17"}
+_JOBS = ok(
+    "A page of jobs.", (replies.Jobs, replies.Table), _JOBS_EXAMPLE, headers=PAGED,
+    links=links_to(("getJob",), "jobs/0/id"),
+)  # fmt: skip
+_ENDED = ok("A page.", replies.Ended, _ENDED_EXAMPLE, headers=PAGED, links=links_to(("getJob",), "jobs/0/id"))
+
 
 class ListRoutes:
-    """Handlers; the API adds them to its routes."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, context: Context, listing: JobListing) -> None:
+        self._context, self._listing = context, listing
         self._searching = asyncio.Lock()
 
+    @Route("GET /jobs", "listJobs", "List jobs", "Jobs", _JOBS, (422,))
     async def jobs(
         self,
         request: Request,
@@ -199,37 +217,10 @@ class ListRoutes:
             wanted["state"] = state
         over = None if all or states & OVER else False
         page = slice(offset, offset + (limit or (MOST_ROWS if columns else PAGE)))
-        return await self._page(request, JobFilter(over, wanted, states, text.casefold(), tag, page, fold), columns)
+        choice = JobFilter(over, wanted, states, text.casefold(), tag, page, fold)
+        return await self._listing.page(request, choice, columns)
 
-    async def leases(self, request: Request, user: Of = "", offset: Offset = 0, limit: Limit = PAGE) -> Response:
-        """Leases that are not over, those that have their GPUs first."""
-        wanted = {"kind": "lease", **({"user": user} if user else {})}
-        choice = JobFilter(False, wanted, frozenset(), "", "", slice(offset, offset + limit), False)
-        return await self._page(request, choice, columns=False)
-
-    async def lease(self, job: str) -> Response:
-        """One lease, also if it is over."""
-        api = self._api
-        view = api.reader.job(job)
-        if view is None or view.kind != "lease":
-            raise tasks.unknown(job, "lease")
-        return await api.one(job)
-
-    async def _page(self, request: Request, choice: JobFilter, columns: bool) -> Response:
-        listed = await self._listed(choice, columns)
-        following = {"offset": choice.page.stop} if listed.more else None
-        return await asyncio.to_thread(lambda: paged(request, listed.answer, following))
-
-    async def _listed(self, choice: JobFilter, columns: bool) -> JobPage:
-        """The page, with the latest reasons if they will do: to rank a long queue for everybody who asks takes long."""
-        api = self._api
-        if (recent := api.desk.recent_reasons()) is not None:
-            found = await asyncio.to_thread(lambda: api.listing.of(choice, api.reader, recent, columns))
-            if found.known:
-                return found
-        reasons = await api.look(api.desk.reasons)
-        return await asyncio.to_thread(lambda: api.listing.of(choice, api.reader, reasons, columns))
-
+    @Route("GET /history", "listHistory", "List jobs that are over", "Jobs", _ENDED, (422,))
     async def history(
         self,
         request: Request,
@@ -250,24 +241,25 @@ class ListRoutes:
         check_states({state} - {""})
         after, before, where = _instant(since), _instant(until), _cursor(cursor)
 
+        node = self._context.daemon.machine.node
+
         def found() -> Response:
-            api = self._api
-            views = api.reader.jobs(
+            views = self._context.reader.jobs(
                 over=True, wanted=wanted, limit=limit + 1, ended_after=after, ended_before=before, tag=tag, text=text,
                 behind=where,
             )  # fmt: skip
-            jobs = [job_json(view, node=api.yard.machine.node) for view in views[:limit]]
+            jobs = [job_json(view, node=node) for view in views[:limit]]
             there_is_more = len(views) > limit
             return paged(request, {"jobs": jobs}, {"cursor": _behind(views[limit - 1])} if there_is_more else None)
 
         if not text:
             return await asyncio.to_thread(found)
-        async with self._searching:  # it may have to look at everything
+        async with self._searching:  # it may read all jobs
             return await asyncio.to_thread(found)
 
 
 def paged(request: Request, answer: dict[str, Any], further: dict[str, Any] | None) -> Response:
-    """A page, and where the next one is: at the same address, but for what is said."""
+    """A page with the URL of the next one: the same query but for `further`."""
     if further is None:
         return reply({**answer, "next": None})
     kept = [(name, value) for name, value in request.query_params.multi_items() if name not in further]
@@ -278,7 +270,7 @@ def paged(request: Request, answer: dict[str, Any], further: dict[str, Any] | No
 
 
 def _behind(view: JobView) -> str:
-    """A cursor behind a job that is over: when it ended, exactly, and its number."""
+    """The cursor after a job that is over: the exact time of its end, and its number."""
     return f"{float(view.ended or 0.0).hex()}_{view.number}"
 
 

@@ -1,224 +1,270 @@
-"""Routes that submit, edit, clone and retry jobs, and take their progress."""
+"""Routes of jobs: submit, show, edit, cancel, hold, release, explain, clone, retry and report progress."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError
 
+from gpuyard.api import replies, types
 from gpuyard.api.types import OVER
-from gpuyard.config import Settings
-from gpuyard.daemon.commands import NotNow, over
-from gpuyard.daemon.jobs.fingerprints import Fingerprints, digest_of
-from gpuyard.daemon.jobs.intake import JobRequest
-from gpuyard.daemon.jobs.profiles import TAG
+from gpuyard.core.limits.loans import loans
+from gpuyard.core.reasons import Reason
+from gpuyard.daemon.commands import NotNow
+from gpuyard.daemon.jobs.fingerprints import digest_of
 from gpuyard.daemon.store.views import JobView
-from gpuyard.engines.local.accounts import name_of
 from gpuyard.errors import UserError
-from gpuyard.predict.signatures import script_of, sign
 from gpuyard.server import tasks
-from gpuyard.server.auth.permissions import Caller
-from gpuyard.server.requests import Command
-from gpuyard.server.routes.batches import take_batch
-from gpuyard.server.routes.submissions import Batch, Changes, Copy, Submission
-from gpuyard.server.tasks import chosen, owner
+from gpuyard.server.context import Context
+from gpuyard.server.intake import JobIntake, with_login_defaults
+from gpuyard.server.requests import Body, Command, read_json
+from gpuyard.server.responses import ReasonTexts, explain_json, job_json, reply, times_are_known
+from gpuyard.server.routes.notifications import Notifications
+from gpuyard.server.routes.submissions import Cancellation, Changes, Copy, Submission
+from gpuyard.server.routing import AT, LATER, LOCATION, NO_JOB, NOT_CHANGED, Route, created, links_to, ok, owner
+from gpuyard.server.stream.streams import Wait
 from gpuyard.spec.notation import ranges
 
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
+_ARRAY_LOOK = 0.05  # seconds between looks at an array that a client waits for
+
+JOB: dict[str, Any] = {
+    "id": "17", "name": "train", "user": "ann", "state": "queued", "reason": "waits for 2 GPUs: 1 is free",
+    "attempt": 0, "gpus": [], "exit_code": None, "submitted_at": AT, "started_at": None, "ended_at": None,
+    "expected_end_at": None, "gpu_count": 2, "gpu_memory": None, "priority": 0.0, "command": ["python", "train.py"],
+    "directory": "/home/ann/project", "tags": ["paper"], "estimate": 7200.0, "time_limit": 14400.0, "message": None,
+    "array": None, "task": None, "begin_at": None, "deadline_at": None, "dependency": None, "retries": 0,
+    "retry_delay": 0.0, "failures": 0, "output": None, "error": None, "open_mode": None, "among": None, "grace": 10.0,
+    "requeue": False, "signal": "TERM", "notice": None, "preemptible": False, "preemptions": 0, "adaptive": False,
+    "granted": [], "notify": [],
+    "notify_on": [], "gpu_memory_asked": None, "measured": None, "energy_wh": None, "gpu_hours": 0.0,
+    "prediction": None, "admission": None, "ooms": 0, "oom_retries": 3,
+    "cap": False, "alone": True, "mps": False, "thread_percentage": None, "simulate_use": None, "profile": None,
+    "batch": None, "row": None, "kind": "job", "progress": None,
+}  # fmt: skip
+SUBMISSIONS: dict[str, Any] = {
+    "one GPU": {"command": ["python", "train.py"], "directory": "/home/ann/project"},
+    "two of three GPUs, with a limit": {
+        "command": ["python", "train.py", "--epochs", "90"], "directory": "/home/ann/project",
+        "environment": {"PATH": "/usr/bin:/bin", "HOME": "/home/ann"}, "name": "train", "tags": ["paper"],
+        "gpus": 2, "from": [0, 1, 3], "time_limit": 14400, "estimate": 7200, "retries": 1,
+    },
+    "a share of a GPU": {"command": ["python", "eval.py"], "directory": "/home/ann", "gpu_memory": 6442450944},
+    "as much as it used before": {"command": ["python", "eval.py"], "directory": "/home/ann", "gpu_memory": "auto"},
+    "an array": {"command": ["python", "sweep.py"], "directory": "/home/ann", "array": "0-9%2", "preemptible": True},
+}  # fmt: skip
+CHANGES: dict[str, Any] = {"more urgent": {"priority": 5}, "no time limit": {"time_limit": None}}
+CANCELLATIONS: dict[str, Any] = {"at once": {"grace": 0}, "as it wants": {}}
+COPIES: dict[str, Any] = {"as it was": {}, "with more time": {"time_limit": 28800, "name": "again"}}
+REPORTS: dict[str, Any] = {"a third": {"done": 30, "total": 90}}
+EXPLANATION: dict[str, Any] = {
+    "id": "17", "state": "queued", "reason": "waits for 2 GPUs: 1 is free", "code": "Resources",
+    "details": {"gpus": 2, "idle": 1}, "expected_at": LATER, "ahead": ["15"],
+    "must_end_first": [{"id": "12", "name": "eval", "user": "bob", "gpus": [0], "expected_at": LATER}], "gpus": [],
+}  # fmt: skip
+_ONE = ok("The job as it stands.", types.Job, JOB)
+_OPERATIONS = ("getJob", "explainJob", "cancelJob", "holdJob", "releaseJob", "getLog", "getEnvironment", "editJob",
+               "cloneJob", "retryJob")  # fmt: skip
+_COPIED = created(replies.Id, {"id": "18"}, links_to(_OPERATIONS[:3], "id"), LOCATION)
 
 
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games"
-_DAEMON_VARIABLES = (
-    "PWD",
-    "OLDPWD",
-    "SHLVL",
-    "_",
-    "NOTIFY_SOCKET",
-    "INVOCATION_ID",
-    "JOURNAL_STREAM",
-    "SYSTEMD_EXEC_PID",
-)
-"""Variables of the daemon's own life."""
-_DAEMON_PREFIXES = ("GPUYARD_", "LISTEN_", "SLURM_", "WATCHDOG_")
-
-
-def with_login_defaults(job: Submission, caller: Caller, settings: Settings) -> Submission:
-    """The submission with a directory and an environment."""
-    given = job.directory is not None and not job.directory.startswith("~")
-    if given and job.environment is not None and not job.variables:
-        return job
-    account = _account(caller, settings)
-    environment = _login_environment(account, settings) if job.environment is None else dict(job.environment)
-    directory = _directory(job.directory, account)
-    if job.slurm:
-        environment.setdefault("SLURM_SUBMIT_DIR", directory)
-    return job.model_copy(update={"directory": directory, "environment": environment | job.variables})
-
-
-def _account(caller: Caller, settings: Settings) -> pwd.struct_passwd | None:
-    """Whom the job runs as; None if that is a mere number."""
-    try:
-        return pwd.getpwuid(caller.uid if settings.shared else os.geteuid())
-    except (KeyError, OverflowError):
-        return None
-
-
-def _directory(wanted: str | None, account: pwd.struct_passwd | None) -> str:
-    if wanted is not None and wanted != "~" and not wanted.startswith("~/"):
-        return wanted
-    if account is None:
-        raise UserError("you have no home directory on that machine; say where it is to run (directory)")
-    return os.path.join(account.pw_dir, (wanted or "~")[2:]).rstrip("/") or "/"
-
-
-def _login_environment(account: pwd.struct_passwd | None, settings: Settings) -> dict[str, str]:
-    """What a login would give; a daemon of one's own gives its environment, but for what is about itself."""
-    found = {"PATH": _PATH, "LANG": os.environ.get("LANG", "C.UTF-8")}
-    if not settings.shared:
-        found |= {
-            k: v for k, v in os.environ.items() if k not in _DAEMON_VARIABLES and not k.startswith(_DAEMON_PREFIXES)
-        }
-    if account is not None:
-        name = name_of(account.pw_uid)
-        shell = account.pw_shell or "/bin/sh"
-        found |= {"HOME": account.pw_dir, "USER": name, "LOGNAME": name, "SHELL": shell}
-    return found
-
-
-class JobSignatures:
-    """Signs jobs."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._prints = settings, Fingerprints()
-
-    async def __call__(self, wanted: Sequence[JobRequest], caller: Caller) -> list[JobRequest]:
-        """Jobs of somebody, each with its signature."""
-        return await asyncio.to_thread(lambda: [self.signed(one, self.content(one, caller)) for one in wanted])
-
-    def content(self, one: JobRequest, caller: Caller) -> str:
-        """A hash of what a job's script holds; empty if that cannot be told. Not for the yard's thread."""
-        if one.script:
-            return digest_of(one.script)
-        return self.read(one.work.command, one.work.directory, caller)
-
-    def read(self, command: Sequence[str], directory: str, caller: Caller) -> str:
-        """A hash of what the script of a command holds, as far as somebody may read it; not for the yard's thread."""
-        script = script_of(command)
-        uid = caller.uid if self._settings.shared else None
-        return self._prints.of(os.path.join(directory, script), uid) if script else ""
-
-    def signed(self, one: JobRequest, content: str) -> JobRequest:
-        """A job with its signature."""
-        work = one.work
-        tags = [tag for tag in work.tags if tag != TAG]
-        found = sign(
-            work.command, directory=work.directory, content=content, user=one.request.user, tags=tags,
-            gpus=one.request.gpus,
-        )  # fmt: skip
-        return replace(one, work=replace(work, signature=found.exact, likeness=found.likeness))
-
-
-class Report(BaseModel):
+class Report(Body):
     """How far a job is."""
-
-    model_config = ConfigDict(extra="forbid")
 
     done: Annotated[float, Field(ge=0, allow_inf_nan=False, description="How much is done.")]
     total: Annotated[float, Field(gt=0, allow_inf_nan=False, description="How much there is to do.")]
 
 
-class ProgressRoute:
-    """What jobs tell of themselves."""
+class JobLookup:
+    """Finds jobs by their ids."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
-    async def progress(self, job: str, given: Report) -> Response:
-        """Take down how far a running job is."""
-        api = self._api
-        if len(views := tasks.chosen(api.reader, job)) > 1:
-            raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
-        if (view := views[0]).state != "running":
-            raise over(view.id, view.state) if view.over else NotNow(f"job {view.id} does not run: it is {view.state}")
-        api.progress.report(view, given.done, given.total, api.yard.clock.now())
-        return await api.one(view.id)
+    def open_ids(self, job: str) -> list[str]:
+        """The ids of the job or tasks that an id names: those that are not over, if there are any."""
+        ids = tasks.ids(self._context.reader, job)
+        return [id for id in ids if id in self._context.daemon.store.open] or ids
+
+    async def one(self, job: str) -> Response:
+        """A job, or an array as if it were one, with its reason, progress and usage."""
+        context, daemon = self._context, self._context.daemon
+        alone = context.reader.job(job)
+        views = [alone] if alone else await asyncio.to_thread(lambda: tasks.chosen(context.reader, job))
+        view = tasks.together(job, views)
+        reasons: Mapping[str, Reason] = {}
+        if view.state == "queued" and len(views) == 1:
+            recent = context.commands.recent_reasons() or {}
+            reasons = recent if job in recent else await context.look(context.commands.reasons)
+        say = ReasonTexts(times=times_are_known(list(daemon.store.open.values())))
+        progress = None
+        if view.state == "running" and len(views) == 1:
+            progress = await asyncio.to_thread(context.progress.of, view, daemon.clock.now())
+        used = daemon.measures.live(view)
+        granted = loans(daemon.state, view.id)
+        found = job_json(view, say(reasons.get(view.id), view), progress, daemon.machine.node, used, granted)
+        return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
 
 class JobRoutes:
-    """Submitting several jobs at once, changing and copying them."""
+    def __init__(self, context: Context, lookup: JobLookup, intake: JobIntake, notifications: Notifications) -> None:
+        self._context, self._lookup, self._intake, self._notifications = context, lookup, intake, notifications
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    async def batch(self, request: Request, given: Batch) -> Response:
-        """Take several jobs in, all or none of them; or, as a batch, those that can run. They are on disk then."""
-        api, caller = self._api, self._api.permissions.caller(request)
+    @Route(
+        "POST /jobs", "submitJob", "Submit a job", "Jobs",
+        created(replies.Id, {"id": "17"}, links_to(_OPERATIONS, "id"), LOCATION), (422, 503), SUBMISSIONS,
+        model=Submission, once=True,
+    )  # fmt: skip
+    async def submit(self, request: Request) -> Response:
+        """Take a job in. It is on disk when this answers."""
+        body = await request.body()
+        context, intake = self._context, self._intake
 
         async def take() -> Command:
-            wanted, refused = list[JobRequest](), list[tuple[int, str]]()
-            for number, one in enumerate(await api.notifications.resolved_all(request, given.complete())):
-                try:
-                    whole = with_login_defaults(one, caller, api.settings)
-                    wanted.append(api.owned(request, whole.wanted(api.settings)))
-                except UserError as error:
-                    if not given.skip_refused:
-                        raise UserError(f"job {number + 1} of {len(given.jobs)}: {error}") from error
-                    refused.append((one.row.number if one.row else number + 1, str(error)))
-            signed = await api.signed(request, wanted)
-            if given.batch is None and not given.skip_refused:
-                return lambda: {"ids": api.desk.submit_all(signed), **api.warned()}
-            return lambda: take_batch(api, caller.name, given, signed, refused)
+            resolved = await self._notifications.resolved(request, _submission(body))
+            given = with_login_defaults(resolved, context.permissions.caller(request), context.settings)
+            wanted = await intake.signed(request, [intake.owned(request, given.wanted(context.settings))])
+            return lambda: {"id": context.commands.submit_all(wanted)[0], **intake.warnings()}
 
-        return await api.once(request, take)
+        return await intake.once(request, take)
 
+    @Route("GET /jobs/{job}", "getJob", "Look at a job, or wait for it", "Jobs", _ONE, NO_JOB)
+    async def job(
+        self, job: str, wait: Wait = 0.0, for_: Annotated[Literal["over", "start"], Query(alias="for")] = "over"
+    ) -> Response:
+        """One job, or an array as one; with `wait`, when it is over or has started, or the seconds are."""
+        end, watch = time.monotonic() + wait, self._context.watch
+        while True:
+            over, started, array = tasks.progress(self._context.reader, job)
+            left = end - time.monotonic()
+            if over or (for_ == "start" and started) or left <= 0 or watch.over:
+                return await self._lookup.one(job)
+            await watch.wait(left, array or job)
+            if array:  # thousands of tasks may end at once
+                await asyncio.sleep(_ARRAY_LOOK)
+
+    @Route(
+        "PATCH /jobs/{job}", "editJob", "Change a job", "Jobs", _ONE, NOT_CHANGED, CHANGES,
+        may=owner("change job {job}"),
+    )  # fmt: skip
     async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
-        api = self._api
-        api.permissions.check_priority(api.permissions.caller(request), given.priority)
+        permissions, commands = self._context.permissions, self._context.commands
+        permissions.check_priority(permissions.caller(request), given.priority)
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
         dependency = (given.dependency or "") if "dependency" in given.given else None
-        if given.notify and owner(api.reader, job) != api.permissions.name(request):
+        if given.notify and tasks.owner(self._context.reader, job) != permissions.name(request):
             raise UserError("only the owner of a job can say where to be told of it")
-        given = await api.notifications.resolved(request, given)
-        ids = api.open_ids(job)
+        given = await self._notifications.resolved(request, given)
+        ids, settings = self._lookup.open_ids(job), self._context.settings
 
         def change() -> None:
-            api.desk.edit(ids, given.given, lambda work, wish: given.applied(work, wish, api.settings), dependency)
+            commands.edit(ids, given.given, lambda work, asked: given.applied(work, asked, settings), dependency)
 
-        await api.ask(change)
-        return await api.one(job)
+        await self._context.ask(change)
+        return await self._lookup.one(job)
 
+    @Route(
+        "POST /jobs/{job}/cancel", "cancelJob", "Cancel a job", "Jobs", _ONE, NOT_CHANGED, CANCELLATIONS,
+        may=owner("cancel job {job}"),
+    )  # fmt: skip
+    async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
+        """Give a job up: it is asked to end, and made to when its grace is over."""
+        context, grace = self._context, how.grace if how else None
+        user = context.permissions.name(request)
+        await context.ask(tasks.each(self._lookup.open_ids(job), lambda id: context.commands.cancel(id, grace, user)))
+        return await self._lookup.one(job)
+
+    @Route(
+        "POST /jobs/{job}/hold", "holdJob", "Hold a job", "Jobs", _ONE, NOT_CHANGED, may=owner("hold job {job}"),
+    )  # fmt: skip
+    async def hold(self, job: str) -> Response:
+        """Keep a waiting job from being chosen."""
+        await self._context.ask(tasks.each(self._lookup.open_ids(job), self._context.commands.hold))
+        return await self._lookup.one(job)
+
+    @Route(
+        "POST /jobs/{job}/release", "releaseJob", "Release a held job", "Jobs", _ONE, NOT_CHANGED,
+        may=owner("release job {job}"),
+    )  # fmt: skip
+    async def release(self, job: str) -> Response:
+        """Let a held job be chosen again."""
+        await self._context.ask(tasks.each(self._lookup.open_ids(job), self._context.commands.release))
+        return await self._lookup.one(job)
+
+    @Route(
+        "GET /jobs/{job}/environment", "getEnvironment", "Read a job's environment", "Jobs",
+        ok("Its variables.", replies.Variables, {"environment": {"HOME": "/home/ann"}}), NO_JOB,
+        may=owner("read the environment of job {job}"),
+    )  # fmt: skip
+    async def environment(self, job: str) -> Response:
+        """The environment that a job was submitted with."""
+        reader = self._context.reader
+        return reply({"environment": reader.environment(tasks.chosen(reader, job)[0].work.get("environment", ""))})
+
+    @Route(
+        "GET /jobs/{job}/explain", "explainJob", "Why does it wait?", "Jobs",
+        ok("Why.", types.Explanation, EXPLANATION), NO_JOB,
+    )  # fmt: skip
+    async def explain(self, job: str) -> Response:
+        """Why a job waits, and what would have to end first; of an array, the task that is next."""
+        context, commands = self._context, self._context.commands
+        views = tasks.chosen(context.reader, job)
+        if len(views) > 1:
+            reasons = await context.look(commands.reasons)
+            place = {id: n for n, id in enumerate(reasons)}
+            views.sort(key=lambda v: (place.get(v.id, len(place)), v.over, v.number))
+        view = views[0]
+        why = None if view.over else await context.look(lambda: commands.explain(view.id))
+        found = explain_json(view, why, dict(context.daemon.store.open))
+        return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
+
+    @Route(
+        "POST /jobs/{job}/progress", "reportProgress", "Tell how far a job is", "Jobs", _ONE, (*NO_JOB, 409), REPORTS,
+        may=owner("tell how far job {job} is"),
+    )  # fmt: skip
+    async def progress(self, job: str, given: Report) -> Response:
+        """Take down how far a running job is."""
+        view, context = tasks.running(self._context.reader, job), self._context
+        context.progress.report(view, given.done, given.total, context.daemon.clock.now())
+        return await self._lookup.one(view.id)
+
+    @Route(
+        "POST /jobs/{job}/clone", "cloneJob", "Queue the same once more", "Jobs", _COPIED, NOT_CHANGED, COPIES,
+        may=owner("copy job {job}"), once=True,
+    )  # fmt: skip
     async def clone(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job, or an array, once more, with changes."""
 
         async def copied() -> Command:
-            return await self._copy(request, chosen(self._api.reader, job), given or Copy())
+            return await self._copy(request, tasks.chosen(self._context.reader, job), given or Copy())
 
-        return await self._api.once(request, copied)
+        return await self._intake.once(request, copied)
 
+    @Route(
+        "POST /jobs/{job}/retry", "retryJob", "Run it again", "Jobs", _COPIED, NOT_CHANGED, COPIES,
+        may=owner("run job {job} again"), once=True,
+    )  # fmt: skip
     async def retry(self, request: Request, job: str, given: Copy | None = None) -> Response:
         """Queue a job that is over once more; of an array, the tasks that did not succeed."""
 
         async def again() -> Command:
-            views = chosen(self._api.reader, job)
+            views = tasks.chosen(self._context.reader, job)
             if going := [view for view in views if view.state not in OVER]:
                 raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
             failed = [view for view in views if view.state != "succeeded"]
             return await self._copy(request, failed or (views if len(views) == 1 else []), given or Copy())
 
-        return await self._api.once(request, again)
+        return await self._intake.once(request, again)
 
     async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Command:
-        api = self._api
-        given = await api.notifications.resolved(request, given)
+        context, intake = self._context, self._intake
+        given = await self._notifications.resolved(request, given)
         if any(view.kind == "lease" for view in views):
             raise NotNow(f"job {views[0].id} is a lease, which only its own process can ask for again")
         if not views:
@@ -231,22 +277,31 @@ class JobRoutes:
         content = await self._content(request, views[0], given)
 
         def copy() -> dict[str, Any]:
-            work, wish = api.desk.description(views[0].id)
-            wanted = api.signing.signed(api.owned(request, given.copied(work, wish, api.settings)), content)
-            return {"id": api.desk.submit_all([wanted])[0], **api.warned()}
+            work, asked = context.commands.description(views[0].id)
+            wanted = intake.owned(request, given.copied(work, asked, context.settings))
+            return {
+                "id": context.commands.submit_all([intake.signatures.signed(wanted, content)])[0], **intake.warnings()
+            }  # fmt: skip
 
         return copy
 
     async def _content(self, request: Request, view: JobView, given: Copy) -> str:
-        """A hash of what the script of a copy holds by now."""
+        """The hash of the copy's script as it is now."""
         if given.command is None and view.work.get("script"):
-            return digest_of(self._api.reader.script(view.work["script"]))
+            return digest_of(self._context.reader.script(view.work["script"]))
         command, directory = given.command or view.work["command"], given.directory or view.work["directory"]
-        caller = self._api.permissions.caller(request)
-        return await asyncio.to_thread(self._api.signing.read, command, directory, caller)
+        caller = self._context.permissions.caller(request)
+        return await asyncio.to_thread(self._intake.signatures.read, command, directory, caller)
 
 
 def _array(views: list[JobView]) -> str:
-    """The same tasks once more."""
     at_most: Any = views[0].work.get("at_most")
     return ranges(view.work["task"] for view in views) + (f"%{at_most}" if at_most else "")
+
+
+def _submission(body: bytes) -> Submission:
+    """A submission, validated without FastAPI's general path: thousands may come at once."""
+    try:
+        return Submission.model_validate(read_json(body))
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error

@@ -3,37 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from gpuyard.api import replies
 from gpuyard.core.model import Booking, Quota
 from gpuyard.daemon.limits import Limits, UserShare
-from gpuyard.daemon.loop import Yard
-from gpuyard.server.auth.permissions import Permission
+from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.request_fields import LAST, MOST_INDEX, MOST_SECONDS, ONE_WORD, WHOLE, Index, Word
+from gpuyard.server.requests import StrictBody
 from gpuyard.server.responses import iso, reply
+from gpuyard.server.routing import AT, LATER, LOCATION, Route, admin, created, links_to, ok
 
-Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
+DRAINS: dict[str, Any] = {"two of them": {"gpus": [2, 3], "reason": "new fans"}, "all": {}}
+RESUMES: dict[str, Any] = {"two of them": {"gpus": [2, 3]}, "all": {}}
+RESERVATION: dict[str, Any] = {
+    "name": "demo", "gpus": [0, 1], "begin_at": AT, "end_at": LATER, "users": ["ann"], "in_the_way": ["12"],
+}  # fmt: skip
+RESERVATIONS: dict[str, Any] = {
+    "reservations": [{name: value for name, value in RESERVATION.items() if name != "in_the_way"}]
+}
+RESERVATION_WISHES: dict[str, Any] = {
+    "for a demo": {"gpus": [0, 1], "begin": 4102444800, "end": 4102452000, "name": "demo", "users": ["ann"]}
+}
+RULES: dict[str, Any] = {
+    "half_life": 604800.0, "preempts": True,
+    "users": [
+        {
+            "name": "ann", "group": "vision", "weight": 2.0, "gpus": 2, "week_gpu_hours": 31.5,
+            "faded_gpu_hours": 12.25, "quota_gpus": 4, "quota_gpu_hours": None,
+        }
+    ],
+}  # fmt: skip
+QUOTAS: dict[str, Any] = {"four at once": {"gpus": 4}, "no more by the week": {"gpu_hours": 0}}
+SHARES: dict[str, Any] = {"twice as much": {"weight": 2}}
+_DRAINED = ok("GPUs that are drained now.", replies.Drained, {"drained": [2, 3]})
+_RESERVATIONS = ok("Those that are left.", replies.Reservations, RESERVATIONS)
+_RULES = ok("The rules as they stand.", replies.Rules, RULES)
 
 
-class GpuChoice(BaseModel):
+class GpuChoice(StrictBody):
     """Some GPUs, or all."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     gpus: Annotated[list[Index] | None, Field(min_length=1, description="Which; all of them if not said.")] = None
     reason: Annotated[Word, Field(max_length=1000, description="Why, for others to read.")] = ""
 
 
-class ReservationWish(BaseModel):
+class ReservationWish(StrictBody):
     """GPUs to be kept for a time."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     gpus: Annotated[list[Index], Field(min_length=1, description="Which.")]
     begin: Annotated[float, Field(ge=0, le=LAST, description="Seconds since the epoch.")]
@@ -42,10 +63,8 @@ class ReservationWish(BaseModel):
     users: Annotated[list[Word] | None, Field(description="Who may use them; who asks, if not said.")] = None
 
 
-class QuotaChoice(BaseModel):
+class QuotaChoice(StrictBody):
     """What somebody may have."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     gpus: Annotated[
         int | None, Field(ge=0, le=MOST_INDEX, description="GPUs at once; 0: no quota; not said: as before."), WHOLE
@@ -53,70 +72,74 @@ class QuotaChoice(BaseModel):
     gpu_hours: Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="In any seven days.")] = None
 
 
-class ShareChoice(BaseModel):
+class ShareChoice(StrictBody):
     """What share somebody deserves."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     weight: Annotated[float, Field(gt=0, le=MOST_SECONDS, description="Relative to others' 1.")]
 
 
 class LimitRoutes:
-    """Handlers; `add_to` makes them known."""
+    def __init__(self, context: Context) -> None:
+        self._limits, self._ask, self._look = Limits(context.daemon), context.ask, context.look
+        self._user = context.permissions.name
 
-    def __init__(self, yard: Yard, ask: Ask, look: Ask, user: Callable[[Request], str]) -> None:
-        self.rulebook = Limits(yard)
-        self._ask, self._look, self._user = ask, look, user
-
-    def add_to(self, add: Callable[..., None]) -> None:
-        """Make the routes known."""
-        add("/gpus/drain", self.drain, "POST", Permission.ADMIN, "drain GPUs")
-        add("/gpus/resume", self.resume, "POST", Permission.ADMIN, "resume GPUs")
-        add("/reservations", self.reservations, "GET", Permission.EVERYBODY)
-        add("/reservations", self.reserve, "POST", Permission.ADMIN, "reserve GPUs", status_code=201)
-        add("/reservations/{name}", self.unreserve, "DELETE", Permission.ADMIN, "give reservations up")
-        add("/rules", self.rules, "GET", Permission.EVERYBODY)
-        add("/rules/quotas/{name}", self.set_quota, "PUT", Permission.ADMIN, "set quotas")
-        add("/rules/shares/{name}", self.set_share, "PUT", Permission.ADMIN, "set shares")
-
+    @Route(
+        "POST /gpus/drain", "drainGpus", "Drain GPUs", "GPUs", _DRAINED, (409, 422, 503), DRAINS,
+        may=admin("drain GPUs"),
+    )  # fmt: skip
     async def drain(self, request: Request, given: GpuChoice) -> Response:
         """Let nothing start on these GPUs; what runs there goes on."""
         who = {"by": self._user(request)} | ({"reason": given.reason} if given.reason else {})
-        return reply({"drained": await self._ask(lambda: self.rulebook.drain(given.gpus, **who))})
+        return reply({"drained": await self._ask(lambda: self._limits.drain(given.gpus, **who))})
 
+    @Route(
+        "POST /gpus/resume", "resumeGpus", "Resume GPUs", "GPUs", _DRAINED, (409, 422, 503), RESUMES,
+        may=admin("resume GPUs"),
+    )  # fmt: skip
     async def resume(self, request: Request, given: GpuChoice) -> Response:
         """Let these GPUs be used again."""
         who = self._user(request)
-        return reply({"drained": await self._ask(lambda: self.rulebook.resume(given.gpus, by=who))})
+        return reply({"drained": await self._ask(lambda: self._limits.resume(given.gpus, by=who))})
 
+    @Route("GET /reservations", "listReservations", "List reservations", "Reservations", _RESERVATIONS)
     async def reservations(self) -> Response:
         """Reservations that are not over."""
-        found = await self._look(self.rulebook.bookings)
+        found = await self._look(self._limits.bookings)
         return reply({"reservations": [reservation_json(booking) for booking in found]})
 
+    @Route(
+        "POST /reservations", "reserve", "Reserve GPUs", "Reservations",
+        created(replies.Reservation, RESERVATION, links_to(("unreserve",), "name", "name"), LOCATION), (409, 422, 503),
+        RESERVATION_WISHES, may=admin("reserve GPUs"),
+    )  # fmt: skip
     async def reserve(self, request: Request, given: ReservationWish) -> Response:
         """Keep GPUs for some users for a time."""
         who = self._user(request)
         users = [who] if given.users is None else given.users
 
         def made() -> tuple[Booking, list[str]]:
-            booking = self.rulebook.reserve(given.name, given.gpus, given.begin, given.end, users, who)
-            return booking, self.rulebook.in_the_way(booking)
+            booking = self._limits.reserve(given.name, given.gpus, given.begin, given.end, users, who)
+            return booking, self._limits.in_the_way(booking)
 
         booking, jobs = await self._ask(made)
         response = reply({**reservation_json(booking), "in_the_way": jobs}, 201)
         response.headers["Location"] = f"{API}/reservations/{quote(booking.name, safe='')}"
         return response
 
+    @Route(
+        "DELETE /reservations/{name}", "unreserve", "Give a reservation up", "Reservations", _RESERVATIONS,
+        (404, 422, 503), may=admin("give reservations up"),
+    )  # fmt: skip
     async def unreserve(self, request: Request, name: str) -> Response:
         """Give a reservation up."""
         who = self._user(request)
-        await self._ask(lambda: self.rulebook.unreserve(name, who))
+        await self._ask(lambda: self._limits.unreserve(name, who))
         return await self.reservations()
 
+    @Route("GET /rules", "getRules", "Who may have what", "Rules", _RULES)
     async def rules(self) -> Response:
         """What everybody deserves, may have and has had."""
-        rules, standings = await self._look(lambda: (self.rulebook.rules, self.rulebook.standings()))
+        rules, standings = await self._look(lambda: (self._limits.rules, self._limits.standings()))
         return reply(
             {
                 "half_life": rules.half_life if math.isfinite(rules.half_life) else None,
@@ -125,28 +148,35 @@ class LimitRoutes:
             }
         )
 
+    @Route(
+        "PUT /rules/quotas/{name}", "setQuota", "Set a quota", "Rules", _RULES, (422, 503), QUOTAS,
+        may=admin("set quotas"),
+    )  # fmt: skip
     async def set_quota(self, request: Request, name: str, given: QuotaChoice) -> Response:
         """Say what a user, a group (@name) or everybody else (*) may have."""
         who = self._user(request)
 
         def change() -> None:
-            former = dict(self.rulebook.rules.quotas).get(name, Quota())
+            former = dict(self._limits.rules.quotas).get(name, Quota())
             gpus = former.gpus if given.gpus is None else given.gpus
             hours = former.gpu_hours if given.gpu_hours is None else given.gpu_hours
-            self.rulebook.set_quota(name, Quota(gpus, hours), who)
+            self._limits.set_quota(name, Quota(gpus, hours), who)
 
         await self._ask(change)
         return await self.rules()
 
+    @Route(
+        "PUT /rules/shares/{name}", "setShare", "Set a share", "Rules", _RULES, (422, 503), SHARES,
+        may=admin("set shares"),
+    )  # fmt: skip
     async def set_share(self, request: Request, name: str, given: ShareChoice) -> Response:
         """Say what share a user, a group (@name) or everybody else (*) deserves."""
         who = self._user(request)
-        await self._ask(lambda: self.rulebook.set_weight(name, given.weight, who))
+        await self._ask(lambda: self._limits.set_weight(name, given.weight, who))
         return await self.rules()
 
 
 def reservation_json(booking: Booking) -> dict[str, Any]:
-    """A reservation."""
     return {
         "name": booking.name, "gpus": list(booking.gpus), "begin_at": iso(booking.begin), "end_at": iso(booking.end),
         "users": list(booking.users),
@@ -154,7 +184,6 @@ def reservation_json(booking: Booking) -> dict[str, Any]:
 
 
 def limits_json(standing: UserShare) -> dict[str, Any]:
-    """What somebody deserves, may have and has had."""
     return {
         "name": standing.user, "group": standing.group or None, "weight": standing.weight,
         "gpus": standing.gpus, "week_gpu_hours": standing.week, "faded_gpu_hours": standing.faded,

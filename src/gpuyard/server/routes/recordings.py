@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import Query, Response
 
+from gpuyard.api import grant_types
+from gpuyard.daemon.background.recorder import Recorder
 from gpuyard.daemon.store.reader import EventFilter
 from gpuyard.daemon.store.statistics import Spell, spells, usage
 from gpuyard.daemon.store.views import JobView, gpu_part
@@ -17,18 +19,17 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.recordings.queries import Told, Track, Values, Wanted
 from gpuyard.recordings.series import METRICS, OF_GPUS, names_of
 from gpuyard.server import tasks
-from gpuyard.server.auth.permissions import Permission
+from gpuyard.server.context import Context
 from gpuyard.server.request_fields import Since
 from gpuyard.server.responses import iso, reply
+from gpuyard.server.routes.gpus import chosen_gpus
 from gpuyard.server.routes.statistics import span_of
-
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
+from gpuyard.server.routing import AT, LATER, NO_JOB, Route, ok
 
 _USUAL, _MOST = 600, 20_000
 _HOUR = 3600.0
-_SPELLS = 2_000  # attempts that are marked at most, the latest
-_OWN = 64  # attempts of which own series are told at most, the latest
+_SPELLS = 2_000  # attempts with marks, the latest
+_OWN = 64  # attempts with series of their own, the latest
 _EVENTS = 50_000
 _SPANS = frozenset(("Placed", "Started", "Exited", "Preempted", "Requeued"))
 
@@ -39,18 +40,36 @@ Points = Annotated[
 Attempt = Annotated[int | None, Query(ge=1, le=2**31, description="Only this attempt.")]
 
 
-class RecordingRoutes:
-    """Handlers; `add_to` makes them known."""
+RECORDED: dict[str, Any] = {
+    "from": AT, "to": LATER, "start": 1794821400.0, "end": 1794826800.0, "period": 60.0, "level": "minutes",
+    "simulated": False,
+    "gpus": [
+        {
+            "index": 1, "uuid": "GPU-5c1d4a4e", "name": "NVIDIA A100", "memory_total": 42949672960,
+            "at": [1794821400.0, 1794821460.0],
+            "metrics": {"power": {"mean": [240.5, None], "min": [212.0, None], "max": [251.0, None]}},
+        }
+    ],
+    "jobs": [
+        {
+            "id": "19", "attempt": 1, "gpu": 1, "at": [1794821400.0],
+            "metrics": {"process_memory": {"mean": [21474836480.0], "min": None, "max": None}},
+        }
+    ],
+    "marks": [{"at": 1794821400.0, "until": 1794826800.0, "label": "job 19 (train)", "gpu": 1, "job": "19"}],
+    "energy_wh": 360.7, "gpu_hours": 1.5, "warnings": [],
+}  # fmt: skip
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+
+class RecordingRoutes:
+    def __init__(self, context: Context, recorder: Recorder) -> None:
+        self._context, self._recorder = context, recorder
         self._one_at_a_time = asyncio.Lock()
 
-    def add_to(self, add: Callable[..., None]) -> None:
-        """Make the routes known."""
-        add("/recordings", self.recordings, "GET", Permission.EVERYBODY)
-        add("/jobs/{job}/recording", self.of_job, "GET", Permission.EVERYBODY)
-
+    @Route(
+        "GET /recordings", "getRecordings", "What GPUs did in a span of time", "GPUs",
+        ok("What.", grant_types.Recorded, RECORDED), (404, 422),
+    )  # fmt: skip
     async def recordings(
         self,
         from_: Annotated[
@@ -62,25 +81,29 @@ class RecordingRoutes:
         points: Points = _USUAL,
     ) -> Response:
         """What GPUs did in a span of time, and who was on them; what jobs used by themselves if it is asked for."""
-        chosen = self._api.gpus.chosen(gpus)
+        chosen = chosen_gpus(self._context.daemon.machine, gpus)
         begin, end = span_of(from_, to, time.time(), _HOUR)
         names = _names(metrics, OF_GPUS)
 
         def look() -> Response:
-            columns, more = usage(self._api.settings.database, begin, end, _SPELLS)
+            columns, more = usage(self._context.settings.database, begin, end, _SPELLS)
             there = [spell for spell in _spells(columns) if chosen is None or {*spell.gpus} & {*chosen}]
             own = [(spell.job, spell.attempt) for spell in there[:_OWN]]
-            told = self._api.recorder.read(self._wanted(begin, end, names, points, chosen, own))
+            recorded = self._recorder.read(self._wanted(begin, end, names, points, chosen, own))
             warnings = [f"only the latest {_SPELLS} jobs of that time are told of"] if more else []
             shown = [(spell, gpu) for spell in there for gpu in spell.gpus if chosen is None or gpu in chosen]
             marks = [_mark(spell, gpu) for spell, gpu in shown]
-            energies = [track.watt_hours for track in told.gpus if track.watt_hours is not None] if told else []
+            energies = [track.watt_hours for track in recorded.gpus if track.watt_hours is not None] if recorded else []
             spent = sum(energies) if energies else None, _had(there, chosen, begin, end)
-            return self._reply(told, (begin, end), marks, spent, warnings)
+            return self._reply(recorded, (begin, end), marks, spent, warnings)
 
-        async with self._one_at_a_time:  # it may look at a month
+        async with self._one_at_a_time:  # it may read a month
             return await asyncio.to_thread(look)
 
+    @Route(
+        "GET /jobs/{job}/recording", "getRecording", "What a job did on its GPUs", "Jobs",
+        ok("What.", grant_types.Recorded, RECORDED), NO_JOB,
+    )  # fmt: skip
     async def of_job(
         self, job: str, metrics: Metrics = "", points: Points = _USUAL, attempt: Attempt = None
     ) -> Response:
@@ -88,7 +111,7 @@ class RecordingRoutes:
         names, now = _names(metrics, tuple(METRICS)), time.time()
 
         def look() -> Response:
-            views = {view.id: view for view in tasks.chosen(self._api.reader, job)}
+            views = {view.id: view for view in tasks.chosen(self._context.reader, job)}
             there = [one for one in self._attempts(views) if attempt is None or one.attempt == attempt]
             if attempt is not None and not there:
                 raise UserError(f"job {job} has no attempt {attempt} that ran (gpuyard show {job} lists them)")
@@ -98,11 +121,11 @@ class RecordingRoutes:
             begin, end = min(one.begin for one in there), max(one.end or now for one in there)
             gpus = sorted({gpu for one in there for gpu in one.gpus})
             own = [(one.job, one.attempt) for one in there[-_OWN:]]
-            told = self._api.recorder.read(self._wanted(begin, max(end, begin + 1e-3), names, points, gpus, own))
-            for track in told.gpus if told else ():
+            recorded = self._recorder.read(self._wanted(begin, max(end, begin + 1e-3), names, points, gpus, own))
+            for track in recorded.gpus if recorded else ():
                 _only_within(track, [one for one in there if track.who.gpu in one.gpus], now)
             marks = [_mark(one._replace(name=views[one.job].name), gpu) for one in there for gpu in one.gpus]
-            return self._reply(told, (begin, end), marks, self._spent(there, views, now), [])
+            return self._reply(recorded, (begin, end), marks, self._spent(there, views, now), [])
 
         async with self._one_at_a_time:
             return await asyncio.to_thread(look)
@@ -111,11 +134,11 @@ class RecordingRoutes:
         self, begin: float, end: float, names: list[str], points: int, gpus: Sequence[int] | None,
         own: Sequence[tuple[str, int]],
     ) -> Wanted:  # fmt: skip
-        recorder = self._api.recorder
+        recorder = self._recorder
         return Wanted(begin, end, names, points, gpus, own, max(recorder.period, 1e-3), recorder.apart)
 
     def _attempts(self, views: dict[str, JobView]) -> list[Spell]:
-        reader, last = self._api.reader, self._api.yard.store.last
+        reader, last = self._context.reader, self._context.daemon.store.last
         found = [
             spell
             for job in list(views)[-_SPELLS:]
@@ -124,8 +147,7 @@ class RecordingRoutes:
         return sorted(found, key=lambda spell: spell.begin)
 
     def _spent(self, there: Iterable[Spell], views: dict[str, JobView], now: float) -> tuple[float | None, float]:
-        """Watt-hours and GPU-hours of some attempts."""
-        measures, energies, hours = self._api.yard.measures, list[float](), 0.0
+        measures, energies, hours = self._context.daemon.measures, list[float](), 0.0
         for one in there:
             live = measures.of(one.job) if one.end is None else None
             energy = live.energy_wh if live and live.attempt == one.attempt else one.measured.get("energy_wh")
@@ -135,23 +157,26 @@ class RecordingRoutes:
         return (round(sum(energies), 6) if energies else None), round(hours, 6)
 
     def _reply(
-        self, told: Told | None, span: tuple[float, float], marks: list[dict[str, Any]],
+        self, recorded: Told | None, span: tuple[float, float], marks: list[dict[str, Any]],
         spent: tuple[float | None, float], warnings: list[str],
     ) -> Response:  # fmt: skip
-        settings, recorder = self._api.settings, self._api.recorder
+        settings, recorder = self._context.settings, self._recorder
         if not settings.record:
             warnings = [*warnings, "nothing is recorded (setting record)"]
         elif recorder.failing:
             warnings = [*warnings, f"nothing is recorded now: {recorder.failing}"]
-        tracks = told.gpus if told else []
-        made_up = any(track.who.simulated for track in tracks) if tracks else self._api.yard.machine.gpus.simulated
+        tracks = recorded.gpus if recorded else []
+        made_up = (
+            any(track.who.simulated for track in tracks) if tracks else self._context.daemon.machine.gpus.simulated
+        )
         errors = [_error(track, at, xid) for track in tracks for at, xid in track.errors]
         return reply(
             {
                 "from": iso(span[0]), "to": iso(span[1]), "start": round(span[0], 3), "end": round(span[1], 3),
-                "period": told.period if told else recorder.period, "level": told.level.name if told else "samples",
+                "period": recorded.period if recorded else recorder.period,
+                "level": recorded.level.name if recorded else "samples",
                 "simulated": made_up, "gpus": [_gpu(track) for track in tracks],
-                "jobs": [_job(track) for track in told.jobs] if told else [], "marks": [*marks, *errors],
+                "jobs": [_job(track) for track in recorded.jobs] if recorded else [], "marks": [*marks, *errors],
                 "energy_wh": spent[0], "gpu_hours": spent[1], "warnings": warnings,
             }
         )  # fmt: skip
@@ -169,13 +194,12 @@ def _names(text: str, usual: tuple[str, ...]) -> list[str]:
 
 
 def _spells(columns: dict[str, list[Any]]) -> list[Spell]:
-    """The attempts of a span of time, those that began last first."""
     rows = zip(*(columns[name] for name in ("job", "attempt", "gpu", "begin", "end", "name")), strict=True)
     return [Spell(job, attempt, tuple(gpus), begin, end, {}, name) for job, attempt, gpus, begin, end, name in rows]
 
 
 def _had(there: Iterable[Spell], gpus: Sequence[int] | None, begin: float, end: float) -> float:
-    """Hours for which jobs had GPUs in a span of time; a GPU that several share counts once."""
+    """Hours for which jobs had GPUs in a span of time; a shared GPU counts once."""
     spans: dict[int, list[tuple[float, float]]] = {}
     for one in there:
         for gpu in one.gpus:
@@ -191,7 +215,7 @@ def _had(there: Iterable[Spell], gpus: Sequence[int] | None, begin: float, end: 
 
 
 def _only_within(track: Track, there: Sequence[Spell], now: float) -> None:
-    """Of a GPU that a job had for some of the time only, leave out the rest; a gap is where that was."""
+    """Drop what a GPU did outside the job's attempts; one NaN between two attempts makes a gap in plots."""
     slack = max(1.0, float(np.median(np.diff(track.at))) if len(track.at) > 1 else 1.0)
     inside = np.zeros(len(track.at), dtype=bool)
     for one in there:

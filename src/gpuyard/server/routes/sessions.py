@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Request, Response
+from pydantic import Field
 
+from gpuyard.api import access_types
 from gpuyard.server.auth.authentication import (
     COOKIE,
     TooManyFailures,
@@ -20,33 +20,30 @@ from gpuyard.server.auth.authentication import (
 )
 from gpuyard.server.auth.credentials import Session, Token
 from gpuyard.server.auth.middleware import Auth, csrf_of
-from gpuyard.server.auth.permissions import Caller, Permission, Permissions, Role
+from gpuyard.server.auth.permissions import Caller, Permissions, Role
 from gpuyard.server.problems import refusal
+from gpuyard.server.requests import Body
 from gpuyard.server.responses import iso, reply
+from gpuyard.server.routing import LATER, Answer, Route, ok
+
+WHO: dict[str, Any] = {"user": "ann", "role": "user", "via": "session", "csrf": "5d2f...", "expires_at": LATER}
 
 
-class Login(BaseModel):
+class Login(Body):
     """What a session is opened with."""
-
-    model_config = ConfigDict(extra="forbid")
 
     token: Annotated[str, Field(max_length=200)]
 
 
 class SessionRoutes:
-    """Handlers; `add_to` makes them known."""
+    def __init__(self, auth: Auth, permissions: Permissions) -> None:
+        self._auth, self._permissions = auth, permissions
 
-    def __init__(self, doors: Auth, permissions: Permissions) -> None:
-        self._doors, self._permissions = doors, permissions
-
-    def add_to(self, app: FastAPI, add: Callable[..., None]) -> None:
-        """Make the routes known."""
-        add("/session", self.open, "POST", Permission.EVERYBODY, status_code=201)
-        add("/session", self.who, "GET", Permission.EVERYBODY)
-        add("/session", self.close, "DELETE", Permission.EVERYBODY)
-        everybody = {"x-may": Permission.EVERYBODY.value}
-        app.add_api_route("/auth", self.auth, methods=["POST"], include_in_schema=False, openapi_extra=everybody)
-
+    @Route(
+        "POST /session", "logIn", "Log in", "Access",
+        {201: Answer("A session, by a cookie.", access_types.WhoAmI, WHO)}, (422, 503),
+        {"with a token": {"token": "gy_k3x9_..."}},
+    )  # fmt: skip
     async def open(self, request: Request, given: Login) -> Response:
         """Log in with a token: the answer's cookie stands for it, for 12 hours after it was last used."""
         try:
@@ -59,24 +56,27 @@ class SessionRoutes:
         self._set_cookie(request, response, secret)
         return response
 
+    @Route("GET /session", "whoAmI", "Who am I?", "Access", ok("Who.", access_types.WhoAmI, WHO))
     async def who(self, request: Request) -> Response:
         """Who one is, and how that is known."""
         caller = self._permissions.caller(request)
         secret = session_secret(dict(request.scope["headers"]))
         if not caller.via.startswith("session"):
             return reply(self._json(caller))
-        found = self._doors.access.session(secret, source_of(request.scope, self._doors.settings))
+        found = self._auth.credentials.session(secret, source_of(request.scope, self._auth.settings))
         return reply(self._json(caller, found[0] if found else None, secret))
 
+    @Route("DELETE /session", "logOut", "Log out", "Access", {204: Answer("It is over.")}, (503,))
     async def close(self, request: Request) -> Response:
         """Log out."""
         kind, _, id = self._permissions.caller(request).via.partition(" ")
         if kind == "session":
-            await asyncio.to_thread(self._doors.access.close_session, id)
+            await asyncio.to_thread(self._auth.credentials.close_session, id)
         response = Response(status_code=204)
         response.delete_cookie(COOKIE, path="/", secure=self._is_secure(request), httponly=True, samesite="strict")
         return response
 
+    @Route("POST /auth", root="")
     async def auth(self, request: Request) -> Response:
         """Log in as watchmen has it."""
         try:
@@ -85,39 +85,38 @@ class SessionRoutes:
             given = None
         text = given.get("token") if isinstance(given, dict) else None
         if text is None and isinstance(getattr(request.state, "caller", None), Caller):
-            return _told("ok", "No authentication required")
+            return _watchmen_reply("ok", "No authentication required")
         if not isinstance(text, str) or not text:
-            return _told("err", "Token required", 400)
+            return _watchmen_reply("err", "Token required", 400)
         try:
             token = self._checked(request, text)
         except Unauthenticated:
-            return _told("err", "Invalid token", 401)
+            return _watchmen_reply("err", "Invalid token", 401)
         except TooManyFailures as error:
             return refusal("/auth", 429, str(error), {"Retry-After": str(error.seconds)})
         _, secret = await self._opened(request, token)
-        response = _told("ok", "Authentication successful")
+        response = _watchmen_reply("ok", "Authentication successful")
         self._set_cookie(request, response, secret)
         return response
 
     def _checked(self, request: Request, text: str) -> Token:
-        return self._doors.admission.checked(text, source_of(request.scope, self._doors.settings))
+        return self._auth.authenticator.checked(text, source_of(request.scope, self._auth.settings))
 
     async def _opened(self, request: Request, token: Token) -> tuple[Session, str]:
-        """A session, and its secret; whoever opens it is known from now on, also to the audit trail."""
-        self._doors.admission.holder(token, "")
-        place = source_of(request.scope, self._doors.settings)
-        session, secret = await asyncio.to_thread(self._doors.access.open_session, token, place)
-        request.state.caller = self._doors.admission.holder(token, f"session {session.id}")
+        """A session, and its secret; the token's user becomes the caller, also for the audit log."""
+        self._auth.authenticator.holder(token, "")
+        place = source_of(request.scope, self._auth.settings)
+        session, secret = await asyncio.to_thread(self._auth.credentials.open_session, token, place)
+        request.state.caller = self._auth.authenticator.holder(token, f"session {session.id}")
         return session, secret
 
     def _set_cookie(self, request: Request, response: Response, secret: str) -> None:
-        """No script can read it, no page of another site can make a browser send it; how long it counts, we know."""
+        """For this site only, and not for scripts. It has no end of its own: the daemon knows the session's."""
         secure = self._is_secure(request)
         response.set_cookie(COOKIE, secret, path="/", secure=secure, httponly=True, samesite="strict")
 
     def _is_secure(self, request: Request) -> bool:
-        """Whether the browser speaks TLS, with us or with a proxy of ours."""
-        proxied = bool(self._doors.settings.allowed_hosts)
+        proxied = bool(self._auth.settings.allowed_hosts)
         return request.url.scheme == "https" or (proxied and request.headers.get("x-forwarded-proto") == "https")
 
     def _json(self, caller: Caller, session: Session | None = None, secret: str = "") -> dict[str, Any]:
@@ -128,5 +127,5 @@ class SessionRoutes:
         return {**found, "csrf": csrf_of(secret), "expires_at": iso(session.expires)}
 
 
-def _told(status: str, message: str, code: int = 200) -> Response:
+def _watchmen_reply(status: str, message: str, code: int = 200) -> Response:
     return reply({"status": status, "msg": message}, code)

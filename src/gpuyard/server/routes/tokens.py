@@ -6,31 +6,47 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from gpuyard.api import access_types
 from gpuyard.engines.local.accounts import name_of, uid_of
 from gpuyard.errors import UserError
 from gpuyard.server.auth.audit import AuditEntry
 from gpuyard.server.auth.authentication import ANONYMOUS
 from gpuyard.server.auth.credentials import NoSuchToken, Token
 from gpuyard.server.auth.middleware import Auth
-from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permissions, Role
+from gpuyard.server.auth.permissions import Caller, Forbidden, Permissions, Role
 from gpuyard.server.request_fields import Since
+from gpuyard.server.requests import Body
 from gpuyard.server.responses import iso, reply
+from gpuyard.server.routing import AT, LATER, Route, admin, created, links_to, ok
 
 _NAME = re.compile(r"[^\W_-][\w.@\\+-]{0,63}|_[\w.@\\+-]{1,63}")
 _MOST = 200  # tokens of one user that are not over
 _LONGEST = 100 * 365 * 86400.0
 
 
-class TokenWish(BaseModel):
-    """A token as it is asked for."""
+TOKEN: dict[str, Any] = {
+    "id": "k3x9", "user": "ann", "role": "user", "label": "laptop", "made_by": "ann", "state": "active", "sessions": 0,
+    "created_at": AT, "expires_at": None, "last_used_at": LATER, "revoked_at": None,
+}  # fmt: skip
+NEW_TOKEN: dict[str, Any] = {**TOKEN, "last_used_at": None, "token": "gy_k3x9_...", "runs_as": "ann"}
+TOKEN_WISHES: dict[str, Any] = {"for a laptop": {"label": "laptop", "expires": 7776000}, "to look": {"role": "viewer"}}
+AUDIT: dict[str, Any] = {
+    "entries": [
+        {
+            "id": 812, "at": AT, "user": "ann", "via": "token k3x9", "address": "192.0.2.7", "method": "POST",
+            "path": "/api/v1/jobs/17/cancel", "status": 200, "job": "17", "times": 1,
+        }
+    ]
+}  # fmt: skip
 
-    model_config = ConfigDict(extra="forbid")
+
+class TokenWish(Body):
+    """A token as it is asked for."""
 
     user: Annotated[str | None, Field(max_length=64, description="Whose; who asks, if not said.")] = None
     role: Annotated[Role, Field(description="What it allows at most.")] = Role.USER
@@ -41,53 +57,59 @@ class TokenWish(BaseModel):
 
 
 class TokenRoutes:
-    """Handlers; `add_to` makes them known."""
+    def __init__(self, auth: Auth, permissions: Permissions) -> None:
+        self._auth, self._permissions = auth, permissions
 
-    def __init__(self, doors: Auth, permissions: Permissions) -> None:
-        self._doors, self._permissions = doors, permissions
-
-    def add_to(self, add: Callable[..., None]) -> None:
-        """Make the routes known."""
-        add("/tokens", self.tokens, "GET", Permission.EVERYBODY)
-        add("/tokens", self.make, "POST", Permission.EVERYBODY, status_code=201)
-        add("/tokens/{id}", self.revoke, "DELETE", Permission.EVERYBODY)
-        add("/audit", self.audit, "GET", Permission.ADMIN, "read the audit trail")
-
+    @Route(
+        "GET /tokens", "listTokens", "List tokens", "Access", ok("Tokens.", access_types.Tokens, {"tokens": [TOKEN]})
+    )
     async def tokens(self, request: Request, user: str = "") -> Response:
         """Tokens, the newest first: one's own, or everybody's for admins. Their secrets are nowhere."""
         caller = self._permissions.caller(request)
         found = [
             self._json(token)
-            for token in self._doors.access.tokens()
+            for token in self._auth.credentials.tokens()
             if (caller.admin or _is_theirs(caller, token)) and user in ("", token.user)
         ]
         return reply({"tokens": found})
 
+    @Route(
+        "POST /tokens", "makeToken", "Make a token", "Access",
+        created(access_types.Token, NEW_TOKEN, links_to(("revokeToken",), "id", "id")), (422, 503), TOKEN_WISHES,
+    )  # fmt: skip
     async def make(self, request: Request, given: TokenWish) -> Response:
         """Make a token. This answer is the only place where it can be seen."""
         caller = self._permissions.caller(request)
         user = caller.name if given.user is None else given.user
         self._check(caller, user, given.role)
         uid = self._uid(user, given.role)
-        access = self._doors.access
-        if sum(token.user == user and token.state(time.time()) == "active" for token in access.tokens()) >= _MOST:
+        credentials = self._auth.credentials
+        if sum(token.user == user and token.state(time.time()) == "active" for token in credentials.tokens()) >= _MOST:
             raise UserError(f"{user} has {_MOST} tokens already; revoke some with gpuyard token revoke")
         expires = None if given.expires is None else time.time() + given.expires
-        limits = self._doors.submitters.limits(request, caller) if uid is not None and user == caller.name else ()
+        limits = self._auth.submitters.limits(request, caller) if uid is not None and user == caller.name else ()
         token, text = await asyncio.to_thread(
-            access.make, user, given.role.value, uid=uid, label=given.label, made_by=caller.name,
+            credentials.make, user, given.role.value, uid=uid, label=given.label, made_by=caller.name,
             limits=" ".join(limits), expires=expires,
         )  # fmt: skip
         return reply({**self._json(token), "token": text, "runs_as": self._runs_as(token)}, 201)
 
+    @Route(
+        "DELETE /tokens/{id}", "revokeToken", "Revoke a token", "Access", ok("What it was.", access_types.Token, TOKEN),
+        (404, 503),
+    )  # fmt: skip
     async def revoke(self, request: Request, id: str) -> Response:
         """Let a token be good for nothing from now on, and what was opened with it neither."""
-        caller, access = self._permissions.caller(request), self._doors.access
-        token = access.token(id)
+        caller, credentials = self._permissions.caller(request), self._auth.credentials
+        token = credentials.token(id)
         if not caller.admin and not _is_theirs(caller, token):
             raise NoSuchToken
-        return reply(self._json(await asyncio.to_thread(access.revoke, id)))
+        return reply(self._json(await asyncio.to_thread(credentials.revoke, id)))
 
+    @Route(
+        "GET /audit", "listAudit", "Read the audit trail", "Access", ok("Entries.", access_types.Audit, AUDIT), (422,),
+        may=admin("read the audit trail"),
+    )  # fmt: skip
     async def audit(
         self,
         user: str = "",
@@ -99,11 +121,10 @@ class TokenRoutes:
     ) -> Response:
         """Who changed what, and who was refused, the latest first."""
         after = since.timestamp() if since else 0.0
-        found = await asyncio.to_thread(self._doors.trail.find, user, after, limit, before)
+        found = await asyncio.to_thread(self._auth.audit.find, user, after, limit, before)
         return reply({"entries": [entry_json(seq, entry) for seq, entry in found]})
 
     def _check(self, caller: Caller, user: str, role: Role) -> None:
-        """Refuse a token that would let somebody do more than they may."""
         if caller.via not in ("socket", "loopback") and not caller.admin:
             raise Forbidden("a token cannot make tokens, unless it is an admin's; do it on the daemon's machine")
         if not _NAME.fullmatch(user) or user == ANONYMOUS.name:
@@ -111,7 +132,7 @@ class TokenRoutes:
         if not caller.admin and (user != caller.name or role is Role.ADMIN):
             what = f"{_an(role)} token" if user == caller.name else f"a token for {user}"
             raise Forbidden(f"only an admin may make {what}; you may make viewer and user tokens for yourself")
-        runs_jobs = self._doors.settings.shared and role is not Role.VIEWER
+        runs_jobs = self._auth.settings.shared and role is not Role.VIEWER
         if runs_jobs and user != caller.name and caller.uid not in (0, os.geteuid()):
             root = name_of(os.geteuid())
             raise Forbidden(
@@ -119,8 +140,8 @@ class TokenRoutes:
             )
 
     def _uid(self, user: str, role: Role) -> int | None:
-        """The account whose jobs a token runs; None where they all run as the daemon."""
-        if not self._doors.settings.shared or role is Role.VIEWER:
+        """The uid that the token's jobs run as; None where all jobs run as the daemon's user."""
+        if not self._auth.settings.shared or role is Role.VIEWER:
             return None
         if (uid := uid_of(user)) is None:
             raise UserError(
@@ -130,22 +151,21 @@ class TokenRoutes:
         return uid
 
     def _runs_as(self, token: Token) -> str | None:
-        """The account that jobs of a token run as; None if it runs none."""
+        """The account that the token's jobs run as; None for viewers."""
         if token.role == Role.VIEWER.value:
             return None
-        return token.user if self._doors.settings.shared else name_of(os.geteuid())
+        return token.user if self._auth.settings.shared else name_of(os.geteuid())
 
     def _json(self, token: Token) -> dict[str, Any]:
         return {
             "id": token.id, "user": token.user, "role": token.role, "label": token.label, "made_by": token.made_by,
-            "state": token.state(time.time()), "sessions": len(self._doors.access.sessions_of(token.id)),
-            "created_at": iso(token.created), "expires_at": _iso(token.expires), "last_used_at": _iso(token.used),
-            "revoked_at": _iso(token.revoked),
+            "state": token.state(time.time()), "sessions": len(self._auth.credentials.sessions_of(token.id)),
+            "created_at": iso(token.created), "expires_at": iso(token.expires), "last_used_at": iso(token.used),
+            "revoked_at": iso(token.revoked),
         }  # fmt: skip
 
 
 def entry_json(seq: int, entry: AuditEntry) -> dict[str, Any]:
-    """An entry of the audit trail."""
     return {
         "id": seq, "at": iso(entry.at), "user": entry.user or None, "via": entry.via, "address": entry.address or None,
         "method": entry.method or None, "path": entry.path, "status": entry.status, "job": entry.job or None,
@@ -154,12 +174,7 @@ def entry_json(seq: int, entry: AuditEntry) -> dict[str, Any]:
 
 
 def _is_theirs(caller: Caller, token: Token) -> bool:
-    """Whether a token is of whoever asks, who is known."""
     return token.user == caller.name and caller.via != "nobody"
-
-
-def _iso(at: float | None) -> str | None:
-    return None if at is None else iso(at)
 
 
 def _an(role: Role) -> str:

@@ -11,50 +11,47 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Header, Query, Request, Response
 
+from gpuyard.api import replies
 from gpuyard.daemon.store.reader import EventFilter, Reader
 from gpuyard.daemon.store.records import KINDS
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
+from gpuyard.server.context import Context
 from gpuyard.server.responses import encoded, event_json, reply
+from gpuyard.server.routing import AT, NO_JOB, Route, ok
 from gpuyard.server.stream.streams import Stream, StreamWriter, Wait, Watch
 from gpuyard.spec.notation import array_of
 
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
-
-
 log = logging.getLogger("gpuyard")
-_PAUSE = 0.05  # seconds between looks while much happens: many events cost little more than one
-_LOOK = 5.0  # seconds between looks while nothing happens
-_BEAT = 12.0  # seconds without a word after which there is one, at the next look
-_RETRY = 1000  # milliseconds until a client that lost us comes again
+_PAUSE = 0.05  # seconds between reads while there are events: many cost little more than one
+_LOOK = 5.0  # seconds between reads while there are none
+_BEAT = 12.0  # seconds of silence after which a comment is sent
+_RETRY = 1000  # milliseconds until a client reconnects
 _MOST_EVENTS, _MOST_BYTES = 5000, 2**22  # what the ring holds
 _FEW = 50  # events that are read without a thread
 _PAGE = 500  # events that are read at once
 _PIECE = 2**16  # bytes that are sent at once
-_STRIDE = 20_000  # events that are looked through at once for the few that somebody wants
+_STRIDE = 20_000  # events that are searched at once for the few that match
 _EVERYTHING = EventFilter()
-_UNSAID = 1000  # events that somebody does not want, after which they are told how far we are
+_SKIPPED = 1000  # events without a match after which the position is sent
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedEvent:
-    """An event, ready to be sent."""
-
     seq: int
     kind: str
     job: str
     user: str
-    """Whose job it happened to."""
+    """The owner of the job."""
     data: bytes
 
 
 class EventChunk(NamedTuple):
-    """What follows an event: bytes, the number of the last event in them, and how far that leads."""
+    """Events after a position: their bytes, the number of the last one, and the position that was reached."""
 
     data: bytes
     last: int
@@ -62,58 +59,57 @@ class EventChunk(NamedTuple):
 
 
 class EventHub:
-    """Reads events when they are written, and hands them to whoever follows; lives in the event loop."""
+    """Reads new events once, and sends them to all followers; lives in the event loop."""
 
     def __init__(self, last: Callable[[], int], reader: Callable[[], Reader], watch: Watch) -> None:
         self._log_end, self._reader, self._watch = last, reader, watch
-        self._lines: set[StreamWriter] = set()
+        self._writers: set[StreamWriter] = set()
         self._ring: list[EncodedEvent] = []
         self._size = 0
         self._begin = self._end = 0
-        """The ring has all events after the one and up to the other."""
+        """The ring has the events after `_begin` and up to `_end`."""
         self._joined: dict[int, EventChunk] = {}
-        """Pieces for those who want everything, who are mostly at the same place."""
-        self._pump: asyncio.Task[None] | None = None
+        """Chunks for followers of all events, most of whom are at the same position."""
+        self._reading: asyncio.Task[None] | None = None
         self._pages = ThreadPoolExecutor(1, "events")
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._writers)
 
-    async def follow(self, line: StreamWriter, after: int | None, wish: EventFilter) -> None:
-        """Tell what happens after an event, or from now on, until the client or the daemon goes."""
+    async def follow(self, writer: StreamWriter, after: int | None, wanted: EventFilter) -> None:
+        """Send the events after a position, or from now on, until the client disconnects or the daemon ends."""
         now = self._log_end()
-        at = said = now if after is None else min(after, now)  # a log that was put back may end before it
-        await line.send(b"retry: %d\nid: %d\n\n" % (_RETRY, at))
+        at = announced = now if after is None else min(after, now)  # the log may be shorter after a restore
+        await writer.send(b"retry: %d\nid: %d\n\n" % (_RETRY, at))
         spoken = time.monotonic()
-        with self._followed_by(line):
+        with self._followed_by(writer):
             while not self._watch.over:
-                piece = self._piece(at, wish) or await self._page(at, wish)
+                piece = self._piece(at, wanted) or await self._page(at, wanted)
                 at, data = piece.reached, piece.data
-                said = piece.last if data else said
-                if at - said >= _UNSAID or (not data and time.monotonic() - spoken >= _BEAT):
+                announced = piece.last if data else announced
+                if at - announced >= _SKIPPED or (not data and time.monotonic() - spoken >= _BEAT):
                     data += b"id: %d\n: still here\n\n" % at
-                    said = at
+                    announced = at
                 if data:
-                    await line.send(data)
+                    await writer.send(data)
                     spoken = time.monotonic()
                 elif at >= self._end:
-                    await line.wait()
+                    await writer.wait()
 
     @contextmanager
-    def _followed_by(self, line: StreamWriter) -> Iterator[None]:
-        self._lines.add(line)
-        if self._pump is None or self._pump.done():
+    def _followed_by(self, writer: StreamWriter) -> Iterator[None]:
+        self._writers.add(writer)
+        if self._reading is None or self._reading.done():
             self._ring, self._size = [], 0
             self._begin = self._end = self._log_end()
-            self._pump = asyncio.create_task(self._run())
+            self._reading = asyncio.create_task(self._run())
         try:
             yield
         finally:
-            self._lines.discard(line)
+            self._writers.discard(writer)
 
     async def _run(self) -> None:
-        """Read what was written, again and again, while anybody follows."""
-        while self._lines and not self._watch.over:
+        while self._writers and not self._watch.over:
             if self._log_end() == self._end:
                 await self._watch.wait(_LOOK)
             try:
@@ -122,14 +118,14 @@ class EventHub:
                 log.warning("cannot read what happened: %s", error)
                 await asyncio.sleep(_LOOK)
                 continue
-            for line in self._lines:
-                line.wake.set()
+            for writer in self._writers:
+                writer.wake.set()
             await asyncio.sleep(_PAUSE if is_all else 0.0)
-        for line in self._lines:
-            line.wake.set()
+        for writer in self._writers:
+            writer.wake.set()
 
     async def _read_on(self) -> bool:
-        """Put what is new into the ring, and what is old out of it; whether that was all."""
+        """Move new events into the ring, and old ones out; returns whether all were read."""
         until = self._log_end()
         new = until - self._end
         if new <= 0:
@@ -139,14 +135,13 @@ class EventHub:
         else:
             found, self._end = await self._in_thread(self._end, until, _EVERYTHING)
         self._ring += found
-        self._size += sum(len(told.data) for told in found)
+        self._size += sum(len(event.data) for event in found)
         self._joined.clear()
         if len(self._ring) > _MOST_EVENTS or self._size > _MOST_BYTES:
             self._shorten()
         return self._end >= until
 
     def _shorten(self) -> None:
-        """Let go of the older half, and of more if that is not enough."""
         left, size = len(self._ring), 0
         while left > len(self._ring) // 2 and size + len(self._ring[left - 1].data) <= _MOST_BYTES // 2:
             left -= 1
@@ -154,44 +149,43 @@ class EventHub:
         self._begin = self._ring[left - 1].seq
         self._ring, self._size = self._ring[left:], size
 
-    def _piece(self, after: int, wish: EventFilter) -> EventChunk | None:
-        """What follows an event, out of the ring; None if that begins later."""
+    def _piece(self, after: int, wanted: EventFilter) -> EventChunk | None:
+        """Events after a position from the ring; None if the ring begins later."""
         if after < self._begin:
             return None
         if after >= self._end:
             return EventChunk(b"", after, after)
-        if wish.everything and after in self._joined:
+        if wanted.everything and after in self._joined:
             return self._joined[after]
-        begin = bisect_right(self._ring, after, key=lambda told: told.seq)
+        begin = bisect_right(self._ring, after, key=lambda event: event.seq)
         parts, size, last = [], 0, after
         reached = self._end
-        for told in self._ring[begin:]:
+        for event in self._ring[begin:]:
             if size >= _PIECE:
                 reached = last
                 break
-            if wish.everything or _wants(wish, told):
-                parts.append(told.data)
-                size, last = size + len(told.data), told.seq
+            if wanted.everything or _wants(wanted, event):
+                parts.append(event.data)
+                size, last = size + len(event.data), event.seq
         piece = EventChunk(b"".join(parts), last, reached)
-        if wish.everything:
+        if wanted.everything:
             self._joined[after] = piece
         return piece
 
-    async def _page(self, after: int, wish: EventFilter) -> EventChunk:
-        """The same, out of the log."""
-        found, reached = await self._in_thread(after, self._end, wish)
-        return EventChunk(b"".join(told.data for told in found), found[-1].seq if found else after, reached)
+    async def _page(self, after: int, wanted: EventFilter) -> EventChunk:
+        found, reached = await self._in_thread(after, self._end, wanted)
+        return EventChunk(b"".join(event.data for event in found), found[-1].seq if found else after, reached)
 
-    async def _in_thread(self, after: int, until: int, wish: EventFilter) -> tuple[list[EncodedEvent], int]:
-        return await asyncio.get_running_loop().run_in_executor(self._pages, self._read, after, until, wish)
+    async def _in_thread(self, after: int, until: int, wanted: EventFilter) -> tuple[list[EncodedEvent], int]:
+        return await asyncio.get_running_loop().run_in_executor(self._pages, self._read, after, until, wanted)
 
-    def _read(self, after: int, until: int, wish: EventFilter) -> tuple[list[EncodedEvent], int]:
-        """Some events after one and up to another that somebody wants, and how far these are all."""
-        if not wish.everything and not wish.job:
+    def _read(self, after: int, until: int, wanted: EventFilter) -> tuple[list[EncodedEvent], int]:
+        """A part of the events between two positions that match, and the position that was reached."""
+        if not wanted.everything and not wanted.job:
             until = min(until, after + _STRIDE)
         found: list[EncodedEvent] = []
         size = 0
-        for seq, row, user in self._reader().happened(after, until, wish, _PAGE):
+        for seq, row, user in self._reader().happened(after, until, wanted, _PAGE):
             data = b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, row.kind.encode(), encoded(event_json(seq, row)))
             found.append(EncodedEvent(seq, row.kind, row.job or "", user or "", data))
             size += len(data)
@@ -200,26 +194,31 @@ class EventHub:
         return found, found[-1].seq if len(found) == _PAGE else until
 
 
-def _wants(wish: EventFilter, told: EncodedEvent) -> bool:
-    """Whether somebody wants to know of an event."""
-    if wish.kinds and told.kind not in wish.kinds:
+def _wants(wanted: EventFilter, event: EncodedEvent) -> bool:
+    if wanted.kinds and event.kind not in wanted.kinds:
         return False
-    if wish.user and told.user != wish.user:
+    if wanted.user and event.user != wanted.user:
         return False
-    return not wish.job or told.job == wish.job or array_of(told.job) == wish.job
+    return not wanted.job or event.job == wanted.job or array_of(event.job) == wanted.job
 
 
 _TYPE = "text/event-stream"
 _MOST = 2**63 - 1
 Number = Annotated[int | None, Query(ge=0, le=_MOST)]
+EVENTS: dict[str, Any] = {
+    "events": [{"seq": 41, "at": AT, "kind": "Placed", "job": "17", "attempt": 1, "gpus": [0, 1]}], "last": 41,
+}  # fmt: skip
+STREAM = 'id: 41\nevent: Placed\ndata: {"seq": 41, "kind": "Placed", "job": "17"}\n\n'
 
 
 class EventRoutes:
-    """What happened, and what happens."""
+    def __init__(self, context: Context, hub: EventHub) -> None:
+        self._context, self._hub = context, hub
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
+    @Route(
+        "GET /events", "listEvents", "Read the log of events, or follow it", "Events",
+        ok("Some of it.", replies.Events, EVENTS, also={"text/event-stream": STREAM}), NO_JOB,
+    )  # fmt: skip
     async def events(
         self,
         request: Request,
@@ -235,37 +234,36 @@ class EventRoutes:
     ) -> Response:
         """The log, from one event on; with `Accept: text/event-stream`, as a stream that goes on."""
         if job:
-            tasks.progress(self._api.reader, job)  # there must be such a job
-        wish = EventFilter(job, _kinds(kind), user)
+            tasks.progress(self._context.reader, job)  # fails if there is no such job
+        wanted = EventFilter(job, _kinds(kind), user)
         if _TYPE in request.headers.get("accept", ""):
-            return self._stream(request, _resumed(last_event_id) if last_event_id else after, wish)
-        return await self._part(after or 0, limit, wish, wait)
+            return self._stream(request, _resumed(last_event_id) if last_event_id else after, wanted)
+        return await self._part(after or 0, limit, wanted, wait)
 
-    def _stream(self, request: Request, after: int | None, wish: EventFilter) -> Response:
-        api = self._api
-        caller = api.permissions.caller(request)
-        api.streams.check(caller)
+    def _stream(self, request: Request, after: int | None, wanted: EventFilter) -> Response:
+        streams, caller = self._context.streams, self._context.permissions.caller(request)
+        streams.check(caller)
 
-        async def feed(line: Any) -> None:
-            with api.streams.one(caller):
-                await api.hub.follow(line, after, wish)
+        async def feed(writer: Any) -> None:
+            with streams.one(caller):
+                await self._hub.follow(writer, after, wanted)
 
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would keep events back
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would buffer events
         return Stream(request, feed, headers=headers, media_type=_TYPE)
 
-    async def _part(self, after: int, limit: int, wish: EventFilter, wait: float) -> Response:
-        watch = self._api.watch
+    async def _part(self, after: int, limit: int, wanted: EventFilter, wait: float) -> Response:
+        watch = self._context.watch
         end = time.monotonic() + wait
         while True:
-            found = await asyncio.to_thread(self._read, after, limit, wish)
+            found = await asyncio.to_thread(self._read, after, limit, wanted)
             left = end - time.monotonic()
             if found or left <= 0 or watch.over:
                 break
             await watch.wait(left)
         return reply({"events": found, "last": found[-1]["seq"] if found else after})
 
-    def _read(self, after: int, limit: int, wish: EventFilter) -> list[dict[str, Any]]:
-        return [event_json(seq, row) for seq, row, _ in self._api.reader.happened(after, _MOST, wish, limit)]
+    def _read(self, after: int, limit: int, wanted: EventFilter) -> list[dict[str, Any]]:
+        return [event_json(seq, row) for seq, row, _ in self._context.reader.happened(after, _MOST, wanted, limit)]
 
 
 def _kinds(text: str) -> frozenset[str]:

@@ -23,26 +23,26 @@ Wait = Annotated[float, Query(ge=0, le=_LONGEST, description="Seconds to wait fo
 
 
 class Watch:
-    """Who waits for what; lives in the event loop."""
+    """Lets requests wait for events of jobs; lives in the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self.over = False
-        """Whether nobody is to wait any more."""
+        """Whether the daemon ends."""
 
     def committed(self, records: Iterable[Record]) -> None:
-        """Events are on disk. Called by the yard's thread."""
+        """Called by the daemon's thread when events are on disk."""
         jobs = {record.job for record in records if record.job is not None}
         arrays = {array for job in jobs if (array := array_of(job))}
         self._loop.call_soon_threadsafe(self._wake, jobs | arrays)
 
     def tell(self, topic: str) -> None:
-        """Something has happened that is no event. Called by any thread."""
+        """Wake those who wait for a topic that is no job. Called by any thread."""
         self._loop.call_soon_threadsafe(self._release, topic)
 
     def end(self) -> None:
-        """Let nobody wait any more: the daemon ends, and whoever asks is to be answered at once."""
+        """Wake all: the daemon ends, and requests that wait are answered at once."""
         self.over = True
         self._wake(set(self._waiters))
 
@@ -56,7 +56,7 @@ class Watch:
                 waiter.set_result(None)
 
     async def wait(self, seconds: float, job: str = _ANYTHING) -> None:
-        """Return when something has happened to the job (or at all), or the seconds are over."""
+        """Return when an event of the job (or any event) has come, or after the seconds."""
         waiter = self._loop.create_future()
         self._waiters[job].add(waiter)
         try:
@@ -69,9 +69,9 @@ class Watch:
                 del self._waiters[job]
 
 
-_STUCK = 60.0  # seconds after which a client that takes nothing is given up; it may come again
+_STUCK = 60.0  # seconds after which a client that takes no data is dropped
 _MOST_EACH = 100  # streams of one user
-_MOST_BY_PAGE = 400  # the same by the page, at which many may look by one token
+_MOST_BY_PAGE = 400  # the same by the page, where many viewers may share a token
 
 
 class Disconnected(Exception):
@@ -83,27 +83,27 @@ class TooManyStreams(GpuyardError):
 
 
 class StreamWriter:
-    """The way to one client. It takes what the client takes, and no more: a slow one delays nobody but itself."""
+    """Sends to one client, at the client's speed: a slow one delays no other."""
 
     def __init__(self, send: Send, allowed: Callable[[], bool]) -> None:
         self._send, self._allowed = send, allowed
         self.wake = asyncio.Event()
-        """Set when there may be something to send, or nobody to send it to."""
+        """Set when there may be data to send, or the client has gone."""
         self.gone = False
 
     async def send(self, data: bytes) -> None:
-        """Send a piece, when there is room for it; raises `HungUp`."""
+        """Send a piece when there is room for it; raises `Disconnected`."""
         self.check()
         async with asyncio.timeout(_STUCK):
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     def check(self) -> None:
-        """Raise `HungUp` if nobody is there any more, or who is may not hear more."""
+        """Raise `Disconnected` if the client has gone, or may not see more."""
         if self.gone or not self._allowed():
             raise Disconnected
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Return when somebody says that there is something to do, or the seconds are over."""
+        """Return when `wake` is set, or after the seconds."""
         if self.gone:
             raise Disconnected
         with suppress(TimeoutError):
@@ -112,7 +112,6 @@ class StreamWriter:
         self.wake.clear()
 
     async def hear(self, receive: Receive) -> None:
-        """Notice that the client has gone."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.gone = True
@@ -123,8 +122,6 @@ Feed = Callable[[StreamWriter], Awaitable[None]]
 
 
 class Stream(Response):
-    """An answer that a feed writes, piece by piece."""
-
     def __init__(
         self,
         request: Request,
@@ -133,19 +130,18 @@ class Stream(Response):
         headers: Mapping[str, str] | None = None,
         media_type: str = "application/octet-stream",
     ) -> None:
-        # The base class would say that it has a length of 0.
+        # The base class would set Content-Length: 0.
         self.status_code, self.media_type, self.background = status, media_type, None
         self.init_headers(headers)
         self._feed = feed
         self._allowed: Callable[[], bool] = getattr(request.state, "still_allowed", _always)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all that the feed has to say."""
-        line = StreamWriter(send, self._allowed)
-        hearing = asyncio.create_task(line.hear(receive))
+        writer = StreamWriter(send, self._allowed)
+        hearing = asyncio.create_task(writer.hear(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await self._feed(line)
+            await self._feed(writer)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except (Disconnected, TimeoutError):
             scope.get("state", {}).get("abort", _nothing)()
@@ -154,20 +150,18 @@ class Stream(Response):
 
 
 class Streams:
-    """How many streams each user has; each takes a connection, and a part of the time."""
+    """Counts the streams of each user, since each takes a connection."""
 
     def __init__(self) -> None:
         self._open: Counter[tuple[str, bool]] = Counter()
 
     def check(self, caller: Caller) -> None:
-        """Refuse one more to who has too many."""
         most = _MOST_BY_PAGE if caller.by_page else _MOST_EACH
         if self._open[_counted_for(caller)] >= most:
             raise TooManyStreams(f"{caller.name} follows by {most} connections already, which is the most; close some")
 
     @contextmanager
     def one(self, caller: Caller) -> Iterator[None]:
-        """While this lasts, a user has one more."""
         whose = _counted_for(caller)
         self._open[whose] += 1
         try:
@@ -182,7 +176,7 @@ class Streams:
 
 
 def _counted_for(caller: Caller) -> tuple[str, bool]:
-    """What is counted together: what somebody has open themselves, and what the page has for them."""
+    """A user's own streams and those of the page for the same user are counted apart."""
     return caller.name, caller.by_page
 
 

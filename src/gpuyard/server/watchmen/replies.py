@@ -23,7 +23,6 @@ _MIB = 2**20
 
 
 def status_of(view: JobView) -> str:
-    """How a client stands, in watchmen's words."""
     if view.state == "cancelled":
         return TIMEOUT if view.message.startswith(GIVEN_UP) else CANCELLED
     if view.recalled == "cancelled":
@@ -34,7 +33,6 @@ def status_of(view: JobView) -> str:
 
 
 def client_json(view: JobView, queue_num: int, msg: str, heard: float | None) -> dict[str, Any]:
-    """A client."""
     mode, number = view.work["watchmen"]
     status = status_of(view)
     return {
@@ -57,21 +55,20 @@ def date(at: float) -> str:
 
 
 class Ahead:
-    """How many have, or go first for, a GPU that a client waits for: 0 for one that has its GPUs."""
+    """How many jobs have, or are ahead for, a GPU that a client waits for; 0 if it has its GPUs."""
 
     def __init__(self, views: Iterable[JobView], order: Sequence[str], count: int) -> None:
         self._every = (1 << count) - 1
         by_id = {view.id: view for view in views}
         self._before: dict[str, int] = {}
         busy = Counter(_mask(view.gpus) for view in by_id.values() if view.state == "running")
-        ordered = dict.fromkeys((*order, *by_id))  # those who came a moment ago, and those who are held, are last
+        ordered = dict.fromkeys((*order, *by_id))  # new and held jobs come last
         for view in (by_id[id] for id in ordered if id in by_id and by_id[id].state in ("queued", "held")):
             wanted = _mask(view.work.get("from") or ()) or self._every
             self._before[view.id] = sum(many for mask, many in busy.items() if mask & wanted)
             busy[wanted] += 1
 
     def __call__(self, view: JobView) -> int:
-        """For one client."""
         return self._before.get(view.id, 0)
 
 
@@ -83,7 +80,6 @@ def _mask(gpus: Iterable[int]) -> int:
 
 
 def collection_json(machine: Machine) -> dict[str, Any]:
-    """The GPUs of a machine as gpustat tells of them."""
     return {
         "hostname": platform.node(),
         "driver_version": "simulated" if machine.gpus.simulated else _driver(),
@@ -116,7 +112,7 @@ def _gpu_json(device: Device, reading: Reading) -> dict[str, Any]:
 
 
 def _process_json(process: Process) -> Mapping[str, Any]:
-    """A process; of its command only the name, since anybody may look, and arguments may hold secrets."""
+    """A process; of its command only the name, since arguments may hold secrets."""
     name = (read_proc(process.pid, "comm") or b"").decode(errors="replace").strip()
     uid = user_of(process.pid)
     return {

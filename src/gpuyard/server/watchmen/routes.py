@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Request, Response
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, ValidationError
 
 from gpuyard.core.events import Submitted
@@ -17,21 +17,21 @@ from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.engines.leases.holders import find_holder
 from gpuyard.engines.local import processes
 from gpuyard.errors import UserError
-from gpuyard.server.auth.permissions import Permission
+from gpuyard.server.context import Context
+from gpuyard.server.intake import JobIntake
 from gpuyard.server.problems import error_location, error_message
 from gpuyard.server.responses import ReasonTexts, reply, times_are_known
-from gpuyard.server.routes.gpus import gpus_json
-from gpuyard.server.routes.leases import LeaseRoutes, peer_of
+from gpuyard.server.routes.gpus import NoSuchGpu, listed_gpus
+from gpuyard.server.routes.leases import Holders, RecentReasons, peer_of
 from gpuyard.server.routes.submissions import Asked
+from gpuyard.server.routing import Route, owner
 from gpuyard.server.sockets import Peer
 from gpuyard.server.watchmen.replies import CANCELLED, Ahead, client_json, collection_json, status_of
 from gpuyard.spec.work import Work
-
-if TYPE_CHECKING:
-    from gpuyard.server.api import Api
 
 CLIENTS_KEPT = 48 * 3600.0
 """Seconds for which watchmen tells of clients that have finished."""
@@ -41,10 +41,6 @@ _MOST_FINISHED = 1000
 _MOST_KNOWN = 10_000
 MODES = ("queue", "schedule")
 M = TypeVar("M", bound=BaseModel)
-
-
-class NoSuchGpu(NoSuchJob):
-    """There is no such GPU."""
 
 
 def _plain(text: str) -> str:
@@ -70,7 +66,6 @@ class Registration(Named):
     req_gpu_num: Annotated[StrictInt, Field(ge=-_MOST_GPUS, le=_MOST_GPUS)] | None = 0
 
     def asked(self, count: int) -> Asked:
-        """What it asks for, on a machine of so many GPUs."""
         gpus, number = self.gpus or [], self.req_gpu_num or 0
         if not gpus:
             raise UserError("gpus must not be empty: list those that will do, as in [0, 1]")
@@ -88,122 +83,107 @@ class Registration(Named):
 
 
 class WatchmenRoutes:
-    """watchmen's routes."""
-
-    def __init__(self, api: Api, leases: LeaseRoutes) -> None:
-        self._api, self._leases = api, leases
+    def __init__(
+        self, context: Context, intake: JobIntake, reasons: RecentReasons, holders: Holders, heartbeats: Heartbeats
+    ) -> None:
+        self._context, self._intake, self._reasons = context, intake, reasons
+        self._holders, self._heartbeats = holders, heartbeats
         self._jobs: dict[str, str] = {}
-        """The lease of each client, as far as is known."""
-
-    def add_to(self, app: FastAPI) -> None:
-        """Make the routes known."""
-
-        def add(path: str, handler: Callable[..., Any], method: str, guard: Callable[..., Any] | None = None) -> None:
-            may = Permission.EVERYBODY if guard is None else Permission.OWNER
-            app.add_api_route(
-                path, handler, methods=[method], include_in_schema=False, openapi_extra={"x-may": may.value},
-                dependencies=[] if guard is None else [Depends(guard)],
-            )  # fmt: skip
-
-        add("/client/register", self.register, "POST")
-        add("/client/ping", self.ping, "POST", self._guard("ping"))
-        add("/client/cancel", self.cancel, "POST", self._guard("cancel"))
-        add("/show/work", self.show_work, "GET")
-        add("/show/finished", self.show_finished, "GET")
-        add("/show/gpus", self.show_gpus, "GET")
-        add("/gpu/{gpu}", self.gpu, "GET")
-        add("/gpus/{gpus}", self.gpus, "GET")
-        add("/api", self.all, "GET")
+        """Leases by client, as a cache."""
 
     # -- clients ----------------------------------------------------------------------------------
 
+    @Route("POST /client/register", root="")
     async def register(self, request: Request) -> Response:
         """Let a client wait for GPUs."""
-        given, api = _read(Registration, await request.body()), self._api
-        asked = given.asked(len(api.yard.machine.gpus.devices))
+        given, context = _read(Registration, await request.body()), self._context
+        asked = given.asked(len(context.daemon.machine.gpus.devices))
         work = Work(
             command=(), directory="", kind="lease", name=given.id, estimated=False,
             watchmen=(given.mode or "", given.req_gpu_num or 0),
         )  # fmt: skip
         work = await self._held(request, work)
-        wanted = api.owned(request, JobRequest(work, asked.request(api.settings)))
+        wanted = self._intake.owned(request, JobRequest(work, asked.request(context.settings)))
 
         def take() -> list[str]:
             if self._is_open(given.id):
                 raise NotNow(f"client_id: {given.id} has been registered! Choose another id, or cancel that one")
-            return api.desk.submit_all([wanted])
+            return context.commands.submit_all([wanted])
 
-        [job] = await api.ask(take)
+        [job] = await context.ask(take)
         self._know(given.id, job)
         request.state.about = job
         return reply({"status": "ok", "msg": ""})
 
+    @Route("POST /client/ping", may=owner("ping client"), root="")
     async def ping(self, request: Request) -> Response:
         """A sign of life of a client; whether it has its GPUs."""
         view: JobView = request.state.client
-        self._api.signs.note(view.id)
-        if view.state == "running" and view.started is None:  # it begins at this moment; it would ask again in 10 s
-            await self._api.watch.wait(_MOMENT, view.id)
-            view = self._api.yard.store.open.get(view.id, view)
+        self._heartbeats.note(view.id)
+        if view.state == "running" and view.started is None:  # it starts now, and asks again in 10 s
+            await self._context.watch.wait(_MOMENT, view.id)
+            view = self._context.daemon.store.open.get(view.id, view)
         status = status_of(view)
         gpus = [] if status == "waiting" else list(view.gpus)
         return reply({"status": "ok", "available_gpus": gpus, "msg": status})
 
+    @Route("POST /client/cancel", may=owner("cancel client"), root="")
     async def cancel(self, request: Request) -> Response:
         """Give a client up, whether it waits or has its GPUs. Its process goes on, and is told if it pings."""
         view: JobView = request.state.client
         if view.over:
             raise NotNow(f"Client {view.name} is not waiting: it has finished ({status_of(view)})")
         if status_of(view) != CANCELLED:
-            user = self._api.permissions.name(request)
-            await self._api.ask(lambda: self._api.desk.cancel(view.id, None, user))
+            user = self._context.permissions.name(request)
+            await self._context.ask(lambda: self._context.commands.cancel(view.id, None, user))
         return reply({"status": "ok", "msg": f"Client {view.name} cancelled successfully"})
 
-    def _guard(self, what: str) -> Callable[[Request], Any]:
-        """What stands before routes that are for the client's owner; it finds the client, too."""
+    def guard(self, declared: Route) -> Callable[[Request], Awaitable[None]]:
+        """Finds the client that a request names, and checks that the caller owns it."""
 
         async def guard(request: Request) -> None:
             id = _read(Named, await request.body()).id
             view = await self._find(id)
             if view is None:
                 raise NoSuchJob(f"client not registered or has been cancelled: nothing is known of {id}")
-            permissions = self._api.permissions
-            permissions.check(Permission.OWNER, permissions.caller(request), f"{what} client {id}", lambda: view.user)
+            permissions = self._context.permissions
+            caller, action = permissions.caller(request), f"{declared.may.action} {id}"
+            permissions.check(declared.may.permission, caller, action, lambda: view.user)
             request.state.client, request.state.about = view, view.id
 
         return guard
 
     async def _held(self, request: Request, work: Work) -> Work:
-        """The lease, with what keeps it: a process of this machine, or pings and then the use of its GPUs."""
-        peer = await peer_of(request, self._api.settings)
+        """The lease with what keeps it: a process of this machine, or pings and then the use of its GPUs."""
+        peer = await peer_of(request, self._context.settings)
         if peer is None:
-            return replace(work, heartbeat=self._api.settings.queue_timeout, by_use=True)
-        requester = self._leases.identify(peer.pid)
+            return replace(work, heartbeat=self._context.settings.queue_timeout, by_use=True)
+        requester = self._holders.identify(peer.pid)
         if not _prints_gpus(peer.pid):
             return replace(work, holder=requester)
-        found = find_holder(asker=peer.pid)  # this process ends as soon as it has its GPUs
+        found = find_holder(asker=peer.pid)  # this process ends when it has its GPUs
         try:
-            holder = self._leases.named(found.pid, Peer(*peer))
-        except UserError:  # it is somebody else's: a service that runs commands for people, say
-            return replace(work, heartbeat=self._api.settings.queue_timeout, by_use=True)
+            holder = self._holders.named(found.pid, Peer(*peer))
+        except UserError:  # of another user: a service that runs commands for its users, say
+            return replace(work, heartbeat=self._context.settings.queue_timeout, by_use=True)
         return replace(work, holder=holder, requester=requester, interactive=found.interactive)
 
     def _is_open(self, id: str) -> bool:
-        """Whether a client waits or has GPUs, by the yard's own state; for the yard's thread."""
-        yard = self._api.yard
-        said = (record for record in yard.unwritten if isinstance(record.event, Submitted))
-        new = [record.job for record in said if _is_client(record.details["work"], id)]
-        known = [view.id for view in yard.store.open.values() if _is_client(view.work, id)]
-        rows = (yard.state.row_of.get(job) for job in (*new, *known) if job)
-        return any(row is not None and not yard.state.phase[row].over for row in rows)
+        """Whether a client waits or has GPUs, unwritten events included. For the daemon's thread."""
+        daemon = self._context.daemon
+        submitted = (record for record in daemon.unwritten if isinstance(record.event, Submitted))
+        new = [record.job for record in submitted if _is_client(record.details["work"], id)]
+        known = [view.id for view in daemon.store.open.values() if _is_client(view.work, id)]
+        rows = (daemon.state.row_of.get(job) for job in (*new, *known) if job)
+        return any(row is not None and not daemon.state.phase[row].over for row in rows)
 
     async def _find(self, id: str) -> JobView | None:
-        """The latest client of this id: one that is open, or that finished lately."""
+        """The latest client with this id: an open one, or one that finished recently."""
         known = self._open_lease(id)
         return known or await asyncio.to_thread(self._finished, id)
 
     def _open_lease(self, id: str) -> JobView | None:
-        opened = self._api.yard.store.open
+        opened = self._context.daemon.store.open
         if (view := opened.get(self._jobs.get(id, ""))) is not None:
             return view
         found = [view for view in list(opened.values()) if _is_client(view.work, id)]
@@ -214,7 +194,7 @@ class WatchmenRoutes:
     def _finished(self, id: str) -> JobView | None:
         since = time.time() - CLIENTS_KEPT
         wanted = {"name": id, "kind": "lease"}
-        found = self._api.reader.jobs(over=None, wanted=wanted, ended_after=since)
+        found = self._context.reader.jobs(over=None, wanted=wanted, ended_after=since)
         return next((view for view in reversed(found) if _is_client(view.work, id)), None)
 
     def _know(self, id: str, job: str) -> None:
@@ -224,31 +204,37 @@ class WatchmenRoutes:
 
     # -- what there is ----------------------------------------------------------------------------
 
+    @Route("GET /show/work", root="")
     async def show_work(self) -> Response:
         """Clients that wait, or have their GPUs."""
         return reply({"status": "ok", "msg": await self._work()})
 
+    @Route("GET /show/finished", root="")
     async def show_finished(self) -> Response:
         """Clients that finished lately."""
         return reply({"status": "ok", "msg": await asyncio.to_thread(self._all_finished)})
 
+    @Route("GET /show/gpus", root="")
     async def show_gpus(self) -> Response:
         """The GPUs, as gpustat shows them."""
-        return reply({"status": "ok", "msg": await asyncio.to_thread(collection_json, self._api.yard.machine)})
+        return reply({"status": "ok", "msg": await asyncio.to_thread(collection_json, self._context.daemon.machine)})
 
+    @Route("GET /api", root="")
     async def all(self) -> Response:
         """All three."""
         found = {
-            "gpu": await asyncio.to_thread(collection_json, self._api.yard.machine),
+            "gpu": await asyncio.to_thread(collection_json, self._context.daemon.machine),
             "work_queue": await self._work(),
             "finished_queue": await asyncio.to_thread(self._all_finished),
         }
         return reply(found)
 
+    @Route("GET /gpu/{gpu}", root="")
     async def gpu(self, gpu: str) -> Response:
         """Whether a GPU is free: nobody of ours has it, and nobody else is on it."""
         return reply({"status": "ok", "msg": self._free()[self._index(gpu)]})
 
+    @Route("GET /gpus/{gpus}", root="")
     async def gpus(self, gpus: str) -> Response:
         """Whether all of these GPUs are free, and each of them."""
         free = self._free()
@@ -256,31 +242,30 @@ class WatchmenRoutes:
         return reply({"status": "ok", "msg": all(entry["status"] for entry in detail), "detail": detail})
 
     async def _work(self) -> list[dict[str, Any]]:
-        reasons = await self._leases.reasons()
+        reasons = await self._reasons.all()
         return await asyncio.to_thread(self._all_open, reasons)
 
     def _all_open(self, reasons: Mapping[str, Reason]) -> list[dict[str, Any]]:
-        views = list(self._api.yard.store.open.values())
-        ahead = Ahead(views, list(reasons), len(self._api.yard.machine.gpus.devices))
-        say, signs = ReasonTexts(times_are_known(views)), self._api.signs
+        views = list(self._context.daemon.store.open.values())
+        ahead = Ahead(views, list(reasons), len(self._context.daemon.machine.gpus.devices))
+        say, heartbeats = ReasonTexts(times_are_known(views)), self._heartbeats
         clients = sorted((view for view in views if view.work.get("watchmen")), key=lambda view: view.number)
         return [
-            client_json(view, ahead(view), say(reasons.get(view.id), view) or "", signs.last(view.id))
+            client_json(view, ahead(view), say(reasons.get(view.id), view) or "", heartbeats.last(view.id))
             for view in clients
         ]
 
     def _all_finished(self) -> list[dict[str, Any]]:
         wanted, since = {"kind": "lease"}, time.time() - CLIENTS_KEPT
-        views = self._api.reader.jobs(over=True, wanted=wanted, limit=_MOST_FINISHED, ended_after=since)
+        views = self._context.reader.jobs(over=True, wanted=wanted, limit=_MOST_FINISHED, ended_after=since)
         clients = (view for view in reversed(views) if view.work.get("watchmen"))
         return [client_json(view, -1, view.message, view.ended) for view in clients]
 
     def _free(self) -> list[bool]:
-        yard = self._api.yard
-        return [gpu["state"] == "free" for gpu in gpus_json(yard.machine, list(yard.store.open.values()), yard.state)]
+        return [gpu["state"] == "free" for gpu in listed_gpus(self._context.daemon)]
 
     def _index(self, text: str) -> int:
-        count = len(self._api.yard.machine.gpus.devices)
+        count = len(self._context.daemon.machine.gpus.devices)
         digits = text.strip()
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 9 and int(digits) < count):
             raise NoSuchGpu(f"there is no GPU '{text[:100]}': they are called {_names(count)}")
@@ -296,7 +281,7 @@ def _is_client(work: Any, id: str) -> bool:
 
 
 def _prints_gpus(pid: int) -> bool:
-    """Whether a process is `python -m watchmen.wait`, which ends when it has told a shell which GPUs to use."""
+    """Whether a process is `python -m watchmen.wait`, which ends when it has printed the GPUs for a shell."""
     words = (processes.read_proc(pid, "cmdline") or b"").split(b"\0")
     module = any(words[n : n + 2] == [b"-m", b"watchmen.wait"] for n in range(len(words)))
     return module or any(word.endswith(b"watchmen/wait.py") for word in words[:3])

@@ -1,4 +1,4 @@
-"""The parts of the doors: names, failures, tokens, the trail, and answers that end early."""
+"""The parts of authentication: names, failures, tokens, the audit log, and answers that end early."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from gpuyard.config import Settings, settings
 from gpuyard.errors import UserError
-from gpuyard.server.auth import audit as trail_module
-from gpuyard.server.auth import credentials as access_module
+from gpuyard.server.auth import audit as audit_module
+from gpuyard.server.auth import credentials as credentials_module
 from gpuyard.server.auth.audit import AuditEntry, AuditLog, RedactingFormatter
 from gpuyard.server.auth.authentication import FailureLimiter
 from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken
@@ -161,7 +161,7 @@ def test_that_a_token_is_used_is_not_written_every_time(monkeypatch: pytest.Monk
 
 
 def test_one_token_has_so_many_sessions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_module, "_MOST_SESSIONS", 3)
+    monkeypatch.setattr(credentials_module, "_MOST_SESSIONS", 3)
     access = CredentialStore()
     token, _ = access.make("ann", "user")
     secrets = [access.open_session(token, "")[1] for _ in range(5)]
@@ -174,54 +174,54 @@ def test_a_file_that_is_no_store_of_tokens(tmp_path: Path) -> None:
         CredentialStore(tmp_path / "access.db")
 
 
-# -- the trail ------------------------------------------------------------------------------------
+# -- the audit log ------------------------------------------------------------------------------------
 
 
 def entry(status: int = 201, path: str = "/api/v1/jobs", **more: Any) -> AuditEntry:
     return AuditEntry(time.time(), "ann", "socket", "", "POST", path, status, **more)
 
 
-def test_the_trail_cannot_be_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trail_module, "_BURST", 10.0)
-    trail = AuditLog(CredentialStore())
+def test_the_audit_log_cannot_be_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "_BURST", 10.0)
+    audit = AuditLog(CredentialStore())
     for number in range(1000):
-        trail.add(entry(403, f"/{number}"))
-        trail.add(entry(401, "/same"))
-    trail.add(entry())
-    found = [one for _, one in trail.find(limit=10_000)]
+        audit.add(entry(403, f"/{number}"))
+        audit.add(entry(401, "/same"))
+    audit.add(entry())
+    found = [one for _, one in audit.find(limit=10_000)]
     assert len(found) == 11
     assert sum(one.status == 201 for one in found) == 1
-    monkeypatch.setattr(trail_module, "_REFILL", 1e9)
-    trail.add(entry(401, "/again"))
-    later = [one for _, one in trail.find(limit=10_000)]
+    monkeypatch.setattr(audit_module, "_REFILL", 1e9)
+    audit.add(entry(401, "/again"))
+    later = [one for _, one in audit.find(limit=10_000)]
     assert sum(one.times for one in later if one.status == 403) == 1000, "those without a row are counted"
     assert sum(one.times for one in later if one.status == 401) == 1001
 
 
 def test_refusals_do_not_push_out_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trail_module, "_MOST_REFUSALS", 3)
-    monkeypatch.setattr(trail_module, "_MOST_CHANGES", 5)
-    trail = AuditLog(CredentialStore())
-    trail.add(entry()._replace(at=1.0))
+    monkeypatch.setattr(audit_module, "_MOST_REFUSALS", 3)
+    monkeypatch.setattr(audit_module, "_MOST_CHANGES", 5)
+    audit = AuditLog(CredentialStore())
+    audit.add(entry()._replace(at=1.0))
     for number in range(8):
-        trail.add(entry(job=str(number)))
-        trail.add(entry(403, f"/{number}"))
-    trail.flush()
-    trail._tidy()
-    kept = [one for _, one in trail.find()]
+        audit.add(entry(job=str(number)))
+        audit.add(entry(403, f"/{number}"))
+    audit.flush()
+    audit._tidy()
+    kept = [one for _, one in audit.find()]
     assert [one.path for one in kept if one.status == 403] == ["/7", "/6", "/5"]
     assert [one.job for one in kept if one.status == 201] == ["7", "6", "5", "4", "3"]
 
 
-def test_the_trail_is_kept_in_memory_while_it_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_audit_log_is_kept_in_memory_while_it_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
     access = CredentialStore()
-    trail = AuditLog(access)
+    audit = AuditLog(access)
     access.connection.execute("ALTER TABLE audit RENAME TO away")
-    trail.add(entry(job="7"))
-    trail.flush()
+    audit.add(entry(job="7"))
+    audit.flush()
     assert "cannot be written" in caplog.text
     access.connection.execute("ALTER TABLE away RENAME TO audit")
-    assert [one.job for _, one in trail.find()] == ["7"]
+    assert [one.job for _, one in audit.find()] == ["7"]
 
 
 def test_no_token_gets_into_a_log() -> None:
@@ -239,16 +239,16 @@ def test_no_token_gets_into_a_log() -> None:
 # -- the gate -------------------------------------------------------------------------------------
 
 
-async def _streamed(doors: Auth, text: str, events: list[str]) -> list[dict[str, Any]]:
+async def _streamed(auth: Auth, text: str, events: list[str]) -> list[dict[str, Any]]:
     """What comes out of an endless answer to whoever has a token that is revoked after the second piece."""
     sent: list[dict[str, Any]] = []
-    doors.access.tokens()
+    auth.credentials.tokens()
 
     async def endless(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for number in range(10):
             if number == 2:
-                doors.access.revoke(doors.access.tokens()[0].id)
+                auth.credentials.revoke(auth.credentials.tokens()[0].id)
             events.append(str(number))
             await send({"type": "http.response.body", "body": b"piece", "more_body": True})
 
@@ -261,15 +261,15 @@ async def _streamed(doors: Auth, text: str, events: list[str]) -> list[dict[str,
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {text}".encode())]
     scope = {"type": "http", "method": "GET", "path": "/api/v1/events", "query_string": b"", "headers": headers,
              "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 5), "state": {}}  # fmt: skip
-    await AuthMiddleware(endless, doors)(scope, receive, send)
+    await AuthMiddleware(endless, auth)(scope, receive, send)
     return sent
 
 
 def test_a_stream_ends_with_its_token() -> None:
     chosen = made()
-    doors, events = Auth(chosen, Permissions(chosen)), list[str]()
-    _, text = doors.access.make("ann", "viewer")
-    start, *pieces = asyncio.run(_streamed(doors, text, events))
+    auth, events = Auth(chosen, Permissions(chosen)), list[str]()
+    _, text = auth.credentials.make("ann", "viewer")
+    start, *pieces = asyncio.run(_streamed(auth, text, events))
     assert start["status"] == 200
     assert [(piece["body"], piece["more_body"]) for piece in pieces] == [
         (b"piece", True), (b"piece", True), (b"", False)

@@ -62,7 +62,7 @@ class House:
         self.settings = Settings(folder, folder / "gpuyard.sock", single_user=True, **more)
         self.access = CredentialStore(folder / "access.db")
         self.permissions = Permissions(self.settings)
-        self.doors = Auth(self.settings, self.permissions, self.access)
+        self.auth = Auth(self.settings, self.permissions, self.access)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()))
 
@@ -81,12 +81,12 @@ class House:
         self.loop = asyncio.get_running_loop()
         self.page = PageSupervisor(self.settings, COMMAND)
         PeerProtocol.is_page = self.page.is_page
-        app: Any = AuthMiddleware(HeadMiddleware(HttpProxy(_routes, self.page, self.doors)), self.doors)
-        switchboard = WebSocketProxy(self.page, self.doors)
+        app: Any = AuthMiddleware(HeadMiddleware(HttpProxy(_routes, self.page, self.auth)), self.auth)
+        websockets = WebSocketProxy(self.page, self.auth)
         network = listen_on("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{network.getsockname()[1]}"
         here = listen(self.settings.socket, 0o600)
-        self.servers = [serve._server(app, switchboard=switchboard) for _ in range(2)]
+        self.servers = [serve._server(app, websockets=websockets) for _ in range(2)]
         self.page.open(self.url)
         self.page.start(lambda: all(server.started for server in self.servers))
         self._ready.set()
@@ -419,10 +419,10 @@ def test_a_revoked_token_ends_its_ticket(closed: House) -> None:
     assert closed.by_socket(ticket).status == 401
 
 
-def test_what_is_done_by_the_page_is_in_the_trail_as_such(closed: House) -> None:
+def test_what_is_done_by_the_page_is_in_the_audit_log_as_such(closed: House) -> None:
     session, cookie = _login(closed)
     closed.by_socket(_ticket(closed, Cookie=cookie))
-    [(_, entry), *_] = closed.doors.trail.find("ann")
+    [(_, entry), *_] = closed.auth.audit.find("ann")
     assert (entry.user, entry.via, entry.address) == ("ann", f"session {session}, page", "127.0.0.1")
 
 
