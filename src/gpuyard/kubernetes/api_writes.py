@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpuyard.core.events import Edited, Promised, Recalled, Spared, Unpromised
 from gpuyard.core.model import Phase
@@ -17,12 +17,9 @@ from gpuyard.core.plan import Plan, Start
 from gpuyard.errors import GpuyardError
 from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api_client import STRATEGIC, Api, ApiError, core
-from gpuyard.kubernetes.cluster.cluster_state import Assignment
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.inventory import Assignment
 from gpuyard.kubernetes.cluster.pods import Pod
-
-if TYPE_CHECKING:
-    from gpuyard.kubernetes.scheduler import Scheduler
-
 
 log = logging.getLogger("gpuyard.kubernetes")
 URGENT, SOON, LATER = 0, 1, 2
@@ -176,7 +173,7 @@ class ApiWriter:
 
     # -- telling ------------------------------------------------------------------------------------
 
-    def tell(self, event: Mapping[str, Any], priority: int = SOON) -> None:
+    def post(self, event: Mapping[str, Any], priority: int = SOON) -> None:
         """Write an event."""
         self._put(priority, lambda: self._post_event(event))
 
@@ -257,8 +254,15 @@ _SPARED = 60.0  # seconds for which a pod that could not be evicted is left alon
 class Evictions:
     """Evictions that are under way, and those that were refused."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(
+        self,
+        world: ClusterState,
+        writer: ApiWriter,
+        *,
+        leads: Callable[[], bool],
+        observer: Callable[[Pod, str], None] | None = None,
+    ) -> None:
+        self._world, self._writer, self._leads, self._observer = world, writer, leads, observer
         self._heirs: dict[str, str] = {}
         """Pods that are being evicted, and for which job."""
         self._spared: dict[str, float] = {}
@@ -270,7 +274,7 @@ class Evictions:
 
     def evict(self, plan: Plan, later: list[Start], now: float) -> None:
         """Evict whom a plan stops, and promise their GPUs to those who follow."""
-        world = self._scheduler.world
+        world = self._world
         state = world.state
         assert state is not None
         for start in later:
@@ -284,13 +288,13 @@ class Evictions:
             world.record(Recalled(now, job, state.attempt[row], "preempted"))
             self._send_away(pod, f"evicted for {heir or 'others'}", heir)
             if (who := world.pods.get(world.uid_of.get(heir, ""))) is not None:
-                self._scheduler.calls.nominate(who, pod.node)
+                self._writer.nominate(who, pod.node)
 
     def relieve(self, pod: Pod, why: str, now: float) -> None:
         """Evict a pod that was given memory which others want now."""
-        world = self._scheduler.world
+        world = self._world
         state, job = world.state, world.job_of.get(pod.uid)
-        if state is None or job is None or state.row_of[job] in state.recalled or not self._scheduler.leads:
+        if state is None or job is None or state.row_of[job] in state.recalled or not self._leads():
             return
         world.record(Recalled(now, job, state.attempt[state.row_of[job]], "crowded"))
         self._send_away(pod, why)
@@ -298,14 +302,13 @@ class Evictions:
     def _send_away(self, pod: Pod, why: str, heir: str = "") -> None:
         self._heirs[pod.uid] = heir
         log.info("pod %s is %s", pod.key, why)
-        calls, shadow = self._scheduler.calls, self._scheduler.shadow
-        if shadow is not None:
-            shadow.evicted(pod, why)
-        calls.evict(pod, calls.event(about(pod), "Preempted", f"Preempted: {why}"))
+        if self._observer is not None:
+            self._observer(pod, why)
+        self._writer.evict(pod, self._writer.event(about(pod), "Preempted", f"Preempted: {why}"))
 
     def refused(self, uid: str, now: float) -> None:
         """A pod stays: who was to have its GPUs waits like all others, and it is left alone for a time."""
-        world, heir = self._scheduler.world, self._heirs.pop(uid, "")
+        world, heir = self._world, self._heirs.pop(uid, "")
         state, job = world.state, world.job_of.get(uid)
         if state is None or job is None:
             return
@@ -322,12 +325,12 @@ class Evictions:
         """Let pods be evicted again that were left alone for long enough."""
         for uid in [uid for uid, until in self._spared.items() if until <= now]:
             del self._spared[uid]
-            self._scheduler.world.protected.discard(uid)
+            self._world.protected.discard(uid)
             self._tell_core(uid, now)
 
     def _tell_core(self, uid: str, now: float) -> None:
         """Let the core know whether a pod may be evicted."""
-        world = self._scheduler.world
+        world = self._world
         request = world.request_of(uid)
         if request is not None:
             world.record(Edited(now, world.job_of[uid], request))

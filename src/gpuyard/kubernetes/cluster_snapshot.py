@@ -49,9 +49,9 @@ class ClusterSnapshot:
 
     def view(self) -> ClusterView:
         """The cluster."""
-        telling, known = self.scheduler.telling, dict[Any, str]()
+        messages, known = self.scheduler.messages, dict[Any, str]()
         return cluster_view(
-            self.world, self.scheduler.observed, lambda pod: telling.reason(pod, known),
+            self.world, self.scheduler.observed, lambda pod: messages.reason(pod, known),
             server=self._api.connection.server, leader=self.leader, counts={},
         )  # fmt: skip
 

@@ -10,23 +10,19 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuyard.core.loops.pool import BYTE, SLACK, Flags, Floats
 from gpuyard.core.state import State
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api_writes import LATER, about
-from gpuyard.kubernetes.cluster.cluster_state import Assignment, ClusterState
-from gpuyard.kubernetes.cluster.cpu_pods import why_not
+from gpuyard.kubernetes.api_writes import LATER, ApiWriter, about
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.inventory import UNKNOWN, Assignment
 from gpuyard.kubernetes.cluster.node_state import FOREIGN, UNSIZED
-from gpuyard.kubernetes.cluster.pod_requests import UNKNOWN, refused
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.units import format_size
-
-if TYPE_CHECKING:
-    from gpuyard.kubernetes.scheduler import Scheduler
 
 
 class Verdict(NamedTuple):
@@ -53,7 +49,7 @@ class Verdict(NamedTuple):
 def verdict(world: ClusterState, pod: Pod) -> Verdict:
     """What keeps a pod from each node now."""
     if not pod.gpus:
-        return Verdict({name: why_not(world, pod, name) for name in sorted(world.nodes)}, "")
+        return Verdict({name: world.hosts.refusal(pod, name) for name in sorted(world.nodes)}, "")
     found = dict[str, str]()
     state, layout = world.state, world.layout
     enough, memory = _usable(world, pod, state) if state is not None else (np.empty(0), np.empty(0))
@@ -80,10 +76,8 @@ def _usable(world: ClusterState, pod: Pod, state: State) -> tuple[Floats, Floats
 
 def _reason(world: ClusterState, pod: Pod, n: int, enough: int, state: State) -> str:
     node = world.nodes[world.layout.nodes[n].name]
-    if closed := world.hosts.is_closed(node):
-        return closed
-    if refusal := refused(pod.wish, node):
-        return refusal
+    if refused := world.hosts.is_closed(node) or node.refusal(pod.wish):
+        return refused
     if enough < pod.gpus:
         if node.gpus < pod.gpus:
             return f"with fewer than {pod.gpus} GPUs"
@@ -195,8 +189,8 @@ class _Message:
 class PodMessages:
     """Rounds in which pods that wait are told why, not too many at once: ten thousand may wait."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, world: ClusterState, writer: ApiWriter, namespace: str) -> None:
+        self._world, self._writer, self._namespace = world, writer, namespace
         self._told: dict[str, _Message] = {}
         self._due = 0.0
         self._outage = ""
@@ -208,7 +202,7 @@ class PodMessages:
 
     def reason(self, pod: Pod, known: dict[Any, str] | None = None) -> str:
         """Why a pod waits, in a sentence."""
-        world = self._scheduler.world
+        world = self._world
         aside = world.aside.get(pod.uid, "")
         if pod.gated:
             return "has scheduling gates"
@@ -229,7 +223,7 @@ class PodMessages:
 
     def _reserved(self, pod: Pod) -> str:
         """For whom nodes are kept that have room: whoever goes first and finds none."""
-        world = self._scheduler.world
+        world = self._world
         state = world.state
         job = world.job_of.get(pod.uid)
         if pod.gang is not None and world.gangs.knows(pod.uid):
@@ -240,13 +234,13 @@ class PodMessages:
         head = state.ids[int(rows[world.planner.policy.rank(state, rows, time.time()).argmin()])]
         return "have room, and it is about to start" if head == job else f"reserved for {head}"
 
-    def tell(self, now: float) -> None:
+    def post_reasons(self, now: float) -> None:
         """Tell some of those who wait, first those who were never told, then those who were told longest ago."""
         if now < self._due:
             return
         self._due = now + _EVERY
         self._tell_gangs(now)
-        world, left, known = self._scheduler.world, _BUDGET, dict[Any, str]()
+        world, left, known = self._world, _BUDGET, dict[Any, str]()
         waiting = [
             pod for pod in world.pods.values()
             if pod.waits and (world.is_ours(pod) or pod.uid in world.plain) and now - pod.created > _FRESH
@@ -259,7 +253,7 @@ class PodMessages:
 
     def _tell_gangs(self, now: float) -> None:
         """Tell the members of gangs that have been incomplete for long."""
-        world = self._scheduler.world
+        world = self._world
         for unit in world.gangs.waiting.values():
             if not unit.job and not unit.told and now - unit.since > unit.timeout:
                 unit.told = True
@@ -279,33 +273,30 @@ class PodMessages:
 
     def failed(self, pod: Pod, message: str, now: float) -> None:
         """Say that a pod was not scheduled."""
-        calls, told = self._scheduler.calls, self._told.get(pod.uid)
+        writer, told = self._writer, self._told.get(pod.uid)
         if told is not None and told.message == message:
             told.at, told.count = now, told.count + 1
-            calls.repeat(told.event, told.count)
+            writer.repeat(told.event, told.count)
             return
-        event = calls.event(about(pod), "FailedScheduling", message, "Warning")
+        event = writer.event(about(pod), "FailedScheduling", message, "Warning")
         self._told[pod.uid] = _Message(message, now, event)
-        calls.tell(event, LATER)
-        calls.condition(pod, message)
+        writer.post(event, LATER)
+        writer.condition(pod, message)
 
     def _post(self, pod: Pod, reason: str, message: str) -> None:
-        calls = self._scheduler.calls
-        calls.tell(calls.event(about(pod), reason, message, "Warning"), LATER)
+        self._writer.post(self._writer.event(about(pod), reason, message, "Warning"), LATER)
 
     def cluster(self, reason: str, message: str, now: float, kind: str = "Warning") -> None:
         """Say something that concerns no pod in particular: an event of the lease."""
-        calls, namespace = self._scheduler.calls, self._scheduler.settings.namespace
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": names.LEASE, "namespace": namespace}
-        calls.tell(calls.event(lease, reason, message, kind))
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": names.LEASE}
+        self._writer.post(self._writer.event({**lease, "namespace": self._namespace}, reason, message, kind))
 
     def namespace(self, name: str, message: str, now: float) -> None:
         """Say that what a namespace says of itself makes no sense."""
         if self._namespaces.get(name) != message:
             self._namespaces[name] = message
-            calls = self._scheduler.calls
             where = {"apiVersion": "v1", "kind": "Namespace", "name": name, "namespace": name}
-            calls.tell(calls.event(where, "BadShare", message, "Warning"))
+            self._writer.post(self._writer.event(where, "BadShare", message, "Warning"))
 
     def outage(self, trouble: str, now: float) -> None:
         """Say that Prometheus is away, or back."""

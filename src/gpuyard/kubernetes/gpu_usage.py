@@ -22,7 +22,8 @@ from gpuyard.predict.similar_runs import Run
 from gpuyard.units import format_size
 
 if TYPE_CHECKING:
-    from gpuyard.kubernetes.cluster.cluster_state import Assignment, ClusterState
+    from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+    from gpuyard.kubernetes.cluster.inventory import Assignment
 
 Place = tuple[str, int]
 """A node, and the index of a GPU there."""

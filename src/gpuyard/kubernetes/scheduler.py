@@ -22,8 +22,8 @@ from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api_client import Api, Object, core
 from gpuyard.kubernetes.api_writes import ApiWriter, Bound, Evicted, Evictions, NotEvicted, Unbound, about
 from gpuyard.kubernetes.cluster.cluster_nodes import node_of, said
-from gpuyard.kubernetes.cluster.cluster_state import Assignment, ClusterState
-from gpuyard.kubernetes.cluster.cpu_pods import assignments
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.inventory import Assignment
 from gpuyard.kubernetes.cluster.pods import pod_of
 from gpuyard.kubernetes.cluster.quantity import amount
 from gpuyard.kubernetes.cluster_view import ClusterView
@@ -66,12 +66,14 @@ class Scheduler:
                 api, identity, settings.namespace, settings.lease, annotations=_advertised(settings, planner),
                 changed=lambda: self.inbox.put(None),
             )  # fmt: skip
-        self.calls = ApiWriter(
+        self.writer = ApiWriter(
             api, self.inbox.put, identity=identity, may_write=lambda: self.leads, silent=settings.silent
         )
-        self.telling = PodMessages(self)
+        self.messages = PodMessages(self.world, self.writer, settings.namespace)
         self.shadow = Shadow() if settings.silent else None
-        self.evictions = Evictions(self)
+        self.evictions = Evictions(
+            self.world, self.writer, leads=lambda: self.leads, observer=self.shadow.evicted if self.shadow else None
+        )
         self.counts: Counter[str] = Counter()
         self.plan_seconds = 0.0
         self.heard_at = time.time()
@@ -122,7 +124,7 @@ class Scheduler:
         for reflector in self.reflectors:
             reflector.stop()
         self.observed.stop()
-        self.calls.stop()
+        self.writer.stop()
         if self.election is not None:
             self.election.stop()
         self.api.close()
@@ -139,7 +141,7 @@ class Scheduler:
         known = dict[Any, str]()
         leader = self.election.leader if self.election is not None else self.identity
         return cluster_view(
-            self.world, self.observed, lambda pod: self.telling.reason(pod, known),
+            self.world, self.observed, lambda pod: self.messages.reason(pod, known),
             server=self.api.connection.server, leader=leader,
             counts={f"{name}_total": count for name, count in self.counts.items()},
         )  # fmt: skip
@@ -169,9 +171,9 @@ class Scheduler:
         self.evictions.spare_no_longer(now)
         if self._is_due(now):
             self._plan(now)
-        for assignment in assignments(self.world) if self.world.plain else ():
+        for assignment in self.world.start_plain() if self.world.plain else ():
             self._bind(assignment, now)
-        self.telling.tell(now)
+        self.messages.post_reasons(now)
         self._write_down(now)
 
     def _write_down(self, now: float) -> None:
@@ -180,7 +182,7 @@ class Scheduler:
         if learned.changed and now >= self._written_at + _WRITTEN and not self.settings.silent:
             learned.changed, self._written_at = False, now
             data, namespace = learned.to_data(), self.settings.namespace
-            self.calls.later(lambda: write(self.api, namespace, data))
+            self.writer.later(lambda: write(self.api, namespace, data))
 
     def _messages(self, first: Any) -> list[Any]:
         found = [first]
@@ -222,7 +224,7 @@ class Scheduler:
             self._all(message, now)
         elif isinstance(message, Bound):
             self.counts["bound"] += 1
-            self.telling.forget(message.uid)
+            self.messages.forget(message.uid)
         elif isinstance(message, Unbound):
             self._unbound(message, now)
         elif isinstance(message, Evicted):
@@ -233,7 +235,7 @@ class Scheduler:
             self.evictions.refused(message.uid, now)
         elif isinstance(message, Samples | Outage):
             self.observed.heard(message, now)
-            self.telling.outage(self.observed.trouble, now)
+            self.messages.outage(self.observed.trouble, now)
             crowded, self.observed.crowded = self.observed.crowded, []
             for pod, why in crowded:
                 self.evictions.relieve(pod, why, now)
@@ -257,7 +259,7 @@ class Scheduler:
         if kind == "pods":
             self.observed.gone(object, now)
             self.world.drop_pod(object, now)
-            self.telling.forget(object.uid)
+            self.messages.forget(object.uid)
             self.evictions.forget(object.uid)
         elif kind == "nodes":
             self.world.drop_node(object.name)
@@ -290,7 +292,7 @@ class Scheduler:
             try:
                 share, quota = _rules_of(namespace)
             except (ValueError, UserError) as error:
-                self.telling.namespace(name, f"its share or quota makes no sense and is ignored: {error}", now)
+                self.messages.namespace(name, f"its share or quota makes no sense and is ignored: {error}", now)
                 continue
             shares |= {} if share is None else {name: share}
             quotas |= {} if quota is None else {name: quota}
@@ -305,7 +307,7 @@ class Scheduler:
         log.warning("pod %s could not be bound: %s", self._named(message.uid), message.why)
         pod = self.world.pods.get(message.uid)
         if pod is not None and not message.conflict:
-            self.telling.failed(pod, f"could not be bound: {message.why}", now)
+            self.messages.failed(pod, f"could not be bound: {message.why}", now)
         self.world.give_back(message.uid, now, now + 1.0)
 
     def _named(self, uid: str) -> str:
@@ -347,7 +349,7 @@ class Scheduler:
             if self.world.planner.text == _FALLBACK:
                 raise
             log.exception("policy %s failed; going on with %s", self.world.planner.text, _FALLBACK)
-            self.telling.cluster("PolicyFailed", f"policy {self.world.planner.text} failed: {error}", now)
+            self.messages.cluster("PolicyFailed", f"policy {self.world.planner.text} failed: {error}", now)
             self.world.planner = engine.planner = make_planner(_FALLBACK)
             return self._made(now)
         return plan
@@ -363,8 +365,8 @@ class Scheduler:
             self.shadow.decided(assignment, message, now)
             return
         log.info("%s", message)
-        event = self.calls.event(about(assignment.pod), "Scheduled", message)
-        self.calls.bind(assignment, annotations_of(assignment), event)
+        event = self.writer.event(about(assignment.pod), "Scheduled", message)
+        self.writer.bind(assignment, annotations_of(assignment), event)
 
 
 def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:

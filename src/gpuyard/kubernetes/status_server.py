@@ -130,7 +130,7 @@ class _Collector:
             "aside_pods": ("Pods that wait and can start on no node as it is.", float(len(world.aside))),
             "placed_pods": ("Pods that have GPUs.", float(len(state.running) if state else 0)),
             "bindings_in_flight": ("Pods that are being bound.", float(len(world.assumed))),
-            "calls_in_flight": ("Calls to the API server that are to be made.", float(len(scheduler.calls))),
+            "calls_in_flight": ("Calls to the API server that are to be made.", float(len(scheduler.writer))),
             "nodes": ("Nodes with GPUs.", float(len(world.layout.nodes))),
             "gpus": ("GPUs of the cluster.", float(world.layout.first[-1])),
             "gpus_idle": ("GPUs that nobody has.", float(state.pool.idle.sum()) if state else 0.0),

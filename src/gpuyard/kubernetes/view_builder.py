@@ -9,8 +9,8 @@ import numpy as np
 
 from gpuyard.core.state import State
 from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.inventory import UNKNOWN
 from gpuyard.kubernetes.cluster.node_state import FOREIGN
-from gpuyard.kubernetes.cluster.pod_requests import UNKNOWN
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.cluster_view import ClusterView, GpuView, NodeView, PodView
 from gpuyard.kubernetes.gpu_usage import GpuUsage

@@ -162,6 +162,10 @@ class Node:
         """What a cluster is made of; if it changes, so does the cluster."""
         return self.gpus, self.gpu_memory, self.model, self.cpus, self.memory, self.taints, dict(self.labels)
 
+    def refusal(self, constraints: NodeConstraints) -> str:
+        """Why the node does not meet a pod's constraints, whatever is free on it; empty if it does."""
+        return constraints.refusal(self.name, self.labels, self.taints)
+
 
 def node_of(object: Mapping[str, Any]) -> Node:
     """A node, as the API describes it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,54 +24,30 @@ from gpuyard.core.events import (
 from gpuyard.core.model import Phase, Request, Rules
 from gpuyard.core.plan import Start
 from gpuyard.core.planner import OrderedPlanner
-from gpuyard.core.state import State
 from gpuyard.kubernetes.cluster.cluster_nodes import Node
-from gpuyard.kubernetes.cluster.node_state import CarriedState, NodeState
-from gpuyard.kubernetes.cluster.pod_requests import Gangs, Layout, Requests, Unit
+from gpuyard.kubernetes.cluster.inventory import Assignment, CarriedState, Inventory, Layout
+from gpuyard.kubernetes.cluster.node_state import NodeState
+from gpuyard.kubernetes.cluster.pod_requests import Gangs, Requests, Unit
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.settings import Settings
 
+_CPU_PODS = 16  # pods without GPUs that are assigned in one turn
 _ROWS = 20_000  # rows of jobs that are over, from which on they are forgotten
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A pod that was given GPUs: the node, the indices there, and by what."""
-
-    pod: Pod
-    node: str
-    indices: tuple[int, ...]
-    start: Start
-    left: float
-    """Bytes that nobody had of the fullest of these GPUs, or GPUs of the node that were idle."""
-    charged: float
-    """Bytes of each GPU that it is counted with; 0: it has them for itself."""
-
-
-class ClusterState:
+class ClusterState(Inventory):
     """Pods and nodes, and the core's state of them."""
 
     def __init__(self, planner: OrderedPlanner, settings: Settings, estimate: Callable[[Pod], float]) -> None:
-        self.planner, self.settings, self.expected = planner, settings, estimate
-        self.nodes: dict[str, Node] = {}
-        self.pods: dict[str, Pod] = {}
-        """All that are not over, by uid."""
+        super().__init__(planner, settings)
+        self.expected = estimate
         self.rules = Rules()
-        self.engine: Engine | None = None
-        """None where there are no GPUs."""
-        self.layout = Layout((), lambda node: 0.0)
         self.hosts = NodeState(self)
         self.gangs = Gangs()
         self.aside: dict[str, str] = {}
         """Why pods that wait are not in the queue, by uid."""
         self.plain: dict[str, Pod] = {}
         """Pods of ours that wait and want no GPU."""
-        self.assumed: dict[str, Assignment] = {}
-        """Pods that were given GPUs and are not known to be bound yet."""
-        self.measured: dict[str, float] = {}
-        """Bytes of each GPU of nodes that do not say it, as their exporters do."""
-        self.job_of: dict[str, str] = {}
-        self.uid_of: dict[str, str] = {}
         self.protected: set[str] = set()
         """Pods that could not be evicted, and are left alone for a time."""
         self._requests: Requests | None = None
@@ -267,7 +243,7 @@ class ClusterState:
             return
         gpus = self.layout.gpus(pod.node, pod.indices)
         job = self.job_of.get(pod.uid)
-        if job is not None and self._spot(job) == gpus:
+        if job is not None and self.gpus_of(job) == gpus:
             self._begun(job, pod, now)
             return
         if job is not None:  # it waits here still, or is elsewhere than we thought
@@ -278,20 +254,6 @@ class ClusterState:
             self._occupy(pod, gpus, now)
         else:
             self.hosts.touch(pod.node)  # nobody knows which GPUs it has
-
-    def _spot(self, job: str) -> tuple[int, ...]:
-        """The GPUs that a job has; none while it waits."""
-        state = self.state
-        known = state is not None and job in state.row_of
-        return tuple(state.spot[state.row_of[job]].tolist()) if state is not None and known else ()
-
-    def holds(self, job: str) -> bool:
-        """Whether a job has GPUs."""
-        return bool(self._spot(job))
-
-    def knows_gpus_of(self, pod: Pod) -> bool:
-        """Whether it is known which GPUs a pod has."""
-        return pod.uid in self.job_of and self.holds(self.job_of[pod.uid])
 
     def _occupy(self, pod: Pod, gpus: tuple[int, ...], now: float) -> None:
         """Let a pod that has GPUs already have them in the core as well."""
@@ -352,6 +314,19 @@ class ClusterState:
             found_all.append(assigned)
         return found_all
 
+    def start_plain(self) -> list[Assignment]:
+        """Assign nodes to some of the waiting pods without GPUs, highest priority first."""
+        waiting = [pod for pod in self.plain.values() if pod.uid not in self.assumed]
+        waiting.sort(key=lambda pod: (-pod.priority, pod.created, pod.key))
+        found = []
+        for pod in waiting[:_CPU_PODS]:
+            if (node := self.hosts.best_for(pod)) is not None:
+                assignment = Assignment(pod, node, (), Start("", ()), 0.0, 0.0)
+                self.assumed[pod.uid] = assignment
+                self.hosts.touch(node)
+                found.append(assignment)
+        return found
+
     def _takes(self, start: Start, unit: Unit | None) -> bool:
         """Whether nodes may have as many pods more, of which the core knows nothing; who is full is closed next."""
         where, nodes = self.layout.where, self.layout.nodes
@@ -375,7 +350,7 @@ class ClusterState:
         """A pod could not be bound: it waits again, and not before a time; unless it has a node after all."""
         self.assumed.pop(uid, None)
         pod, job = self.pods.get(uid), self.job_of.get(uid)
-        if pod is None or pod.node or job is None or not self.holds(job):
+        if pod is None or pod.node or job is None or not self.gpus_of(job):
             return
         assert self.state is not None
         self.record(Requeued(now, job, self.state.attempt[self.state.row_of[job]], begin))
@@ -388,20 +363,6 @@ class ClusterState:
             self._regroup(unit, now)
 
     # -- the state ----------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State | None:
-        """The core's state; None where there are no GPUs."""
-        return None if self.engine is None else self.engine.state
-
-    def record(self, event: object) -> None:
-        """Let an event of the core happen."""
-        if self.engine is not None:
-            self.engine.record(event)  # type: ignore[arg-type]
-
-    def memory_of(self, node: Node) -> float:
-        """Bytes of each GPU of a node; 0 if nobody knows."""
-        return node.gpu_memory or self.measured.get(node.name, 0.0) or self.settings.gpu_memory
 
     def set_rules(self, rules: Rules, now: float) -> None:
         """From now on GPUs are shared by these rules."""

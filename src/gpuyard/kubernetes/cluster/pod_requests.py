@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from gpuyard.core.model import Cluster, Request
+from gpuyard.core.model import Request
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
-from gpuyard.kubernetes.cluster.cluster_nodes import Node, NodeConstraints
+from gpuyard.kubernetes.cluster.cluster_nodes import NodeConstraints
+from gpuyard.kubernetes.cluster.inventory import SOME_CPU, Layout
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.settings import Settings
 
@@ -107,52 +105,6 @@ class Gangs:
         return next((unit for unit in self.waiting.values() if unit.job == job), None)
 
 
-_SOME_CPU = 1e-12
-"""Cores of a pod that asks for none: too few to matter, and enough for the core to keep it on one node."""
-UNKNOWN = 1.0
-"""Bytes of a GPU of which nobody says how much it has: too few for anybody to share it."""
-
-
-class Layout:
-    """The nodes with GPUs, numbered through as the core has them."""
-
-    def __init__(self, nodes: Iterable[Node], memory_of: Callable[[Node], float]) -> None:
-        self.nodes = sorted((node for node in nodes if node.gpus > 0), key=lambda node: node.name)
-        self.number = {node.name: n for n, node in enumerate(self.nodes)}
-        sizes = [node.gpus for node in self.nodes]
-        self.first: list[int] = [0, *np.cumsum(sizes).tolist()] if sizes else [0]
-        self.memory = [memory_of(node) or UNKNOWN for node in self.nodes]
-
-    def cluster(self) -> Cluster | None:
-        """The same for the core; None where there is no GPU."""
-        if not self.nodes:
-            return None
-        sizes = tuple(node.gpus for node in self.nodes)
-        return Cluster(
-            sizes,
-            max(self.memory),
-            tuple(max(node.cpus, _SOME_CPU) for node in self.nodes),
-            tuple(max(node.memory, 1.0) for node in self.nodes),
-            gpu_memory=tuple(np.repeat(self.memory, sizes).tolist()),
-        )
-
-    def gpus(self, node: str, indices: Sequence[int]) -> tuple[int, ...] | None:
-        """The numbers of GPUs of a node; None if it has no such GPUs."""
-        n = self.number.get(node)
-        if n is None or not indices or max(indices) >= self.nodes[n].gpus or min(indices) < 0:
-            return None
-        return tuple(self.first[n] + index for index in indices)
-
-    def all_of(self, n: int) -> range:
-        """The numbers of all GPUs of a node."""
-        return range(self.first[n], self.first[n + 1])
-
-    def where(self, gpu: int) -> tuple[int, int]:
-        """The number of a GPU's node, and its index there."""
-        n = bisect_right(self.first, gpu) - 1
-        return n, gpu - self.first[n]
-
-
 class Requests:
     """Requests for the pods of one layout. Pods that ask for the same have the same one."""
 
@@ -167,7 +119,7 @@ class Requests:
     def scope(self, wish: NodeConstraints) -> tuple[int, ...] | None:
         """The GPUs of all nodes that a wish allows; none given: any; None: no node will do."""
         if wish not in self._scopes:
-            allowed = [n for n, node in enumerate(self._layout.nodes) if not refused(wish, node)]
+            allowed = [n for n, node in enumerate(self._layout.nodes) if not node.refusal(wish)]
             everywhere = len(allowed) == len(self._layout.nodes)
             gpus = () if everywhere else tuple(gpu for n in allowed for gpu in self._layout.all_of(n))
             self._scopes[wish] = gpus if allowed else None
@@ -221,12 +173,7 @@ class Requests:
         return Request(
             gpus=gpus, estimate=min(estimate, head.limit), memory=size, compute=100.0 if head.whole else 0.0,
             priority=max(pod.priority for pod in pods), user=head.namespace, scope=scope, limit=head.limit,
-            preemptible=self._may_be_stopped(pods), cpus=max(cpus, _SOME_CPU), host_memory=host,
+            preemptible=self._may_be_stopped(pods), cpus=max(cpus, SOME_CPU), host_memory=host,
             kind=head.signature if len(pods) == 1 else "", patient=any(pod.patient for pod in pods),
             parts=tuple(pod.gpus for pod in pods) if len(pods) > 1 else (),
         )  # fmt: skip
-
-
-def refused(wish: NodeConstraints, node: Node) -> str:
-    """Why a node will not do for a pod, whatever is free on it; empty if it will."""
-    return wish.refusal(node.name, node.labels, node.taints)
